@@ -1,0 +1,58 @@
+# Everything from a clone: `make demo` shows the main job, `make test` proves it.
+# Needs python3 (3.11 or newer) with pip, make and git; nothing is installed outside this folder.
+
+SHELL := /bin/bash
+UV := $(shell command -v uv 2>/dev/null || echo .tools/uv/bin/uv)
+BIN := .venv/bin
+BENCH_BIN := .tools/bench/bin
+# Nothing here may depend on what else the caller's Python has installed.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.PHONY: demo test check bench soak lock clean setup
+.DEFAULT_GOAL := test
+
+demo: setup
+	$(BIN)/agentos demo
+
+test: setup
+	$(BIN)/python -m pytest -q
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Speed, as ratios against named peers in the same run. The peers live in an environment of their own.
+bench: .tools/bench/.ready
+	$(BENCH_BIN)/python -m benchmarks
+
+# The proofs that take longer than a test run may: the same tests with more examples and more rounds.
+MINUTES ?= 5
+soak: setup
+	AGENTOS_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -q -m "soak or not soak" tests/soak
+
+setup: .venv/.ready
+
+.venv/.ready: requirements.lock pyproject.toml | $(UV)
+	$(UV) venv --quiet --allow-existing --python python3 .venv
+	$(UV) pip sync --quiet --python $(BIN)/python requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	touch $@
+
+.tools/bench/.ready: benchmarks/requirements.lock pyproject.toml | $(UV)
+	$(UV) venv --quiet --allow-existing --python python3 .tools/bench
+	$(UV) pip sync --quiet --python $(BENCH_BIN)/python benchmarks/requirements.lock
+	$(UV) pip install --quiet --python $(BENCH_BIN)/python --no-deps --no-build-isolation --editable .
+	touch $@
+
+.tools/uv/bin/uv:
+	python3 -m pip install --quiet --disable-pip-version-check --target .tools/uv uv
+
+lock: | $(UV)
+	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-annotate --upgrade \
+	  --extra all --group dev pyproject.toml -o requirements.lock
+	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-annotate --upgrade \
+	  --extra all --group dev --group bench pyproject.toml -o benchmarks/requirements.lock
+
+clean:
+	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,3 @@
+"""AgentOS: run many agent workflows in parallel."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Ways to run workflows; `parallel` is the one there is."""

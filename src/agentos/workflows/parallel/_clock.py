@@ -1,0 +1,88 @@
+"""The one place that reads a clock, and the one thread that waits for instants to come.
+
+`Clock` is what the coordinators need of time; `testing.FakeClock` is the other implementation. Durations are counted
+on the monotonic clock, which no step of the wall clock can disturb; the wall clock is for showing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Timer:
+    """A call that is due at an instant, until it is cancelled."""
+
+    __slots__ = ("at", "call")
+
+    def __init__(self, at: float, call: Callable[[], None]) -> None:
+        self.at = at
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+    def epoch(self) -> float:
+        """Seconds since 1970, for showing and for the dates that providers send."""
+
+    def call_at(self, at: float, call: Callable[[], None]) -> Timer:
+        """Calls once, soon after `at`, on some other thread. `call` must be short and must not wait."""
+
+
+class SystemClock:
+    """Real time. One daemon thread serves all timers of the process; it starts with the first of them."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)  # a forked child has no timer thread, and none of its timers
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition(threading.Lock())  # guards all below
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._numbers = itertools.count()
+        self._prune_at = 64
+        self._thread: threading.Thread | None = None
+
+    now = staticmethod(time.monotonic)
+    epoch = staticmethod(time.time)
+
+    def call_at(self, at: float, call: Callable[[], None]) -> Timer:
+        timer = Timer(at, call)
+        with self._changed:
+            heapq.heappush(self._timers, (at, next(self._numbers), timer))
+            if len(self._timers) > self._prune_at:
+                self._prune()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="agentos-clock", daemon=True)
+                self._thread.start()
+            elif self._timers[0][2] is timer:
+                self._changed.notify()
+        return timer
+
+    def _prune(self) -> None:
+        """Cancelled timers must not pile up until their instant comes."""
+        self._timers = [entry for entry in self._timers if entry[2].call is not None]
+        heapq.heapify(self._timers)
+        self._prune_at = max(64, 2 * len(self._timers))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._timers or self._timers[0][0] > self.now():
+                    self._changed.wait(self._timers[0][0] - self.now() if self._timers else None)
+                call = heapq.heappop(self._timers)[2].call
+            if call is not None:
+                call()
+
+
+SYSTEM_CLOCK = SystemClock()

@@ -1,0 +1,123 @@
+"""The vocabulary of facts and events: what is known about an answer, and what a run tells about itself.
+
+Everything that is shown (terminal, lines, results) is made from these events and from nothing else, so that no two
+views of a run can disagree. They are tuples: cheap to make, printable, immutable.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+# The six things an answer from a provider can say.
+RATE_LIMITED = "rate_limited"
+QUOTA_EXHAUSTED = "quota_exhausted"
+AUTH_FAILED = "auth_failed"
+OVERLOADED = "overloaded"
+TRANSIENT = "transient"
+PERMANENT = "permanent"
+
+VERDICT_KINDS = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, AUTH_FAILED, OVERLOADED, TRANSIENT, PERMANENT})
+
+# Verdicts about a credential or a provider, not about the item: the item goes on with another credential, or waits.
+ROTATING = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, AUTH_FAILED, OVERLOADED})
+
+# Why somebody waits for a credential. The two are told apart everywhere.
+EXHAUSTED = "exhausted"  # all credentials are in use: a release ends the wait
+# ... and RATE_LIMITED: the provider says wait; the end of a cool-down ends it
+
+
+class Verdict(NamedTuple):
+    """What an answer from a provider says. Durations in seconds, None where the answer is silent."""
+
+    kind: str | None
+    retry_after: float | None = None
+    cool_down: float | None = None  # what we would wait, where the provider's hint is unwise
+    remaining_requests: int | None = None
+    remaining_tokens: int | None = None
+    reset_requests: float | None = None
+    reset_tokens: float | None = None
+    window: str | None = None
+    scope: str | None = None
+    message: str = ""
+
+
+NOTHING_SAID = Verdict(None)
+
+
+class PoolWaiting(NamedTuple):
+    """Nobody can be served: announced once, until a credential is free again."""
+
+    reason: str  # EXHAUSTED or RATE_LIMITED
+    credentials: int
+    in_use: int
+    cooling: int
+    usable_in: float | None  # seconds until the next cool-down ends
+
+
+class CoolDownStarted(NamedTuple):
+    """A group (or a provider, or one credential) is not used until an instant."""
+
+    kind: str  # "group", "provider" or "credential"
+    name: str | None
+    scope: str | None
+    seconds: float
+    verdict: str
+    asked: float | None = None  # what the provider asked for, where we capped it
+
+
+class CredentialQuarantined(NamedTuple):
+    """A credential is not used until a person says so."""
+
+    credential_id: str
+    reason: str
+
+
+class RunStarted(NamedTuple):
+    run_id: str
+    total: int | None  # None: the input does not tell its length
+    workers: int
+    credentials: int | None
+
+
+class AttemptEnded(NamedTuple):
+    """An attempt that was not the item's last: the item rotates, or is tried again later."""
+
+    item_id: str
+    attempt: int
+    credential_id: str | None
+    verdict: str
+    again_in: float
+    error: str
+
+
+class ItemEnded(NamedTuple):
+    result: Any  # WorkflowResult
+    stats: Any  # ProgressStats
+
+
+class ThreadAbandoned(NamedTuple):
+    """A thread did not end with its time-out; it keeps its credential until it does."""
+
+    item_id: str
+    timeout: float
+    abandoned: int
+
+
+class RunStopping(NamedTuple):
+    """Nothing new starts from here on."""
+
+    reason: str
+    signal: int | None
+    running: int
+    grace: float | None  # None: running attempts finish in their own time
+
+
+class RunEnded(NamedTuple):
+    stats: Any  # ProgressStats
+    unfinished: int | None  # None: more input was left unread than can be counted
+    bound_by: str
+
+
+class DryRun(NamedTuple):
+    total: int | None
+    ids: Any  # iterator of item ids

@@ -1,0 +1,1 @@
+"""Where the pool's state lives. `memory` is for one process."""

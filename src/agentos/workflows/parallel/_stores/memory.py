@@ -1,0 +1,226 @@
+"""The pool's state in this process: the rules of `_core.pool` behind one lock and a clock.
+
+Every method decides under the lock and acts outside it: waiters are woken, events told and timers set after it is
+free again, so that no callback can ever meet the lock held.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from .._clock import Clock, Timer
+from .._core.events import RATE_LIMITED, PoolWaiting, Verdict
+from .._core.pool import Pool
+from .._core.records import LIVE, WAITING, CredentialRecord, LeaseRecord
+from ..credentials import Credential
+from ..errors import UnknownCredential
+
+T = TypeVar("T")
+
+
+class CredentialSnapshot(NamedTuple):
+    """One credential at one instant, in the store's own time."""
+
+    id: str
+    group: str
+    provider: str | None
+    scopes: frozenset[str]
+    holders: tuple[str | None, ...]
+    max_concurrent: int
+    cooling: dict[str | None, float]  # scope -> seconds left
+    quarantine: str | None
+    is_available: bool
+    fence: int
+    requests: int
+    tokens: int
+
+
+class MemoryStore:
+    def __init__(self, clock: Clock, on_event: Callable[[Any], None]) -> None:
+        self._now = clock.now
+        self._clock = clock
+        self._on_event = on_event
+        self._lock = threading.Lock()  # guards _pool and _wake
+        self._pool = Pool()
+        self._wake: Timer | None = None
+
+    # --- leases: the paths that every item takes ------------------------------------------------------------------
+
+    def request(self, record: LeaseRecord, wait: bool = True, front: bool = False) -> bool:
+        """True: the lease is live. False: `record.deliver()` is called when it is, or never can be."""
+        pool = self._pool
+        with self._lock:
+            granted = pool.request(record, self._now(), wait=wait, front=front)
+            if not (pool.served or pool.events or pool.has_waiters()):
+                return granted
+            served, events = self._collect()
+        self._act(served, events)
+        return granted
+
+    def end(self, record: LeaseRecord, verdict: Verdict | None, *, success: bool = False, even_if_lost: bool = False) -> bool:  # noqa: E501
+        """Ends a lease, together with what the provider answered, so that nobody is given a credential that is about
+        to cool down. `even_if_lost`: the answer counts although the lease is not live any more."""
+        pool = self._pool
+        with self._lock:
+            now = self._now()
+            if record.state == LIVE or even_if_lost:
+                if success or verdict is not None:
+                    credential = record.credential
+                    assert credential is not None
+                    pool.answered(credential, record, None if success else verdict, now, random.random())  # noqa: S311
+                ended = pool.release(record, now)
+            else:
+                ended = False
+            if not (pool.served or pool.events):
+                return ended
+            served, events = self._collect()
+        self._act(served, events)
+        return ended
+
+    def observed(self, record: LeaseRecord, verdict: Verdict) -> None:
+        """An answer in the middle of a lease."""
+        with self._lock:
+            if record.credential is not None:
+                self._pool.answered(record.credential, record, verdict, self._now(), random.random())  # noqa: S311
+            served, events = self._collect()
+        self._act(served, events)
+
+    def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None) -> bool:
+        with self._lock:
+            return self._pool.settle(record, requests, tokens)
+
+    # --- waiting --------------------------------------------------------------------------------------------------
+
+    def withdraw(self, record: LeaseRecord) -> None:
+        """The asker is gone, whatever it has got in the meantime: nothing stays queued or held for it."""
+        self._locked(lambda pool, now: pool.withdraw(record, now))
+
+    def expire(self, record: LeaseRecord) -> None:
+        """The asker's time is up: it leaves the queue and is told, unless it has been served just now."""
+        with self._lock:
+            is_late = record.state == WAITING and self._pool.withdraw(record, self._now())
+        if is_late:
+            record.deliver()
+
+    def confirm(self, record: LeaseRecord) -> bool:
+        """A waiter picks up its lease; False if it was worthless by then and the waiter is at the head again."""
+        return self._locked(lambda pool, now: pool.confirm(record, now))
+
+    # --- the pool -------------------------------------------------------------------------------------------------
+
+    def add(self, credential: Credential) -> None:
+        limits = credential.limits
+        self._locked(
+            lambda pool, now: pool.add(
+                credential.id, credential.quota_group, credential.provider, credential.scopes, limits.max_concurrent, now
+            )
+        )
+
+    def remove(self, credential_id: str) -> None:
+        self._locked(lambda pool, now: pool.remove(self._find(credential_id).id, now))
+
+    def quarantine(self, credential_id: str, reason: str) -> None:
+        self._locked(lambda pool, now: pool.quarantine(self._find(credential_id).id, reason, now))
+
+    def restore(self, credential_id: str) -> None:
+        self._locked(lambda pool, now: pool.restore(self._find(credential_id).id, now))
+
+    def cool(self, credential_id: str, seconds: float) -> None:
+        """Cools the credential's group, in all scopes."""
+        self._locked(lambda pool, now: pool.cool(self._find(credential_id).group, None, seconds, RATE_LIMITED, now))
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    def live_leases(self, credential_id: str) -> list[LeaseRecord]:
+        with self._lock:
+            credential = self._pool.credentials.get(credential_id) or self._pool.leaving.get(credential_id)
+            return list(credential.leases.values()) if credential else []
+
+    def waiting_for(self, scope: str | None) -> PoolWaiting:
+        return self._locked(lambda pool, now: pool.waiting_for(scope, now))
+
+    def reasons(self, scope: str | None) -> dict[str, str]:
+        return self._locked(lambda pool, _now: pool.reasons(scope))
+
+    def is_proven(self, credential_id: str) -> bool:
+        with self._lock:
+            credential = self._pool.credentials.get(credential_id)
+            return credential is not None and credential.is_proven
+
+    def waiters(self) -> int:
+        with self._lock:
+            return self._pool.waiters()
+
+    def available(self) -> int:
+        return self._locked(lambda pool, now: sum(pool.is_usable(c, None, now) for c in pool.credentials.values()))
+
+    def snapshot(self) -> list[CredentialSnapshot]:
+        return self._locked(lambda pool, now: [_snapshot(pool, c, now) for c in pool.credentials.values()])
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _locked(self, decide: Callable[[Pool, float], T]) -> T:
+        with self._lock:
+            now = self._now()
+            self._pool.advance(now)
+            decision = decide(self._pool, now)
+            served, events = self._collect()
+        self._act(served, events)
+        return decision
+
+    def _find(self, credential_id: str) -> CredentialRecord:
+        try:
+            return self._pool.credentials[credential_id]
+        except KeyError:
+            raise UnknownCredential("no credential with this id is in the pool") from None
+
+    def _collect(self) -> tuple[list[LeaseRecord], list[Any]]:
+        """Under the lock: takes what has to be acted on, and sees to it that the next cool-down's end is not missed."""
+        pool = self._pool
+        served, pool.served = pool.served, []
+        events, pool.events = pool.events, []
+        wake_at = pool.next_wake_at()
+        if wake_at is not None and (self._wake is None or wake_at < self._wake.at):
+            if self._wake is not None:
+                self._wake.cancel()
+            self._wake = self._clock.call_at(wake_at, self._on_wake)
+        return served, events
+
+    def _act(self, served: list[LeaseRecord], events: list[Any]) -> None:
+        """Outside the lock."""
+        for record in served:
+            record.deliver()
+        for event in events:
+            self._on_event(event)
+
+    def _on_wake(self) -> None:
+        with self._lock:
+            self._wake = None
+            self._pool.advance(self._now())
+            served, events = self._collect()
+        self._act(served, events)
+
+
+def _snapshot(pool: Pool, credential: CredentialRecord, now: float) -> CredentialSnapshot:
+    cooling: dict[str | None, float] = {}
+    for domain in credential.domains:
+        for scope, until in domain.cooling.items():
+            cooling[scope] = max(cooling.get(scope, 0.0), until - now)
+    return CredentialSnapshot(
+        id=credential.id,
+        group=credential.group.name or "",
+        provider=credential.provider.name,
+        scopes=credential.scopes,
+        holders=tuple(record.requester for record in credential.leases.values()),
+        max_concurrent=credential.max_concurrent,
+        cooling=cooling,
+        quarantine=credential.quarantine,
+        is_available=pool.is_usable(credential, None, now),
+        fence=credential.fence,
+        requests=credential.used_requests + credential.reserved_requests,
+        tokens=credential.used_tokens + credential.reserved_tokens,
+    )
+

@@ -1,0 +1,227 @@
+"""Credentials: an id that may be shown, a secret that may not, and where secrets come from."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import shlex
+import stat
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, SupportsIndex
+
+from ._core.records import LeaseRecord
+from .errors import CredentialError
+
+MASK = "****"
+# A helper that prints a key answers at once; one that hangs must not hang the run.
+COMMAND_TIMEOUT_SECONDS = 30.0
+_DAY_RESETS = re.compile(r"([01]\d|2[0-3]):[0-5]\d \S+")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a provider allows one quota group. None means: not known.
+
+    `requests_per_minute`, `tokens_per_minute`, `requests_per_day` and `burst` are kept here for the pacing; the pool
+    enforces `max_concurrent`, the number of leases at once per credential.
+    """
+
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    requests_per_day: int | None = None
+    max_concurrent: int = 1
+    burst: float | None = None
+    day_resets: str = "00:00 UTC"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_concurrent, int) or isinstance(self.max_concurrent, bool) or self.max_concurrent < 1:
+            raise ValueError(f"max_concurrent must be a whole number from 1, not {self.max_concurrent!r}")
+        for name in ("requests_per_minute", "tokens_per_minute", "requests_per_day", "burst"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise ValueError(f"{name} must be a number above 0, or None for not known; not {value!r}")
+        if not _DAY_RESETS.fullmatch(self.day_resets):
+            raise ValueError(f"day_resets must look like '00:00 UTC', not {self.day_resets!r}")
+
+
+class Credential:
+    """An API key (or account) of one provider.
+
+    The secret may be written as a reference, so that it stands in no program: `env:NAME`, `file:PATH` (refused when
+    others can read the file) or `cmd:COMMAND` (run without a shell; its first line of output). It is read when the
+    credential joins a pool. Nothing about this object shows the secret: not `repr`, `str`, `format`, `pickle`, `copy`.
+    """
+
+    __slots__ = ("__id", "__limits", "__provider", "__quota_group", "__scopes", "__secret", "__source")
+
+    def __init__(
+        self,
+        secret: str,
+        *,
+        id: str | None = None,  # noqa: A002 - the name is part of the contract
+        provider: str | None = None,
+        quota_group: str | None = None,
+        scopes: Iterable[str] = (),
+        limits: Limits | None = None,
+    ) -> None:
+        if not isinstance(secret, str) or not secret:
+            raise ValueError("a credential's secret must be a string that is not empty")
+        if isinstance(scopes, str):
+            raise ValueError("scopes must be a collection of names, not one string: write scopes=[name]")  # noqa: TRY004
+        if id is not None and (not isinstance(id, str) or not id or id == secret):
+            raise ValueError("a credential's id is shown to people: a string that is not empty and not the secret")
+        self.__source = secret
+        self.__secret: str | None = None
+        self.__id = id or fingerprint(secret)
+        self.__provider = provider
+        self.__quota_group = quota_group
+        self.__scopes = frozenset(scopes)
+        self.__limits = limits if limits is not None else Limits()
+
+    @classmethod
+    def literal(cls, secret: str) -> Credential:
+        """A credential whose secret is this very string, even if it looks like a reference."""
+        credential = cls(secret)
+        credential.__secret = secret
+        return credential
+
+    @property
+    def has_made_up_id(self) -> bool:
+        return self.__id == fingerprint(self.__source)
+
+    def with_longer_id(self) -> Credential:
+        """For the rare pair of keys whose short fingerprints are the same."""
+        other = Credential(
+            self.__source,
+            id=fingerprint(self.__source, digits=24),
+            provider=self.__provider,
+            quota_group=self.__quota_group,
+            scopes=self.__scopes,
+            limits=self.__limits,
+        )
+        other.__secret = self.__secret
+        return other
+
+    @property
+    def secret(self) -> str:
+        """The key itself. Reads the reference on first use; raises `CredentialError`, naming the reference."""
+        if self.__secret is None:
+            self.__secret = _resolve(self.__source, self.__id)
+        return self.__secret
+
+    @property
+    def id(self) -> str:
+        return self.__id
+
+    @property
+    def provider(self) -> str | None:
+        return self.__provider
+
+    @property
+    def quota_group(self) -> str:
+        """Its own group, unless it was said to share one."""
+        return self.__quota_group if self.__quota_group is not None else f"credential {self.__id}"
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        return self.__scopes
+
+    @property
+    def limits(self) -> Limits:
+        return self.__limits
+
+    def __repr__(self) -> str:
+        return f"Credential({MASK}, id={self.__id!r}, provider={self.__provider!r})"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        refuse_to_copy(self)
+
+
+class LeasedKey(str):
+    """What `reserve` returns and a worker gets: the key itself, for any SDK, that remembers its lease.
+
+    Only its `repr` is masked: everything else must act as the key. A copy or pickle of it is a plain string.
+    """
+
+    __slots__ = ("credential_id", "record")
+
+    credential_id: str
+    record: LeaseRecord | None
+
+    def __repr__(self) -> str:
+        return f"<{self.credential_id} {MASK}>"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+
+def leased_key(secret: str, credential_id: str, record: LeaseRecord | None) -> LeasedKey:
+    key = LeasedKey(secret)
+    key.credential_id = credential_id
+    key.record = record
+    return key
+
+
+def refuse_to_copy(thing: object) -> NoReturn:
+    raise TypeError(f"a {type(thing).__name__} holds a secret and is not copied, pickled or sent: pass its id instead")
+
+
+def fingerprint(secret: str, digits: int = 8) -> str:
+    """A stable name for a key: a one-way digest, never a piece of it."""
+    data = secret.encode("utf-8", "surrogatepass")
+    return "key-" + hashlib.blake2b(data, digest_size=digits // 2, person=b"agentos-key").hexdigest()
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Takes every secret out of a text that will be stored or shown."""
+    for secret in secrets:
+        if secret in text:
+            text = text.replace(secret, MASK)
+    return text
+
+
+def _resolve(source: str, credential_id: str) -> str:
+    kind, _, rest = source.partition(":")
+    if kind == "env" and rest:
+        secret = os.environ.get(rest, "")
+        what = f"the environment variable {rest}"
+    elif kind == "file" and rest:
+        what = f"the file {rest}"
+        secret = _read_private_file(rest)
+    elif kind == "cmd" and rest:
+        what = "the output of its command"
+        secret = _run_command(rest, credential_id)
+    else:
+        return source
+    secret = secret.strip()
+    if not secret:
+        raise CredentialError(f"credential {credential_id}: {what} is not set or empty")
+    return secret
+
+
+def _read_private_file(path: str) -> str:
+    file = Path(path).expanduser()
+    try:
+        if stat.S_IMODE(file.stat().st_mode) & 0o077:
+            raise CredentialError(f"{file} can be read by others, so its key is not used: run chmod 600 {file}")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CredentialError(f"cannot read the key file {file}: {error}") from None
+
+
+def _run_command(command: str, credential_id: str) -> str:
+    # Neither the command's output nor its error text is shown: either may hold the key.
+    try:
+        done = subprocess.run(  # noqa: S603 - running the user's own command is the job
+            shlex.split(command), capture_output=True, text=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise CredentialError(f"credential {credential_id}: its command failed: {type(error).__name__}") from None
+    if done.returncode != 0:
+        raise CredentialError(f"credential {credential_id}: its command ended with status {done.returncode}")
+    return done.stdout.partition("\n")[0]

@@ -1,0 +1,167 @@
+"""The whole exception tree.
+
+Two families, split by who raises them. A *worker* raises a `WorkerVerdict` to say what its provider answered; the
+*pool* and the *run* raise the others to say what the caller must know. No message ever holds a secret.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class AgentosError(Exception):
+    """Anything this package raises by design."""
+
+
+# --- raised by a worker: what the provider said -------------------------------------------------------------------
+
+
+class WorkerVerdict(AgentosError):
+    """What an answer from a provider means. Raise one of the kinds below, not this class."""
+
+    kind: ClassVar[str]
+
+
+class RateLimited(WorkerVerdict):
+    """The provider says wait: the credential's group cools down for `retry_after` seconds (60 when not given)."""
+
+    kind = "rate_limited"
+
+    def __init__(self, message: str = "rate limited", *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, {"retry_after": self.retry_after})
+
+
+class QuotaExhausted(WorkerVerdict):
+    """The allowance of a day, a month or a plan is used up, until the epoch second `until` where that is known."""
+
+    kind = "quota_exhausted"
+
+    def __init__(self, message: str = "quota exhausted", *, until: float | None = None) -> None:
+        super().__init__(message)
+        self.until = until
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, {"until": self.until})
+
+
+class AuthFailed(WorkerVerdict):
+    """The provider does not accept this credential."""
+
+    kind = "auth_failed"
+
+
+class Overloaded(WorkerVerdict):
+    """The provider has no capacity for anybody: no credential is to blame."""
+
+    kind = "overloaded"
+
+    def __init__(self, message: str = "provider overloaded", *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, {"retry_after": self.retry_after})
+
+
+class Transient(WorkerVerdict):
+    """It may work next time: the item is tried again after a pause, as often as `retries` allows."""
+
+    kind = "transient"
+
+
+class Permanent(WorkerVerdict):
+    """It will never work: the item fails at once."""
+
+    kind = "permanent"
+
+
+class Interrupted(AgentosError):
+    """Raised by a worker that saw `current_item().should_stop`: the item is left unfinished, as a checkpoint."""
+
+
+# --- raised by the pool -------------------------------------------------------------------------------------------
+
+
+class PoolError(AgentosError):
+    """The pool could not do what was asked."""
+
+
+class LeaseTimeout(PoolError, TimeoutError):
+    """No credential became usable in time. `reason` is `exhausted` (all in use) or `rate_limited` (provider says wait).
+
+    `usable_in` is the number of seconds until a cool-down ends, where that is what the wait was for.
+    """
+
+    def __init__(self, message: str, *, reason: str, usable_in: float | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.usable_in = usable_in
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, {"reason": self.reason, "usable_in": self.usable_in})
+
+
+class NoUsableCredential(PoolError):
+    """No credential can become usable without a person. `reasons` says why, by credential id."""
+
+    def __init__(self, message: str, *, reasons: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.reasons = reasons or {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, {"reasons": self.reasons})
+
+
+class UnknownCredential(PoolError, LookupError, ValueError):
+    """The key or id is not in this pool. The message does not show the key."""
+
+
+class AmbiguousRelease(PoolError, ValueError):
+    """A plain string names a credential with several live leases: release the object that `reserve` returned."""
+
+
+class CredentialError(PoolError, ValueError):
+    """A credential cannot be used as written: a missing variable, a file that others can read, a failing command."""
+
+
+# --- raised by a run ----------------------------------------------------------------------------------------------
+
+
+class RunError(AgentosError):
+    """A run could not be carried out as asked."""
+
+
+class InvalidItemId(RunError, ValueError, TypeError):
+    """`item_id_func` raised, or returned something that is not a string."""
+
+
+class AttemptTimeout(RunError, TimeoutError):
+    """An attempt took longer than `timeout`."""
+
+
+class WorkerDied(RunError):
+    """A worker process ended without an answer: a crash, `os._exit`, or the system's memory killer."""
+
+
+class WorkerStartError(RunError):
+    """Worker processes cannot be started at all: the worker cannot be imported or sent to another process."""
+
+
+class WorkerError(RunError):
+    """Stands for an exception of a worker process that cannot travel; carries its type's name and its text."""
+
+    def __init__(self, message: str, *, type_name: str) -> None:
+        super().__init__(message)
+        self.type_name = type_name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, {"type_name": self.type_name})
+
+
+def _rebuild(cls: type[Exception], args: tuple[Any, ...], keywords: dict[str, Any]) -> Exception:
+    """Exceptions with keyword arguments cross a process only with help."""
+    return cls(*args, **keywords)

@@ -1,0 +1,179 @@
+"""How a run is told: plain lines, JSON lines, or nothing (`reporter=None`).
+
+A reporter is anything that can be called with an event of `_core.events`. It is called from the run's own thread, one
+event at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from typing import Any, TextIO
+
+from ._core import progress
+from ._core.events import (
+    RATE_LIMITED,
+    AttemptEnded,
+    CoolDownStarted,
+    CredentialQuarantined,
+    DryRun,
+    ItemEnded,
+    PoolWaiting,
+    RunEnded,
+    RunStarted,
+    RunStopping,
+    ThreadAbandoned,
+)
+
+Reporter = Callable[[Any], None]
+
+# A cool-down shorter than this is over before a person has read about it.
+SHORT_COOL_DOWN = 0.2
+
+
+class PlainReporter:
+    """`[COORDINATOR]` lines on stdout, or on the stream given."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+
+    def __call__(self, event: Any) -> None:
+        text = _TEXTS.get(type(event), _nothing)(event)
+        if text is not None:
+            # sys.stdout is looked up each time: whoever redirects it later gets the lines.
+            print(text, file=self._stream if self._stream is not None else sys.stdout, flush=True)
+
+
+class JsonReporter:
+    """One JSON object per event and line."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+
+    def __call__(self, event: Any) -> None:
+        stream = self._stream if self._stream is not None else sys.stdout
+        stream.write(json.dumps({"event": type(event).__name__, **_plain(event._asdict())}, default=repr) + "\n")
+        stream.flush()
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else
+        list(value) if name == "ids" else value
+        for name, value in values.items()
+    }  # fmt: skip
+
+
+def waiting_text(waiting: PoolWaiting) -> str:
+    """Why somebody waits, with the numbers needed to act."""
+    if waiting.reason == RATE_LIMITED:
+        return f"all {waiting.credentials} usable credentials are rate-limited, the next for {waiting.usable_in or 0:.1f} s"
+    cooling = f", {waiting.cooling} rate-limited" if waiting.cooling else ""
+    return f"{waiting.in_use} of {waiting.credentials} credentials in use{cooling}"
+
+
+def _nothing(_event: Any) -> None:
+    return None
+
+
+def _run_started(event: RunStarted) -> str:
+    items = "items" if event.total is None else f"{event.total} items"
+    pool = "" if event.credentials is None else f" over {event.credentials} credentials"
+    return f"[COORDINATOR] Starting parallel execution of {items} with {event.workers} workers{pool}"
+
+
+def _item_ended(event: ItemEnded) -> str | None:
+    stats = event.stats
+    lines = []
+    if not event.result.success:
+        lines.append(f"[COORDINATOR] Failed: {event.result.item_id}: {_first_line(event.result.error)}")
+    if progress.is_worth_a_line(stats.completed, stats.total):
+        of_total = "" if stats.total is None else f"/{stats.total} ({stats.completion_rate:.1f}%)"
+        lines.append(f"[COORDINATOR] Progress: {stats.completed}{of_total}")
+    return "\n".join(lines) or None
+
+
+def _attempt_ended(event: AttemptEnded) -> str | None:
+    if event.verdict in ("transient", "auth_failed", "quota_exhausted"):
+        again = f" in {event.again_in:.1f} s" if event.again_in else ""
+        return f"[COORDINATOR] {event.item_id}: attempt {event.attempt} {event.verdict}, again{again}: {_first_line(event.error)}"
+    return None  # a rate limit or an overload is told once, as a cool-down
+
+
+def _pool_waiting(event: PoolWaiting) -> str:
+    if event.reason == RATE_LIMITED:
+        return f"[COORDINATOR] Waiting for the provider: {waiting_text(event)}"
+    return f"[COORDINATOR] Credential pool exhausted: {waiting_text(event)}; waiting for a release"
+
+
+def _cool_down_started(event: CoolDownStarted) -> str | None:
+    if event.seconds < SHORT_COOL_DOWN:
+        return None
+    name = event.name or "(not named)"
+    what = f"{event.kind} {name}" if event.kind != "group" or not name.startswith("credential ") else name
+    scope = f" for {event.scope}" if event.scope is not None else ""
+    capped = f" (capped: the provider asked for {event.asked:.0f} s)" if event.asked is not None else ""
+    return f"[COORDINATOR] Cooling down {what}{scope} for {event.seconds:.1f} s: {event.verdict}{capped}"
+
+
+def _quarantined(event: CredentialQuarantined) -> str:
+    return f"[COORDINATOR] Credential {event.credential_id} is quarantined: {event.reason}"
+
+
+def _thread_abandoned(event: ThreadAbandoned) -> str:
+    return (
+        f"[COORDINATOR] {event.item_id} did not end within {event.timeout:g} s; a thread cannot be killed, so it is left "
+        f"to itself ({event.abandoned} so far)"
+    )
+
+
+def _run_stopping(event: RunStopping) -> str:
+    by = f"Received signal {event.signal}" if event.signal is not None else f"Stopping: {event.reason}"
+    grace = "" if event.grace is None else f" for up to {event.grace:g} s"
+    waits = f"; waiting for {event.running} running{grace}" if event.running else ""
+    again = " (once more: at once)" if event.signal is not None else ""
+    return f"[COORDINATOR] {by}, graceful shutdown: nothing new starts{waits}{again}"
+
+
+def _run_ended(event: RunEnded) -> str:
+    stats = event.stats
+    heading = "Execution complete" if stats.stopped is None else f"Execution stopped early: {stats.stopped}"
+    lines = [
+        f"[COORDINATOR] {heading}:",
+        f"  Total: {stats.total if stats.total is not None else 'not known'}",
+        f"  Succeeded: {stats.success_count}",
+        f"  Failed: {stats.failed}",
+    ]
+    if event.unfinished is None or event.unfinished:
+        unfinished = "an unread rest of the input" if event.unfinished is None else event.unfinished
+        lines.append(f"  Unfinished: {unfinished} (see get_checkpoints())")
+    lines.append(f"  Duration: {stats.elapsed:.2f}s")
+    lines.append(f"  Bound by: {event.bound_by}")
+    return "\n".join(lines)
+
+
+def _dry_run(event: DryRun) -> str:
+    ids = [f"  - {item_id}" for item_id in event.ids]
+    count = len(ids) if event.total is None else event.total
+    return "\n".join([f"[COORDINATOR] Dry run mode: {count} items would be processed, nothing is started:", *ids])
+
+
+def _first_line(text: str | None) -> str:
+    lines = (text or "").strip().splitlines()
+    return lines[0][:300] if lines else ""
+
+
+_TEXTS: dict[type, Callable[[Any], str | None]] = {
+    RunStarted: _run_started,
+    ItemEnded: _item_ended,
+    AttemptEnded: _attempt_ended,
+    PoolWaiting: _pool_waiting,
+    CoolDownStarted: _cool_down_started,
+    CredentialQuarantined: _quarantined,
+    ThreadAbandoned: _thread_abandoned,
+    RunStopping: _run_stopping,
+    RunEnded: _run_ended,
+    DryRun: _dry_run,
+}
