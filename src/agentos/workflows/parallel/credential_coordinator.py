@@ -315,6 +315,10 @@ class CredentialCoordinator:
         verdict = verdicts.from_exception(exc, now=self._clock.epoch())
         return self._with_default_wait(verdict) if verdict.kind in ROTATING else None
 
+    def _observed(self, record: LeaseRecord, verdict: Verdict) -> None:
+        if verdict.kind in ROTATING:
+            self._store.observed(record, self._with_default_wait(verdict))
+
     def _with_default_wait(self, verdict: Verdict) -> Verdict:
         verdict = verdict._replace(message=self.redact(verdict.message))
         if verdict.kind == RATE_LIMITED and verdict.retry_after is None and verdict.cool_down is None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ._core.events import Verdict
+
 
 class AgentosError(Exception):
     """Anything this package raises by design."""
@@ -152,14 +154,17 @@ class WorkerStartError(RunError):
 
 
 class WorkerError(RunError):
-    """Stands for an exception of a worker process that cannot travel; carries its type's name and its text."""
+    """An exception of a worker process, as far as it could travel: its type's name, its text, its traceback, what it
+    said about the provider, and, if it can be pickled, the exception itself as `original`."""
 
-    def __init__(self, message: str, *, type_name: str) -> None:
+    def __init__(
+        self, message: str, *, type_name: str, trace: str, verdict: Verdict, original: BaseException | None
+    ) -> None:
         super().__init__(message)
         self.type_name = type_name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, {"type_name": self.type_name})
+        self.trace = trace
+        self.verdict = verdict
+        self.original = original
 
 
 def _rebuild(cls: type[Exception], args: tuple[Any, ...], keywords: dict[str, Any]) -> Exception:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from . import verdicts
 from ._clock import Timer
-from ._core.events import ROTATING
 from ._core.records import ENDED, LIVE, REFUSED, LeaseRecord
 from .credentials import MASK, refuse_to_copy
 
@@ -48,9 +47,7 @@ class Lease:
 
     def observe(self, response: Any) -> None:
         """Shows the pool an answer that raised nothing: a 429 among them cools the credential's group."""
-        verdict = verdicts.from_observed(response, now=self._pool._clock.epoch())
-        if verdict.kind in ROTATING:
-            self._pool._store.observed(self._record, self._pool._with_default_wait(verdict))
+        self._pool._observed(self._record, verdicts.from_observed(response, now=self._pool._clock.epoch()))
 
     def __repr__(self) -> str:
         return f"<Lease of {self.credential_id} {MASK}, fence {self.fence}, {self._record.state}>"

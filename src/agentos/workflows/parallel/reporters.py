@@ -74,6 +74,13 @@ def waiting_text(waiting: PoolWaiting) -> str:
     return f"{waiting.in_use} of {waiting.credentials} credentials in use{cooling}"
 
 
+def warn_capped(requested: int, cap: int) -> None:
+    print(
+        f"Warning: {requested} parallel workers were requested, the maximum is {cap}: using {cap} "
+        "(max_parallelism= raises the maximum)"
+    )
+
+
 def _nothing(_event: Any) -> None:
     return None
 

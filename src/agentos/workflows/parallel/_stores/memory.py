@@ -60,7 +60,9 @@ class MemoryStore:
         self._act(served, events)
         return granted
 
-    def end(self, record: LeaseRecord, verdict: Verdict | None, *, success: bool = False, even_if_lost: bool = False) -> bool:  # noqa: E501
+    def end(
+        self, record: LeaseRecord, verdict: Verdict | None, *, success: bool = False, even_if_lost: bool = False
+    ) -> bool:  # noqa: E501
         """Ends a lease, together with what the provider answered, so that nobody is given a credential that is about
         to cool down. `even_if_lost`: the answer counts although the lease is not live any more."""
         pool = self._pool
@@ -115,7 +117,12 @@ class MemoryStore:
         limits = credential.limits
         self._locked(
             lambda pool, now: pool.add(
-                credential.id, credential.quota_group, credential.provider, credential.scopes, limits.max_concurrent, now
+                credential.id,
+                credential.quota_group,
+                credential.provider,
+                credential.scopes,
+                limits.max_concurrent,
+                now,
             )
         )
 
@@ -223,4 +230,3 @@ def _snapshot(pool: Pool, credential: CredentialRecord, now: float) -> Credentia
         requests=credential.used_requests + credential.reserved_requests,
         tokens=credential.used_tokens + credential.reserved_tokens,
     )
-

@@ -1,0 +1,129 @@
+"""What runs inside a worker process.
+
+The main thread carries out attempts. A second thread reads the pipe, so that the process notices at once when it is
+told to stop, and when the other end is gone: then it ends itself and everything it has started, whatever the worker is
+doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import pickle
+import signal
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NoReturn
+
+from . import verdicts
+from .context import CurrentItem, _current
+from .leases import LeaseContext
+
+STOP = b"stop"  # beside pickled attempts, which never look like this
+
+
+class ChildAttempt(CurrentItem):
+    """The attempt as a worker in a process of its own sees it."""
+
+    __slots__ = ("_pipe", "_saved", "_workflow_db", "credential", "payload")
+
+    def __init__(self, message: dict[str, Any], pipe: Connection) -> None:
+        self.id = message["id"]
+        self.attempt = message["attempt"]
+        self.run_id = message["run_id"]
+        self.credential_id = message["credential_id"]
+        self.credential: str | None = message["credential"]
+        self.payload = message["payload"]
+        self.should_stop = False
+        self.usage = None
+        self._saved = message["saved"]
+        self._workflow_db = Path(message["workflow_db"])
+        self._pipe = pipe
+
+    @property
+    def workflow_db(self) -> Path:
+        return self._workflow_db
+
+    def observe(self, response: Any) -> None:
+        self._pipe.send_bytes(pickle.dumps(("observed", verdicts.from_observed(response))))
+
+    def lease(self, *, tokens: int = 0, scope: str | None = None, timeout: float | None = None) -> LeaseContext:
+        raise RuntimeError(
+            "a worker process has the one credential that it was given, and no pool: "
+            "use the worker's second argument, or threads or async workers"
+        )
+
+    def _load(self) -> Any:
+        return self._saved
+
+    def _save(self, obj: Any) -> None:
+        self._saved = obj
+        self._pipe.send_bytes(pickle.dumps(("saved", obj)))
+
+
+def main(pipe: Connection, pickled_func: bytes) -> None:
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        worker_func = pickle.loads(pickled_func)  # noqa: S301 - from our own parent
+    except Exception as error:
+        pipe.send_bytes(pickle.dumps(f"the worker cannot be loaded in a worker process: {error!r}"))
+        return
+    pipe.send_bytes(pickle.dumps(None))
+    todo: SimpleQueue[ChildAttempt] = SimpleQueue()
+    threading.Thread(target=_read, args=(pipe, todo), name="agentos-pipe", daemon=True).start()
+    while True:
+        attempt = todo.get()
+        pipe.send_bytes(_answer(worker_func, attempt))
+
+
+def _read(pipe: Connection, todo: SimpleQueue[ChildAttempt]) -> None:
+    attempt: ChildAttempt | None = None
+    try:
+        while True:
+            message = pipe.recv_bytes()
+            if message == STOP:
+                if attempt is not None:
+                    attempt.should_stop = True
+            else:
+                attempt = ChildAttempt(pickle.loads(message), pipe)  # noqa: S301 - from our own parent
+                todo.put(attempt)
+    except (EOFError, OSError):
+        _end_all()
+
+
+def _end_all() -> NoReturn:
+    """The coordinator is gone: nobody would ever hear of what is done here."""
+    os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _answer(worker_func: Any, attempt: ChildAttempt) -> bytes:
+    _current.set(attempt)
+    try:
+        value = worker_func(attempt.payload, attempt.credential)
+        if inspect.iscoroutine(value):
+            value = asyncio.run(value)
+        return pickle.dumps(("ended", (value, None, attempt.usage)))
+    except BaseException as exc:  # also a value that cannot be pickled
+        return pickle.dumps(("ended", (None, _described(exc), attempt.usage)))
+
+
+def _described(exc: BaseException) -> dict[str, Any]:
+    """All that can be said of an exception, and the exception itself (pickled apart) if it can travel."""
+    described: dict[str, Any] = {
+        "type_name": type(exc).__name__,
+        "text": str(exc) or type(exc).__name__,
+        "trace": "".join(traceback.format_exception(exc)),
+        "verdict": verdicts.from_exception(exc),
+        "original": None,
+    }
+    try:
+        described["original"] = pickle.dumps(exc)
+    except Exception:  # there are as many ways not to be picklable as there are exceptions
+        return described
+    return described

@@ -1,0 +1,157 @@
+"""Where a run's items come from: read no further ahead than there is room.
+
+A collection (anything that knows its length) is checked for duplicate ids before anything starts, and then read by the
+run itself. Any other iterable may block, and may never end: it is read on a thread of its own, which can be left behind
+when the run has to stop. So an iterator that is bound to the thread that made it (an SQLite cursor) must be opened
+inside a generator, or read into a list first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from ._core.identity import RecentIds, find_duplicate
+from ._core.run import Item
+from .errors import InvalidItemId
+
+# Their iteration is safe, quick and repeatable; anything else that knows its length is copied into a list first.
+_COLLECTIONS = (list, tuple, range, set, frozenset, dict, type({}.keys()), type({}.values()), type({}.items()))
+
+IdFunc = Callable[[Any], str]
+
+
+class Receiver(Protocol):
+    """Who is told what was read. Called on the run's thread or on the reader's: see each source."""
+
+    def item_read(self, item: Item, problem: str | None) -> None:
+        """`problem`: why this item cannot be started."""
+
+    def source_ended(self, error: BaseException | None) -> None: ...
+
+
+class ItemMaker:
+    """From what the input gives to an `Item`."""
+
+    def __init__(self, id_func: IdFunc, tokens_func: Callable[[Any], int] | None,
+                 scope_func: Callable[[Any], str | None] | None) -> None:  # fmt: skip
+        self._id_func = id_func
+        self._tokens_func = tokens_func
+        self._scope_func = scope_func
+
+    def id_of(self, payload: Any, number: int) -> str:
+        try:
+            item_id = self._id_func(payload)
+        except Exception as error:
+            raise InvalidItemId(f"item_id_func failed for item number {number}: {error!r}") from error
+        if not isinstance(item_id, str):
+            kind = type(item_id).__name__
+            raise InvalidItemId(f"item_id_func must return a string; for item number {number} it returned {kind}")
+        return item_id
+
+    def make(self, payload: Any, number: int) -> tuple[Item, str | None]:
+        item = Item(self.id_of(payload, number), payload)
+        if self._tokens_func is None and self._scope_func is None:
+            return item, None
+        try:
+            if self._tokens_func is not None:
+                item.tokens = _checked_tokens(self._tokens_func(payload))
+            if self._scope_func is not None:
+                item.scope = self._scope_func(payload)
+        except Exception as error:
+            return item, f"tokens_func or scope_func failed: {error!r}"
+        return item, None
+
+
+def _checked_tokens(tokens: Any) -> int:
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+        raise ValueError(f"the number of tokens must be a whole number from 0, not {tokens!r}")
+    return tokens
+
+
+class CollectionSource:
+    """Items of a known number, read on the thread that asks for them."""
+
+    def __init__(self, items: Any, maker: ItemMaker) -> None:
+        self._items = items if type(items) in _COLLECTIONS else list(items)
+        self._maker = maker
+        self.total: int | None = len(self._items)
+        duplicate = find_duplicate(self._ids, self.total)
+        if duplicate is not None:
+            raise ValueError(f"two items have the id {duplicate!r}: an id names one item (see item_id_func)")
+        self._rest = enumerate(self._items, start=1)
+
+    def _ids(self) -> Iterator[str]:
+        return (self._maker.id_of(payload, number) for number, payload in enumerate(self._items, start=1))
+
+    def request(self, count: int, receiver: Receiver) -> None:
+        for _ in range(count):
+            try:
+                number, payload = next(self._rest)
+                made = self._maker.make(payload, number)
+            except StopIteration:
+                receiver.source_ended(None)
+                return
+            except Exception as error:
+                receiver.source_ended(error)
+                return
+            receiver.item_read(*made)
+
+    def unread_ids(self) -> Iterator[str]:
+        """The ids of what was never read."""
+        return (self._maker.id_of(payload, number) for number, payload in self._rest)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class StreamSource:
+    """Items of an unknown number, read on a thread of their own. A repeated id makes that item fail."""
+
+    total = None
+
+    def __init__(self, items: Iterable[Any], maker: ItemMaker) -> None:
+        self._iterator = iter(items)
+        self._maker = maker
+        self._recent = RecentIds()
+        self._wanted: SimpleQueue[int] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def request(self, count: int, receiver: Receiver) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._read, args=(receiver,), name="agentos-reader", daemon=True)
+            self._thread.start()
+        self._wanted.put(count)
+
+    def _read(self, receiver: Receiver) -> None:
+        number = 0
+        try:
+            while count := self._wanted.get():
+                for _ in range(count):
+                    payload = next(self._iterator)
+                    number += 1
+                    item, problem = self._maker.make(payload, number)
+                    if not self._recent.add(item.id):
+                        problem = f"another item has the id {item.id!r} already: an id names one item"
+                    receiver.item_read(item, problem)
+        except StopIteration:
+            receiver.source_ended(None)
+        except BaseException as error:
+            receiver.source_ended(error)
+
+    def unread_ids(self) -> None:
+        """Not to be had: reading on could take for ever."""
+
+    def close(self) -> None:
+        self._wanted.put(0)
+
+
+def source_of(items: Iterable[Any], maker: ItemMaker) -> CollectionSource | StreamSource:
+    if hasattr(items, "__len__") and hasattr(items, "__iter__"):
+        return CollectionSource(items, maker)
+    try:
+        return StreamSource(items, maker)
+    except TypeError:
+        raise TypeError(f"items must be iterable: a list, a generator, …, not {type(items).__name__}") from None

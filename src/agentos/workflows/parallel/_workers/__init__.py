@@ -1,0 +1,1 @@
+"""How an attempt is carried out: threads, asyncio, processes."""

@@ -1,0 +1,104 @@
+"""Attempts as asyncio tasks: on the caller's loop, or on a loop of their own in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from .._attempt import Attempt
+from ..context import _current
+from .base import EndedCall
+
+
+class TaskWorkers:
+    can_kill = True
+
+    def __init__(
+        self,
+        worker_func: Callable[[Any, Any], Awaitable[Any]],
+        ended: EndedCall,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._worker_func = worker_func
+        self._ended = ended
+        self._loop = loop if loop is not None else asyncio.new_event_loop()
+        self._is_own_loop = loop is None
+        self._thread: threading.Thread | None = None
+        # Waking a loop costs a system call, so many attempts are handed over with one: the call is made only by whoever
+        # finds the mark unset, and the loop unsets it before it looks at what there is to do.
+        self._todo: deque[Callable[[], None]] = deque()
+        self._is_called = False
+
+    def start(self, attempt: Attempt, running: int) -> None:  # noqa: ARG002
+        if self._is_own_loop and self._thread is None:
+            self._thread = threading.Thread(target=self._run_loop, name="agentos-loop", daemon=True)
+            self._thread.start()
+        self._in_loop(lambda: self._launch(attempt))
+
+    def interrupt(self, attempt: Attempt) -> None:
+        self._in_loop(lambda: _cancel(attempt))
+
+    def kill(self, attempt: Attempt) -> None:
+        self._in_loop(lambda: _cancel(attempt))
+
+    def abandon(self, attempt: Attempt) -> None:
+        """Its task goes on, or not; the loop has room for another."""
+
+    def close(self) -> None:
+        if self._is_own_loop:
+            if self._thread is None:
+                self._loop.close()
+            else:
+                self._in_loop(self._loop.stop)
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        self._todo.append(call)
+        if not self._is_called:
+            self._is_called = True
+            try:
+                self._loop.call_soon_threadsafe(self._do)
+            except RuntimeError:
+                # The caller's loop is closed, and with it every task that ran there.
+                self._todo.clear()
+
+    def _do(self) -> None:
+        self._is_called = False
+        while self._todo:
+            self._todo.popleft()()
+
+    def _launch(self, attempt: Attempt) -> None:
+        attempt.task = self._loop.create_task(self._carry_out(attempt), name=f"agentos-item-{attempt.id[:100]}")
+
+    async def _carry_out(self, attempt: Attempt) -> None:
+        _current.set(attempt)
+        try:
+            value = await self._worker_func(attempt.payload, attempt.credential)
+        except BaseException as exc:  # also SystemExit, which would end the loop and with it every other item
+            self._ended(attempt, None, exc)
+        else:
+            self._ended(attempt, value, None)
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._cancel_the_rest()
+        finally:
+            self._loop.close()
+
+    def _cancel_the_rest(self) -> None:
+        """Gives what still runs one chance to clean up; what ignores that is left as it is."""
+        rest = asyncio.all_tasks(self._loop)
+        for task in rest:
+            task.cancel()
+        if rest:
+            self._loop.run_until_complete(asyncio.wait(rest, timeout=0.5))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+
+
+def _cancel(attempt: Attempt) -> None:
+    if attempt.task is not None:
+        attempt.task.cancel()

@@ -1,0 +1,310 @@
+"""ParallelCoordinator: runs a worker on every item, in parallel, over a pool of credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+from . import _signals, reporters
+from ._clock import SYSTEM_CLOCK, Clock
+from ._core.events import DryRun
+from ._core.run import Halt, parse_halt
+from ._driver import Driver, Options
+from ._items import CollectionSource, ItemMaker, StreamSource, source_of
+from ._workers.base import EndedCall, Workers
+from ._workers.processes import ProcessWorkers
+from ._workers.tasks import TaskWorkers
+from ._workers.threads import ThreadWorkers
+from .credential_coordinator import CredentialCoordinator
+from .input_sanitizer import sanitize_identifier
+from .results import ProgressStats, WorkflowResult
+from .streams import AsyncResultStream, ResultStream
+
+__all__ = ["ParallelCoordinator", "ProgressStats", "WorkflowResult"]
+
+Worker: TypeAlias = Callable[[Any, Any], Any] | Callable[[Any, Any], Awaitable[Any]]
+
+# A dry run of an input that does not tell its length shows so many ids.
+DRY_RUN_IDS = 1000
+_PRINTED: Any = object()  # the default reporter: made for each coordinator
+
+
+class ParallelCoordinator:
+    """Runs a worker on every item, `max_workers` at a time; an item starts only with a usable credential in hand.
+
+    A coordinator may be made in any thread and used for many runs. Options, by how often they are needed:
+
+    * `retries` (2): tries after a transient error. `retry_on`: exception types that count as transient.
+      `timeout`: seconds an attempt may take. `halt`: when to give up (`"now,fail=1"`, `"soon,fail=10%"`).
+      `workers`: `"threads"`, or `"processes"` for workers that may crash or must be killed.
+    * `max_parallelism` (10): raises the cap on `max_workers`. `grace_seconds` (5): how long running attempts are waited
+      for at a shutdown. `max_wait`: stop when nothing can start for so many seconds. `reporter`: who is told (`None`:
+      nobody).
+    * `classify`: from an exception to a `Verdict`, the name of one, or None for the usual reading. `admission="none"`:
+      the worker gets None and leases by itself, with `current_item().lease()` or the pool's `call`.
+    """
+
+    DEFAULT_PARALLELISM = 3
+    MAX_PARALLELISM = 10
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        credential_coordinator: CredentialCoordinator | None = None,
+        *,
+        max_parallelism: int | None = None,
+        workers: str = "threads",
+        admission: str = "lease",
+        retries: int = 2,
+        retry_on: type[BaseException] | Iterable[type[BaseException]] = (),
+        classify: Callable[[BaseException], Any] | None = None,
+        timeout: float | None = None,
+        halt: str | None = None,
+        reporter: reporters.Reporter | None = _PRINTED,
+        grace_seconds: float = 5.0,
+        max_wait: float | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if workers not in ("threads", "processes"):
+            raise ValueError(f"workers must be 'threads' or 'processes', not {workers!r}")
+        if admission not in ("lease", "none"):
+            raise ValueError(f"admission must be 'lease' or 'none', not {admission!r}")
+        if credential_coordinator is not None and not isinstance(credential_coordinator, CredentialCoordinator):
+            kind = type(credential_coordinator).__name__
+            raise TypeError(f"credential_coordinator must be a CredentialCoordinator, not {kind}")
+        self._reporter = reporters.PlainReporter() if reporter is _PRINTED else reporter
+        self.max_workers = self._capped(max_workers, max_parallelism)
+        self.credential_coordinator = credential_coordinator
+        self._admission = admission
+        self._workers = workers
+        self._retries = _whole_number("retries", retries, 0)
+        self._retry_on = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
+        self._classify = classify
+        self._timeout = _seconds("timeout", timeout)
+        self._halt: Halt | None = parse_halt(halt) if halt is not None else None
+        self._grace_seconds = _seconds("grace_seconds", grace_seconds, least=0.0) or 0.0
+        self._max_wait = _seconds("max_wait", max_wait, least=0.0)
+        self._clock = clock if clock is not None else SYSTEM_CLOCK
+        self._lock = threading.Lock()  # guards the three below
+        self._drivers: list[Driver] = []
+        self._checkpoints: list[str] = []
+        self._unread: list[Iterator[str]] = []
+        self.partial_results: list[WorkflowResult] = []  # of the last run, if the input raised
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    def execute_parallel(
+        self,
+        items: Iterable[Any],
+        worker_func: Worker,
+        item_id_func: Callable[[Any], str] = str,
+        dry_run: bool = False,
+        *,
+        run_id: str | None = None,
+        tokens_func: Callable[[Any], int] | None = None,
+        scope_func: Callable[[Any], str | None] | None = None,
+    ) -> tuple[ProgressStats, list[WorkflowResult]]:
+        """Runs `worker_func(item, credential)` on every item; returns when all have ended or the run was stopped.
+
+        The worker may be a plain or an `async def` function; async workers run on an event loop of their own, so this
+        works inside a running loop too. `item_id_func` names each item: it may be called more than once per item.
+        """
+        stream = self.stream(
+            items, worker_func, item_id_func, dry_run, run_id=run_id, tokens_func=tokens_func, scope_func=scope_func
+        )
+        results: list[WorkflowResult] = []
+        try:
+            results.extend(stream)
+        except Exception as error:
+            self._keep_partial(error, results)
+            raise
+        return stream.stats, results
+
+    def stream(
+        self,
+        items: Iterable[Any],
+        worker_func: Worker,
+        item_id_func: Callable[[Any], str] = str,
+        dry_run: bool = False,
+        *,
+        run_id: str | None = None,
+        tokens_func: Callable[[Any], int] | None = None,
+        scope_func: Callable[[Any], str | None] | None = None,
+    ) -> ResultStream:
+        """The same, but yields each result as it ends, in constant memory. The run starts with this call."""
+        maker = ItemMaker(item_id_func, tokens_func, scope_func)
+        driver = self._driver(items, worker_func, maker, dry_run, run_id, None)
+        if not dry_run:
+            _signals.watch(driver)
+        driver.start()
+        return ResultStream(driver, self._ended)
+
+    async def execute_parallel_async(
+        self,
+        items: Iterable[Any],
+        worker_func: Worker,
+        item_id_func: Callable[[Any], str] = str,
+        dry_run: bool = False,
+        *,
+        run_id: str | None = None,
+        tokens_func: Callable[[Any], int] | None = None,
+        scope_func: Callable[[Any], str | None] | None = None,
+    ) -> tuple[ProgressStats, list[WorkflowResult]]:
+        """`execute_parallel` for a running event loop. Async workers run on that loop, and so may use what belongs to
+        it. Cancelling it is a shutdown with grace."""
+        stream = self.astream(
+            items, worker_func, item_id_func, dry_run, run_id=run_id, tokens_func=tokens_func, scope_func=scope_func
+        )
+        results: list[WorkflowResult] = []
+        try:
+            async with stream:
+                async for result in stream:
+                    results.append(result)  # noqa: PERF401 - an async comprehension would lose them on an error
+        except Exception as error:
+            self._keep_partial(error, results)
+            raise
+        return stream.stats, results
+
+    def astream(
+        self,
+        items: Iterable[Any],
+        worker_func: Worker,
+        item_id_func: Callable[[Any], str] = str,
+        dry_run: bool = False,
+        *,
+        run_id: str | None = None,
+        tokens_func: Callable[[Any], int] | None = None,
+        scope_func: Callable[[Any], str | None] | None = None,
+    ) -> AsyncResultStream:
+        """`stream` for a running event loop: `async with coordinator.astream(…) as results: async for …`."""
+        maker = ItemMaker(item_id_func, tokens_func, scope_func)
+        driver = self._driver(items, worker_func, maker, dry_run, run_id, asyncio.get_running_loop())
+        if not dry_run:
+            _signals.watch(driver)
+        stream = AsyncResultStream(driver, self._ended)
+        driver.start()
+        return stream
+
+    def request_shutdown(self) -> None:
+        """What the first Ctrl-C does, from code: nothing new starts, running attempts are told. From any thread."""
+        with self._lock:
+            drivers = tuple(self._drivers)
+        for driver in drivers:
+            driver.stop("interrupted")
+
+    def get_checkpoints(self) -> list[str]:
+        """The ids of all items that the last run left unfinished: in flight, not started, and, if the input is a
+        collection, not even read."""
+        with self._lock:
+            unread, self._unread = self._unread, []
+            for ids in unread:
+                self._checkpoints.extend(ids)
+            return list(self._checkpoints)
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _driver(self, items: Iterable[Any], worker_func: Worker, maker: ItemMaker, dry_run: bool, run_id: str | None,
+                loop: asyncio.AbstractEventLoop | None) -> Driver:  # fmt: skip
+        if not callable(worker_func):
+            raise TypeError(f"worker_func must be a function of (item, credential), not {type(worker_func).__name__}")
+        run_id = sanitize_identifier(run_id) if run_id is not None else _new_run_id()
+        source: CollectionSource | StreamSource = source_of(items, maker)
+        if dry_run:
+            self._show(source, items, maker)
+            source = CollectionSource((), maker)
+        driver = Driver(
+            self._options(run_id, quiet=dry_run),
+            source,
+            lambda ended: self._make_workers(worker_func, ended, loop),
+            self.credential_coordinator,
+            self._clock,
+            admission=self._admission == "lease",
+        )
+        with self._lock:
+            if not self._drivers:
+                self._checkpoints, self._unread = [], []
+            self._drivers.append(driver)
+        return driver
+
+    def _options(self, run_id: str, *, quiet: bool) -> Options:
+        return Options(
+            run_id=run_id,
+            max_workers=self.max_workers,
+            retries=self._retries,
+            retry_on=self._retry_on,
+            classify=self._classify,
+            timeout=self._timeout,
+            halt=self._halt,
+            grace_seconds=self._grace_seconds,
+            max_wait=self._max_wait,
+            reporter=None if quiet else self._reporter,
+        )
+
+    def _make_workers(self, worker_func: Worker, ended: EndedCall, loop: asyncio.AbstractEventLoop | None) -> Workers:
+        if self._workers == "processes":
+            return ProcessWorkers(worker_func, ended)
+        if _is_async(worker_func):
+            return TaskWorkers(worker_func, ended, loop)
+        return ThreadWorkers(worker_func, ended)
+
+    def _show(self, source: CollectionSource | StreamSource, items: Iterable[Any], maker: ItemMaker) -> None:
+        shown: Iterable[Any] = items if source.total is not None else itertools.islice(items, DRY_RUN_IDS)
+        ids = [maker.id_of(payload, number) for number, payload in enumerate(shown, start=1)]
+        if self._reporter is not None:
+            self._reporter(DryRun(source.total, ids))
+
+    def _ended(self, driver: Driver) -> None:
+        _signals.unwatch(driver)
+        with self._lock:
+            if driver in self._drivers:
+                self._drivers.remove(driver)
+            self._checkpoints.extend(driver.unfinished_ids)
+            if driver.unread_ids is not None:
+                self._unread.append(driver.unread_ids)
+
+    def _keep_partial(self, error: Exception, results: list[WorkflowResult]) -> None:
+        self.partial_results = results
+        error.add_note(f"{len(results)} items had ended by then: see ParallelCoordinator.partial_results")
+
+    def _capped(self, max_workers: int | None, max_parallelism: int | None) -> int:
+        cap = self.MAX_PARALLELISM
+        if max_parallelism is not None:
+            cap = _whole_number("max_parallelism", max_parallelism, 1)
+        if max_workers is None:
+            return min(self.DEFAULT_PARALLELISM, cap)
+        if _whole_number("max_workers", max_workers, 1) > cap:
+            if self._reporter is not None:
+                reporters.warn_capped(max_workers, cap)
+            return cap
+        return max_workers
+
+
+def _is_async(worker_func: Any) -> bool:
+    return inspect.iscoroutinefunction(worker_func) or inspect.iscoroutinefunction(
+        getattr(worker_func, "__call__", None)
+    )  # noqa: B004
+
+
+def _whole_number(name: str, value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number from {least}, not {value!r}")
+    return value
+
+
+def _seconds(name: str, value: Any, *, least: float | None = None) -> float | None:
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (value > 0 if least is None else value >= least):
+        raise ValueError(f"{name} must be a number of seconds {'above' if least is None else 'from'} 0, not {value!r}")
+    return float(value)
+
+
+def _new_run_id() -> str:
+    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)

@@ -1,0 +1,73 @@
+"""`OutputPrefixer`: says whose output a line is, and never mixes two lines."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from types import TracebackType
+from typing import Any
+
+# One lock per stream, not per prefixer: lines of different prefixers on one stream must stay whole too.
+_locks_lock = threading.Lock()  # guards the two below
+_locks: weakref.WeakKeyDictionary[Any, threading.RLock] = weakref.WeakKeyDictionary()  # type: ignore[type-arg]
+_lock_of_the_rest = threading.RLock()  # for streams that cannot be remembered
+
+
+class OutputPrefixer:
+    """Writes each complete line as `prefix + " " + line`, empty lines bare; holds a partial line until its newline or
+    `flush`. Any number of threads may write. As a context manager it flushes at the end."""
+
+    def __init__(self, prefix: str, stream: Any = None) -> None:
+        self.prefix = prefix
+        self._stream = stream
+        self._lock = threading.Lock()  # guards _held
+        self._held = ""
+
+    @property
+    def stream(self) -> Any:
+        """Where the lines go; without one, sys.stdout as it is at the moment of writing."""
+        return self._stream if self._stream is not None else sys.stdout
+
+    def write(self, text: str) -> int:
+        """Takes any piece of text; returns its length, as streams do."""
+        with self._lock:
+            complete, newline, self._held = (
+                (self._held + text).rpartition("\n") if "\n" in text else ("", "", self._held + text)
+            )
+            if newline:
+                self._write_lines(complete.split("\n"))
+        return len(text)
+
+    def flush(self) -> None:
+        """Writes a partial line as a line of its own, and flushes the stream."""
+        with self._lock:
+            held, self._held = self._held, ""
+            if held:
+                self._write_lines([held])
+        stream_flush = getattr(self.stream, "flush", None)
+        if stream_flush is not None:
+            stream_flush()
+
+    def _write_lines(self, lines: list[str]) -> None:
+        text = "".join(f"{self.prefix} {line}\n" if line else "\n" for line in lines)
+        stream = self.stream
+        with _lock_of(stream):
+            stream.write(text)
+
+    def __enter__(self) -> OutputPrefixer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.flush()
+
+
+def _lock_of(stream: Any) -> Any:
+    try:
+        with _locks_lock:
+            lock = _locks.get(stream)
+            if lock is None:
+                lock = _locks[stream] = threading.RLock()
+            return lock
+    except TypeError:  # not hashable, or no weak references to it
+        return _lock_of_the_rest

@@ -1,0 +1,148 @@
+"""The results of a run, one by one, as they come: for threads and for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from queue import Empty
+from types import TracebackType
+
+from ._driver import Driver
+from .results import ProgressStats, WorkflowResult
+
+# A run that was killed has nothing to wait for but its worker processes' end.
+KILL_SECONDS = 0.9
+
+
+class _Results:
+    """What both kinds share: the end of a run is handled once."""
+
+    def __init__(self, driver: Driver, on_end: Callable[[Driver], None]) -> None:
+        self._driver = driver
+        self._on_end = on_end
+        self._is_ended = False
+
+    @property
+    def stats(self) -> ProgressStats:
+        """Where the run stands; after the last result, how it ended."""
+        return self._driver.stats
+
+    def _taken(self, result: WorkflowResult | None) -> WorkflowResult | None:
+        if result is None:
+            self._end()
+            if self._driver.error is not None:
+                raise self._driver.error
+        else:
+            self._driver.took_one()
+        return result
+
+    def _end(self) -> None:
+        if not self._is_ended:
+            self._is_ended = True
+            self._on_end(self._driver)
+
+    def _kill(self) -> None:
+        """At once: after a second signal, or when even leaving was interrupted."""
+        self._driver.kill()
+        self._driver.join(KILL_SECONDS)
+        self._end()
+
+    def __del__(self) -> None:
+        if not self._is_ended:
+            self._driver.stop("left early")
+            self._end()
+
+
+class ResultStream(_Results, Iterator[WorkflowResult]):
+    """Iterate over it, best inside `with`: leaving early is a shutdown with grace. Constant memory; a slow reader slows
+    the run. When the input raises, what had started is reported first."""
+
+    def __next__(self) -> WorkflowResult:
+        if self._is_ended:
+            raise StopIteration
+        try:
+            result = self._driver.outbox.get()
+        except BaseException:  # KeyboardInterrupt: the second signal
+            self._kill()
+            raise
+        if self._taken(result) is None:
+            raise StopIteration
+        return result  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Shuts the run down, waiting for running attempts as long as the grace lasts. Does nothing after the end."""
+        if self._is_ended:
+            return
+        self._driver.stop("left early")
+        try:
+            while self._driver.outbox.get() is not None:
+                self._driver.took_one()
+        except BaseException:
+            self._kill()
+            raise
+        self._end()
+
+    def __enter__(self) -> ResultStream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
+    """The same for `async for` and `async with`."""
+
+    def __init__(self, driver: Driver, on_end: Callable[[Driver], None]) -> None:
+        super().__init__(driver, on_end)
+        self._loop = asyncio.get_running_loop()
+        self._has_news = asyncio.Event()
+        self._is_waiting = False  # set here, then the outbox is looked at; there the other way round
+        driver.on_result = self._on_result
+
+    def _on_result(self) -> None:
+        """On the run's thread."""
+        if self._is_waiting:
+            self._is_waiting = False
+            try:
+                self._loop.call_soon_threadsafe(self._has_news.set)
+            except RuntimeError:
+                self._driver.stop("the event loop is closed")
+
+    async def _take(self) -> WorkflowResult | None:
+        while True:
+            try:
+                return self._driver.outbox.get_nowait()
+            except Empty:
+                self._has_news.clear()
+                self._is_waiting = True
+                if self._driver.outbox.empty():
+                    await self._has_news.wait()
+
+    async def __anext__(self) -> WorkflowResult:
+        if self._is_ended:
+            raise StopAsyncIteration
+        result = self._taken(await self._take())
+        if result is None:
+            raise StopAsyncIteration
+        return result
+
+    async def aclose(self) -> None:
+        """Shuts the run down, waiting for running attempts as long as the grace lasts. Does nothing after the end."""
+        if self._is_ended:
+            return
+        self._driver.stop("left early")
+        try:
+            while await self._take() is not None:
+                self._driver.took_one()
+        except BaseException:
+            self._kill()
+            raise
+        self._end()
+
+    async def __aenter__(self) -> AsyncResultStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
