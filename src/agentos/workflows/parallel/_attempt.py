@@ -16,32 +16,57 @@ from ._core.records import LeaseRecord
 from ._core.run import Item
 from .context import CurrentItem
 from .credential_coordinator import CredentialCoordinator
-from .credentials import LeasedKey
 from .leases import Lease, LeaseContext
 
 _making = threading.Lock()  # guards the making of an attempt's `own_lease`
 
 
-class Workspace:
-    """The files of a run without a ledger: made when first asked for, gone with the run."""
+class RunContext:
+    """What all attempts of a run share: its id, its pool, and the files of a run without a ledger, which are made when
+    first asked for and gone with the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_id: str, pool: CredentialCoordinator | None) -> None:
+        self.run_id = run_id
+        self.pool = pool
         self._lock = threading.Lock()  # guards _folder
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.has_files = False
+
+    def end_lease(self, attempt: Attempt, verdict: Verdict | None, *, success: bool = False) -> None:
+        """Ends the attempt's lease together with what the provider answered."""
+        record, pool = attempt.record, self.pool
+        if record is None or pool is None:
+            return
+        if attempt.usage is not None:
+            # What a worker left at zero it did not report: that stays as it was reserved.
+            pool._store.settle(record, int(attempt.usage["requests"]) or None, int(attempt.usage["tokens"]) or None)
+        pool._store.end(record, None if verdict is None else pool._with_default_wait(verdict), success=success)
+
+    def is_proven(self, attempt: Attempt) -> bool:
+        """Whether others use the attempt's credential successfully."""
+        return (
+            self.pool is not None
+            and attempt.credential_id is not None
+            and self.pool._store.is_proven(attempt.credential_id)
+        )
+
+    def redact(self, text: str) -> str:
+        return text if self.pool is None else self.pool.redact(text)
 
     def workflow_db(self, item_id: str) -> Path:
         with self._lock:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="agentos-", ignore_cleanup_errors=True)
+                self.has_files = True
+            folder = Path(self._folder.name)
         # Item ids may be anything, so they never become part of a path.
-        return Path(self._folder.name) / (hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest() + ".db")
+        return folder / (hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest() + ".db")
 
     def forget(self, item_id: str) -> None:
         """The item has succeeded: nothing of it is needed any more."""
-        if self._folder is not None:
-            path = self.workflow_db(item_id)
-            for suffix in ("", "-wal", "-shm", "-journal"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
+        path = self.workflow_db(item_id)
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
 
     def close(self) -> None:
         with self._lock:
@@ -53,68 +78,70 @@ class Workspace:
 class Attempt(CurrentItem):
     __slots__ = (
         "_own_lease",
+        "context",
         "credential",
         "ended_at",
         "is_abandoned",
         "is_preparing",
         "is_timed_out",
         "item",
-        "payload",
-        "pool",
         "record",
         "started_at",
         "task",
         "timer",
-        "workspace",
     )
 
-    def __init__(self, item: Item, run_id: str, pool: CredentialCoordinator | None, record: LeaseRecord | None,
-                 credential: LeasedKey | None, workspace: Workspace) -> None:  # fmt: skip
+    def __init__(self, item: Item, context: RunContext, record: LeaseRecord | None, now: float) -> None:
+        self.item = item
         self.id = item.id
         self.attempt = item.attempts
-        self.run_id = run_id
-        self.credential = credential
-        self.credential_id = None if credential is None else credential.credential_id
+        self.context = context
+        self.record = record
+        if record is None or context.pool is None:
+            self.credential = self.credential_id = None
+        else:
+            key = context.pool._key_of(record)
+            self.credential = key
+            self.credential_id = key.credential_id
+        self.started_at = now
         self.should_stop = False
         self.usage = None
-        self.item = item
-        self.payload = item.payload
-        self.pool = pool
-        self.record = record
-        self.workspace = workspace
-        self.started_at = self.ended_at = 0.0
         self.is_abandoned = False  # nobody waits for it any more: its end changes nothing but its lease
         self.is_preparing = False  # its worker process is starting: its time does not run yet
         self.is_timed_out = False
+        self.ended_at = 0.0
         self.timer: Timer | None = None
         self.task: Any = None  # for the workers: what carries it out
         self._own_lease: threading.Lock | None = None
 
     @property
+    def run_id(self) -> str:
+        return self.context.run_id
+
+    @property
     def workflow_db(self) -> Path:
-        return self.workspace.workflow_db(self.id)
+        return self.context.workflow_db(self.id)
 
     @property
     def own_lease(self) -> threading.Lock:
         """Held while the worker has borrowed the attempt's own lease. Few do, so it is made when first asked for."""
-        if self._own_lease is None:
-            with _making:
-                if self._own_lease is None:
-                    self._own_lease = threading.Lock()
+        with _making:
+            if self._own_lease is None:
+                self._own_lease = threading.Lock()
         return self._own_lease
 
     def observe(self, response: Any) -> None:
         self.observed(verdicts.from_observed(response))
 
     def observed(self, verdict: Verdict) -> None:
-        if self.pool is not None and self.record is not None:
-            self.pool._observed(self.record, verdict)
+        if self.context.pool is not None and self.record is not None:
+            self.context.pool._observed(self.record, verdict)
 
     def lease(self, *, tokens: int = 0, scope: str | None = None, timeout: float | None = None) -> LeaseContext:
-        if self.pool is None:
+        pool = self.context.pool
+        if pool is None:
             raise RuntimeError("this run has no credentials: pass credential_coordinator= to ParallelCoordinator")
-        wished = LeaseRecord(self.id, 1, tokens, scope, self.credential_id)
-        return AttemptLease(self, self.pool, wished, timeout)
+        return AttemptLease(self, pool, LeaseRecord(self.id, 1, tokens, scope, self.credential_id), timeout)
 
     def _load(self) -> Any:
         return self.item.saved

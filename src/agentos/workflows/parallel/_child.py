@@ -29,12 +29,12 @@ STOP = b"stop"  # beside pickled attempts, which never look like this
 class ChildAttempt(CurrentItem):
     """The attempt as a worker in a process of its own sees it."""
 
-    __slots__ = ("_pipe", "_saved", "_workflow_db", "credential", "payload")
+    __slots__ = ("_pipe", "_run_id", "_saved", "_workflow_db", "credential", "payload")
 
     def __init__(self, message: dict[str, Any], pipe: Connection) -> None:
         self.id = message["id"]
         self.attempt = message["attempt"]
-        self.run_id = message["run_id"]
+        self._run_id = message["run_id"]
         self.credential_id = message["credential_id"]
         self.credential: str | None = message["credential"]
         self.payload = message["payload"]
@@ -43,6 +43,10 @@ class ChildAttempt(CurrentItem):
         self._saved = message["saved"]
         self._workflow_db = Path(message["workflow_db"])
         self._pipe = pipe
+
+    @property
+    def run_id(self) -> str:
+        return str(self._run_id)
 
     @property
     def workflow_db(self) -> Path:

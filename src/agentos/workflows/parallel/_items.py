@@ -8,6 +8,7 @@ inside a generator, or read into a list first.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
@@ -18,13 +19,23 @@ from ._core.run import Item
 from .errors import InvalidItemId
 
 # Their iteration is safe, quick and repeatable; anything else that knows its length is copied into a list first.
-_COLLECTIONS = (list, tuple, range, set, frozenset, dict, type({}.keys()), type({}.values()), type({}.items()))
+_COLLECTIONS: tuple[type, ...] = (
+    list,
+    tuple,
+    range,
+    set,
+    frozenset,
+    dict,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+)
 
 IdFunc = Callable[[Any], str]
 
 
 class Receiver(Protocol):
-    """Who is told what was read. Called on the run's thread or on the reader's: see each source."""
+    """Who is told what a stream's reader thread has read."""
 
     def item_read(self, item: Item, problem: str | None) -> None:
         """`problem`: why this item cannot be started."""
@@ -40,6 +51,7 @@ class ItemMaker:
         self._id_func = id_func
         self._tokens_func = tokens_func
         self._scope_func = scope_func
+        self._has_more = tokens_func is not None or scope_func is not None
 
     def id_of(self, payload: Any, number: int) -> str:
         try:
@@ -53,7 +65,7 @@ class ItemMaker:
 
     def make(self, payload: Any, number: int) -> tuple[Item, str | None]:
         item = Item(self.id_of(payload, number), payload)
-        if self._tokens_func is None and self._scope_func is None:
+        if not self._has_more:
             return item, None
         try:
             if self._tokens_func is not None:
@@ -82,22 +94,22 @@ class CollectionSource:
         if duplicate is not None:
             raise ValueError(f"two items have the id {duplicate!r}: an id names one item (see item_id_func)")
         self._rest = enumerate(self._items, start=1)
+        self.is_ended = False
+        self.error: BaseException | None = None
 
     def _ids(self) -> Iterator[str]:
         return (self._maker.id_of(payload, number) for number, payload in enumerate(self._items, start=1))
 
-    def request(self, count: int, receiver: Receiver) -> None:
-        for _ in range(count):
-            try:
-                number, payload = next(self._rest)
-                made = self._maker.make(payload, number)
-            except StopIteration:
-                receiver.source_ended(None)
-                return
-            except Exception as error:
-                receiver.source_ended(error)
-                return
-            receiver.item_read(*made)
+    def read(self, count: int) -> list[tuple[Item, str | None]]:
+        """Up to so many items, each with the reason why it cannot be started, if there is one."""
+        made: list[tuple[Item, str | None]] = []
+        try:
+            for number, payload in itertools.islice(self._rest, count):
+                made.append(self._maker.make(payload, number))  # noqa: PERF401 - what was made before an error counts
+        except Exception as error:
+            self.error = error
+        self.is_ended = self.error is not None or len(made) < count
+        return made
 
     def unread_ids(self) -> Iterator[str]:
         """The ids of what was never read."""

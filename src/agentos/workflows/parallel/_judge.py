@@ -68,7 +68,7 @@ def failed_result(
     if attempt.usage is not None:
         metadata["usage"] = attempt.usage
     item = attempt.item
-    duration = (attempt.ended_at or now) - (item.started_at or attempt.started_at)
+    duration = (attempt.ended_at or now) - item.started_at
     error = redact(str(exc)) or name
     return WorkflowResult(item.id, False, error, duration, metadata, None, item.attempts, attempt.credential_id)
 

@@ -24,14 +24,17 @@ def current_item() -> CurrentItem:
 class CurrentItem(ABC):
     """One attempt at one item, as its worker sees it."""
 
-    __slots__ = ("attempt", "credential_id", "id", "run_id", "should_stop", "usage")
+    __slots__ = ("attempt", "credential_id", "id", "should_stop", "usage")
 
     id: str
     attempt: int  # 1 for the first
-    run_id: str
     credential_id: str | None
     should_stop: bool  # the run is shutting down, or this attempt's time is up: finish, or raise Interrupted
     usage: dict[str, float] | None
+
+    @property
+    @abstractmethod
+    def run_id(self) -> str: ...
 
     @property
     def checkpoint(self) -> Checkpoint:

@@ -115,12 +115,13 @@ class ParallelCoordinator:
         The worker may be a plain or an `async def` function; async workers run on an event loop of their own, so this
         works inside a running loop too. `item_id_func` names each item: it may be called more than once per item.
         """
-        stream = self.stream(
-            items, worker_func, item_id_func, dry_run, run_id=run_id, tokens_func=tokens_func, scope_func=scope_func
-        )
+        maker = ItemMaker(item_id_func, tokens_func, scope_func)
+        driver = self._driver(items, worker_func, maker, dry_run, run_id, None)
         results: list[WorkflowResult] = []
+        driver.outbox.collect(results)
+        stream = self._watched(driver)
         try:
-            results.extend(stream)
+            next(stream, None)  # there is nothing in it but the end
         except Exception as error:
             self._keep_partial(error, results)
             raise
@@ -139,11 +140,7 @@ class ParallelCoordinator:
     ) -> ResultStream:
         """The same, but yields each result as it ends, in constant memory. The run starts with this call."""
         maker = ItemMaker(item_id_func, tokens_func, scope_func)
-        driver = self._driver(items, worker_func, maker, dry_run, run_id, None)
-        if not dry_run:
-            _signals.watch(driver)
-        driver.start()
-        return ResultStream(driver, self._ended)
+        return self._watched(self._driver(items, worker_func, maker, dry_run, run_id, None))
 
     async def execute_parallel_async(
         self,
@@ -185,9 +182,8 @@ class ParallelCoordinator:
         """`stream` for a running event loop: `async with coordinator.astream(…) as results: async for …`."""
         maker = ItemMaker(item_id_func, tokens_func, scope_func)
         driver = self._driver(items, worker_func, maker, dry_run, run_id, asyncio.get_running_loop())
-        if not dry_run:
-            _signals.watch(driver)
         stream = AsyncResultStream(driver, self._ended)
+        _signals.watch(driver)
         driver.start()
         return stream
 
@@ -224,7 +220,6 @@ class ParallelCoordinator:
             lambda ended: self._make_workers(worker_func, ended, loop),
             self.credential_coordinator,
             self._clock,
-            admission=self._admission == "lease",
         )
         with self._lock:
             if not self._drivers:
@@ -232,10 +227,17 @@ class ParallelCoordinator:
             self._drivers.append(driver)
         return driver
 
+    def _watched(self, driver: Driver) -> ResultStream:
+        stream = ResultStream(driver, self._ended)
+        _signals.watch(driver)
+        driver.start()
+        return stream
+
     def _options(self, run_id: str, *, quiet: bool) -> Options:
         return Options(
             run_id=run_id,
             max_workers=self.max_workers,
+            admission=self._admission == "lease",
             retries=self._retries,
             retry_on=self._retry_on,
             classify=self._classify,

@@ -19,7 +19,7 @@ from ._core.cooling import DEFAULT_COOL_DOWN
 from ._core.events import RATE_LIMITED, ROTATING, Verdict
 from ._core.records import LIVE, LeaseRecord
 from ._stores.memory import CredentialSnapshot, MemoryStore
-from .credentials import Credential, LeasedKey, leased_key, redact, refuse_to_copy
+from .credentials import Credential, LeasedKey, redact, refuse_to_copy
 from .errors import AmbiguousRelease, LeaseTimeout, NoUsableCredential, UnknownCredential
 from .leases import Lease, LeaseContext, wait
 
@@ -276,7 +276,10 @@ class CredentialCoordinator:
     def _key_of(self, record: LeaseRecord) -> LeasedKey:
         credential = record.credential
         assert credential is not None
-        return leased_key(self._secrets[credential.id], credential.id, record)
+        key = LeasedKey(self._secrets[credential.id])
+        key.credential_id = credential.id
+        key.record = record
+        return key
 
     def _record_of(self, key: str) -> LeaseRecord | None:
         """The lease behind a key; None if it has ended. For a plain string: the credential's only live one."""

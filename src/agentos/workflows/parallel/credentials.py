@@ -160,13 +160,6 @@ class LeasedKey(str):
         return str, (str(self),)
 
 
-def leased_key(secret: str, credential_id: str, record: LeaseRecord | None) -> LeasedKey:
-    key = LeasedKey(secret)
-    key.credential_id = credential_id
-    key.record = record
-    return key
-
-
 def refuse_to_copy(thing: object) -> NoReturn:
     raise TypeError(f"a {type(thing).__name__} holds a secret and is not copied, pickled or sent: pass its id instead")
 

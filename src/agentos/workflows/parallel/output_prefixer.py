@@ -10,7 +10,7 @@ from typing import Any
 
 # One lock per stream, not per prefixer: lines of different prefixers on one stream must stay whole too.
 _locks_lock = threading.Lock()  # guards the two below
-_locks: weakref.WeakKeyDictionary[Any, threading.RLock] = weakref.WeakKeyDictionary()  # type: ignore[type-arg]
+_locks: weakref.WeakKeyDictionary[Any, threading.RLock] = weakref.WeakKeyDictionary()
 _lock_of_the_rest = threading.RLock()  # for streams that cannot be remembered
 
 

@@ -25,16 +25,7 @@ class _Results:
     @property
     def stats(self) -> ProgressStats:
         """Where the run stands; after the last result, how it ended."""
-        return self._driver.stats
-
-    def _taken(self, result: WorkflowResult | None) -> WorkflowResult | None:
-        if result is None:
-            self._end()
-            if self._driver.error is not None:
-                raise self._driver.error
-        else:
-            self._driver.took_one()
-        return result
+        return self._driver.refreshed_stats()
 
     def _end(self) -> None:
         if not self._is_ended:
@@ -57,17 +48,26 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
     """Iterate over it, best inside `with`: leaving early is a shutdown with grace. Constant memory; a slow reader slows
     the run. When the input raises, what had started is reported first."""
 
+    def __init__(self, driver: Driver, on_end: Callable[[Driver], None]) -> None:
+        super().__init__(driver, on_end)
+        self._take = driver.outbox.take
+        self._took = driver.outbox.took
+
     def __next__(self) -> WorkflowResult:
         if self._is_ended:
             raise StopIteration
         try:
-            result = self._driver.outbox.get()
+            result = self._take()
         except BaseException:  # KeyboardInterrupt: the second signal
             self._kill()
             raise
-        if self._taken(result) is None:
-            raise StopIteration
-        return result  # type: ignore[return-value]
+        if result is not None:
+            self._took()
+            return result
+        self._end()
+        if self._driver.error is not None:
+            raise self._driver.error
+        raise StopIteration
 
     def close(self) -> None:
         """Shuts the run down, waiting for running attempts as long as the grace lasts. Does nothing after the end."""
@@ -75,8 +75,8 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
             return
         self._driver.stop("left early")
         try:
-            while self._driver.outbox.get() is not None:
-                self._driver.took_one()
+            while self._driver.outbox.take() is not None:
+                self._driver.outbox.took()
         except BaseException:
             self._kill()
             raise
@@ -97,7 +97,7 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         self._loop = asyncio.get_running_loop()
         self._has_news = asyncio.Event()
         self._is_waiting = False  # set here, then the outbox is looked at; there the other way round
-        driver.on_result = self._on_result
+        driver.outbox.on_put = self._on_result
 
     def _on_result(self) -> None:
         """On the run's thread."""
@@ -111,20 +111,24 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
     async def _take(self) -> WorkflowResult | None:
         while True:
             try:
-                return self._driver.outbox.get_nowait()
+                return self._driver.outbox.take_nowait()
             except Empty:
                 self._has_news.clear()
                 self._is_waiting = True
-                if self._driver.outbox.empty():
+                if self._driver.outbox.is_empty():
                     await self._has_news.wait()
 
     async def __anext__(self) -> WorkflowResult:
         if self._is_ended:
             raise StopAsyncIteration
-        result = self._taken(await self._take())
-        if result is None:
-            raise StopAsyncIteration
-        return result
+        result = await self._take()
+        if result is not None:
+            self._driver.outbox.took()
+            return result
+        self._end()
+        if self._driver.error is not None:
+            raise self._driver.error
+        raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """Shuts the run down, waiting for running attempts as long as the grace lasts. Does nothing after the end."""
@@ -133,7 +137,7 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         self._driver.stop("left early")
         try:
             while await self._take() is not None:
-                self._driver.took_one()
+                self._driver.outbox.took()
         except BaseException:
             self._kill()
             raise

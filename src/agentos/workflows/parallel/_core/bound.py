@@ -15,23 +15,21 @@ class Bound:
 
     def __init__(self, now: float) -> None:
         self.seconds: dict[str, float] = {}
-        self._reason: str | None = None
+        self.reason: str | None = None
         self._since = now
 
     def note(self, reason: str | None, now: float) -> None:
         """From now on this is what the run waits for; None: for nothing but its last items."""
-        if reason == self._reason:
-            return
-        if self._reason is not None:
-            self.seconds[self._reason] = self.seconds.get(self._reason, 0.0) + now - self._since
-        self._reason = reason
+        if self.reason is not None:
+            self.seconds[self.reason] = self.seconds.get(self.reason, 0.0) + now - self._since
+        self.reason = reason
         self._since = now
 
     def text(self, workers: int, credentials: int | None) -> str:
         reason = max(self.seconds, key=lambda r: self.seconds[r], default=None)
         keys = f"{credentials} credentials"
         return {
-            None: "nothing: there were fewer items than workers",
+            None: "nothing: there was little to do",
             WORKERS: f"{workers} workers" + ("" if credentials is None else ", not the keys"),
             KEYS: f"the {keys}, all in use, not the workers",
             LIMITS: f"the providers' limits on {keys}, not the workers",

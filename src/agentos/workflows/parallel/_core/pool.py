@@ -9,7 +9,7 @@ How it stays cheap with many credentials and many waiters:
 * `_ready` has, per scope, a heap of credentials that could be granted, ordered by load and then by last use. An entry
   is only a hint: it counts if the credential's `last_used` is still the one it was pushed with. Whatever makes a
   credential usable pushes it again, so that nothing ever has to be searched.
-* `_waiting` has, per scope, the waiters in the order of asking. If a scope has waiters, no credential is usable for
+* `waiting` has, per scope, the waiters in the order of asking. If a scope has waiters, no credential is usable for
   that scope: every change that makes one usable serves the first of them at once. So a newcomer need not look.
 * `_ends` has the instants at which cool-downs end. `advance(now)` is the only place where time acts.
 
@@ -49,19 +49,19 @@ class Pool:
         self.leaving: dict[str, CredentialRecord] = {}  # removed, but still leased
         self.served: list[LeaseRecord] = []
         self.events: list[Any] = []
-        self.granted = self.returned = 0  # leases ever; granted - returned = live
         self._groups: dict[str, Domain] = {}
         self._providers: dict[str | None, Domain] = {}
         self._ready: dict[str | None, list[tuple[float, int, CredentialRecord]]] = {}
-        self._waiting: dict[str | None, OrderedDict[int, LeaseRecord]] = {}
+        self.waiting: dict[str | None, OrderedDict[int, LeaseRecord]] = {}
         self._ends: list[tuple[float, int, Domain, str | None]] = []
+        self._most_entries = 64  # in a heap, before the spent ones are thrown out
         self._sequence = 0
         self._fences: dict[str, int] = {}  # of removed credentials: a fence only grows, also if one comes back
         self._is_announced = False
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
-    def request(self, record: LeaseRecord, now: float, *, wait: bool = True, front: bool = False) -> bool:
+    def request(self, record: LeaseRecord, now: float, wait: bool = True, front: bool = False) -> bool:
         """True: the lease is live. False: it waits its turn (or, with `wait=False`, nothing has changed).
 
         `front` is for those who had their turn already and were sent back by the provider. A request that no
@@ -69,11 +69,11 @@ class Pool:
         """
         if self._ends and self._ends[0][0] <= now:
             self.advance(now)
-        if record.scope not in self._waiting:
+        if record.scope not in self.waiting:
             credential = self._choose(record.scope, record.prefer)
             if credential is not None:
                 self._grant(record, credential)
-                if len(credential.leases) < credential.max_concurrent:
+                if credential.max_concurrent > len(credential.leases):
                     self._push(credential)
                 self._is_announced = False
                 return True
@@ -95,8 +95,8 @@ class Pool:
             record.state = ENDED
             return True
         if record.state == LIVE:
-            self._take_actuals(record, 0, 0)
-            self._return(record, now)
+            record.requests = record.tokens = 0
+            self.release(record, now)
         return False
 
     def confirm(self, record: LeaseRecord, now: float) -> bool:
@@ -127,9 +127,8 @@ class Pool:
         if record.state != LIVE or record.settled:
             return False
         record.settled = True
-        self._take_actuals(
-            record, record.requests if requests is None else requests, record.tokens if tokens is None else tokens
-        )
+        record.requests = record.requests if requests is None else requests
+        record.tokens = record.tokens if tokens is None else tokens
         return True
 
     def release(self, record: LeaseRecord, now: float) -> bool:
@@ -138,7 +137,18 @@ class Pool:
             self.advance(now)
         if record.state != LIVE:
             return False
-        self._return(record, now)
+        credential = record.credential
+        assert credential is not None
+        record.state = ENDED
+        del credential.leases[record.fence]
+        self._sequence = credential.last_used = self._sequence + 1
+        # A failed request is not refunded: providers count it.
+        credential.used_requests += record.requests
+        credential.used_tokens += record.tokens
+        if self.waiting or credential.removed or credential.quarantine is not None:
+            self._serve(credential)
+        else:
+            self._push(credential)
         return True
 
     def answered(self, credential: CredentialRecord, record: LeaseRecord | None, verdict: Verdict | None, now: float,
@@ -146,9 +156,10 @@ class Pool:
         """What the provider answered to this credential; None is a success. Cools or quarantines; frees nothing."""
         scope = record.scope if record is not None else None
         if verdict is None:
-            credential.is_proven = True
-            credential.auth_failures = 0
-            credential.auth_failed_by = None
+            if credential.auth_failures or not credential.is_proven:
+                credential.is_proven = True
+                credential.auth_failures = 0
+                credential.auth_failed_by = None
             if credential.provider.overloads:
                 credential.provider.overloads.pop(scope, None)
         elif verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
@@ -171,7 +182,8 @@ class Pool:
         for domain in credential.domains:
             domain.members[id] = credential
         self.credentials[id] = credential
-        self._serve(credential, now)
+        self._most_entries = 2 * len(self.credentials) + 64
+        self._serve(credential)
 
     def remove(self, id: str, now: float) -> None:  # noqa: A002
         """Grants it no more. Leases that are live stay valid until they are released."""
@@ -197,7 +209,7 @@ class Pool:
         credential.quarantine = None
         credential.auth_failures = 0
         credential.auth_failed_by = None
-        self._serve(credential, now)
+        self._serve(credential)
 
     def cool(self, domain: Domain, scope: str | None, seconds: float, verdict: str, now: float) -> None:
         """Not used until `now + seconds`; of two cool-downs the later end holds."""
@@ -225,22 +237,16 @@ class Pool:
                     member.cooled -= 1
                 ended.update(domain.members)
         for credential in ended.values():
-            self._serve(credential, now)
+            self._serve(credential)
 
     # --- looking --------------------------------------------------------------------------------------------------
 
     def next_wake_at(self) -> float | None:
         """When `advance` must be called at the latest; None when nobody waits for time to pass."""
-        return self._ends[0][0] if self._waiting and self._ends else None
-
-    def has_waiters(self) -> bool:
-        return bool(self._waiting)
+        return self._ends[0][0] if self.waiting and self._ends else None
 
     def waiters(self) -> int:
-        return sum(len(queue) for queue in self._waiting.values())
-
-    def live(self) -> int:
-        return self.granted - self.returned
+        return sum(len(queue) for queue in self.waiting.values())
 
     def is_usable(self, credential: CredentialRecord, scope: str | None, now: float) -> bool:
         return credential.has_room() and credential.usable_at(scope) <= now
@@ -289,39 +295,15 @@ class Pool:
         self._sequence = credential.last_used = self._sequence + 1
         credential.fence = fence = credential.fence + 1
         credential.leases[fence] = record
-        credential.reserved_requests += record.requests
-        credential.reserved_tokens += record.tokens
         record.credential = credential
         record.fence = fence
         record.state = LIVE
-        self.granted += 1
 
-    def _return(self, record: LeaseRecord, now: float) -> None:
-        credential = record.credential
-        assert credential is not None
-        record.state = ENDED
-        del credential.leases[record.fence]
-        self._sequence = credential.last_used = self._sequence + 1
-        # A failed request is not refunded: providers count it.
-        credential.used_requests += record.requests
-        credential.used_tokens += record.tokens
-        credential.reserved_requests -= record.requests
-        credential.reserved_tokens -= record.tokens
-        self.returned += 1
+    def _serve(self, credential: CredentialRecord) -> None:
+        """A credential may have become usable: its waiters first, then whoever comes."""
         if credential.removed and not credential.leases and self.leaving.get(credential.id) is credential:
             del self.leaving[credential.id]
-        self._serve(credential, now)
-
-    def _take_actuals(self, record: LeaseRecord, requests: int, tokens: int) -> None:
-        credential = record.credential
-        assert credential is not None
-        credential.reserved_requests += requests - record.requests
-        credential.reserved_tokens += tokens - record.tokens
-        record.requests, record.tokens = requests, tokens
-
-    def _serve(self, credential: CredentialRecord, now: float) -> None:
-        """A credential may have become usable: its waiters first, then whoever comes."""
-        while self._waiting and credential.has_room():
+        while self.waiting and credential.has_room():
             record = self._first_waiter(credential)
             if record is None:
                 break
@@ -333,7 +315,7 @@ class Pool:
 
     def _first_waiter(self, credential: CredentialRecord) -> LeaseRecord | None:
         first: LeaseRecord | None = None
-        for scope, queue in self._waiting.items():
+        for scope, queue in self.waiting.items():
             if credential.serves(scope) and not credential.usable_at(scope):
                 head = next(iter(queue.values()))
                 if first is None or head.sequence < first.sequence:
@@ -341,7 +323,7 @@ class Pool:
         return first
 
     def _enqueue(self, record: LeaseRecord, front: bool) -> None:
-        queue = self._waiting.setdefault(record.scope, OrderedDict())
+        queue = self.waiting.setdefault(record.scope, OrderedDict())
         if not record.sequence:
             record.sequence = self._next()
         queue[record.sequence] = record
@@ -349,18 +331,19 @@ class Pool:
             queue.move_to_end(record.sequence, last=False)
 
     def _dequeue(self, record: LeaseRecord) -> None:
-        queue = self._waiting[record.scope]
+        queue = self.waiting[record.scope]
         del queue[record.sequence]
         if not queue:
-            del self._waiting[record.scope]
+            del self.waiting[record.scope]
 
     def _push(self, credential: CredentialRecord) -> None:
         """Offers a credential that has room to every scope that it may serve now."""
         entry = (len(credential.leases) / credential.max_concurrent, credential.last_used, credential)
+        is_free = not (credential.cooled or credential.scopes)
         for scope, heap in self._ready.items():
-            if credential.serves(scope) and not (credential.cooled and credential.usable_at(scope)):
+            if is_free or (credential.serves(scope) and not credential.usable_at(scope)):
                 heappush(heap, entry)
-                if len(heap) > 2 * len(self.credentials) + 64:
+                if len(heap) > self._most_entries:
                     heap[:] = [e for e in heap if e[1] == e[2].last_used]  # the rest are spent hints
                     heapify(heap)
 
@@ -380,8 +363,8 @@ class Pool:
         return any(c.quarantine is None and c.serves(scope) for c in self.credentials.values())
 
     def _refuse_the_hopeless(self) -> None:
-        for scope in [scope for scope in self._waiting if not self._is_hopeful(scope)]:
-            for record in self._waiting.pop(scope).values():
+        for scope in [scope for scope in self.waiting if not self._is_hopeful(scope)]:
+            for record in self.waiting.pop(scope).values():
                 record.state = REFUSED
                 self.served.append(record)
 

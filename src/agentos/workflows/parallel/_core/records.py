@@ -70,8 +70,6 @@ class CredentialRecord:
         "provider",
         "quarantine",
         "removed",
-        "reserved_requests",
-        "reserved_tokens",
         "scopes",
         "used_requests",
         "used_tokens",
@@ -90,11 +88,14 @@ class CredentialRecord:
         self.cooled = 0  # how many cool-downs in `domains` are running: 0 spares looking
         self.quarantine: str | None = None  # why
         self.removed = False
-        self.is_proven = False  # its last answer about itself was a success
+        self.is_proven = False  # it has been used successfully
         self.auth_failures = 0  # in a row
         self.auth_failed_by: str | None = None
-        self.reserved_requests = self.reserved_tokens = 0
-        self.used_requests = self.used_tokens = 0
+        self.used_requests = self.used_tokens = 0  # by leases that have ended
+
+    def has_doubts(self) -> bool:
+        """Whether a success would be news."""
+        return bool(not self.is_proven or self.auth_failures or self.provider.overloads)
 
     def serves(self, scope: str | None) -> bool:
         return scope is None or not self.scopes or scope in self.scopes

@@ -61,7 +61,7 @@ class Item:
         self.deaths = 0
         self.refused_by: set[str] = set()  # credentials that others use successfully
         self.is_sent_back = False  # by a provider, and has not started again since
-        self.started_at: float | None = None
+        self.started_at = 0.0  # of its first attempt
         self.saved: Any = None
 
 
@@ -94,10 +94,8 @@ def parse_halt(text: str) -> Halt:
     return Halt(when, int(digits), is_percent, text)
 
 
-class Ended(NamedTuple):
+class Failed(NamedTuple):
     """The item has its one outcome."""
-
-    success: bool
 
 
 class Again(NamedTuple):
@@ -110,12 +108,11 @@ class Unfinished(NamedTuple):
     """The run is stopping: the item stays behind as a checkpoint."""
 
 
-SUCCEEDED = Ended(True)
-FAILED = Ended(False)
+FAILED = Failed()
 AT_ONCE = Again(None)
 UNFINISHED = Unfinished()
 
-Decision = Ended | Again | Unfinished
+Decision = Failed | Again | Unfinished
 
 
 class Run:
@@ -145,7 +142,12 @@ class Run:
 
     def read(self, item: Item) -> None:
         self.unfinished[item.id] = item
-        self._make_ready(item)
+        self.ready += 1
+        lane = self.lanes.get(item.scope)
+        if lane is None:
+            self.lanes[item.scope] = deque((item,))
+        else:
+            lane.append(item)
 
     # --- starting -------------------------------------------------------------------------------------------------
 
@@ -163,11 +165,11 @@ class Run:
 
     def put_back(self, item: Item) -> None:
         """It could not be started after all: it stays the first of its lane."""
-        self._make_ready(item, front=True)
+        self._put_back(item, front=True)
 
     def started(self, item: Item, now: float) -> None:
         item.attempts += 1
-        if item.started_at is None:
+        if item.attempts == 1:
             item.started_at = now
         if item.is_sent_back:
             item.is_sent_back = False
@@ -176,10 +178,10 @@ class Run:
 
     # --- ending ---------------------------------------------------------------------------------------------------
 
-    def succeeded(self, item: Item) -> Ended:
+    def succeeded(self, item: Item) -> None:
         self.running -= 1
-        self._end(item)
-        return SUCCEEDED
+        self.completed += 1
+        del self.unfinished[item.id]
 
     def failed_attempt(self, item: Item, kind: str | None, now: float, jitter: float,
                        refused_by: str | None = None) -> Decision:  # fmt: skip
@@ -189,7 +191,8 @@ class Run:
         decision = self._decide(item, kind, now, jitter, refused_by)
         if decision is FAILED:
             self.failed += 1
-            self._end(item)
+            self.completed += 1
+            del self.unfinished[item.id]
             return decision
         if self.stopped is not None or decision is UNFINISHED:
             return UNFINISHED
@@ -201,22 +204,22 @@ class Run:
             item.is_sent_back = True
             self.sent_back += 1
             # An item whose key was refused lets another go first: a second opinion is what the pool needs now.
-            self._make_ready(item, front=kind != AUTH_FAILED)
+            self._put_back(item, front=kind != AUTH_FAILED)
         return decision
 
-    def rejected(self, item: Item) -> None:
-        """It fails without an attempt: it cannot be started as given."""
+    def rejected(self) -> None:
+        """An item fails without an attempt: it cannot be started as given."""
         self.failed += 1
-        self._end(item)
+        self.completed += 1
 
-    def give_up(self, item: Item) -> None:
-        """A running attempt that will not be waited for any longer; the item stays unfinished."""
+    def give_up(self) -> None:
+        """A running attempt that will not be waited for any longer; its item stays unfinished."""
         self.running -= 1
 
     def wake(self, now: float) -> float | None:
         """Makes ready what has paused long enough; returns when the next one will have."""
         while self._pausing and self._pausing[0][0] <= now:
-            self._make_ready(heappop(self._pausing)[2])
+            self._put_back(heappop(self._pausing)[2], front=False)
         return self._pausing[0][0] if self._pausing else None
 
     # --- the whole ------------------------------------------------------------------------------------------------
@@ -266,16 +269,10 @@ class Run:
         assert kind in (PERMANENT, None), kind
         return FAILED
 
-    def _make_ready(self, item: Item, *, front: bool = False) -> None:
-        lane = self.lanes.get(item.scope)
-        if lane is None:
-            lane = self.lanes[item.scope] = deque()
+    def _put_back(self, item: Item, *, front: bool) -> None:
+        lane = self.lanes.setdefault(item.scope, deque())
         if front:
             lane.appendleft(item)
         else:
             lane.append(item)
         self.ready += 1
-
-    def _end(self, item: Item) -> None:
-        self.completed += 1
-        del self.unfinished[item.id]

@@ -20,6 +20,8 @@ from ..errors import UnknownCredential
 
 T = TypeVar("T")
 
+_jitter = random.random
+
 
 class CredentialSnapshot(NamedTuple):
     """One credential at one instant, in the store's own time."""
@@ -53,40 +55,36 @@ class MemoryStore:
         """True: the lease is live. False: `record.deliver()` is called when it is, or never can be."""
         pool = self._pool
         with self._lock:
-            granted = pool.request(record, self._now(), wait=wait, front=front)
-            if not (pool.served or pool.events or pool.has_waiters()):
+            granted = pool.request(record, self._now(), wait, front)
+            if not (pool.served or pool.events or pool.waiting):
                 return granted
             served, events = self._collect()
         self._act(served, events)
         return granted
 
-    def end(
-        self, record: LeaseRecord, verdict: Verdict | None, *, success: bool = False, even_if_lost: bool = False
-    ) -> bool:  # noqa: E501
-        """Ends a lease, together with what the provider answered, so that nobody is given a credential that is about
-        to cool down. `even_if_lost`: the answer counts although the lease is not live any more."""
+    def end(self, record: LeaseRecord, verdict: Verdict | None, success: bool = False) -> None:
+        """Ends a lease, together with what the provider answered (a verdict, a success, or nothing), so that nobody is
+        given a credential that is about to cool down. Does nothing if the lease is not live."""
         pool = self._pool
         with self._lock:
+            if record.state != LIVE:
+                return
             now = self._now()
-            if record.state == LIVE or even_if_lost:
-                if success or verdict is not None:
-                    credential = record.credential
-                    assert credential is not None
-                    pool.answered(credential, record, None if success else verdict, now, random.random())  # noqa: S311
-                ended = pool.release(record, now)
-            else:
-                ended = False
+            credential = record.credential
+            assert credential is not None
+            if verdict is not None or (success and credential.has_doubts()):
+                pool.answered(credential, record, verdict, now, _jitter())
+            pool.release(record, now)
             if not (pool.served or pool.events):
-                return ended
+                return
             served, events = self._collect()
         self._act(served, events)
-        return ended
 
     def observed(self, record: LeaseRecord, verdict: Verdict) -> None:
         """An answer in the middle of a lease."""
         with self._lock:
             if record.credential is not None:
-                self._pool.answered(record.credential, record, verdict, self._now(), random.random())  # noqa: S311
+                self._pool.answered(record.credential, record, verdict, self._now(), _jitter())
             served, events = self._collect()
         self._act(served, events)
 
@@ -227,6 +225,6 @@ def _snapshot(pool: Pool, credential: CredentialRecord, now: float) -> Credentia
         quarantine=credential.quarantine,
         is_available=pool.is_usable(credential, None, now),
         fence=credential.fence,
-        requests=credential.used_requests + credential.reserved_requests,
-        tokens=credential.used_tokens + credential.reserved_tokens,
+        requests=credential.used_requests + sum(record.requests for record in credential.leases.values()),
+        tokens=credential.used_tokens + sum(record.tokens for record in credential.leases.values()),
     )

@@ -20,6 +20,10 @@ class Workers(Protocol):
     def start(self, attempt: Attempt, running: int) -> None:
         """Carries out the attempt; ends in exactly one call of `ended`. `running`: how many run now, with this one."""
 
+    def spend_thread(self, drive: Callable[[], None]) -> bool:
+        """Called on the thread that an attempt ended on. If that thread is ours, it calls `drive` now or very soon, to
+        decide what is next; else False."""
+
     def interrupt(self, attempt: Attempt) -> None:
         """Tells a running attempt to stop; `should_stop` is set already."""
 

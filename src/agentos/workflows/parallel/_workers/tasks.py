@@ -31,12 +31,29 @@ class TaskWorkers:
         # finds the mark unset, and the loop unsets it before it looks at what there is to do.
         self._todo: deque[Callable[[], None]] = deque()
         self._is_called = False
+        self._will_drive = False
+        self._ident: int | None = None  # of the thread that runs our own loop
 
     def start(self, attempt: Attempt, running: int) -> None:  # noqa: ARG002
         if self._is_own_loop and self._thread is None:
             self._thread = threading.Thread(target=self._run_loop, name="agentos-loop", daemon=True)
             self._thread.start()
-        self._in_loop(lambda: self._launch(attempt))
+        if threading.get_ident() == self._ident:
+            self._launch(attempt)
+        else:
+            self._in_loop(lambda: self._launch(attempt))
+
+    def spend_thread(self, drive: Callable[[], None]) -> bool:
+        if not self._is_own_loop:
+            return False
+        if not self._will_drive:  # once for all tasks that end in one turn of the loop
+            self._will_drive = True
+            self._loop.call_soon(self._drive, drive)
+        return True
+
+    def _drive(self, drive: Callable[[], None]) -> None:
+        self._will_drive = False
+        drive()
 
     def interrupt(self, attempt: Attempt) -> None:
         self._in_loop(lambda: _cancel(attempt))
@@ -70,12 +87,12 @@ class TaskWorkers:
             self._todo.popleft()()
 
     def _launch(self, attempt: Attempt) -> None:
-        attempt.task = self._loop.create_task(self._carry_out(attempt), name=f"agentos-item-{attempt.id[:100]}")
+        attempt.task = self._loop.create_task(self._carry_out(attempt))
 
     async def _carry_out(self, attempt: Attempt) -> None:
         _current.set(attempt)
         try:
-            value = await self._worker_func(attempt.payload, attempt.credential)
+            value = await self._worker_func(attempt.item.payload, attempt.credential)
         except BaseException as exc:  # also SystemExit, which would end the loop and with it every other item
             self._ended(attempt, None, exc)
         else:
@@ -83,6 +100,7 @@ class TaskWorkers:
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._ident = threading.get_ident()
         try:
             self._loop.run_forever()
             self._cancel_the_rest()
