@@ -105,7 +105,7 @@ class CollectionSource:
         made: list[tuple[Item, str | None]] = []
         try:
             for number, payload in itertools.islice(self._rest, count):
-                made.append(self._maker.make(payload, number))  # noqa: PERF401 - what was made before an error counts
+                made.append(self._maker.make(payload, number))
         except Exception as error:
             self.error = error
         self.is_ended = self.error is not None or len(made) < count

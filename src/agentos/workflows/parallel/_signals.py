@@ -36,8 +36,9 @@ def watch(run: Stoppable) -> bool:
 
 
 def unwatch(run: Stoppable) -> None:
-    """Harmless when the run is not watched. From another thread the handlers stay until the next call on the main one."""
-    global _has_asked  # noqa: PLW0603
+    """Harmless when the run is not watched. Handlers can be put back on the main thread only: from another one they
+    stay until the next run that ends there."""
+    global _has_asked
     if run in _watched:
         _watched.remove(run)
     if _watched or not _before or threading.current_thread() is not threading.main_thread():
@@ -49,7 +50,7 @@ def unwatch(run: Stoppable) -> None:
 
 
 def _on_signal(signum: int, _frame: FrameType | None) -> None:
-    global _has_asked  # noqa: PLW0603
+    global _has_asked
     if _has_asked or not _watched:
         raise KeyboardInterrupt
     _has_asked = True

@@ -288,9 +288,7 @@ class ParallelCoordinator:
 
 
 def _is_async(worker_func: Any) -> bool:
-    return inspect.iscoroutinefunction(worker_func) or inspect.iscoroutinefunction(
-        getattr(worker_func, "__call__", None)
-    )  # noqa: B004
+    return inspect.iscoroutinefunction(worker_func) or inspect.iscoroutinefunction(type(worker_func).__call__)
 
 
 def _whole_number(name: str, value: Any, least: int) -> int:

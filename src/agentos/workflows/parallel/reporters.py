@@ -69,7 +69,8 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 def waiting_text(waiting: PoolWaiting) -> str:
     """Why somebody waits, with the numbers needed to act."""
     if waiting.reason == RATE_LIMITED:
-        return f"all {waiting.credentials} usable credentials are rate-limited, the next for {waiting.usable_in or 0:.1f} s"
+        usable_in = waiting.usable_in or 0.0
+        return f"all {waiting.credentials} usable credentials are rate-limited, the next for {usable_in:.1f} s"
     cooling = f", {waiting.cooling} rate-limited" if waiting.cooling else ""
     return f"{waiting.in_use} of {waiting.credentials} credentials in use{cooling}"
 
@@ -105,7 +106,8 @@ def _item_ended(event: ItemEnded) -> str | None:
 def _attempt_ended(event: AttemptEnded) -> str | None:
     if event.verdict in ("transient", "auth_failed", "quota_exhausted"):
         again = f" in {event.again_in:.1f} s" if event.again_in else ""
-        return f"[COORDINATOR] {event.item_id}: attempt {event.attempt} {event.verdict}, again{again}: {_first_line(event.error)}"
+        what = f"{event.item_id}: attempt {event.attempt} {event.verdict}, again{again}"
+        return f"[COORDINATOR] {what}: {_first_line(event.error)}"
     return None  # a rate limit or an overload is told once, as a cool-down
 
 
@@ -131,8 +133,8 @@ def _quarantined(event: CredentialQuarantined) -> str:
 
 def _thread_abandoned(event: ThreadAbandoned) -> str:
     return (
-        f"[COORDINATOR] {event.item_id} did not end within {event.timeout:g} s; a thread cannot be killed, so it is left "
-        f"to itself ({event.abandoned} so far)"
+        f"[COORDINATOR] {event.item_id} did not end within {event.timeout:g} s; a thread cannot be killed, so it is "
+        f"left to itself ({event.abandoned} so far)"
     )
 
 

@@ -37,8 +37,8 @@ class ProcessWorkers(ThreadWorkers):
             self._pickled_func = pickle.dumps(worker_func)
         except Exception as error:
             raise WorkerStartError(
-                f"the worker cannot be sent to another process ({error}): with workers='processes' it must be a function "
-                "at the top level of a module"
+                f"the worker cannot be sent to another process ({error}): with workers='processes' it must be a "
+                "function at the top level of a module"
             ) from error
         self._local = threading.local()  # .child: the process that this thread looks after
         self._children_lock = threading.Lock()  # guards _children and _is_closed

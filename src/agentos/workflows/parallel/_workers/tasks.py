@@ -34,7 +34,7 @@ class TaskWorkers:
         self._will_drive = False
         self._ident: int | None = None  # of the thread that runs our own loop
 
-    def start(self, attempt: Attempt, running: int) -> None:  # noqa: ARG002
+    def start(self, attempt: Attempt, running: int) -> None:
         if self._is_own_loop and self._thread is None:
             self._thread = threading.Thread(target=self._run_loop, name="agentos-loop", daemon=True)
             self._thread.start()
