@@ -1,8 +1,8 @@
 """The pool as callers see it: leases for threads and asyncio, over whichever store keeps the state.
 
-The life of a lease: it is *asked* for (first come, first served), *granted* with a fence that only grows, *picked up* by
-the waiter, which checks that it is still worth having, *used*, and *ended* together with what the provider answered, so
-that a credential which is about to cool down is not handed to the next one first.
+The life of a lease: it is *asked* for (first come, first served), *granted* with a fence that only grows, *picked up*
+by the waiter, which checks that it is still worth having, *used*, and *ended* together with what the provider answered,
+so that a credential which is about to cool down is not handed to the next one first.
 """
 
 from __future__ import annotations

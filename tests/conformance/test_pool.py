@@ -1,0 +1,714 @@
+"""What every pool promises, whichever store keeps its state; through the public API, with real threads and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from agentos.workflows.parallel import (
+    AmbiguousRelease,
+    AuthFailed,
+    Credential,
+    CredentialCoordinator,
+    LeaseTimeout,
+    Limits,
+    NoUsableCredential,
+    Overloaded,
+    Permanent,
+    QuotaExhausted,
+    RateLimited,
+    Transient,
+    UnknownCredential,
+)
+from agentos.workflows.parallel.testing import FakeClock
+from tests.conftest import eventually
+
+KEYS = ["sk-alpha-000000", "sk-bravo-111111", "sk-charlie-222222"]
+
+
+def make_pool(*secrets: str, clock: FakeClock | None = None, **options: object) -> CredentialCoordinator:
+    credentials = [Credential(s, id=s.split("-")[1], **options) for s in secrets or KEYS]  # type: ignore[arg-type]
+    return CredentialCoordinator(credentials, clock=clock)
+
+
+def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, results
+
+
+def waiting(pool: CredentialCoordinator) -> int:
+    return pool.get_stats()["waiting"]
+
+
+# --- reserving and releasing ----------------------------------------------------------------------------------------
+
+
+def test_keys_are_handed_out_one_holder_at_a_time_and_come_back() -> None:
+    pool = make_pool()
+    taken = [pool.reserve() for _ in range(3)]
+    assert sorted(str(key) for key in taken) == sorted(KEYS)
+    assert pool.reserve_credential("late") is None
+    assert pool.get_available_count() == 0
+    pool.release(taken[0])  # type: ignore[arg-type]
+    assert pool.get_available_count() == 1
+    assert pool.reserve() == taken[0]
+
+
+def test_reserve_waits_and_gets_the_key_that_is_released() -> None:
+    pool = make_pool(KEYS[0])
+    key = pool.reserve()
+    thread, results = in_thread(pool.reserve)
+    eventually(lambda: waiting(pool) == 1)
+    assert key is not None
+    pool.release(key)
+    thread.join(5)
+    assert results == [KEYS[0]]
+
+
+def test_a_waiter_without_a_timeout_wakes_when_a_cool_down_ends() -> None:
+    clock = FakeClock()
+    pool = make_pool(KEYS[0], clock=clock)
+    pool.mark_rate_limited(KEYS[0], 30)
+    thread, results = in_thread(pool.reserve)
+    eventually(lambda: waiting(pool) == 1)
+    clock.advance(29.9)
+    assert waiting(pool) == 1
+    clock.advance(0.1)
+    thread.join(5)
+    assert results == [KEYS[0]]
+
+
+def test_in_real_time_a_waiter_wakes_within_20_ms_of_the_end_of_a_cool_down() -> None:  # invariant 7
+    pool = make_pool(KEYS[0])
+    delays = []
+    for _ in range(10):
+        pool.mark_rate_limited(KEYS[0], 0.05)
+        usable_at = time.monotonic() + 0.05
+        key = pool.reserve()
+        delays.append(time.monotonic() - usable_at)
+        assert key is not None
+        pool.release(key)
+    assert min(delays) > -0.005  # not before
+    assert sorted(delays)[len(delays) // 2] < 0.02
+
+
+def test_reserve_returns_none_after_its_timeout_and_leaves_nothing_behind() -> None:  # invariants 9, 10
+    pool = make_pool(KEYS[0])
+    key = pool.reserve()
+    start = time.monotonic()
+    assert pool.reserve(timeout=0.05) is None
+    assert 0.045 <= time.monotonic() - start < 1.0
+    assert waiting(pool) == 0
+    assert pool.reserve(timeout=0) is None
+    assert key is not None
+    pool.release(key)
+    assert pool.get_available_count() == 1
+
+
+def test_waiters_are_served_in_the_order_of_asking() -> None:  # invariant 6
+    pool = make_pool(KEYS[0])
+    key = pool.reserve()
+    order: list[int] = []
+    threads = []
+    for number in range(8):
+
+        def wait_and_give_back(number: int = number) -> None:
+            mine = pool.reserve()
+            order.append(number)
+            assert mine is not None
+            pool.release(mine)
+
+        threads.append(in_thread(wait_and_give_back)[0])
+        eventually(lambda number=number: waiting(pool) == number + 1)
+    assert key is not None
+    pool.release(key)
+    for thread in threads:
+        thread.join(5)
+    assert order == list(range(8))
+
+
+def test_a_late_release_after_mark_rate_limited_does_not_free_the_next_holders_lease() -> None:  # invariants 14, 15
+    clock = FakeClock()
+    pool = make_pool(KEYS[0], clock=clock)
+    first = pool.reserve()
+    assert first is not None
+    pool.mark_rate_limited(first, 10)
+    clock.advance(10)
+    second = pool.reserve()
+    assert second == first
+    pool.release(first)  # too late: it is somebody else's by now
+    pool.release_credential(first)
+    assert pool.reserve_credential("third") is None
+    assert second is not None
+    pool.release(second)
+    assert pool.get_available_count() == 1
+
+
+def test_a_late_mark_rate_limited_cools_but_frees_nothing() -> None:
+    pool = make_pool(KEYS[0])
+    first = pool.reserve()
+    assert first is not None
+    pool.release(first)
+    second = pool.reserve()
+    pool.mark_rate_limited(first, 60)
+    stats = pool.get_stats()
+    assert (stats["reserved"], stats["rate_limited"]) == (1, 1)
+    assert second is not None
+
+
+def test_release_with_rate_limited_cools_for_a_minute_unless_told_otherwise() -> None:
+    clock = FakeClock()
+    pool = make_pool(KEYS[0], clock=clock)
+    key = pool.reserve()
+    assert key is not None
+    pool.release(key, rate_limited=True)
+    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 60)
+    clock.advance(60)
+    key = pool.reserve()
+    assert key is not None
+    pool.release(key, rate_limited=True, backoff_seconds=7)
+    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7)
+    pool.release(key, rate_limited=True, backoff_seconds=500)  # a second release changes nothing
+    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7)
+
+
+def test_a_plain_equal_string_releases_the_only_live_lease() -> None:
+    pool = make_pool(KEYS[0])
+    assert pool.reserve() == KEYS[0]
+    pool.release("".join(KEYS[0]))
+    assert pool.get_available_count() == 1
+    pool.release(KEYS[0])  # again: nothing to do
+
+
+def test_a_plain_string_with_several_live_leases_is_ambiguous() -> None:
+    pool = make_pool(KEYS[0], limits=Limits(max_concurrent=2))
+    first, second = pool.reserve(), pool.reserve()
+    with pytest.raises(AmbiguousRelease, match="2 live leases") as caught:
+        pool.release(KEYS[0])
+    assert KEYS[0] not in str(caught.value)
+    with pytest.raises(AmbiguousRelease):
+        pool.mark_rate_limited(KEYS[0])
+    assert pool.get_stats()["rate_limited"] == 0
+    assert first is not None
+    pool.release(first)
+    pool.release(KEYS[0])
+    assert second is not None
+    assert pool.states()[0].live_leases == 0
+
+
+def test_an_unknown_key_is_an_error_that_does_not_show_it() -> None:
+    pool = make_pool()
+    for call in (pool.release, pool.mark_rate_limited, pool.release_credential):
+        with pytest.raises(UnknownCredential) as caught:
+            call("sk-a-stranger")
+        assert "stranger" not in str(caught.value)
+
+
+def test_a_negative_backoff_is_refused() -> None:
+    pool = make_pool(KEYS[0])
+    with pytest.raises(ValueError, match="backoff_seconds"):
+        pool.mark_rate_limited(KEYS[0], -1)
+
+
+# --- leases ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_gives_the_secret_and_is_returned_at_the_end_of_the_block() -> None:
+    pool = make_pool(KEYS[0])
+    with pool.lease("me", tokens=10) as lease:
+        assert lease.secret == KEYS[0]
+        assert lease.credential_id == "alpha"
+        assert pool.states()[0].reserved_by == "me"
+        fence = lease.fence
+        lease.settle(tokens=25)
+        lease.settle(tokens=99)
+    state = pool.states()[0]
+    assert (state.in_use, state.requests, state.tokens) == (False, 1, 25)
+    with pool.lease() as lease:
+        assert lease.fence > fence
+
+
+def test_a_lease_times_out_with_the_reason_and_the_numbers() -> None:
+    pool = make_pool()
+    for key in KEYS[:2]:
+        pool.mark_rate_limited(key, 60)
+    with (
+        pool.lease(),
+        pytest.raises(LeaseTimeout, match=r"1 of 3 credentials in use, 2 rate-limited") as caught,
+        pool.lease(timeout=0.01),
+    ):
+        raise AssertionError
+    assert caught.value.reason == "exhausted"
+    pool.mark_rate_limited(KEYS[2], 90)
+    with pytest.raises(LeaseTimeout, match="rate-limited") as caught, pool.lease(timeout=0.01):
+        raise AssertionError
+    assert caught.value.reason == "rate_limited"
+    assert 55 < (caught.value.usable_in or 0) <= 60
+    assert isinstance(caught.value, TimeoutError)
+
+
+@pytest.mark.parametrize(
+    ("error", "cooling"),
+    [
+        (RateLimited(retry_after=12), 12),
+        (RateLimited(), 60),
+        (RateLimited(retry_after=0), 1),
+        (QuotaExhausted(), 3600),
+        (AuthFailed("no"), 5),
+        (Transient(), None),
+        (Permanent(), None),
+        (ValueError("a bug"), None),
+        (KeyboardInterrupt(), None),
+    ],
+)
+def test_an_exception_that_leaves_the_block_cools_the_credential_and_goes_on(
+    error: BaseException, cooling: float | None
+) -> None:
+    clock = FakeClock()
+    pool = make_pool(KEYS[0], clock=clock)
+    with pytest.raises(type(error)), pool.lease():
+        raise error
+    until = pool.states()[0].rate_limited_until
+    assert until == (pytest.approx(clock.epoch() + cooling) if cooling else None)
+    assert not pool.states()[0].in_use
+
+
+def test_quota_cools_until_its_reset() -> None:
+    clock = FakeClock()
+    pool = make_pool(KEYS[0], clock=clock)
+    with pytest.raises(QuotaExhausted), pool.lease():
+        raise QuotaExhausted(until=clock.epoch() + 7200)
+    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7200)
+
+
+def test_overload_is_nobodys_fault_so_all_credentials_of_the_provider_wait() -> None:
+    pool = make_pool(KEYS[0], KEYS[1], provider="acme")
+    with pytest.raises(Overloaded), pool.lease():
+        raise Overloaded
+    assert pool.get_available_count() == 0
+
+
+def test_a_429_with_retry_after_is_read_from_an_exceptions_response() -> None:
+    class Response:
+        status_code = 429
+        headers = {"Retry-After": "17"}  # noqa: RUF012
+
+    class SdkError(Exception):
+        response = Response()
+
+    clock = FakeClock()
+    pool = make_pool(KEYS[0], clock=clock)
+    with pytest.raises(SdkError), pool.lease():
+        raise SdkError
+    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 17)
+    clock.advance(17)
+    with pool.lease() as lease:
+        lease.observe(Response())  # the same answer, from a library that raises nothing
+    assert pool.get_available_count() == 0
+
+
+def test_members_of_a_quota_group_cool_together_others_do_not() -> None:
+    pool = CredentialCoordinator([
+        Credential(KEYS[0], id="a", quota_group="org"),
+        Credential(KEYS[1], id="b", quota_group="org"),
+        Credential(KEYS[2], id="c"),
+    ])  # fmt: skip
+    pool.mark_rate_limited(KEYS[0])
+    assert [state.key_id for state in pool.states() if state.is_available] == ["c"]
+
+
+def test_a_scope_cools_alone() -> None:
+    pool = make_pool(KEYS[0], limits=Limits(max_concurrent=2))
+    with pytest.raises(RateLimited), pool.lease(scope="big"):
+        raise RateLimited(retry_after=60)
+    with pytest.raises(LeaseTimeout), pool.lease(scope="big", timeout=0.01):
+        raise AssertionError
+    with pool.lease(scope="small"), pool.lease():
+        pass
+    assert list(pool.states()[0].cooling) == ["big"]
+    assert pool.states()[0].rate_limited_until is None
+
+
+def test_a_workflow_can_keep_its_credential() -> None:
+    pool = make_pool()
+    with pool.lease() as lease:
+        mine = lease.credential_id
+    for _ in range(3):
+        with pool.lease(prefer=mine) as lease:
+            assert lease.credential_id == mine
+
+
+def test_no_thread_waits_while_holding_a_lock() -> None:
+    pool = make_pool(KEYS[0])
+    key = pool.reserve()
+    threads = [in_thread(pool.reserve)[0] for _ in range(3)]
+    eventually(lambda: waiting(pool) == 3)
+    # Everything else still answers at once.
+    assert pool.get_stats()["reserved"] == 1
+    assert pool.reserve_credential("x") is None
+    pool.mark_rate_limited(key, 0)  # type: ignore[arg-type]
+    eventually(lambda: waiting(pool) == 2)
+    pool.quarantine("alpha", "test over")
+    for thread in threads:
+        thread.join(5)
+
+
+# --- asyncio --------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_wait_without_blocking_their_loop_and_are_served_in_order() -> None:  # invariant 6
+    async def main() -> None:
+        pool = make_pool(KEYS[0])
+        order: list[int] = []
+
+        async def use(number: int) -> None:
+            async with pool.lease() as lease:
+                assert lease.secret == KEYS[0]
+                order.append(number)
+
+        async with pool.lease():
+            tasks = [asyncio.create_task(use(number)) for number in range(20)]
+            while waiting(pool) < 20:
+                await asyncio.wait(tasks, timeout=0.001)
+        await asyncio.gather(*tasks)
+        assert order == list(range(20))
+
+    asyncio.run(main())
+
+
+def test_cancelling_at_any_point_leaks_nothing() -> None:  # invariant 9
+    async def main() -> None:
+        pool = make_pool(KEYS[0], KEYS[1])
+        chance = random.Random(7)
+
+        async def use() -> None:
+            async with pool.lease(timeout=chance.choice([None, 0.0, 0.001, 1.0])):
+                for _ in range(chance.randrange(3)):
+                    await asyncio.wait([asyncio.ensure_future(noop())])
+
+        async def noop() -> None:
+            return None
+
+        for _ in range(150):
+            tasks = [asyncio.create_task(use()) for _ in range(8)]
+            for task in tasks:
+                if chance.random() < 0.5:
+                    await noop_turns(chance.randrange(6))
+                    task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            stats = pool.get_stats()
+            assert (stats["available"], stats["waiting"]) == (2, 0)
+
+    async def noop_turns(turns: int) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(turns):
+            future = loop.create_future()
+            loop.call_soon(future.set_result, None)
+            await future
+
+    asyncio.run(main())
+
+
+def test_an_async_lease_times_out_and_leaves_nothing_behind() -> None:  # invariant 10
+    async def main() -> None:
+        pool = make_pool(KEYS[0])
+        async with pool.lease():
+            with pytest.raises(LeaseTimeout):
+                async with pool.lease(timeout=0.02):
+                    raise AssertionError
+        assert pool.get_stats()["waiting"] == 0
+        assert pool.get_available_count() == 1
+
+    asyncio.run(main())
+
+
+def test_threads_and_tasks_share_one_pool_without_losing_a_wake_up() -> None:  # invariants 1, 8, 16
+    pool = make_pool(*KEYS, limits=Limits(max_concurrent=2))
+    used = {"alpha": 0, "bravo": 0, "charlie": 0}
+    most = dict(used)
+    guard = threading.Lock()
+    done = []
+
+    def enter(credential_id: str) -> None:
+        with guard:
+            used[credential_id] += 1
+            most[credential_id] = max(most[credential_id], used[credential_id])
+
+    def leave(credential_id: str) -> None:
+        with guard:
+            used[credential_id] -= 1
+            done.append(credential_id)
+
+    def work_in_thread(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(60):
+            with contextlib.suppress(RateLimited), pool.lease() as lease:
+                enter(lease.credential_id)
+                leave(lease.credential_id)
+                if chance.random() < 0.1:
+                    raise RateLimited(retry_after=0.002)
+
+    async def work_in_task() -> None:
+        for _ in range(60):
+            async with pool.lease() as lease:
+                enter(lease.credential_id)
+                await asyncio.wait([asyncio.ensure_future(asyncio.to_thread(lambda: None))])
+                leave(lease.credential_id)
+
+    async def tasks() -> None:
+        await asyncio.gather(*(work_in_task() for _ in range(8)))
+
+    threads = [in_thread(lambda seed=seed: work_in_thread(seed))[0] for seed in range(8)]
+    threads.append(in_thread(lambda: asyncio.run(tasks()))[0])
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert len(done) == 16 * 60
+    assert all(1 <= count <= 2 for count in most.values())
+    assert pool.get_stats()["waiting"] == 0
+    assert pool.get_stats()["reserved"] == 0
+
+
+# --- call and acall -------------------------------------------------------------------------------------------------
+
+
+def test_call_goes_on_with_another_credential_on_a_limit_and_returns_the_answer() -> None:
+    pool = make_pool(KEYS[0], KEYS[1])
+    seen: list[str] = []
+
+    def ask(secret: str) -> str:
+        seen.append(secret)
+        if secret == KEYS[0]:
+            raise RateLimited(retry_after=60)
+        return "answer"
+
+    assert pool.call(ask) == "answer"
+    assert seen == KEYS[:2]
+    assert pool.get_stats()["rate_limited"] == 1
+
+
+def test_call_waits_for_a_cool_down_when_no_other_credential_is_there() -> None:
+    clock = FakeClock()
+    pool = make_pool(KEYS[0], clock=clock)
+    answers = iter([RateLimited(retry_after=5), None])
+
+    def ask(_secret: str) -> str:
+        error = next(answers)
+        if error is not None:
+            raise error
+        return "answer"
+
+    thread, results = in_thread(lambda: pool.call(ask))
+    eventually(lambda: waiting(pool) == 1)
+    clock.advance(5)
+    thread.join(5)
+    assert results == ["answer"]
+
+
+def test_call_gives_up_after_its_timeout_and_lets_other_errors_through() -> None:
+    pool = make_pool(KEYS[0])
+
+    def limited(_secret: str) -> None:
+        raise RateLimited(retry_after=60)
+
+    with pytest.raises(LeaseTimeout):
+        pool.call(limited, timeout=0.02)
+    pool = make_pool(KEYS[0])
+    with pytest.raises(ZeroDivisionError):
+        pool.call(lambda _secret: 1 / 0)
+    assert pool.get_available_count() == 1
+
+
+def test_call_with_nothing_but_dead_keys_ends_in_a_clear_error() -> None:  # invariant 17
+    clock = FakeClock()
+    pool = make_pool(KEYS[0], KEYS[1], clock=clock)
+
+    def refuse(_secret: str) -> None:
+        raise AuthFailed("no such key")
+
+    thread, results = in_thread(lambda: pool.call(refuse))
+    for _ in range(3):
+        eventually(lambda: waiting(pool) == 1 or results)
+        clock.advance(5)
+    thread.join(5)
+    assert isinstance(results[0], NoUsableCredential)
+    assert set(results[0].reasons) == {"alpha", "bravo"}
+
+
+def test_acall_does_the_same_for_a_coroutine() -> None:
+    async def main() -> None:
+        pool = make_pool(KEYS[0], KEYS[1])
+
+        async def ask(secret: str) -> str:
+            if secret == KEYS[0]:
+                raise RateLimited(retry_after=60)
+            return secret
+
+        assert await pool.acall(ask) == KEYS[1]
+        with pytest.raises(LeaseTimeout):
+            async with pool.lease():
+                await pool.acall(ask, timeout=0.01)
+
+    asyncio.run(main())
+
+
+# --- the pool itself ------------------------------------------------------------------------------------------------
+
+
+def test_no_credentials_at_all_is_a_value_error_that_says_so() -> None:
+    with pytest.raises(ValueError, match="no credentials"):
+        CredentialCoordinator([])
+    with pytest.raises(TypeError, match=r"\[key\]"):
+        CredentialCoordinator("sk-one-string")  # type: ignore[arg-type]
+
+
+def test_identical_strings_count_once() -> None:
+    assert CredentialCoordinator(["k-1", "k-2", "k-1"]).get_stats()["total"] == 2
+
+
+def test_two_credentials_with_one_id_or_one_secret_are_refused() -> None:
+    with pytest.raises(ValueError, match="give each its own"):
+        CredentialCoordinator([Credential("k-1", id="same"), Credential("k-2", id="same")])
+    with pytest.raises(ValueError, match="already") as caught:
+        CredentialCoordinator([Credential("secret-k", id="one"), Credential("secret-k", id="two")])
+    assert "secret-k" not in str(caught.value)
+
+
+def test_when_every_credential_is_quarantined_waiting_calls_raise_and_others_return_none() -> None:  # invariant 17
+    pool = make_pool(KEYS[0])
+    key = pool.reserve()
+    thread, results = in_thread(pool.reserve)
+    eventually(lambda: waiting(pool) == 1)
+    pool.quarantine("alpha", "the card expired")
+    thread.join(5)
+    assert isinstance(results[0], NoUsableCredential)
+    assert "the card expired" in str(results[0])
+    assert pool.reserve_credential("x") is None
+    with pytest.raises(NoUsableCredential), pool.lease():
+        raise AssertionError
+    pool.release(key)  # type: ignore[arg-type]
+    assert pool.get_stats()["quarantined"] == 1
+    pool.restore("alpha")
+    assert pool.reserve_credential("x") == KEYS[0]
+
+
+def test_credentials_can_be_added_and_removed_while_in_use() -> None:
+    pool = make_pool(KEYS[0])
+    key = pool.reserve()
+    thread, results = in_thread(pool.reserve)
+    eventually(lambda: waiting(pool) == 1)
+    pool.add(Credential(KEYS[1], id="bravo"))
+    thread.join(5)
+    assert results == [KEYS[1]]
+    pool.remove("alpha")
+    pool.release(str(key))  # its lease was still valid, also by the plain string
+    assert pool.reserve_credential("x") is None
+    assert pool.get_stats()["total"] == 1
+    pool.add(KEYS[0])
+    assert pool.get_stats()["total"] == 2
+    with pytest.raises(UnknownCredential):
+        pool.remove("nobody")
+
+
+def test_states_are_snapshots_without_a_secret() -> None:
+    clock = FakeClock()
+    pool = make_pool(clock=clock)
+    pool.mark_rate_limited(KEYS[1], 60)
+    with pool.lease("item-7"):
+        states = pool.states()
+    assert [(s.key_id, s.in_use, s.reserved_by, s.is_available) for s in states] == [
+        ("alpha", True, "item-7", False),
+        ("bravo", False, None, False),
+        ("charlie", False, None, True),
+    ]
+    assert states[1].rate_limited_until == pytest.approx(clock.epoch() + 60)
+    for key in KEYS:
+        assert key not in repr(states)
+        assert key not in repr(pool)
+
+
+def test_an_exhausted_pool_is_announced_once_per_episode(capsys: pytest.CaptureFixture[str]) -> None:
+    pool = make_pool(KEYS[0])
+    for _ in range(2):
+        with pool.lease():
+            for _ in range(3):
+                assert pool.reserve(timeout=0.001) is None
+    lines = [line for line in capsys.readouterr().out.splitlines() if "pool exhausted" in line]
+    assert len(lines) == 2
+    assert all(line.startswith("[COORDINATOR] Credential pool exhausted") for line in lines)
+
+
+def test_waiting_for_the_provider_is_announced_in_other_words(capsys: pytest.CaptureFixture[str]) -> None:
+    pool = make_pool(KEYS[0])
+    pool.mark_rate_limited(KEYS[0], 60)
+    assert pool.reserve(timeout=0.001) is None
+    out = capsys.readouterr().out
+    assert "rate-limited" in out
+    assert "exhausted" not in out
+
+
+def test_simulate_429_cools_the_first_credential_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    pool = make_pool()
+    monkeypatch.setenv("AGENTOS_SIMULATE_429", "true")
+    assert pool.reserve_credential("me") == KEYS[1]
+    assert "AGENTOS_SIMULATE_429" not in os.environ
+    assert pool.get_stats()["rate_limited"] == 1
+    assert pool.reserve() == KEYS[2]
+    assert pool.get_stats()["rate_limited"] == 1
+
+
+def test_credential_limit_uses_only_the_first_n(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTOS_CREDENTIAL_LIMIT", "2")
+    assert [state.key_id for state in make_pool().states()] == ["alpha", "bravo"]
+    for wrong in ("0", "-1", "two"):
+        monkeypatch.setenv("AGENTOS_CREDENTIAL_LIMIT", wrong)
+        with pytest.raises(ValueError, match="AGENTOS_CREDENTIAL_LIMIT"):
+            make_pool()
+
+
+def test_twenty_thousand_waiting_tasks_are_each_served_once() -> None:  # invariant 18
+    async def main() -> None:
+        pool = make_pool(KEYS[0], limits=Limits(max_concurrent=10))
+        served = 0
+
+        async def use() -> None:
+            nonlocal served
+            async with pool.lease():
+                served += 1
+
+        held = [pool.reserve() for _ in range(10)]
+        tasks = [asyncio.create_task(use()) for _ in range(20_000)]
+        while waiting(pool) < len(tasks):
+            await asyncio.wait(tasks[:1], timeout=0.001)
+        for key in held:
+            pool.release(key)  # type: ignore[arg-type]
+        await asyncio.gather(*tasks)
+        assert served == len(tasks)
+        assert pool.get_stats()["waiting"] == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("store", ["sqlite:///x", "redis://localhost", 7])
+def test_a_store_that_does_not_exist_is_refused(store: object) -> None:
+    with pytest.raises(ValueError, match="memory:"):
+        CredentialCoordinator(KEYS, store=store)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="lease_ttl"):
+        CredentialCoordinator(KEYS, lease_ttl=0)

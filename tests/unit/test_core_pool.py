@@ -1,0 +1,384 @@
+"""The pool by facts and `now`: no clock, no thread."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentos.workflows.parallel._core.cooling import LEAST_COOL_DOWN, MOST_COOL_DOWN, cool_down
+from agentos.workflows.parallel._core.events import (
+    AUTH_FAILED,
+    EXHAUSTED,
+    OVERLOADED,
+    QUOTA_EXHAUSTED,
+    RATE_LIMITED,
+    CoolDownStarted,
+    CredentialQuarantined,
+    PoolWaiting,
+    Verdict,
+)
+from agentos.workflows.parallel._core.pool import Pool
+from agentos.workflows.parallel._core.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
+
+NOW = 1000.0
+
+
+def make_pool(*ids: str, max_concurrent: int = 1, group: str | None = None, provider: str | None = None) -> Pool:
+    pool = Pool()
+    for id_ in ids:
+        pool.add(id_, group or f"own {id_}", provider, frozenset(), max_concurrent, NOW)
+    return pool
+
+
+def ask(pool: Pool, now: float = NOW, **wishes: object) -> LeaseRecord:
+    record = LeaseRecord(**wishes)  # type: ignore[arg-type]
+    pool.request(record, now)
+    return record
+
+
+def held(record: LeaseRecord) -> str | None:
+    return record.credential.id if record.state == LIVE and record.credential else None
+
+
+def served(pool: Pool) -> list[LeaseRecord]:
+    taken, pool.served = pool.served, []
+    return taken
+
+
+def test_the_least_recently_used_credential_is_chosen() -> None:
+    pool = make_pool("a", "b", "c")
+    first = [ask(pool) for _ in range(3)]
+    assert [held(record) for record in first] == ["a", "b", "c"]
+    for index in (1, 0, 2):
+        pool.release(first[index], NOW)
+    assert [held(ask(pool)) for _ in range(3)] == ["b", "a", "c"]
+
+
+def test_the_least_loaded_credential_relative_to_its_concurrency_is_chosen() -> None:
+    pool = Pool()
+    pool.add("small", "s", None, frozenset(), 2, NOW)
+    pool.add("large", "l", None, frozenset(), 8, NOW)
+    grants = [held(ask(pool)) for _ in range(10)]
+    assert grants.count("small") == 2
+    assert grants.count("large") == 8
+    assert grants[:3] == ["small", "large", "large"]  # 1/2 is more than 1/8
+
+
+def test_live_leases_never_exceed_max_concurrent() -> None:  # invariant 1
+    pool = make_pool("a", max_concurrent=3)
+    records = [ask(pool) for _ in range(5)]
+    assert [record.state for record in records] == [LIVE] * 3 + [WAITING] * 2
+
+
+def test_a_wished_credential_is_given_if_it_is_usable() -> None:
+    pool = make_pool("a", "b", "c")
+    wished = ask(pool, prefer="c")
+    assert held(wished) == "c"
+    assert held(ask(pool, prefer="c")) == "a"  # it is in use: another one, not a wait
+    pool.release(wished, NOW)
+    assert held(ask(pool)) == "b"
+
+
+def test_a_release_serves_exactly_the_first_waiter() -> None:  # invariants 6, 18
+    pool = make_pool("a")
+    holder = ask(pool)
+    waiters = [ask(pool) for _ in range(3)]
+    assert pool.release(holder, NOW)
+    assert served(pool) == [waiters[0]]
+    assert held(waiters[0]) == "a"
+    assert waiters[1].state == WAITING
+
+
+def test_a_newcomer_does_not_overtake_a_waiter() -> None:  # invariant 6
+    pool = make_pool("a")
+    holder = ask(pool)
+    waiter = ask(pool)
+    newcomer = ask(pool)
+    pool.release(holder, NOW)
+    assert served(pool) == [waiter]
+    assert not pool.request(LeaseRecord(), NOW, wait=False)
+    pool.release(waiter, NOW)
+    assert served(pool) == [newcomer]
+
+
+def test_one_that_was_sent_back_asks_in_front() -> None:
+    pool = make_pool("a")
+    holder = ask(pool)
+    waiter = ask(pool)
+    sent_back = LeaseRecord()
+    pool.request(sent_back, NOW, front=True)
+    pool.release(holder, NOW)
+    assert served(pool) == [sent_back]
+    pool.release(sent_back, NOW)
+    assert served(pool) == [waiter]
+
+
+def test_no_grant_before_a_cool_down_ends_and_one_exactly_then() -> None:  # invariants 4, 7
+    pool = make_pool("a")
+    pool.cool(pool.credentials["a"].group, None, 60.0, RATE_LIMITED, NOW)
+    waiter = ask(pool)
+    assert pool.next_wake_at() == NOW + 60
+    pool.advance(NOW + 59.999)
+    assert served(pool) == []
+    pool.advance(NOW + 60)
+    assert served(pool) == [waiter]
+    assert pool.next_wake_at() is None
+
+
+def test_of_two_cool_downs_the_later_end_holds() -> None:  # invariant 4
+    pool = make_pool("a")
+    group = pool.credentials["a"].group
+    pool.cool(group, None, 60.0, RATE_LIMITED, NOW)
+    pool.cool(group, None, 10.0, RATE_LIMITED, NOW + 1)
+    waiter = ask(pool, now=NOW + 11)
+    pool.advance(NOW + 59)
+    assert waiter.state == WAITING
+    pool.advance(NOW + 60)
+    assert waiter.state == LIVE
+
+
+def test_a_prolonged_cool_down_ends_at_its_new_end_only() -> None:
+    pool = make_pool("a")
+    group = pool.credentials["a"].group
+    pool.cool(group, None, 10.0, RATE_LIMITED, NOW)
+    pool.cool(group, None, 60.0, RATE_LIMITED, NOW + 1)
+    waiter = ask(pool, now=NOW + 1)
+    pool.advance(NOW + 10)
+    assert waiter.state == WAITING
+    pool.advance(NOW + 61)
+    assert waiter.state == LIVE
+
+
+def test_a_group_cools_together_and_only_in_its_scope() -> None:
+    pool = make_pool("a", "b", group="org")
+    pool.add("c", "other", None, frozenset(), 1, NOW)
+    pool.cool(pool.credentials["a"].group, "big-model", 60.0, RATE_LIMITED, NOW)
+    assert held(ask(pool, scope="big-model")) == "c"
+    assert ask(pool, scope="big-model").state == WAITING
+    assert held(ask(pool, scope="small-model")) == "a"
+    assert held(ask(pool)) == "b"
+
+
+def test_a_credential_serves_only_the_scopes_it_names() -> None:
+    pool = Pool()
+    pool.add("a", "a", None, frozenset({"x"}), 1, NOW)
+    assert ask(pool, scope="y").state == REFUSED
+    assert held(ask(pool, scope="x")) == "a"
+    waiter_x, waiter_any = ask(pool, scope="x"), ask(pool)
+    pool.release(pool.credentials["a"].leases[1], NOW)
+    assert served(pool) == [waiter_x]
+    pool.release(waiter_x, NOW)
+    assert served(pool) == [waiter_any]
+
+
+def test_among_waiters_of_different_scopes_the_first_to_ask_is_served() -> None:
+    pool = make_pool("a")
+    holder = ask(pool)
+    late_scope, early = "x", ask(pool, scope="y")
+    later = ask(pool, scope=late_scope)
+    pool.release(holder, NOW)
+    assert served(pool) == [early]
+    pool.release(early, NOW)
+    assert served(pool) == [later]
+
+
+def test_overload_backs_off_the_provider_longer_each_time_and_a_success_ends_that() -> None:
+    pool = make_pool("a", "b", provider="p")
+    a = pool.credentials["a"]
+    for expected in (1.0, 2.0, 4.0):
+        pool.answered(a, None, Verdict(OVERLOADED), NOW, jitter=1.0)
+        assert a.provider.cooling[None] == NOW + expected
+        assert pool.credentials["b"].usable_at(None) == NOW + expected  # no key is to blame: all wait
+    pool.answered(a, None, None, NOW)
+    pool.advance(NOW + 4)
+    pool.answered(a, None, Verdict(OVERLOADED), NOW + 4, jitter=1.0)
+    assert a.provider.cooling[None] == NOW + 5
+
+
+def test_a_quarantined_credential_is_never_granted_until_restored() -> None:  # invariant 5
+    pool = make_pool("a", "b")
+    pool.quarantine("a", "no credit", NOW)
+    assert held(ask(pool)) == "b"
+    waiter = ask(pool)
+    assert waiter.state == WAITING
+    pool.restore("a", NOW)
+    assert served(pool) == [waiter]
+    assert held(waiter) == "a"
+
+
+def test_one_refusal_cools_and_a_second_from_another_item_quarantines() -> None:
+    pool = make_pool("a", "b")
+    a = pool.credentials["a"]
+    pool.answered(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
+    assert a.quarantine is None
+    assert a.usable_at(None) == NOW + 5
+    pool.answered(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW + 6)
+    assert a.quarantine is None  # the same item may itself be the reason
+    pool.answered(a, LeaseRecord("item-2"), Verdict(AUTH_FAILED, message="bad key"), NOW + 12)
+    assert a.quarantine is not None
+    assert "bad key" in a.quarantine
+    assert pool.credentials["b"].quarantine is None  # invariant 5
+    assert any(isinstance(event, CredentialQuarantined) for event in pool.events)
+
+
+def test_a_success_between_two_refusals_means_no_quarantine() -> None:
+    pool = make_pool("a")
+    a = pool.credentials["a"]
+    pool.answered(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
+    pool.answered(a, LeaseRecord("item-2"), None, NOW)
+    pool.answered(a, LeaseRecord("item-3"), Verdict(AUTH_FAILED), NOW)
+    assert a.quarantine is None
+
+
+def test_refusals_in_a_row_from_one_requester_end_in_quarantine_too() -> None:  # invariant 17
+    pool = make_pool("a")
+    a = pool.credentials["a"]
+    for _ in range(3):
+        assert a.quarantine is None
+        pool.answered(a, LeaseRecord("lonely"), Verdict(AUTH_FAILED), NOW)
+    assert a.quarantine is not None
+
+
+def test_when_all_are_quarantined_waiters_are_refused_and_so_is_who_comes() -> None:  # invariant 17
+    pool = make_pool("a")
+    holder = ask(pool)
+    waiter = ask(pool)
+    pool.quarantine("a", "bad key", NOW)
+    assert served(pool) == [waiter]
+    assert waiter.state == REFUSED
+    assert ask(pool).state == REFUSED
+    assert pool.reasons(None) == {"a": "bad key"}
+    pool.release(holder, NOW)
+    assert ask(pool).state == REFUSED
+
+
+def test_a_second_release_changes_nothing() -> None:  # invariant 15
+    pool = make_pool("a")
+    first = ask(pool)
+    assert pool.release(first, NOW)
+    second = ask(pool)
+    assert not pool.release(first, NOW)
+    assert held(second) == "a"
+
+
+def test_fences_grow_also_when_a_credential_leaves_and_comes_back() -> None:  # invariant 13
+    pool = make_pool("a")
+    record = ask(pool)
+    pool.release(record, NOW)
+    pool.remove("a", NOW)
+    pool.add("a", "a", None, frozenset(), 1, NOW)
+    assert ask(pool).fence > record.fence
+
+
+def test_a_removed_credential_is_not_granted_again_but_its_lease_stays_valid() -> None:
+    pool = make_pool("a", "b")
+    record = ask(pool)
+    pool.remove("a", NOW)
+    assert pool.leaving["a"].leases
+    assert held(ask(pool)) == "b"
+    waiter = ask(pool)
+    assert pool.release(record, NOW)
+    assert waiter.state == WAITING
+    assert not pool.leaving
+
+
+def test_withdrawing_leaves_nothing_behind() -> None:  # invariant 9
+    pool = make_pool("a")
+    holder = ask(pool)
+    first, second = ask(pool), ask(pool)
+    assert pool.withdraw(first, NOW)
+    assert first.state == ENDED
+    pool.release(holder, NOW)
+    assert served(pool) == [second]
+    assert not pool.withdraw(second, NOW)  # it had been served: the lease goes back unused
+    assert not pool.credentials["a"].leases
+    assert pool.credentials["a"].used_requests == 1  # the holder's only
+    assert pool.waiters() == 0
+
+
+def test_a_lease_that_became_worthless_on_the_way_is_not_handed_out() -> None:  # invariant 11
+    pool = make_pool("a", max_concurrent=2)
+    first, second = ask(pool), ask(pool)
+    waiter, behind = ask(pool), ask(pool)
+    pool.release(first, NOW)
+    assert served(pool) == [waiter]
+    pool.answered(pool.credentials["a"], second, Verdict(RATE_LIMITED, retry_after=10), NOW)
+    assert not pool.confirm(waiter, NOW)
+    assert waiter.state == WAITING
+    pool.advance(NOW + 10)
+    assert served(pool)[0] is waiter  # still the first in the queue
+    assert pool.confirm(waiter, NOW + 10)
+    assert behind.state == WAITING
+
+
+def test_exhausted_and_rate_limited_are_told_apart_once_per_episode() -> None:
+    pool = make_pool("a", "b")
+    records = [ask(pool), ask(pool)]
+    for _ in range(3):
+        ask(pool)
+    told = [event for event in pool.events if isinstance(event, PoolWaiting)]
+    assert [(event.reason, event.credentials, event.in_use) for event in told] == [(EXHAUSTED, 2, 2)]
+    pool = make_pool("a")
+    pool.cool(pool.credentials["a"].group, None, 30, RATE_LIMITED, NOW)
+    ask(pool)
+    told = [event for event in pool.events if isinstance(event, PoolWaiting)]
+    assert [(event.reason, event.usable_in) for event in told] == [(RATE_LIMITED, 30)]
+    assert records
+
+
+@pytest.mark.parametrize(
+    ("verdict", "seconds"),
+    [
+        (Verdict(RATE_LIMITED), 60),
+        (Verdict(RATE_LIMITED, retry_after=1.5), 1.5),
+        (Verdict(RATE_LIMITED, retry_after=20.5, cool_down=43200), 43200),
+        (Verdict(RATE_LIMITED, retry_after=0), LEAST_COOL_DOWN),
+        (Verdict(RATE_LIMITED, retry_after=-30), LEAST_COOL_DOWN),
+        (Verdict(RATE_LIMITED, retry_after=float("nan")), 60),
+        (Verdict(QUOTA_EXHAUSTED), 3600),
+        (Verdict(AUTH_FAILED), 5),
+    ],
+)
+def test_how_long_an_answer_makes_us_wait(verdict: Verdict, seconds: float) -> None:  # invariant 4
+    assert cool_down(verdict) == seconds
+
+
+@pytest.mark.parametrize("asked", [1e9, float("inf")])
+def test_a_huge_wait_is_capped_and_the_cap_is_reported(asked: float) -> None:  # invariant 4
+    pool = make_pool("a")
+    pool.cool(pool.credentials["a"].group, None, asked, RATE_LIMITED, NOW)
+    (event,) = pool.events
+    assert isinstance(event, CoolDownStarted)
+    assert event.seconds == MOST_COOL_DOWN
+    assert event.asked == asked
+
+
+def test_settling_counts_once_and_only_while_the_lease_is_live() -> None:  # invariants 15, 16
+    pool = make_pool("a")
+    record = ask(pool, tokens=100)
+    assert pool.settle(record, None, 250)
+    assert not pool.settle(record, None, 9999)
+    pool.release(record, NOW)
+    assert not pool.settle(record, None, 9999)
+    assert (pool.credentials["a"].used_requests, pool.credentials["a"].used_tokens) == (1, 250)
+
+
+def test_many_scopes_do_not_make_the_pool_grow_without_end() -> None:
+    pool = make_pool("a", "b")
+    for number in range(2000):
+        record = ask(pool, scope=f"scope-{number}")
+        assert record.state == LIVE
+        pool.release(record, NOW)
+    assert len(pool._ready) <= 256
+    assert all(len(heap) <= 70 for heap in pool._ready.values())
+
+
+def test_a_hundred_thousand_waiters_cost_one_step_per_grant() -> None:  # invariant 18
+    pool = make_pool(*(f"key-{n}" for n in range(10)))
+    holders = [ask(pool) for _ in range(10)]
+    waiters = [ask(pool) for _ in range(100_000)]
+    for _ in range(100_000):
+        pool.release(holders.pop(0), NOW)
+        (record,) = served(pool)  # exactly one wake-up per grant
+        holders.append(record)
+    assert [record.state for record in waiters].count(LIVE) == 10
+    assert pool.waiters() == 0
