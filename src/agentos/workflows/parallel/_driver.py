@@ -205,23 +205,35 @@ class Driver:
             self._note_bound(bound.READER)
             return
         while True:
-            if run.ready <= self._low_water and not self._requested and not run.is_source_ended:
-                self._read_more()
-            # What started may have made room to read more, for workers that are still free.
-            if not run.ready or not self._start_ready() or run.running >= run.max_workers or self._requested:
+            has_read = False
+            if not run.is_source_ended and not self._requested and run.ready <= self._low_water + self._blocked():
+                has_read = self._read_more()
+            has_started = run.ready > 0 and self._start_ready()
+            # What started may have made room to read more, for workers that are still free; and behind items that wait
+            # for one scope there may be others that need not wait.
+            if not has_started and not (has_read and self._source.has_scopes):
                 break
-        reason = bound.WORKERS if run.ready and run.running >= run.max_workers else self._what_binds()
+            if run.running >= run.max_workers or self._requested:
+                break
+        reason = self._what_binds()
         if reason != self._bound.reason:
             self._note_bound(reason)
 
-    def _read_more(self) -> None:
-        room = self._run.room()
+    def _blocked(self) -> int:
+        """How many ready items cannot start although a worker is free: their scope has to wait."""
+        admission = self._admission
+        if not admission or not self._source.has_scopes:
+            return 0
+        return sum(len(lane) for scope, lane in self._run.lanes.items() if admission.count(scope))
+
+    def _read_more(self) -> bool:
+        room = self._run.room(self._blocked())
         if room <= 0:
-            return
+            return False
         if isinstance(self._source, StreamSource):
             self._requested += room
             self._source.request(room, self)
-            return
+            return False
         for item, problem in self._source.read(room):
             if problem is None:
                 self._run.read(item)
@@ -229,6 +241,7 @@ class Driver:
                 self._reject(item, problem)
         if self._source.is_ended:
             self._on_source_ended(self._source.error, None)
+        return True
 
     def _start_ready(self) -> bool:
         run, admission = self._run, self._admission
@@ -249,7 +262,7 @@ class Driver:
     def _what_binds(self) -> str | None:
         run = self._run
         if run.running >= run.max_workers:
-            return None
+            return bound.WORKERS if run.ready or not run.is_source_ended else None
         if self._admission:
             return bound.LIMITS if run.sent_back else bound.KEYS
         if self._requested:

@@ -52,6 +52,7 @@ class ItemMaker:
         self._tokens_func = tokens_func
         self._scope_func = scope_func
         self._has_more = tokens_func is not None or scope_func is not None
+        self.has_scopes = scope_func is not None
 
     def id_of(self, payload: Any, number: int) -> str:
         try:
@@ -89,6 +90,7 @@ class CollectionSource:
     def __init__(self, items: Any, maker: ItemMaker) -> None:
         self._items = items if type(items) in _COLLECTIONS else list(items)
         self._maker = maker
+        self.has_scopes = maker.has_scopes
         self.total: int | None = len(self._items)
         duplicate = find_duplicate(self._ids, self.total)
         if duplicate is not None:
@@ -127,6 +129,7 @@ class StreamSource:
     def __init__(self, items: Iterable[Any], maker: ItemMaker) -> None:
         self._iterator = iter(items)
         self._maker = maker
+        self.has_scopes = maker.has_scopes
         self._recent = RecentIds()
         self._wanted: SimpleQueue[int] = SimpleQueue()
         self._thread: threading.Thread | None = None

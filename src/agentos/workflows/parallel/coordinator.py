@@ -211,9 +211,9 @@ class ParallelCoordinator:
             raise TypeError(f"worker_func must be a function of (item, credential), not {type(worker_func).__name__}")
         run_id = sanitize_identifier(run_id) if run_id is not None else _new_run_id()
         source: CollectionSource | StreamSource = source_of(items, maker)
-        if dry_run:
-            self._show(source, items, maker)
-            source = CollectionSource((), maker)
+        shown = self._show(source, items, maker) if dry_run else None
+        if shown is not None:
+            source = CollectionSource((), maker)  # nothing is left to do
         driver = Driver(
             self._options(run_id, quiet=dry_run),
             source,
@@ -221,6 +221,8 @@ class ParallelCoordinator:
             self.credential_coordinator,
             self._clock,
         )
+        if shown is not None:
+            driver.stats.total = shown
         with self._lock:
             if not self._drivers:
                 self._checkpoints, self._unread = [], []
@@ -255,11 +257,13 @@ class ParallelCoordinator:
             return TaskWorkers(worker_func, ended, loop)
         return ThreadWorkers(worker_func, ended)
 
-    def _show(self, source: CollectionSource | StreamSource, items: Iterable[Any], maker: ItemMaker) -> None:
+    def _show(self, source: CollectionSource | StreamSource, items: Iterable[Any], maker: ItemMaker) -> int:
+        """Tells what a run would do; returns the number of items."""
         shown: Iterable[Any] = items if source.total is not None else itertools.islice(items, DRY_RUN_IDS)
         ids = [maker.id_of(payload, number) for number, payload in enumerate(shown, start=1)]
         if self._reporter is not None:
             self._reporter(DryRun(source.total, ids))
+        return len(ids)
 
     def _ended(self, driver: Driver) -> None:
         _signals.unwatch(driver)

@@ -23,7 +23,7 @@ FREE_ROTATIONS = 20
 MOST_REFUSALS = 3
 # An item that took its worker process down so often fails.
 MOST_DEATHS = 3
-# Items in pauses hold no worker, so reading goes on past them; this bounds how far.
+# Items that pause, or wait for their scope, hold no worker, so reading goes on past them; this bounds how far.
 MOST_PAUSING = 1000
 # Below this many items a percentage says nothing yet (for inputs whose length is not known).
 LEAST_FOR_PERCENT = 10
@@ -134,11 +134,12 @@ class Run:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def room(self) -> int:
-        """How many more items may be read now: as many ready ones as there are workers, within bounds."""
-        if self.stopped is not None or self.is_source_ended or len(self._pausing) >= MOST_PAUSING:
+    def room(self, blocked: int = 0) -> int:
+        """How many more items may be read now: until as many are ready as there are workers, not counting the `blocked`
+        ones, and within bounds."""
+        if self.stopped is not None or self.is_source_ended or len(self._pausing) + blocked >= MOST_PAUSING:
             return 0
-        return self.max_workers - self.ready
+        return self.max_workers - self.ready + blocked
 
     def read(self, item: Item) -> None:
         self.unfinished[item.id] = item

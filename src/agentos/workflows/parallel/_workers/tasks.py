@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -44,7 +45,7 @@ class TaskWorkers:
             self._in_loop(lambda: self._launch(attempt))
 
     def spend_thread(self, drive: Callable[[], None]) -> bool:
-        if not self._is_own_loop:
+        if not self._is_own_loop or self._loop.is_closed():
             return False
         if not self._will_drive:  # once for all tasks that end in one turn of the loop
             self._will_drive = True
@@ -93,6 +94,9 @@ class TaskWorkers:
         _current.set(attempt)
         try:
             value = await self._worker_func(attempt.item.payload, attempt.credential)
+        except GeneratorExit as exc:  # its loop is closed under it
+            self._ended(attempt, None, exc)
+            raise
         except BaseException as exc:  # also SystemExit, which would end the loop and with it every other item
             self._ended(attempt, None, exc)
         else:
@@ -108,13 +112,18 @@ class TaskWorkers:
             self._loop.close()
 
     def _cancel_the_rest(self) -> None:
-        """Gives what still runs one chance to clean up; what ignores that is left as it is."""
+        """Gives what still runs one chance to clean up; what ignores even that is closed where it stands."""
         rest = asyncio.all_tasks(self._loop)
         for task in rest:
             task.cancel()
         if rest:
-            self._loop.run_until_complete(asyncio.wait(rest, timeout=0.5))
+            _, rest = self._loop.run_until_complete(asyncio.wait(rest, timeout=0.5))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        for task in rest:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio does for its own
+            coroutine = task.get_coro()
+            with contextlib.suppress(RuntimeError):  # it may ignore that too
+                coroutine.close()
 
 
 def _cancel(attempt: Attempt) -> None:

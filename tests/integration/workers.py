@@ -1,0 +1,126 @@
+"""Workers for tests with processes: they must be importable."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from agentos.workflows.parallel import Interrupted, RateLimited, Transient, current_item
+
+
+def double(item: int, _credential: str | None) -> int:
+    return 2 * item
+
+
+def tell(item: Any, credential: str | None) -> dict[str, Any]:
+    here = current_item()
+    return {
+        "id": here.id,
+        "attempt": here.attempt,
+        "run_id": here.run_id,
+        "credential_id": here.credential_id,
+        "credential": credential,
+        "pid": os.getpid(),
+        "db": str(here.workflow_db),
+    }
+
+
+async def async_double(item: int, _credential: str | None) -> int:
+    return 2 * item
+
+
+def die_of(item: str, _credential: str | None) -> str:
+    """Items say how to die."""
+    if item == "segfault":
+        ctypes.string_at(0)
+    if item == "exit":
+        os._exit(3)
+    if item == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if item == "sys.exit":
+        sys.exit(4)
+    return f"{item} lived"
+
+
+def die_once(item: str, _credential: str | None) -> int:
+    if current_item().attempt == 1:
+        os._exit(1)
+    return current_item().attempt
+
+
+def hang(_item: str, _credential: str | None) -> None:
+    """Ignores everything that can be ignored."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        time.sleep(3600)
+
+
+def hang_first(item: str, _credential: str | None) -> int:
+    if item == "slow" and current_item().attempt == 1:
+        hang(item, None)
+    return current_item().attempt
+
+
+def hang_with_a_child(item: str, _credential: str | None) -> None:
+    """Starts a process of its own, says which, and hangs. The item is a folder."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    (Path(item) / "pids").write_text(f"{os.getpid()} {child.pid}")
+    hang(item, None)
+
+
+def until_told(item: str, _credential: str | None) -> None:
+    """Marks that it runs, and stops when it is told to. The item is a file's path."""
+    Path(item).touch()
+    while not current_item().should_stop:
+        time.sleep(0.005)
+    raise Interrupted
+
+
+class Unpicklable(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.handle = open(os.devnull)  # noqa: SIM115, PTH123
+
+
+class LosesItsArguments(Exception):
+    """Can be pickled, but not read back."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+class Flaky(Exception):
+    pass
+
+
+def fail_with(item: str, _credential: str | None) -> Any:
+    if item == "unpicklable":
+        raise Unpicklable("the text of it")
+    if item == "loses":
+        raise LosesItsArguments("lost", "arguments")
+    if item == "value":
+        return lambda: None
+    if item == "limited" and current_item().attempt == 1:
+        raise RateLimited(retry_after=0.01)
+    if item == "transient" and current_item().attempt == 1:
+        raise Transient("once")
+    if item == "flaky" and current_item().attempt == 1:
+        raise Flaky("once")
+    return item
+
+
+def remember(_item: str, _credential: str | None) -> Any:
+    """Saves on the first attempt, fails, and finds it on the second."""
+    saved = current_item().checkpoint.load()
+    if saved is None:
+        current_item().checkpoint.save({"step": 1})
+        current_item().report_usage(requests=2, tokens=30)
+        raise Transient("half-way")
+    return saved
