@@ -21,6 +21,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from ._admission import Admission
@@ -87,7 +88,8 @@ class Driver:
         self._context = RunContext(options.run_id, pool)
         self._inbox: deque[Fact] = deque()
         self._role = threading.Lock()  # its holder may touch everything below
-        self._has_news = threading.Semaphore(0)  # the run's own thread waits here
+        # The run's own thread waits here. Not a semaphore: a signal handler may call while its thread is calling.
+        self._calls: SimpleQueue[None] = SimpleQueue()
         self._is_called = False
         self._is_finished = False
         self._run = Run(max_workers=options.max_workers, retries=options.retries, halt=options.halt, total=source.total)
@@ -167,12 +169,12 @@ class Driver:
     def _call_own_thread(self) -> None:
         if not self._is_called:
             self._is_called = True
-            self._has_news.release()
+            self._calls.put(None)
 
     def _answer_calls(self) -> None:
         """The run's own thread."""
         while not self._is_finished:
-            self._has_news.acquire()
+            self._calls.get()
             self._is_called = False
             self._drive()
 
@@ -558,7 +560,7 @@ class Driver:
             self.error = self.error or error
         self.error = self.error or self._source_error
         self.outbox.put(None)
-        self._has_news.release()  # the run's own thread may leave
+        self._calls.put(None)  # the run's own thread may leave
 
     def _let_go(self) -> None:
         self._unlisten()

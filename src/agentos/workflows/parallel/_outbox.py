@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from .results import WorkflowResult
 
 # Results that may wait to be taken before the run is held up, at the least.
 LEAST_SIZE = 64
+# A signal that arrives just before a thread blocks does not wake it: the reader looks up so often (seconds) to notice.
+SIGNAL_SECONDS = 0.25
 
 
 class Outbox:
@@ -24,9 +26,16 @@ class Outbox:
         self._collected: list[WorkflowResult] | None = None
         self.on_put: Callable[[], None] | None = None  # told of each entry, for readers that cannot block
 
-        self.take = self._queue.get  # blocks until there is one; call `took` afterwards
         self.take_nowait = self._queue.get_nowait
         self.is_empty = self._queue.empty
+
+    def take(self) -> WorkflowResult | None:
+        """Blocks until there is one. Call `took` afterwards."""
+        while True:
+            try:
+                return self._queue.get(True, SIGNAL_SECONDS)
+            except Empty:
+                continue
 
     def collect(self, results: list[WorkflowResult]) -> None:
         """Before the start, for a reader that wants all of them at the end: puts them there, and is never full."""

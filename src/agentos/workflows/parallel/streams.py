@@ -75,7 +75,7 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
             return
         self._driver.stop("left early")
         try:
-            while self._driver.outbox.take() is not None:
+            while self._take() is not None:
                 self._driver.outbox.took()
         except BaseException:
             self._kill()

@@ -27,6 +27,10 @@ from .threads import ThreadWorkers
 START_SECONDS = 120.0
 # How long a killed process may take to be gone; it has no say in it.
 REAP_SECONDS = 2.0
+NEEDS_GUARD = (
+    "a worker process ended while it started: with workers='processes' the program's main module is imported again in "
+    "each of them, so whatever it runs must stand under  if __name__ == '__main__':"
+)
 
 
 class ProcessWorkers(ThreadWorkers):
@@ -137,9 +141,15 @@ class Child:
             target=_child.main, args=(other, pickled_func), name="agentos-worker", daemon=True
         )
         # Ctrl-C goes to the whole foreground group; until the process has left that group it must not see it.
-        with _blocked(signal.SIGINT):
-            self._process.start()
-        other.close()
+        try:
+            with _blocked(signal.SIGINT):
+                self._process.start()
+        except RuntimeError as error:  # this is a worker process that imports the main module, and got here by that
+            raise WorkerStartError(NEEDS_GUARD) from error
+        except OSError as error:
+            raise WorkerStartError(f"a worker process cannot be started: {error}") from error
+        finally:
+            other.close()
 
     def wait_until_ready(self) -> None:
         try:
@@ -147,10 +157,7 @@ class Child:
                 raise WorkerStartError(f"a worker process did not start within {START_SECONDS:.0f} s")
             problem = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - from our own process
         except (EOFError, OSError):
-            problem = (
-                "a worker process ended while it started: with workers='processes' the program's main module is "
-                "imported again, so what it runs must stand under  if __name__ == '__main__':"
-            )
+            problem = NEEDS_GUARD
         if problem is not None:
             raise WorkerStartError(problem)
 

@@ -1,0 +1,256 @@
+"""Ctrl-C, SIGTERM and kill -9 against real programs, in a real terminal where that matters."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.conftest import eventually
+from tests.integration.test_processes import is_alive
+
+PRELUDE = """
+import asyncio, os, signal, sys, threading, time
+from agentos.workflows.parallel import CredentialCoordinator, Interrupted, ParallelCoordinator, current_item
+
+def before():
+    return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+
+def ready():
+    print("READY", flush=True)
+
+def report(stats, results, coordinator):
+    print("STOPPED", stats.stopped, flush=True)
+    print("ENDED", sorted(r.item_id for r in results), flush=True)
+    print("LEFT", coordinator.get_checkpoints(), flush=True)
+"""
+
+
+def script(tmp_path: Path, body: str) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PRELUDE + textwrap.dedent(body))
+    return path
+
+
+def start(path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-u", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+
+
+def wait_ready(program: subprocess.Popen[str]) -> None:
+    assert program.stdout is not None
+    for line in program.stdout:
+        if line.strip() == "READY":
+            return
+    raise AssertionError(program.communicate())
+
+
+COOPERATIVE = """
+handlers = before()
+coordinator = ParallelCoordinator(2, reporter=None, grace_seconds=30)
+assert before() == handlers  # making one changes nothing
+
+def work(item, _):
+    if item < 3:
+        return item
+    if item == 4:
+        ready()
+    while not current_item().should_stop:
+        time.sleep(0.005)
+    raise Interrupted
+
+stats, results = coordinator.execute_parallel(range(8), work)
+report(stats, results, coordinator)
+assert before() == handlers
+print("RESTORED")
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_ends_the_call_with_everything_accounted_for(tmp_path: Path, signum: int) -> None:
+    program = start(script(tmp_path, COOPERATIVE))
+    wait_ready(program)
+    program.send_signal(signum)
+    out, err = program.communicate(timeout=20)
+    assert program.returncode == 0, err
+    assert "STOPPED interrupted" in out
+    assert "ENDED ['0', '1', '2']" in out
+    assert "LEFT ['3', '4', '5', '6', '7']" in out
+    assert "RESTORED" in out
+
+
+STUCK = """
+def work(item, _):
+    if item == 1:
+        ready()
+    while True:
+        time.sleep(3600)
+
+coordinator = ParallelCoordinator(2, grace_seconds=0.5)
+start = time.monotonic()
+stats, results = coordinator.execute_parallel(range(4), work)
+report(stats, results, coordinator)
+"""
+
+
+def test_a_worker_that_ignores_everything_cannot_hold_up_the_call_or_the_exit(tmp_path: Path) -> None:  # invariant 25
+    program = start(script(tmp_path, STUCK))
+    wait_ready(program)
+    began = time.monotonic()
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=20)
+    assert time.monotonic() - began < 0.5 + 1
+    assert program.returncode == 0, err
+    assert "Received signal 2" in out
+    assert "LEFT ['0', '1', '2', '3']" in out
+
+
+def test_the_second_signal_raises_keyboard_interrupt_at_once(tmp_path: Path) -> None:  # invariant 25
+    body = STUCK.replace("grace_seconds=0.5", "grace_seconds=600")
+    body = body.replace("stats, results =", "try:\n    stats, results =").replace(
+        "report(stats, results, coordinator)",
+        "except KeyboardInterrupt:\n    print('INTERRUPTED', before()[0] is signal.default_int_handler, flush=True)",
+    )
+    program = start(script(tmp_path, body))
+    wait_ready(program)
+    program.send_signal(signal.SIGINT)
+    assert program.stdout is not None
+    assert "Received signal 2" in program.stdout.readline()
+    began = time.monotonic()
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=20)
+    assert time.monotonic() - began < 1
+    assert "INTERRUPTED True" in out, err
+    assert program.returncode == 0
+
+
+def test_an_async_run_stops_on_the_first_signal_too(tmp_path: Path) -> None:
+    body = """
+    async def work(item, _):
+        if item < 3:
+            return item
+        if item == 4:
+            ready()
+        await asyncio.Event().wait()
+
+    async def main():
+        coordinator = ParallelCoordinator(2, reporter=None)
+        stats, results = await coordinator.execute_parallel_async(range(8), work)
+        report(stats, results, coordinator)
+
+    asyncio.run(main())
+    """
+    program = start(script(tmp_path, body))
+    wait_ready(program)
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=20)
+    assert "STOPPED interrupted" in out, err
+    assert "ENDED ['0', '1', '2']" in out
+    assert "LEFT ['3', '4', '5', '6', '7']" in out
+    assert program.returncode == 0, err
+
+
+def test_a_run_in_another_thread_leaves_the_signals_alone(tmp_path: Path) -> None:
+    body = """
+    handlers = before()
+
+    def run():
+        ParallelCoordinator(1, reporter=None).execute_parallel([1], lambda i, c: seen.append(before() == handlers))
+
+    seen = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    print("SEEN", seen)
+    """
+    done = subprocess.run(
+        [sys.executable, str(script(tmp_path, body))], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "SEEN [True]" in done.stdout
+
+
+PROCESSES = """
+from tests.integration import workers
+
+def main():
+    folder = sys.argv[1]
+    coordinator = ParallelCoordinator(1, workers="processes", grace_seconds=0.5)
+    stats, results = coordinator.execute_parallel([folder], workers.hang_with_a_child)
+    report(stats, results, coordinator)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def _pids(folder: Path) -> list[int]:
+    eventually(lambda: (folder / "pids").exists() and len((folder / "pids").read_text().split()) == 2, timeout=30)
+    return [int(pid) for pid in (folder / "pids").read_text().split()]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def test_no_worker_process_survives_a_kill_9_of_the_coordinator(tmp_path: Path) -> None:  # invariant 25
+    path = script(tmp_path, PROCESSES)
+    program = subprocess.Popen(
+        [sys.executable, str(path), str(tmp_path)], env=_environment(), stdout=subprocess.DEVNULL
+    )
+    pids = _pids(tmp_path)
+    program.kill()
+    program.wait(10)
+    eventually(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_coordinator_and_not_its_worker_processes(tmp_path: Path) -> None:
+    path = script(tmp_path, PROCESSES)
+    child = pexpect.spawn(
+        sys.executable,
+        [str(path), str(tmp_path)],
+        env=_environment(),
+        encoding="utf-8",
+        timeout=30,
+        dimensions=(24, 200),
+    )
+    pids = _pids(tmp_path)
+    assert all(is_alive(pid) for pid in pids)
+    child.sendintr()
+    child.expect("Received signal 2")
+    child.expect("STOPPED interrupted")
+    child.expect("LEFT")
+    child.expect(pexpect.EOF)
+    assert "Traceback" not in (child.before or "")
+    child.close()
+    assert child.exitstatus == 0
+    eventually(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_ctrl_c_twice_in_a_terminal_leaves_no_process_behind(tmp_path: Path) -> None:
+    path = script(tmp_path, PROCESSES.replace("grace_seconds=0.5", "grace_seconds=600"))
+    child = pexpect.spawn(
+        sys.executable,
+        [str(path), str(tmp_path)],
+        env=_environment(),
+        encoding="utf-8",
+        timeout=30,
+        dimensions=(24, 200),
+    )
+    pids = _pids(tmp_path)
+    child.sendintr()
+    child.expect("Received signal 2")
+    began = time.monotonic()
+    child.sendintr()
+    child.expect("KeyboardInterrupt")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert time.monotonic() - began < 2
+    eventually(lambda: not any(is_alive(pid) for pid in pids))
