@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -824,6 +827,23 @@ def test_a_checkpoint_and_the_workflow_db_survive_from_one_attempt_to_the_next()
 
     _, results = quiet().execute_parallel(["../../etc/passwd"], worker)
     assert results[0].value == ({"step": 2}, "state", False)
+
+
+def test_the_files_of_a_run_are_gone_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gate = threading.Event()
+
+    def worker(item: str, _: Any) -> None:
+        current_item().workflow_db.write_text("state")
+        if item == "stuck":
+            gate.wait(30)
+
+    quiet(2).execute_parallel(["a", "b"], worker)
+    assert list(tmp_path.iterdir()) == []
+    quiet(1, timeout=0.02).execute_parallel(["stuck"], worker)
+    assert len(list(tmp_path.iterdir())) == 1  # its thread may still use them
+    gate.set()
+    eventually(lambda: gc.collect() >= 0 and not list(tmp_path.iterdir()))
 
 
 def test_reported_usage_settles_the_lease_and_is_in_the_result() -> None:

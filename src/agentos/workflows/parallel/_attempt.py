@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
 import threading
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,7 +31,8 @@ class RunContext:
         self.run_id = run_id
         self.pool = pool
         self._lock = threading.Lock()  # guards _folder
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
+        self._remove: weakref.finalize[..., RunContext] | None = None
         self.has_files = False
 
     def end_lease(self, attempt: Attempt, verdict: Verdict | None, *, success: bool = False) -> None:
@@ -56,11 +59,13 @@ class RunContext:
     def workflow_db(self, item_id: str) -> Path:
         with self._lock:
             if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="agentos-", ignore_cleanup_errors=True)
+                self._folder = Path(tempfile.mkdtemp(prefix="agentos-"))
+                # If `close` cannot be called because an abandoned attempt may still use the folder, it goes with the
+                # last such attempt, or with the program.
+                self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
                 self.has_files = True
-            folder = Path(self._folder.name)
         # Item ids may be anything, so they never become part of a path.
-        return folder / (hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest() + ".db")
+        return self._folder / (hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest() + ".db")
 
     def forget(self, item_id: str) -> None:
         """The item has succeeded: nothing of it is needed any more."""
@@ -69,10 +74,8 @@ class RunContext:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
 
     def close(self) -> None:
-        with self._lock:
-            if self._folder is not None:
-                self._folder.cleanup()
-                self._folder = None
+        if self._remove is not None:
+            self._remove()
 
 
 class Attempt(CurrentItem):
