@@ -26,10 +26,10 @@ check: setup
 bench: .tools/bench/.ready
 	$(BENCH_BIN)/python -m benchmarks
 
-# The proofs that take longer than a test run may: the same tests with more examples and more rounds.
+# The proofs that take longer than a test run may: random histories, for so many minutes.
 MINUTES ?= 5
 soak: setup
-	AGENTOS_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -q -m "soak or not soak" tests/soak
+	AGENTOS_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -q -s tests/soak
 
 setup: .venv/.ready
 

@@ -723,6 +723,23 @@ def test_cancelling_the_async_twin_is_a_shutdown() -> None:
     asyncio.run(main())
 
 
+def test_a_shutdown_in_the_same_turn_as_a_start_returns_the_lease_at_once() -> None:
+    """A task that is cancelled before its first step never runs, so it cannot say that it has ended."""
+    pool = CredentialCoordinator([Credential(KEYS[0], limits=Limits(max_concurrent=50))])
+
+    async def worker(item: int, _: Any) -> None:
+        if item == 0:
+            coordinator.request_shutdown()
+
+    for _ in range(20):
+        coordinator = quiet(50, pool, max_parallelism=50, grace_seconds=30)
+        start = time.monotonic()
+        _, results = coordinator.execute_parallel(range(2000), worker)
+        assert time.monotonic() - start < 10
+        assert len(results) + len(coordinator.get_checkpoints()) == 2000
+        eventually(lambda: pool.get_stats()["reserved"] == 0)
+
+
 def test_a_callable_object_with_an_async_call_is_an_async_worker() -> None:
     class Worker:
         async def __call__(self, item: int, _: Any) -> int:

@@ -144,7 +144,8 @@ class PoolMachine(RuleBasedStateMachine):
         record = data.draw(st.sampled_from(self.live))
         credential = record.credential
         assert credential is not None
-        is_worth_having = credential.quarantine is None and self.cooled_until(credential, record.scope) <= self.now
+        is_in_use = credential.quarantine is None and not credential.removed
+        is_worth_having = is_in_use and self.cooled_until(credential, record.scope) <= self.now
         if is_worth_having:
             assert self.pool.confirm(record, self.now)
             return

@@ -110,7 +110,9 @@ class Attempt(CurrentItem):
         self.should_stop = False
         self.usage = None
         self.is_abandoned = False  # nobody waits for it any more: its end changes nothing but its lease
-        self.is_preparing = False  # its worker process is starting: its time does not run yet
+        self.is_preparing = (
+            False  # its worker process is starting, or its task has not begun: its time does not run yet
+        )
         self.is_timed_out = False
         self.ended_at = 0.0
         self.timer: Timer | None = None

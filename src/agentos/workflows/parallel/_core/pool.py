@@ -107,7 +107,7 @@ class Pool:
         credential = record.credential
         if record.state != LIVE or credential is None:
             return False
-        if credential.quarantine is None and credential.usable_at(record.scope) <= now:
+        if credential.quarantine is None and not credential.removed and credential.usable_at(record.scope) <= now:
             return True
         requests, tokens = record.requests, record.tokens
         self.withdraw(record, now)

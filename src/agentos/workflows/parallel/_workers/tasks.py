@@ -88,11 +88,15 @@ class TaskWorkers:
             self._todo.popleft()()
 
     def _launch(self, attempt: Attempt) -> None:
+        attempt.is_preparing = True
         attempt.task = self._loop.create_task(self._carry_out(attempt))
 
     async def _carry_out(self, attempt: Attempt) -> None:
         _current.set(attempt)
+        attempt.is_preparing = False
         try:
+            if attempt.should_stop:
+                raise asyncio.CancelledError
             value = await self._worker_func(attempt.item.payload, attempt.credential)
         except GeneratorExit as exc:  # its loop is closed under it
             self._ended(attempt, None, exc)
@@ -113,6 +117,7 @@ class TaskWorkers:
 
     def _cancel_the_rest(self) -> None:
         """Gives what still runs one chance to clean up; what ignores even that is closed where it stands."""
+        self._loop.run_until_complete(asyncio.sleep(0))  # who has not begun yet must begin, to end
         rest = asyncio.all_tasks(self._loop)
         for task in rest:
             task.cancel()
@@ -127,5 +132,7 @@ class TaskWorkers:
 
 
 def _cancel(attempt: Attempt) -> None:
-    if attempt.task is not None:
+    # A task that is cancelled before its first step never runs, and could not say that it has ended; but it will look at
+    # `should_stop` first thing.
+    if attempt.task is not None and not attempt.is_preparing:
         attempt.task.cancel()

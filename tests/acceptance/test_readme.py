@@ -1,0 +1,38 @@
+"""What the README shows, runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1].startswith("3 [")
+    assert "sk-one" not in done.stdout
+
+
+def test_every_option_of_the_coordinator_is_in_the_readme() -> None:
+    import inspect
+
+    from agentos.workflows.parallel import ParallelCoordinator
+
+    readme = (ROOT / "README.md").read_text()
+    options = set(inspect.signature(ParallelCoordinator).parameters) - {"credential_coordinator", "clock"}
+    assert not [name for name in options if f"| `{name}` |" not in readme]
+
+
+def test_the_house_in_the_design_is_the_house_on_disk() -> None:
+    design = (ROOT / "docs" / "design.md").read_text()
+    package = ROOT / "src" / "agentos" / "workflows" / "parallel"
+    modules = [path.name for path in package.glob("*.py") if path.name != "__init__.py"]
+    assert not [name for name in modules if name not in design]
+    cores = [path.stem for path in (package / "_core").glob("*.py") if path.name != "__init__.py"]
+    assert not [name for name in cores if name not in design]
