@@ -182,8 +182,10 @@ class PoolMachine(RuleBasedStateMachine):
         credential = data.draw(st.sampled_from(sorted(self.pool.credentials.values(), key=lambda c: c.id)))
         others = {c.id: c.quarantine for c in self.pool.credentials.values() if c is not credential}
         self.pool.answered(credential, LeaseRecord(requester), Verdict(AUTH_FAILED), self.now)
-        if credential.quarantine is None:
+        if credential.domains[0].cooling.get(None) == self.now + 5.0:  # else it was quarantined
             self.note_cooling("credential", credential.id, None, 5.0)
+        else:
+            assert credential.quarantine is not None
         assert others == {c.id: c.quarantine for c in self.pool.credentials.values() if c is not credential}
         self.take_served()
 

@@ -17,7 +17,7 @@ from . import reporters, verdicts
 from ._clock import SYSTEM_CLOCK, Clock
 from ._core.cooling import DEFAULT_COOL_DOWN
 from ._core.events import RATE_LIMITED, ROTATING, Verdict
-from ._core.records import LIVE, LeaseRecord
+from ._core.records import LeaseRecord
 from ._stores.memory import CredentialSnapshot, MemoryStore
 from .credentials import Credential, LeasedKey, redact, refuse_to_copy
 from .errors import AmbiguousRelease, LeaseTimeout, NoUsableCredential, UnknownCredential
@@ -136,7 +136,7 @@ class CredentialCoordinator:
     def reserve(self, timeout: float | None = None) -> LeasedKey | None:
         """Waits, first come first served, for a key; None after `timeout` seconds. Prefer `lease`."""
         record = LeaseRecord()
-        return self._key_of(record) if wait(self, record, timeout) else None
+        return self._key_of(record) if self._request_now(record) or wait(self, record, timeout) else None
 
     def reserve_credential(self, requester_id: str | None = None) -> LeasedKey | None:
         """A key if one can be had now, else None. Never waits."""
@@ -156,7 +156,7 @@ class CredentialCoordinator:
 
         A second release, or one after the lease was lost, changes nothing.
         """
-        record = self._record_of(key)
+        record = key.record if type(key) is LeasedKey else self._record_of(key)
         if record is None:
             return
         if rate_limited:
@@ -283,8 +283,8 @@ class CredentialCoordinator:
 
     def _record_of(self, key: str) -> LeaseRecord | None:
         """The lease behind a key; None if it has ended. For a plain string: the credential's only live one."""
-        if isinstance(key, LeasedKey) and key.record is not None:
-            return key.record if key.record.state == LIVE else None
+        if isinstance(key, LeasedKey):
+            return key.record
         credential_id = self._id_of(key)
         live = self._store.live_leases(credential_id)
         if len(live) > 1:

@@ -151,7 +151,7 @@ class LeasedKey(str):
     __slots__ = ("credential_id", "record")
 
     credential_id: str
-    record: LeaseRecord | None
+    record: LeaseRecord
 
     def __repr__(self) -> str:
         return f"<{self.credential_id} {MASK}>"
@@ -172,7 +172,7 @@ def fingerprint(secret: str, digits: int = 8) -> str:
 
 def redact(text: str, secrets: Iterable[str]) -> str:
     """Takes every secret out of a text that will be stored or shown."""
-    for secret in secrets:
+    for secret in sorted(secrets, key=len, reverse=True):  # one may be the beginning of another
         if secret in text:
             text = text.replace(secret, MASK)
     return text
@@ -198,20 +198,26 @@ def _resolve(source: str, credential_id: str) -> str:
 
 
 def _read_private_file(path: str) -> str:
-    file = Path(path).expanduser()
+    file = Path(path)
     try:
+        file = file.expanduser()
         if stat.S_IMODE(file.stat().st_mode) & 0o077:
             raise CredentialError(f"{file} can be read by others, so its key is not used: run chmod 600 {file}")
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except CredentialError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
         raise CredentialError(f"cannot read the key file {file}: {error}") from None
 
 
 def _run_command(command: str, credential_id: str) -> str:
     # Neither the command's output nor its error text is shown: either may hold the key.
     try:
+        words = shlex.split(command)
+        if not words:
+            raise ValueError("no command")
         done = subprocess.run(  # noqa: S603 - running the user's own command is the job
-            shlex.split(command), capture_output=True, text=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False
+            words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise CredentialError(f"credential {credential_id}: its command failed: {type(error).__name__}") from None

@@ -12,7 +12,10 @@ from ._core.events import Verdict
 
 
 class AgentosError(Exception):
-    """Anything this package raises by design."""
+    """Anything this package raises by design. Survives pickling, with all that was added to it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args), self.__dict__.copy()
 
 
 # --- raised by a worker: what the provider said -------------------------------------------------------------------
@@ -33,9 +36,6 @@ class RateLimited(WorkerVerdict):
         super().__init__(message)
         self.retry_after = retry_after
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, {"retry_after": self.retry_after})
-
 
 class QuotaExhausted(WorkerVerdict):
     """The allowance of a day, a month or a plan is used up, until the epoch second `until` where that is known."""
@@ -45,9 +45,6 @@ class QuotaExhausted(WorkerVerdict):
     def __init__(self, message: str = "quota exhausted", *, until: float | None = None) -> None:
         super().__init__(message)
         self.until = until
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, {"until": self.until})
 
 
 class AuthFailed(WorkerVerdict):
@@ -64,9 +61,6 @@ class Overloaded(WorkerVerdict):
     def __init__(self, message: str = "provider overloaded", *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, {"retry_after": self.retry_after})
 
 
 class Transient(WorkerVerdict):
@@ -103,9 +97,6 @@ class LeaseTimeout(PoolError, TimeoutError):
         self.reason = reason
         self.usable_in = usable_in
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, {"reason": self.reason, "usable_in": self.usable_in})
-
 
 class NoUsableCredential(PoolError):
     """No credential can become usable without a person. `reasons` says why, by credential id."""
@@ -113,9 +104,6 @@ class NoUsableCredential(PoolError):
     def __init__(self, message: str, *, reasons: dict[str, str] | None = None) -> None:
         super().__init__(message)
         self.reasons = reasons or {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, {"reasons": self.reasons})
 
 
 class UnknownCredential(PoolError, LookupError, ValueError):
@@ -167,6 +155,8 @@ class WorkerError(RunError):
         self.original = original
 
 
-def _rebuild(cls: type[Exception], args: tuple[Any, ...], keywords: dict[str, Any]) -> Exception:
-    """Exceptions with keyword arguments cross a process only with help."""
-    return cls(*args, **keywords)
+def _rebuild(cls: type[AgentosError], args: tuple[Any, ...]) -> AgentosError:
+    """Without `__init__`, whose keyword arguments pickle does not know; the attributes follow as state."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    return error

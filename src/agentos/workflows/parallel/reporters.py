@@ -7,9 +7,10 @@ event at a time.
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, TextIO
 
 from ._core import progress
@@ -26,11 +27,14 @@ from ._core.events import (
     RunStopping,
     ThreadAbandoned,
 )
+from .results import ProgressStats, WorkflowResult
 
 Reporter = Callable[[Any], None]
 
 # A cool-down shorter than this is over before a person has read about it.
 SHORT_COOL_DOWN = 0.2
+# Deeper than this a value is told by its `repr`: it may contain itself.
+MOST_DEPTH = 20
 
 
 class PlainReporter:
@@ -47,23 +51,33 @@ class PlainReporter:
 
 
 class JsonReporter:
-    """One JSON object per event and line."""
+    """One JSON object per event and line. What JSON cannot hold is told by its `repr`."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
 
     def __call__(self, event: Any) -> None:
         stream = self._stream if self._stream is not None else sys.stdout
-        stream.write(json.dumps({"event": type(event).__name__, **_plain(event._asdict())}, default=repr) + "\n")
+        told = {name: _plain(value) for name, value in event._asdict().items()}
+        stream.write(json.dumps({"event": type(event).__name__, **told}, allow_nan=False) + "\n")
         stream.flush()
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else
-        list(value) if name == "ids" else value
-        for name, value in values.items()
-    }  # fmt: skip
+def _plain(value: Any, depth: int = 0) -> Any:
+    """The same in the types of JSON: a worker may return anything, and telling must not fail because of it."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if depth >= MOST_DEPTH:
+        return repr(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner, depth + 1) for inner in value]
+    if isinstance(value, WorkflowResult | ProgressStats):
+        return {field.name: _plain(getattr(value, field.name), depth + 1) for field in fields(value)}
+    return repr(value)
 
 
 def waiting_text(waiting: PoolWaiting) -> str:

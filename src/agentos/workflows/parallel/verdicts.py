@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -91,14 +92,22 @@ def _from_one(exc: BaseException, provider: str | None, now: float) -> Verdict:
 
 def _status_and_headers(thing: Any) -> tuple[int | None, Mapping[str, str]]:
     """The HTTP status and headers of an exception or a response, wherever its library keeps them."""
-    response = getattr(thing, "response", None)
+    response = _attribute(thing, "response")
     for holder in (thing, response):
         for name in ("status_code", "status", "code"):
-            status = getattr(holder, name, None)
+            status = _attribute(holder, name)
             if isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599:
-                headers: Any = getattr(response, "headers", None) or getattr(thing, "headers", None)
+                headers = _attribute(response, "headers") or _attribute(thing, "headers")
                 return status, headers if hasattr(headers, "items") else {}
     return None, {}
+
+
+def _attribute(thing: Any, name: str) -> Any:
+    """None also where reading it fails: some SDKs raise from a property, and that must not hide the real error."""
+    try:
+        return getattr(thing, name, None)
+    except Exception:
+        return None
 
 
 def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -130,6 +139,8 @@ def _number(text: str | None) -> float | None:
 
 def _date(text: str) -> float | None:
     try:
-        return parsedate_to_datetime(text).timestamp()
-    except ValueError:
+        date = parsedate_to_datetime(text)
+        # HTTP dates are in Greenwich time, also in the form that does not say so.
+        return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         return None

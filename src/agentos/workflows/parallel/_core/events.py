@@ -120,4 +120,4 @@ class RunEnded(NamedTuple):
 
 class DryRun(NamedTuple):
     total: int | None
-    ids: Any  # iterator of item ids
+    ids: list[str]

@@ -156,12 +156,11 @@ class Pool:
         """What the provider answered to this credential; None is a success. Cools or quarantines; frees nothing."""
         scope = record.scope if record is not None else None
         if verdict is None:
-            if credential.auth_failures or not credential.is_proven:
-                credential.is_proven = True
-                credential.auth_failures = 0
-                credential.auth_failed_by = None
-            if credential.provider.overloads:
-                credential.provider.overloads.pop(scope, None)
+            credential.is_proven = True
+            credential.auth_failures = 0
+            credential.auth_failed_by = None
+            credential.provider.overloads.pop(scope, None)
+            credential.is_trusted = not credential.provider.overloads
         elif verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
             self.cool(credential.group, verdict.scope or scope, cool_down(verdict), verdict.kind, now)
         elif verdict.kind == OVERLOADED:
@@ -370,6 +369,8 @@ class Pool:
 
     def _overloaded(self, provider: Domain, verdict: Verdict, scope: str | None, now: float, jitter: float) -> None:
         in_a_row = provider.overloads[scope] = provider.overloads.get(scope, 0) + 1
+        for member in provider.members.values():
+            member.is_trusted = False
         seconds = backoff.delay(in_a_row, jitter, base=DEFAULT_COOL_DOWN[OVERLOADED])
         if verdict.retry_after is not None or verdict.cool_down is not None:
             seconds = max(seconds, cool_down(verdict))
@@ -377,6 +378,7 @@ class Pool:
 
     def _auth_failed(self, credential: CredentialRecord, requester: str | None, verdict: Verdict, now: float) -> None:
         """One refusal may be a blip, or the item's own fault: a second opinion decides, or the third in a row."""
+        credential.is_trusted = False
         credential.auth_failures += 1
         by_another = credential.auth_failures > 1 and (requester is None or requester != credential.auth_failed_by)
         credential.auth_failed_by = requester

@@ -64,6 +64,7 @@ class CredentialRecord:
         "group",
         "id",
         "is_proven",
+        "is_trusted",
         "last_used",
         "leases",
         "max_concurrent",
@@ -89,13 +90,14 @@ class CredentialRecord:
         self.quarantine: str | None = None  # why
         self.removed = False
         self.is_proven = False  # it has been used successfully
+        self.is_trusted = False  # ... and nothing has gone wrong since: one more success would be no news
         self.auth_failures = 0  # in a row
         self.auth_failed_by: str | None = None
         self.used_requests = self.used_tokens = 0  # by leases that have ended
 
-    def has_doubts(self) -> bool:
-        """Whether a success would be news."""
-        return bool(not self.is_proven or self.auth_failures or self.provider.overloads)
+    def has_no_objection(self) -> bool:
+        """Whether nothing at all speaks against using it, in any scope."""
+        return self.quarantine is None and not self.removed and not self.cooled
 
     def serves(self, scope: str | None) -> bool:
         return scope is None or not self.scopes or scope in self.scopes

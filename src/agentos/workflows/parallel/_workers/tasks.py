@@ -132,7 +132,7 @@ class TaskWorkers:
 
 
 def _cancel(attempt: Attempt) -> None:
-    # A task that is cancelled before its first step never runs, and could not say that it has ended; but it will look at
+    # A task that is cancelled before its first step never runs, and could not say that it has ended; but it looks at
     # `should_stop` first thing.
     if attempt.task is not None and not attempt.is_preparing:
         attempt.task.cancel()

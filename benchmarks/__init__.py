@@ -1,0 +1,1 @@
+"""Speed and memory, each as a ratio against a named peer in the same run. `python -m benchmarks --list` names them."""

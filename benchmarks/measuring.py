@@ -1,0 +1,88 @@
+"""Rounds, medians and the table: what all benchmarks share."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+ROUNDS = 9
+
+
+class Series(NamedTuple):
+    """One figure per round, in seconds."""
+
+    name: str
+    values: list[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def __str__(self) -> str:
+        return f"{_micro(self.median)} ({_micro(min(self.values))}-{_micro(max(self.values))}) µs"
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    figure: str
+    peer: str
+    peer_figure: str
+    ratio: float
+    target: str
+    is_met: bool
+
+
+def per_operation(call: Callable[[], object], operations: int) -> Callable[[], float]:
+    """A round of `call`, which does so many operations: seconds for one of them."""
+
+    def run_round() -> float:
+        start = time.perf_counter()
+        call()
+        return (time.perf_counter() - start) / operations
+
+    return run_round
+
+
+def measure(sides: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> list[Series]:
+    """A round of each side in turn, again and again, so that a noisy moment of the machine meets all of them."""
+    every = [Series(name, []) for name in sides]
+    for run_round in sides.values():
+        run_round()  # first use imports, allocates and specialises
+    for number in range(rounds):
+        # Every other time backwards: none of them always runs in the wake of the same one.
+        for series in every if number % 2 else reversed(every):
+            gc.collect()
+            series.values.append(sides[series.name]())
+    return every
+
+
+def at_most(times: float, what: str, ours: Series, peer: Series) -> Row:
+    ratio = ours.median / peer.median
+    return Row(what, str(ours), peer.name, str(peer), ratio, f"<= {times:g} x", ratio <= times)
+
+
+def above(times: float, what: str, ours: Series, peer: Series) -> Row:
+    ratio = ours.median / peer.median
+    return Row(what, str(ours), peer.name, str(peer), ratio, f"> {times:g} x", ratio > times)
+
+
+def print_table(rows: Iterable[Row]) -> None:
+    titles = ("what", "median (min-max)", "peer", "peer's median (min-max)", "ratio", "target", "")
+    lines = [titles] + [
+        (r.what, r.figure, r.peer, r.peer_figure, f"{r.ratio:.3f} x", r.target, "ok" if r.is_met else "MISSED")
+        for r in rows
+    ]
+    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    lines.insert(1, tuple("-" * width for width in widths))
+    for line in lines:
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
+
+
+def _micro(seconds: float) -> str:
+    micro = seconds * 1e6
+    return f"{micro:.3g}" if micro < 100 else f"{micro:.0f}"

@@ -1,0 +1,99 @@
+"""Reserve and release, uncontended, 8 keys: against a queue, a connection pool and an LLM router."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from queue import Queue
+from typing import Any
+
+from psycopg.pq import TransactionStatus
+from psycopg_pool import ConnectionPool
+
+from agentos.workflows.parallel import CredentialCoordinator
+
+from .measuring import Row, at_most, measure, per_operation
+
+KEYS = 8
+# Many short rounds: the sides are so close to each other that a noisy second in one of them would decide.
+ROUNDS = 25
+OPERATIONS = 5_000
+ROUTER_OPERATIONS = 200  # one takes so long that these are enough
+
+
+class IdlePgConn:
+    """What the pool asks of the wire: whether the connection came back without an open transaction."""
+
+    transaction_status = int(TransactionStatus.IDLE)  # psycopg's C code gives an int
+
+
+class FakeConnection:
+    """Stands for a database connection: the pool is psycopg's own, only the server is missing."""
+
+    def __init__(self) -> None:
+        self.pgconn = IdlePgConn()
+        self.closed = False
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **kwargs: Any) -> FakeConnection:
+        return cls()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def use_ours(pool: CredentialCoordinator) -> None:
+    for _ in range(OPERATIONS):
+        pool.release(pool.reserve())
+
+
+def use_queue(queue: Queue[str]) -> None:
+    for _ in range(OPERATIONS):
+        queue.put(queue.get())
+
+
+def use_connection_pool(pool: ConnectionPool[Any]) -> None:
+    for _ in range(OPERATIONS):
+        pool.putconn(pool.getconn())
+
+
+def router_choice(keys: list[str]) -> Callable[[], None]:
+    # Else the import downloads a price list.
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    import litellm
+
+    litellm.telemetry = False
+    deployments = [
+        {"model_name": "model", "litellm_params": {"model": "openai/gpt-4o-mini", "api_key": key}} for key in keys
+    ]
+    router = litellm.Router(model_list=deployments)
+    messages = [{"role": "user", "content": "hello"}]
+
+    def use_router() -> None:
+        for _ in range(ROUTER_OPERATIONS):
+            router.get_available_deployment(model="model", messages=messages)
+
+    return use_router
+
+
+def rows() -> Iterator[Row]:
+    keys = [f"key-{number}" for number in range(KEYS)]
+    ours = CredentialCoordinator(keys)
+    queue: Queue[str] = Queue()
+    for key in keys:
+        queue.put(key)
+    with ConnectionPool(connection_class=FakeConnection, min_size=KEYS, open=True) as connections:
+        connections.wait()
+        mine, of_queue, of_connections, of_router = measure(
+            {
+                "ours": per_operation(lambda: use_ours(ours), OPERATIONS),
+                "queue.Queue get + put": per_operation(lambda: use_queue(queue), OPERATIONS),
+                "psycopg_pool getconn + putconn": per_operation(lambda: use_connection_pool(connections), OPERATIONS),
+                "litellm.Router choosing a deployment": per_operation(router_choice(keys), ROUTER_OPERATIONS),
+            },
+            ROUNDS,
+        )
+    what = "reserve + release, uncontended, 8 keys"
+    yield at_most(2.0, what, mine, of_queue)
+    yield at_most(1.0, what, mine, of_connections)
+    yield at_most(0.05, what, mine, of_router)

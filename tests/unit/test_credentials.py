@@ -1,0 +1,630 @@
+"""Credentials: ids that may be shown, secrets that may not, and where secrets come from."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import json
+import logging
+import operator
+import pickle
+import pprint
+import re
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.workflows.parallel import Credential, CredentialCoordinator, CredentialError, Lease, Limits, credentials
+from agentos.workflows.parallel.credentials import LeasedKey, fingerprint, redact
+
+# No four characters of it in a row could be part of a word, of an id or of an address in memory.
+SECRET = "sk-Zq7Xw9Vu3Tj5Rm8Ph2Nk4Gz"
+PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+
+
+def assert_not_shown(text: str, secret: str = SECRET) -> None:
+    for start in range(len(secret) - 3):
+        assert secret[start : start + 4] not in text
+
+
+def command(program: str, *args: str) -> str:
+    """A `cmd:` reference to a program in Python."""
+    return "cmd:" + shlex.join([sys.executable, "-c", program, *args])
+
+
+def error_of(credential: Credential) -> CredentialError:
+    with pytest.raises(CredentialError) as caught:
+        _ = credential.secret
+    return caught.value
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Callable[..., Path]:
+    def make(content: str | bytes = SECRET, mode: int = 0o600) -> Path:
+        path = tmp_path / "key"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.chmod(mode)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def lease() -> Iterator[Lease]:
+    with CredentialCoordinator([SECRET]).lease() as lease:
+        yield lease
+
+
+@pytest.fixture
+def key() -> LeasedKey:
+    reserved = CredentialCoordinator([SECRET]).reserve()
+    assert reserved is not None
+    return reserved
+
+
+# --- ids ----------------------------------------------------------------------------------------------------------
+
+
+@given(secret=st.text(min_size=1))
+def test_an_id_is_key_and_eight_hexadecimal_digits(secret: str) -> None:
+    assert re.fullmatch(r"key-[0-9a-f]{8}", fingerprint(secret))
+    assert Credential(secret).id == fingerprint(secret)
+
+
+def test_an_id_is_the_same_in_every_process_and_release() -> None:
+    # Ids stand in logs and in people's settings: a change of this value is a breaking change.
+    assert fingerprint("sk-abcdef") == "key-ec8bf0d4"
+
+
+# Letters that occur neither in "key-" nor among hexadecimal digits: with them, what is shared is never by chance.
+@given(secret=st.text(alphabet="ghijlmnopqrstuvwxzGHIJLMNOPQRSTUVWXZ_.", min_size=4))
+def test_an_id_holds_no_piece_of_the_secret(secret: str) -> None:
+    assert not set(secret) & set(fingerprint(secret))
+    assert_not_shown(Credential(secret).id, secret)
+
+
+@given(
+    start=st.text(max_size=20), end=st.text(max_size=20), characters=st.sets(st.characters(), min_size=2, max_size=2)
+)
+def test_secrets_that_differ_in_one_character_have_different_ids(start: str, end: str, characters: set[str]) -> None:
+    ids = {fingerprint(f"{start}{character}{end}") for character in characters}
+    assert len(ids) == 2
+
+
+def test_a_chosen_id_is_used_instead() -> None:
+    assert Credential(SECRET, id="team-a").id == "team-a"
+
+
+def test_a_reference_has_the_same_id_whatever_its_key_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = set()
+    for value in ("first", "second"):
+        monkeypatch.setenv("SOME_KEY", value)
+        credential = Credential("env:SOME_KEY")
+        assert credential.secret == value
+        ids.add(credential.id)
+    assert len(ids) == 1
+
+
+@pytest.mark.parametrize("chosen", ["", SECRET, 7])
+def test_an_id_that_cannot_be_shown_is_refused(chosen: Any) -> None:
+    with pytest.raises(ValueError, match="id is shown to people") as caught:
+        Credential(SECRET, id=chosen)
+    assert_not_shown(str(caught.value))
+
+
+@pytest.mark.parametrize("secret", ["", None, 7, SECRET.encode()])
+def test_a_secret_that_is_no_string_or_empty_is_refused(secret: Any) -> None:
+    with pytest.raises(ValueError, match="must be a string that is not empty") as caught:
+        Credential(secret)
+    assert_not_shown(str(caught.value))
+
+
+def test_one_string_as_scopes_is_refused_because_it_would_mean_its_letters() -> None:
+    with pytest.raises(ValueError, match=r"scopes=\[name\]"):
+        Credential(SECRET, scopes="model-a")
+    assert Credential(SECRET, scopes=["model-a", "model-b", "model-a"]).scopes == {"model-a", "model-b"}
+
+
+def test_a_credential_is_its_own_quota_group_unless_it_shares_one() -> None:
+    own = {Credential(secret).quota_group for secret in ("sk-one", "sk-two")}
+    assert len(own) == 2
+    assert Credential("sk-one", quota_group="team").quota_group == "team"
+
+
+# --- ids that collide ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def colliding() -> tuple[str, str]:
+    """Two keys with the same short fingerprint: among some hundred thousand there is a pair."""
+    seen: dict[str, str] = {}
+    for number in itertools.count():
+        secret = f"sk-{number}"
+        other = seen.setdefault(fingerprint(secret), secret)
+        if other != secret:
+            return other, secret
+    raise AssertionError
+
+
+def test_two_keys_whose_ids_collide_both_join_the_pool(colliding: tuple[str, str]) -> None:
+    first, second = colliding
+    assert Credential(first).id == Credential(second).id
+    pool = CredentialCoordinator([first, second])
+    ids = [state.key_id for state in pool.states()]
+    assert ids[0] == fingerprint(first)
+    assert re.fullmatch(r"key-[0-9a-f]{24}", ids[1])
+    keys = [pool.reserve_credential(), pool.reserve_credential()]
+    assert {key: key.credential_id for key in keys if key is not None} == dict(zip(colliding, ids, strict=True))
+    assert pool.reserve_credential() is None
+    pool.release(second)
+    assert [state.in_use for state in pool.states()] == [True, False]
+
+
+def test_a_longer_id_changes_nothing_else_about_the_credential(colliding: tuple[str, str]) -> None:
+    first, second = colliding
+    pool = CredentialCoordinator([first])
+    limits = Limits(max_concurrent=3)
+    added = pool.add(Credential(second, provider="acme", quota_group="team", scopes=["model-a"], limits=limits))
+    state = pool.states()[1]
+    assert (state.key_id, state.provider, state.quota_group, state.max_concurrent) == (added, "acme", "team", 3)
+    pool.quarantine(fingerprint(first), "only the other one is left")
+    with pool.lease(scope="model-a") as lease:
+        assert lease.secret == second
+
+
+def test_a_key_that_reads_like_another_ones_reference_joins_the_same_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", SECRET)
+    pool = CredentialCoordinator(["env:SOME_KEY", Credential("env:SOME_KEY")])
+    assert {pool.reserve_credential(), pool.reserve_credential()} == {"env:SOME_KEY", SECRET}
+
+
+def test_two_chosen_ids_that_are_the_same_are_refused() -> None:
+    with pytest.raises(ValueError, match="two credentials have the id 'team'") as caught:
+        CredentialCoordinator([Credential("sk-one", id="team"), Credential(SECRET, id="team")])
+    assert_not_shown(str(caught.value))
+
+
+# --- references ---------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_secret_is_itself() -> None:
+    assert Credential(SECRET).secret == SECRET
+
+
+@pytest.mark.parametrize("secret", ["env:", "file:", "cmd:", "ENV:HOME", "sk:abc", "environment:X", ":", " env:HOME"])
+def test_what_is_not_a_whole_reference_is_the_key_itself(secret: str) -> None:
+    assert Credential(secret).secret == secret
+
+
+@pytest.mark.parametrize("reference", ["env:SOME_KEY", "file:/no/such/file", "cmd:false", "cmd:no-such-command"])
+def test_strings_given_to_a_pool_are_keys_even_if_they_look_like_references(
+    monkeypatch: pytest.MonkeyPatch, reference: str
+) -> None:
+    monkeypatch.setenv("SOME_KEY", SECRET)
+    pool = CredentialCoordinator([reference])
+    assert pool.reserve() == reference
+    other = CredentialCoordinator(["sk-one"])
+    assert other.add(reference) == fingerprint(reference)
+    assert other.states()[1].key_id == fingerprint(reference)
+
+
+def test_env_reads_the_variable_when_the_secret_is_first_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    credential = Credential("env:SOME_KEY")
+    monkeypatch.setenv("SOME_KEY", f"  {SECRET}\n")
+    assert credential.secret == SECRET
+    monkeypatch.setenv("SOME_KEY", "another")
+    assert credential.secret == SECRET
+
+
+@pytest.mark.parametrize("value", [None, "", "  \n"])
+def test_env_of_a_variable_without_a_value_says_which_one(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    if value is None:
+        monkeypatch.delenv("SOME_KEY", raising=False)
+    else:
+        monkeypatch.setenv("SOME_KEY", value)
+    message = str(error_of(Credential("env:SOME_KEY", id="team")))
+    assert "team" in message
+    assert "the environment variable SOME_KEY is not set or empty" in message
+
+
+def test_a_reference_is_read_when_the_credential_joins_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", SECRET)
+    pool = CredentialCoordinator([Credential("env:SOME_KEY")])
+    monkeypatch.delenv("SOME_KEY")
+    assert pool.reserve() == SECRET
+    with pytest.raises(CredentialError, match="SOME_KEY"):
+        pool.add(Credential("env:SOME_KEY"))
+    assert len(pool.states()) == 1
+
+
+def test_a_key_that_two_credentials_lead_to_joins_a_pool_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", SECRET)
+    pool = CredentialCoordinator([SECRET])
+    with pytest.raises(ValueError, match=f"in the pool already, as {fingerprint(SECRET)}") as caught:
+        pool.add(Credential("env:SOME_KEY"))
+    assert_not_shown(str(caught.value))
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])
+def test_file_reads_a_file_that_only_its_owner_can_read(key_file: Callable[..., Path], mode: int) -> None:
+    path = key_file(SECRET + "  \n", mode)
+    assert Credential(f"file:{path}").secret == SECRET
+
+
+def test_file_knows_the_home_folder(monkeypatch: pytest.MonkeyPatch, key_file: Callable[..., Path]) -> None:
+    path = key_file()
+    monkeypatch.setenv("HOME", str(path.parent))
+    assert Credential("file:~/key").secret == SECRET
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o666, 0o444, 0o777])
+def test_file_refuses_a_file_that_others_can_read_and_says_what_to_do(key_file: Callable[..., Path], mode: int) -> None:
+    path = key_file(SECRET, mode)
+    message = str(error_of(Credential(f"file:{path}")))
+    assert f"{path} can be read by others" in message
+    assert f"chmod 600 {path}" in message
+    assert_not_shown(message)
+    path.chmod(0o600)
+    assert Credential(f"file:{path}").secret == SECRET
+
+
+def test_file_looks_at_what_a_link_leads_to(key_file: Callable[..., Path], tmp_path: Path) -> None:
+    path = key_file()
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    assert Credential(f"file:{link}").secret == SECRET
+    path.chmod(0o644)
+    assert "can be read by others" in str(error_of(Credential(f"file:{link}")))
+
+
+def test_file_names_a_file_that_is_missing(tmp_path: Path) -> None:
+    message = str(error_of(Credential(f"file:{tmp_path / 'gone'}")))
+    assert str(tmp_path / "gone") in message
+    assert "No such file" in message
+
+
+@pytest.mark.parametrize("content", ["", "\n", "  \n\n"])
+def test_file_names_a_file_that_is_empty(key_file: Callable[..., Path], content: str) -> None:
+    path = key_file(content)
+    assert f"the file {path} is not set or empty" in str(error_of(Credential(f"file:{path}")))
+
+
+def test_file_refuses_what_is_not_text(key_file: Callable[..., Path]) -> None:
+    path = key_file(SECRET.encode() + b"\xff")
+    error = error_of(Credential(f"file:{path}"))
+    assert f"cannot read the key file {path}" in str(error)
+    assert_not_shown("".join(traceback.format_exception(error)))
+
+
+def test_file_refuses_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    assert str(folder) in str(error_of(Credential(f"file:{folder}")))
+
+
+@pytest.mark.parametrize("path", ["~no-such-user-here/key", "a\0b"])
+def test_file_with_a_path_that_cannot_be_is_a_credential_error(path: str) -> None:
+    assert "key file" in str(error_of(Credential(f"file:{path}")))
+
+
+def test_cmd_takes_the_first_line_of_the_output() -> None:
+    assert Credential(command(f"print(' {SECRET} '); print('second line')")).secret == SECRET
+
+
+def test_cmd_runs_once_and_without_a_shell(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    program = "import sys; open(sys.argv[1], 'a').write('run '); print(*sys.argv[2:])"
+    credential = Credential(f"{command(program, str(log))} $HOME '~ and' ; false")
+    assert credential.secret == "$HOME ~ and ; false"
+    assert credential.secret == "$HOME ~ and ; false"
+    assert log.read_text() == "run "
+
+
+@pytest.mark.parametrize("status", [1, 3])
+def test_cmd_that_fails_is_told_by_its_status_and_nothing_it_said(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setenv("LEAK", SECRET)
+    program = (
+        f"import os, sys; print(os.environ['LEAK']); print(os.environ['LEAK'], file=sys.stderr); sys.exit({status})"
+    )
+    error = error_of(Credential(command(program), id="team"))
+    assert str(error) == f"credential team: its command ended with status {status}"
+    assert_not_shown("".join(traceback.format_exception(error)))
+
+
+def test_cmd_that_does_not_exist_is_a_credential_error() -> None:
+    message = str(error_of(Credential("cmd:no-such-command-anywhere --key", id="team")))
+    assert message == "credential team: its command failed: FileNotFoundError"
+
+
+@pytest.mark.parametrize("reference", ["cmd:'", "cmd:a\0b", "cmd: ", "cmd:''"])
+def test_cmd_that_is_no_command_is_a_credential_error(reference: str) -> None:
+    assert "credential team: its command failed" in str(error_of(Credential(reference, id="team")))
+
+
+def test_cmd_that_prints_nothing_is_a_credential_error() -> None:
+    message = str(error_of(Credential(command("pass"), id="team")))
+    assert message == "credential team: the output of its command is not set or empty"
+
+
+def test_cmd_that_prints_no_text_is_a_credential_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAK", SECRET)
+    program = r"import os, sys; sys.stdout.buffer.write(os.environ['LEAK'].encode() + b'\xff')"
+    error = error_of(Credential(command(program), id="team"))
+    assert str(error) == "credential team: its command failed: UnicodeDecodeError"
+    assert_not_shown("".join(traceback.format_exception(error)))
+
+
+def test_cmd_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "COMMAND_TIMEOUT_SECONDS", 0.01)
+    error = error_of(Credential(command("import signal; signal.pause()"), id="team"))
+    assert str(error) == "credential team: its command failed: TimeoutExpired"
+
+
+# --- nothing shows a secret ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Holder:
+    """A program's own record with somebody's secret in it."""
+
+    thing: Any
+
+
+def shown_by_locals(thing: Any) -> str:
+    """The traceback with local variables, as error trackers send it."""
+
+    def fail(held: Any) -> None:
+        raise ValueError("something else")
+
+    try:
+        fail(thing)
+    except ValueError as error:
+        return "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
+    raise AssertionError
+
+
+WAYS_TO_SHOW: dict[str, Callable[[Any], str]] = {
+    "repr": repr,
+    "ascii": ascii,
+    "in a list": lambda thing: repr([thing]),
+    "in a record": lambda thing: repr(Holder(thing)),
+    "percent r": lambda thing: operator.mod("%r", (thing,)),
+    "format r": lambda thing: f"{thing!r}",
+    "pprint": lambda thing: pprint.pformat({"thing": thing}),
+    "locals of a traceback": shown_by_locals,
+}
+WAYS_OF_STR: dict[str, Callable[[Any], str]] = {
+    "str": str,
+    "format": format,
+    "f-string": lambda thing: f"{thing}",
+    "percent s": lambda thing: operator.mod("%s", (thing,)),
+    "log line": lambda thing: logging.LogRecord("n", 20, "p", 1, "using %s", (thing,), None).getMessage(),
+    "json of what it cannot hold": lambda thing: json.dumps({"thing": thing}, default=str),
+}
+WAYS_TO_COPY: dict[str, Callable[[Any], Any]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "deepcopy of a record": lambda thing: copy.deepcopy(Holder(thing)),
+    "asdict of a record": lambda thing: dataclasses.asdict(Holder(thing)),
+    **{f"pickle {n}": lambda thing, n=n: pickle.dumps(thing, n) for n in PROTOCOLS},
+    **{f"pickle in a list {n}": lambda thing, n=n: pickle.dumps([thing], n) for n in PROTOCOLS},
+}
+
+
+def unresolved() -> Credential:
+    return Credential(SECRET, provider="acme")
+
+
+def resolved() -> Credential:
+    credential = unresolved()
+    assert credential.secret == SECRET
+    return credential
+
+
+@pytest.mark.parametrize("way", [*WAYS_TO_SHOW, *WAYS_OF_STR])
+@pytest.mark.parametrize("make", [unresolved, resolved, lambda: Credential.literal(SECRET)])
+def test_a_credential_is_shown_masked_and_by_its_id(make: Callable[[], Credential], way: str) -> None:
+    text = (WAYS_TO_SHOW | WAYS_OF_STR)[way](make())
+    assert_not_shown(text)
+    assert "****" in text
+    assert fingerprint(SECRET) in text
+
+
+@pytest.mark.parametrize("way", [*WAYS_TO_SHOW, *WAYS_OF_STR])
+def test_a_lease_is_shown_masked_and_by_its_credentials_id(lease: Lease, way: str) -> None:
+    text = (WAYS_TO_SHOW | WAYS_OF_STR)[way](lease)
+    assert_not_shown(text)
+    assert "****" in text
+    assert fingerprint(SECRET) in text
+
+
+@pytest.mark.parametrize("way", WAYS_TO_COPY)
+def test_a_credential_is_never_copied(way: str) -> None:
+    with pytest.raises(TypeError, match="a Credential holds a secret") as caught:
+        WAYS_TO_COPY[way](resolved())
+    assert_not_shown(str(caught.value))
+
+
+@pytest.mark.parametrize("way", WAYS_TO_COPY)
+def test_a_lease_is_never_copied(lease: Lease, way: str) -> None:
+    with pytest.raises(TypeError, match="a Lease holds a secret") as caught:
+        WAYS_TO_COPY[way](lease)
+    assert_not_shown(str(caught.value))
+
+
+@pytest.mark.parametrize("look", [vars, dataclasses.asdict, json.dumps])
+def test_a_credential_and_a_lease_have_no_insides_to_list(lease: Lease, look: Callable[[Any], object]) -> None:
+    for thing in (resolved(), lease):
+        with pytest.raises(TypeError) as caught:
+            look(thing)
+        assert_not_shown(str(caught.value))
+
+
+def test_a_credential_cannot_be_changed() -> None:
+    credential = resolved()
+    for name in ("id", "secret", "provider", "quota_group", "scopes", "limits", "note"):
+        with pytest.raises(AttributeError):
+            setattr(credential, name, "x")
+    assert credential.secret == SECRET
+
+
+def test_a_pool_is_shown_by_counts_and_never_copied() -> None:
+    pool = CredentialCoordinator([SECRET])
+    for way in (*WAYS_TO_SHOW.values(), *WAYS_OF_STR.values()):
+        assert_not_shown(way(pool))
+    assert "1 total" in repr(pool)
+    for copied in WAYS_TO_COPY.values():
+        with pytest.raises(TypeError, match="a CredentialCoordinator holds a secret"):
+            copied(pool)
+    assert_not_shown(repr(pool.states()))
+
+
+def test_an_ended_lease_is_still_masked() -> None:
+    with CredentialCoordinator([SECRET]).lease() as lease:
+        while_live = repr(lease)
+    assert repr(lease) != while_live
+    assert_not_shown(repr(lease))
+
+
+# --- the key that remembers its lease -----------------------------------------------------------------------------
+
+
+def test_a_leased_key_is_a_string_equal_to_the_key(key: LeasedKey) -> None:
+    assert isinstance(key, str)
+    assert key == SECRET
+    assert hash(key) == hash(SECRET)
+    assert {SECRET: "found"}[key] == "found"
+    assert len(key) == len(SECRET)
+    assert key.encode() == SECRET.encode()
+    assert key.startswith("sk-")
+    assert key.credential_id == fingerprint(SECRET)
+
+
+@pytest.mark.parametrize("way", WAYS_TO_SHOW)
+def test_the_repr_of_a_leased_key_is_masked(key: LeasedKey, way: str) -> None:
+    text = WAYS_TO_SHOW[way](key)
+    assert_not_shown(text)
+    assert "****" in text
+    assert fingerprint(SECRET) in text
+
+
+@pytest.mark.parametrize("way", WAYS_OF_STR)
+def test_a_leased_key_acts_as_the_key_in_every_text(key: LeasedKey, way: str) -> None:
+    assert WAYS_OF_STR[way](key) == WAYS_OF_STR[way](SECRET)
+
+
+def test_a_leased_key_joins_and_formats_as_the_key(key: LeasedKey) -> None:
+    assert "Bearer " + key == f"Bearer {SECRET}"
+    assert f"{key:>40}" == f"{SECRET:>40}"
+    assert " ".join(["Bearer", key]) == f"Bearer {SECRET}"
+    assert json.dumps({"key": key}) == json.dumps({"key": SECRET})
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        copy.copy,
+        copy.deepcopy,
+        str,
+        *(lambda key, n=n: pickle.loads(pickle.dumps(key, n)) for n in PROTOCOLS),
+        lambda key: dataclasses.asdict(Holder(key))["thing"],
+    ],
+)
+def test_a_copy_of_a_leased_key_is_a_plain_equal_string(key: LeasedKey, copied: Callable[[LeasedKey], str]) -> None:
+    other = copied(key)
+    assert type(other) is str
+    assert other == SECRET
+
+
+def test_a_leased_key_and_a_plain_copy_of_it_both_release() -> None:
+    pool = CredentialCoordinator([SECRET])
+    for released in (lambda key: key, copy.copy):
+        key = pool.reserve_credential()
+        assert key is not None
+        assert pool.reserve_credential() is None
+        pool.release(released(key))
+        assert pool.get_available_count() == 1
+
+
+# --- limits -------------------------------------------------------------------------------------------------------
+
+RATES = ["requests_per_minute", "tokens_per_minute", "requests_per_day", "burst"]
+
+
+def test_limits_that_are_not_known_are_none_and_one_lease_at_once() -> None:
+    limits = Limits()
+    assert [getattr(limits, name) for name in RATES] == [None] * 4
+    assert limits.max_concurrent == 1
+    assert limits.day_resets == "00:00 UTC"
+    assert Credential(SECRET).limits == limits
+
+
+def test_limits_keep_what_they_are_given() -> None:
+    limits = Limits(60, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
+    assert dataclasses.astuple(limits) == (60, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
+    assert Credential(SECRET, limits=limits).limits is limits
+    assert pickle.loads(pickle.dumps(limits)) == limits
+
+
+@pytest.mark.parametrize("name", RATES)
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "60"])
+def test_a_rate_that_is_not_a_number_above_zero_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ValueError) as caught:
+        Limits(**{name: value})
+    assert str(caught.value) == f"{name} must be a number above 0, or None for not known; not {value!r}"
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, True, "2", None])
+def test_a_concurrency_that_is_not_a_whole_number_from_one_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError) as caught:
+        Limits(max_concurrent=value)
+    assert str(caught.value) == f"max_concurrent must be a whole number from 1, not {value!r}"
+
+
+@pytest.mark.parametrize("value", ["", "00:00", "24:00 UTC", "12:60 UTC", "0:00 UTC", "midnight", "00:00 UTC\n"])
+def test_a_reset_that_is_not_a_time_with_a_zone_is_refused(value: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Limits(day_resets=value)
+    assert str(caught.value) == f"day_resets must look like '00:00 UTC', not {value!r}"
+
+
+def test_limits_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Limits().max_concurrent = 2  # type: ignore[misc]
+
+
+# --- taking secrets out of texts ----------------------------------------------------------------------------------
+
+
+def test_every_secret_is_taken_out_everywhere() -> None:
+    text = f"{SECRET}: refused {SECRET}, then sk-other.*"
+    assert redact(text, [SECRET, "sk-other.*", "sk-absent"]) == "****: refused ****, then ****"
+
+
+def test_a_text_without_secrets_stays_as_it_is() -> None:
+    assert redact("HTTP 401: no such key", [SECRET, ".*", "[A-Z]+"]) == "HTTP 401: no such key"
+
+
+@pytest.mark.parametrize("secrets", [["sk-Zq7Xw", SECRET], [SECRET, "sk-Zq7Xw"]])
+def test_a_secret_that_begins_like_a_shorter_one_leaves_no_rest(secrets: list[str]) -> None:
+    assert redact(f"Bearer {SECRET} refused", secrets) == "Bearer **** refused"
+
+
+@given(
+    secrets=st.lists(st.text(alphabet="ab-", min_size=1, max_size=4), max_size=4),
+    pieces=st.lists(st.text(alphabet="ab-c", max_size=6), max_size=6),
+)
+def test_no_secret_is_left_in_any_text(secrets: list[str], pieces: list[str]) -> None:
+    text = "".join(itertools.chain.from_iterable(itertools.zip_longest(pieces, secrets, fillvalue="")))
+    clean = redact(text, secrets)
+    assert not [secret for secret in secrets if secret in clean]
+    assert clean.count("c") == text.count("c")

@@ -1,0 +1,554 @@
+"""How a run is told: the lines for people, the lines for programs, and when progress is worth one."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.workflows.parallel import (
+    Credential,
+    CredentialCoordinator,
+    JsonReporter,
+    PlainReporter,
+    ProgressStats,
+    WorkflowResult,
+)
+from agentos.workflows.parallel._core import events as events_module
+from agentos.workflows.parallel._core.events import (
+    AttemptEnded,
+    CoolDownStarted,
+    CredentialQuarantined,
+    DryRun,
+    ItemEnded,
+    PoolWaiting,
+    RunEnded,
+    RunStarted,
+    RunStopping,
+    ThreadAbandoned,
+    Verdict,
+)
+from agentos.workflows.parallel._core.progress import completion_rate, is_worth_a_line, seconds_to_go
+from agentos.workflows.parallel.reporters import waiting_text, warn_capped
+from agentos.workflows.parallel.testing import FakeClock
+
+START = 1_700_000_000.0
+PATIENCE = 30  # seconds until a thread that should have ended counts as stuck
+
+
+def stats(total: int | None = 4, completed: int = 0, failed: int = 0, **more: Any) -> ProgressStats:
+    succeeded = completed - failed
+    return ProgressStats(total, completed, failed, succeeded, START, START + 12.5, **more)
+
+
+def plain(event: Any) -> str:
+    stream = io.StringIO()
+    PlainReporter(stream)(event)
+    return stream.getvalue()
+
+
+def no_constant(name: str) -> NoReturn:
+    raise AssertionError(f"{name} is not JSON")
+
+
+def as_json(event: Any) -> dict[str, Any]:
+    """The one line that an event becomes, read by a strict reader."""
+    stream = io.StringIO()
+    JsonReporter(stream)(event)
+    assert stream.getvalue().endswith("\n")
+    assert len(stream.getvalue().splitlines()) == 1
+    read = json.loads(stream.getvalue(), parse_constant=no_constant)
+    assert isinstance(read, dict)
+    return read
+
+
+# One of each kind.
+EVENTS: list[Any] = [
+    PoolWaiting("exhausted", 3, 3, 0, None),
+    CoolDownStarted("group", "team", None, 60.0, "rate_limited"),
+    CredentialQuarantined("key-1", "refused by the provider 2 times in a row"),
+    RunStarted("run-1", 4, 2, 3),
+    AttemptEnded("item-1", 1, "key-1", "transient", 0.5, "reset"),
+    ItemEnded(WorkflowResult("item-1", True, value="done"), stats(completed=1)),
+    ThreadAbandoned("item-1", 30.0, 1),
+    RunStopping("interrupted", 2, 3, 30.0),
+    RunEnded(stats(completed=4), 0, "2 workers"),
+    DryRun(2, ["item-1", "item-2"]),
+]
+KINDS = [type(event).__name__ for event in EVENTS]
+
+
+def test_every_kind_of_event_has_a_sample_here() -> None:
+    tuples = {thing for thing in vars(events_module).values() if inspect.isclass(thing) and hasattr(thing, "_fields")}
+    assert {type(event) for event in EVENTS} == tuples - {Verdict}
+
+
+# --- lines for people ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=KINDS)
+def test_every_kind_of_event_is_told_by_the_coordinator(event: Any) -> None:
+    assert plain(event).startswith("[COORDINATOR] ")
+    assert plain(event).endswith("\n")
+
+
+def test_what_a_reporter_does_not_know_it_leaves_out() -> None:
+    assert plain(object()) == ""
+    assert plain(("RunStarted", 1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (RunStarted("r", 4, 2, None), "[COORDINATOR] Starting parallel execution of 4 items with 2 workers\n"),
+        (
+            RunStarted("r", 4, 2, 3),
+            "[COORDINATOR] Starting parallel execution of 4 items with 2 workers over 3 credentials\n",
+        ),
+        (RunStarted("r", None, 2, None), "[COORDINATOR] Starting parallel execution of items with 2 workers\n"),
+    ],
+)
+def test_the_start_says_how_much_and_with_what(event: RunStarted, line: str) -> None:
+    assert plain(event) == line
+
+
+def test_progress_is_told_with_its_share() -> None:
+    event = ItemEnded(WorkflowResult("item-1", True), stats(total=8, completed=3))
+    assert plain(event) == "[COORDINATOR] Progress: 3/8 (37.5%)\n"
+
+
+def test_progress_without_a_known_end_is_a_count() -> None:
+    assert plain(ItemEnded(WorkflowResult("item-1", True), stats(None, 7))) == "[COORDINATOR] Progress: 7\n"
+
+
+def test_progress_that_is_not_worth_a_line_has_none() -> None:
+    assert plain(ItemEnded(WorkflowResult("item-1", True), stats(10_000, 7))) == ""
+    assert plain(ItemEnded(WorkflowResult("item-1", True), stats(10_000, 700))) != ""
+
+
+def test_a_failure_is_told_with_its_item_and_the_first_line_of_its_error() -> None:
+    result = WorkflowResult("item-1", False, "\n  no such page  \nTraceback: …\n")
+    assert plain(ItemEnded(result, stats(8, 2, 1))) == (
+        "[COORDINATOR] Failed: item-1: no such page  \n[COORDINATOR] Progress: 2/8 (25.0%)\n"
+    )
+
+
+def test_a_failure_is_told_even_where_progress_is_not() -> None:
+    told = plain(ItemEnded(WorkflowResult("item-1", False, "gone"), stats(10_000, 7, 1)))
+    assert told == "[COORDINATOR] Failed: item-1: gone\n"
+
+
+def test_an_endless_error_is_cut() -> None:
+    told = plain(ItemEnded(WorkflowResult("item-1", False, "x" * 100_000), stats(10_000, 7, 1)))
+    assert told.startswith("[COORDINATOR] Failed: item-1: xxxx")
+    assert 300 <= len(told) < 400
+
+
+@pytest.mark.parametrize("error", [None, "", "\n"])
+def test_a_failure_without_a_text_is_told_too(error: str | None) -> None:
+    told = plain(ItemEnded(WorkflowResult("item-1", False, error), stats(10_000, 7, 1)))
+    assert told.startswith("[COORDINATOR] Failed: item-1")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("verdict", ["transient", "auth_failed", "quota_exhausted"])
+def test_an_attempt_that_will_be_repeated_says_why_and_when(verdict: str) -> None:
+    event = AttemptEnded("item-1", 2, "key-1", verdict, 1.5, "reset by peer\nmore")
+    assert plain(event) == f"[COORDINATOR] item-1: attempt 2 {verdict}, again in 1.5 s: reset by peer\n"
+    at_once = event._replace(again_in=0.0)
+    assert plain(at_once) == f"[COORDINATOR] item-1: attempt 2 {verdict}, again: reset by peer\n"
+
+
+@pytest.mark.parametrize("verdict", ["rate_limited", "overloaded"])
+def test_a_limit_is_told_once_as_a_cool_down_and_not_per_attempt(verdict: str) -> None:
+    assert plain(AttemptEnded("item-1", 2, "key-1", verdict, 0.0, "HTTP 429")) == ""
+    assert verdict in plain(CoolDownStarted("group", "team", None, 60.0, verdict))
+
+
+def test_an_exhausted_pool_says_that_a_release_ends_the_wait() -> None:
+    told = plain(PoolWaiting("exhausted", 3, 3, 0, None))
+    assert told == "[COORDINATOR] Credential pool exhausted: 3 of 3 credentials in use; waiting for a release\n"
+    assert "rate" not in told
+
+
+def test_an_exhausted_pool_counts_those_that_cool() -> None:
+    told = plain(PoolWaiting("exhausted", 3, 2, 1, 41.0))
+    assert "Credential pool exhausted: 2 of 3 credentials in use, 1 rate-limited; waiting for a release" in told
+
+
+def test_a_rate_limited_pool_says_how_long_the_provider_makes_us_wait() -> None:
+    told = plain(PoolWaiting("rate_limited", 3, 0, 3, 41.5))
+    assert told == (
+        "[COORDINATOR] Waiting for the provider: all 3 usable credentials are rate-limited, the next for 41.5 s\n"
+    )
+    assert "exhausted" not in told
+    assert "release" not in told
+
+
+def test_why_somebody_waits_can_be_said_without_a_reporter() -> None:
+    assert waiting_text(PoolWaiting("exhausted", 3, 3, 0, None)) == "3 of 3 credentials in use"
+    assert "rate-limited, the next for 0.0 s" in waiting_text(PoolWaiting("rate_limited", 3, 0, 3, None))
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            CoolDownStarted("group", "team", None, 60.0, "rate_limited"),
+            "[COORDINATOR] Cooling down group team for 60.0 s: rate_limited\n",
+        ),
+        (
+            CoolDownStarted("group", "credential key-1", None, 60.0, "rate_limited"),
+            "[COORDINATOR] Cooling down credential key-1 for 60.0 s: rate_limited\n",
+        ),
+        (
+            CoolDownStarted("credential", "key-1", None, 5.0, "auth_failed"),
+            "[COORDINATOR] Cooling down credential key-1 for 5.0 s: auth_failed\n",
+        ),
+        (
+            CoolDownStarted("provider", "acme", "model-a", 1.0, "overloaded"),
+            "[COORDINATOR] Cooling down provider acme for model-a for 1.0 s: overloaded\n",
+        ),
+        (
+            CoolDownStarted("provider", None, None, 1.0, "overloaded"),
+            "[COORDINATOR] Cooling down provider (not named) for 1.0 s: overloaded\n",
+        ),
+        (
+            CoolDownStarted("group", "team", None, 86_400.0, "rate_limited", 100_000.0),
+            "[COORDINATOR] Cooling down group team for 86400.0 s: rate_limited "
+            "(capped: the provider asked for 100000 s)\n",
+        ),
+    ],
+)
+def test_a_cool_down_says_what_cools_for_how_long_and_why(event: CoolDownStarted, line: str) -> None:
+    assert plain(event) == line
+
+
+def test_a_cool_down_that_is_over_at_once_is_not_told() -> None:
+    assert plain(CoolDownStarted("group", "team", None, 0.19, "rate_limited")) == ""
+    assert plain(CoolDownStarted("group", "team", None, 0.2, "rate_limited")) != ""
+
+
+def test_a_quarantine_says_who_and_why() -> None:
+    told = plain(CredentialQuarantined("key-1", "refused twice"))
+    assert told == "[COORDINATOR] Credential key-1 is quarantined: refused twice\n"
+
+
+def test_a_thread_that_is_left_to_itself_is_told() -> None:
+    told = plain(ThreadAbandoned("item-1", 2.5, 3))
+    assert told.startswith("[COORDINATOR] item-1 did not end within 2.5 s;")
+    assert "(3 so far)" in told
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            RunStopping("interrupted", 2, 3, 30.0),
+            "[COORDINATOR] Received signal 2, graceful shutdown: nothing new starts; "
+            "waiting for 3 running for up to 30 s (once more: at once)\n",
+        ),
+        (
+            RunStopping("left early", None, 1, None),
+            "[COORDINATOR] Stopping: left early, graceful shutdown: nothing new starts; waiting for 1 running\n",
+        ),
+        (
+            RunStopping("left early", None, 0, 30.0),
+            "[COORDINATOR] Stopping: left early, graceful shutdown: nothing new starts\n",
+        ),
+    ],
+)
+def test_stopping_says_why_and_what_is_waited_for(event: RunStopping, line: str) -> None:
+    assert plain(event) == line
+
+
+def test_the_summary_has_every_figure() -> None:
+    assert plain(RunEnded(stats(4, 4, 1), 0, "2 workers")).splitlines() == [
+        "[COORDINATOR] Execution complete:",
+        "  Total: 4",
+        "  Succeeded: 3",
+        "  Failed: 1",
+        "  Duration: 12.50s",
+        "  Bound by: 2 workers",
+    ]
+
+
+def test_the_summary_of_a_run_that_was_stopped_says_why_and_what_is_left() -> None:
+    lines = plain(RunEnded(stats(9, 4, 1, stopped="left early"), 5, "2 workers")).splitlines()
+    assert lines[0] == "[COORDINATOR] Execution stopped early: left early:"
+    assert "  Unfinished: 5 (see get_checkpoints())" in lines
+
+
+def test_the_summary_of_an_input_without_an_end_does_not_make_up_figures() -> None:
+    lines = plain(RunEnded(stats(None, 4, stopped="left early"), None, "2 workers")).splitlines()
+    assert "  Total: not known" in lines
+    assert "  Unfinished: an unread rest of the input (see get_checkpoints())" in lines
+
+
+@pytest.mark.parametrize("ids", [["item-1", "item-2"], iter(["item-1", "item-2"])], ids=["list", "iterator"])
+def test_a_dry_run_lists_what_would_be_done(ids: Any) -> None:
+    assert plain(DryRun(2, ids)).splitlines() == [
+        "[COORDINATOR] Dry run mode: 2 items would be processed, nothing is started:",
+        "  - item-1",
+        "  - item-2",
+    ]
+
+
+def test_a_dry_run_of_more_than_is_listed_says_how_many() -> None:
+    assert "1000000 items would be processed" in plain(DryRun(1_000_000, ["item-1"]))
+
+
+def test_a_cap_on_the_workers_is_told_with_both_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_capped(64, 32)
+    told = capsys.readouterr().out
+    assert told.startswith("Warning: 64 parallel workers were requested, the maximum is 32")
+    assert "max_parallelism" in told
+
+
+# --- lines for programs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=KINDS)
+def test_every_event_is_one_json_object_with_all_of_its_fields(event: Any) -> None:
+    told = as_json(event)
+    assert list(told) == ["event", *event._fields]
+    assert told["event"] == type(event).__name__
+    for name in set(event._fields) - {"stats", "result"}:
+        assert told[name] == getattr(event, name)
+
+
+def test_a_result_and_the_figures_are_objects_in_json() -> None:
+    result = WorkflowResult("item-1", False, "gone", 1.5, {"verdict": "permanent"}, None, 2, "key-1")
+    told = as_json(ItemEnded(result, stats(8, 2, 1)))
+    assert told["result"] == {
+        "item_id": "item-1",
+        "success": False,
+        "error": "gone",
+        "duration": 1.5,
+        "metadata": {"verdict": "permanent"},
+        "value": None,
+        "attempts": 2,
+        "credential_id": "key-1",
+    }
+    assert told["stats"]["total"] == 8
+    assert told["stats"]["completed"] == 2
+    assert told["stats"]["failed"] == 1
+
+
+def test_a_dry_run_from_an_iterator_lists_its_ids_in_json() -> None:
+    assert as_json(DryRun(None, iter(["item-1", "item-2"])))["ids"] == ["item-1", "item-2"]
+
+
+def test_events_follow_each_other_line_by_line() -> None:
+    stream = io.StringIO()
+    reporter = JsonReporter(stream)
+    for event in EVENTS:
+        reporter(event)
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == KINDS
+
+
+@given(item_id=st.text(), error=st.text())
+def test_no_text_can_break_a_json_line(item_id: str, error: str) -> None:
+    told = as_json(ItemEnded(WorkflowResult(item_id, False, error), stats()))
+    assert (told["result"]["item_id"], told["result"]["error"]) == (item_id, error)
+
+
+def circular() -> list[Any]:
+    values: list[Any] = []
+    values.append(values)
+    return values
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: {1, 2},
+        lambda: b"bytes",
+        object,
+        lambda: ValueError("an exception"),
+        threading.Lock,
+        lambda: (number for number in range(3)),
+        lambda: Credential("sk-Zq7Xw9Vu3"),
+        lambda: {(1, 2): "a pair as key"},
+        lambda: float("nan"),
+        lambda: [float("inf")],
+        circular,
+    ],
+    ids=["set", "bytes", "object", "error", "lock", "generator", "credential", "key", "nan", "inf", "circular"],
+)
+def test_a_value_that_json_cannot_hold_is_told_all_the_same(make: Callable[[], Any]) -> None:
+    told = as_json(ItemEnded(WorkflowResult("item-1", True, value=make()), stats(8, 2)))
+    assert told["result"]["item_id"] == "item-1"
+    assert told["stats"]["completed"] == 2
+    assert "Zq7X" not in json.dumps(told)
+
+
+# --- where the lines go -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [PlainReporter, JsonReporter])
+def test_without_a_stream_stdout_is_looked_up_for_each_event(cls: Any) -> None:
+    reporter = cls()
+    first, second = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(first):
+        reporter(RunStarted("r", 1, 2, None))
+    with contextlib.redirect_stdout(second):
+        reporter(CredentialQuarantined("key-1", "why"))
+    assert first.getvalue().count("\n") == second.getvalue().count("\n") == 1
+    assert "key-1" not in first.getvalue()
+    assert "key-1" in second.getvalue()
+
+
+@pytest.mark.parametrize("cls", [PlainReporter, JsonReporter])
+def test_with_a_stream_nothing_goes_to_stdout_and_each_event_is_out_at_once(
+    cls: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8")  # type: ignore[arg-type]
+    cls(stream)(CredentialQuarantined("key-1", "why"))
+    assert b"key-1" in raw.getvalue()
+    assert capsys.readouterr().out == ""
+
+
+# --- as a pool tells them -----------------------------------------------------------------------------------------
+
+
+def told_by(pool: CredentialCoordinator) -> io.StringIO:
+    stream = io.StringIO()
+    pool.listen(PlainReporter(stream))
+    return stream
+
+
+def test_a_pool_tells_a_wait_that_it_cut_short() -> None:
+    pool = CredentialCoordinator([Credential("sk-one", id="one")], clock=FakeClock())
+    stream = told_by(pool)
+    with pool.lease() as lease:
+        lease.observe(httpx.Response(429, headers={"Retry-After": "100000"}))
+    assert stream.getvalue() == (
+        "[COORDINATOR] Cooling down credential one for 86400.0 s: rate_limited "
+        "(capped: the provider asked for 100000 s)\n"
+    )
+
+
+def told_while_waiting(pool: CredentialCoordinator, end_the_wait: Callable[[], None]) -> str:
+    """What is told when somebody has to wait for a key."""
+    stream, is_told = io.StringIO(), threading.Event()
+
+    def listener(event: Any) -> None:
+        PlainReporter(stream)(event)
+        if isinstance(event, PoolWaiting):
+            is_told.set()
+
+    unlisten = pool.listen(listener)
+    waiter = threading.Thread(target=pool.reserve, daemon=True)
+    waiter.start()
+    assert is_told.wait(PATIENCE)
+    told = stream.getvalue()
+    end_the_wait()
+    waiter.join(PATIENCE)
+    assert not waiter.is_alive()
+    unlisten()
+    return told
+
+
+def test_a_pool_tells_exhausted_and_rate_limited_apart() -> None:
+    clock = FakeClock()
+    pool = CredentialCoordinator(["sk-one"], clock=clock)
+    told_by(pool)
+    pool.mark_rate_limited("sk-one", 30)
+    rate_limited = told_while_waiting(pool, lambda: clock.advance(30))
+    assert rate_limited.startswith("[COORDINATOR] Waiting for the provider: ")
+    assert "the next for 30.0 s" in rate_limited
+    pool.release("sk-one")
+    assert pool.reserve() == "sk-one"
+    exhausted = told_while_waiting(pool, lambda: pool.release("sk-one"))
+    assert exhausted.startswith("[COORDINATOR] Credential pool exhausted: 1 of 1 ")
+
+
+def test_a_pool_tells_a_quarantine_without_the_key_in_its_reason() -> None:
+    pool = CredentialCoordinator(["sk-Zq7Xw9Vu3"])
+    stream = told_by(pool)
+    pool.quarantine(pool.states()[0].key_id, "sk-Zq7Xw9Vu3 was refused")
+    assert "is quarantined: **** was refused" in stream.getvalue()
+    assert "Zq7X" not in stream.getvalue()
+
+
+# --- progress -----------------------------------------------------------------------------------------------------
+
+
+def lines_of(total: int) -> list[int]:
+    return [completed for completed in range(1, total + 1) if is_worth_a_line(completed, total)]
+
+
+@given(total=st.integers(0, 100))
+def test_every_item_of_a_small_run_is_worth_a_line(total: int) -> None:
+    assert lines_of(total) == list(range(1, total + 1))
+
+
+@given(total=st.integers(101, 50_000))
+def test_a_large_run_has_about_a_hundred_lines_and_the_last_item_has_one(total: int) -> None:
+    lines = lines_of(total)
+    assert 100 <= len(lines) <= 200
+    assert lines[-1] == total
+    gaps = {later - earlier for earlier, later in itertools.pairwise([0, *lines[:-1]])}
+    assert len(gaps) == 1
+
+
+@pytest.mark.parametrize("total", [1000, 10_000, 100_000, 123_456])
+def test_a_run_of_many_hundreds_has_a_hundred_lines_give_or_take_a_few(total: int) -> None:
+    assert 100 <= len(lines_of(total)) <= 111
+
+
+def test_lines_become_ever_fewer_where_the_end_is_not_known() -> None:
+    lines = [completed for completed in range(1, 100_001) if is_worth_a_line(completed, None)]
+    assert lines[:100] == list(range(1, 101))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(lines)]
+    assert gaps == sorted(gaps)
+    assert [gaps.count(gap) for gap in (1, 10, 100, 1000)] == [99, 90, 90, 90]
+    assert len(lines) == 370
+
+
+def test_the_share_that_is_done_is_in_percent() -> None:
+    assert completion_rate(1, 4) == 25.0
+    assert completion_rate(4, 4) == 100.0
+    assert completion_rate(0, 4) == 0.0
+    assert completion_rate(0, 0) == 0.0
+    assert completion_rate(7, None) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("completed", "total", "seconds"),
+    [
+        (0, 10, None),
+        (2, 10, None),  # too few for a rate
+        (3, 10, 70.0),
+        (5, 10, 30.0),
+        (10, 10, 0.0),
+        (1, 2, None),
+        (2, 2, 0.0),
+        (1, 1, 0.0),
+        (0, 0, 0.0),
+        (50, None, None),
+    ],
+)
+def test_the_time_to_go_is_that_of_the_rate_so_far_or_not_known(
+    completed: int, total: int | None, seconds: float | None
+) -> None:
+    assert seconds_to_go(completed, total, 30.0) == seconds
+
+
+def test_the_figures_of_a_run_agree_with_each_other() -> None:
+    figures = ProgressStats(10, 5, 1, 4, START, START + 30)
+    assert (figures.elapsed, figures.completion_rate, figures.eta) == (30.0, 50.0, 30.0)
+    assert ProgressStats(None, 5, 1, 4, START, START + 30).eta is None
+    assert ProgressStats(10, 0, 0, 0, START, START + 30).eta is None
