@@ -345,8 +345,8 @@ def test_a_result_and_the_figures_are_objects_in_json() -> None:
     assert told["stats"]["failed"] == 1
 
 
-def test_a_dry_run_from_an_iterator_lists_its_ids_in_json() -> None:
-    assert as_json(DryRun(None, iter(["item-1", "item-2"])))["ids"] == ["item-1", "item-2"]
+def test_a_dry_run_lists_its_ids_in_json() -> None:
+    assert as_json(DryRun(None, ["item-1", "item-2"]))["ids"] == ["item-1", "item-2"]
 
 
 def test_events_follow_each_other_line_by_line() -> None:
