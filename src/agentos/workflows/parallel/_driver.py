@@ -17,13 +17,13 @@ lease is back in the pool, with the provider's answer, before anybody else is as
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from ._account import Account
 from ._admission import Admission
 from ._attempt import Attempt, RunContext
 from ._clock import Clock, Timer
@@ -34,9 +34,6 @@ from ._core.events import (
     RATE_LIMITED,
     ROTATING,
     AttemptEnded,
-    ItemEnded,
-    RunEnded,
-    RunStarted,
     RunStopping,
     ThreadAbandoned,
 )
@@ -48,7 +45,7 @@ from ._outbox import Outbox
 from ._workers.base import Workers
 from .credential_coordinator import CredentialCoordinator
 from .errors import AttemptTimeout, WorkerStartError
-from .results import ProgressStats, WorkflowResult
+from .results import WorkflowResult
 
 Fact = tuple[Callable[[Any, Any], None], Any, Any]
 
@@ -105,11 +102,10 @@ class Driver:
         self._is_told = False  # running attempts have been told to stop
         self._is_killed = False  # nothing is waited for any more
         self._last_start = clock.now()
-        self._bound = bound.Bound(self._last_start)
-        self._reporter = options.reporter
         self._source_error: BaseException | None = None
-        self.stats = ProgressStats(total=source.total, start_time=clock.epoch())
         self.outbox = Outbox(options.max_workers, lambda: self._post((self._on_room, None, None)))
+        self.account = Account(options.run_id, self._run, pool, options.reporter, clock, self.outbox)
+        self._tell = self.account.tell
         self.error: BaseException | None = None  # to be raised by the consumer after the last result
         self.unfinished_ids: list[str] = []
         self.unread_ids: Iterator[str] | None = None
@@ -204,7 +200,7 @@ class Driver:
         if run.stopped is not None:
             return
         if self.outbox.is_full():
-            self._note_bound(bound.READER)
+            self.account.note_bound(bound.READER)
             return
         while True:
             has_read = False
@@ -217,9 +213,7 @@ class Driver:
                 break
             if run.running >= run.max_workers or self._requested:
                 break
-        reason = self._what_binds()
-        if reason != self._bound.reason:
-            self._note_bound(reason)
+        self.account.note_bound(self._what_binds())
 
     def _blocked(self) -> int:
         """How many ready items cannot start although a worker is free: their scope has to wait."""
@@ -271,9 +265,6 @@ class Driver:
             return bound.INPUT
         return bound.PAUSES if run.waiting() else None
 
-    def _note_bound(self, reason: str | None) -> None:
-        self._bound.note(reason, self._now())
-
     # --- starting -------------------------------------------------------------------------------------------------
 
     def _start(self, item: Item, record: LeaseRecord | None) -> None:
@@ -321,7 +312,7 @@ class Driver:
     def _on_begin(self, _: Any, __: Any) -> None:
         if self._pool is not None:
             self._unlisten = self._pool.listen(lambda event: self._post((self._on_told, event, None)))
-        self._tell(RunStarted(self._options.run_id, self._run.total, self._options.max_workers, self._credentials()))
+        self.account.start()
 
     def _on_read(self, item: Item, problem: str | None) -> None:
         self._requested -= 1
@@ -334,7 +325,7 @@ class Driver:
 
     def _reject(self, item: Item, problem: str) -> None:
         self._run.rejected()
-        self._deliver(WorkflowResult(item.id, False, problem, metadata={"error_type": "ValueError"}, attempts=0))
+        self.account.deliver(WorkflowResult(item.id, False, problem, metadata={"error_type": "ValueError"}, attempts=0))
         self._halt_if_reached()
 
     def _on_source_ended(self, error: BaseException | None, _: Any) -> None:
@@ -345,7 +336,7 @@ class Driver:
             self._source_error = error
             self._stop_soon(f"the input failed: {error!r}")
         elif run.total is None:
-            run.total = self.stats.total = run.completed + len(run.unfinished)
+            run.total = self.account.stats.total = run.completed + len(run.unfinished)
 
     def _on_room(self, _: Any, __: Any) -> None:
         """Results have been taken: `_fill` follows every fact."""
@@ -359,7 +350,7 @@ class Driver:
         self._run.succeeded(item)
         if self._context.has_files:
             self._context.forget(item.id)
-        self._deliver(
+        self.account.deliver(
             WorkflowResult(
                 item.id,
                 True,
@@ -390,7 +381,7 @@ class Driver:
         if decision is UNFINISHED:
             return
         if decision is FAILED:
-            self._deliver(failed_result(attempt, exc, kind, redact, now))
+            self.account.deliver(failed_result(attempt, exc, kind, redact, now))
             self._halt_if_reached()
             return
         assert isinstance(decision, Again)
@@ -512,42 +503,9 @@ class Driver:
             for item in self._admission.withdraw_all():
                 self._run.put_back(item)
 
-    # --- telling --------------------------------------------------------------------------------------------------
-
     def _on_told(self, event: Any, _: Any) -> None:
         """By the pool."""
         self._tell(event)
-
-    def _tell(self, event: Any) -> None:
-        if self._reporter is None:
-            return
-        try:
-            self._reporter(event)
-        except Exception as error:  # a broken pipe must not end the run
-            self._reporter = None
-            sys.stderr.write(f"agentos: the reporter failed and is not used any more: {error!r}\n")
-
-    def _deliver(self, result: WorkflowResult) -> None:
-        stats = self.stats
-        stats.completed += 1
-        if result.success:
-            stats.success_count += 1
-        else:
-            stats.failed += 1
-        self.outbox.put(result)
-        if self._reporter is not None:
-            self._tell(ItemEnded(result, self.refreshed_stats()))
-
-    def refreshed_stats(self) -> ProgressStats:
-        """From any thread: the counts that change too often to be written down each time."""
-        stats, run = self.stats, self._run
-        stats.running = run.running
-        stats.waiting = len(run.unfinished) - run.running
-        stats.rate_limited = run.sent_back
-        return stats
-
-    def _credentials(self) -> int | None:
-        return None if self._pool is None else len(self._pool._secrets)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -555,7 +513,10 @@ class Driver:
         self._is_finished = True
         try:
             self._let_go()
-            self._sum_up()
+            self.unfinished_ids = list(self._run.unfinished)
+            if self._run.stopped is not None:
+                self.unread_ids = self._source.unread_ids()
+            self.account.end()
         except BaseException as error:
             self.error = self.error or error
         self.error = self.error or self._source_error
@@ -574,15 +535,3 @@ class Driver:
         self._workers.close()
         if not self._attempts and not self._abandoned:  # else somebody may still be using its files
             self._context.close()
-
-    def _sum_up(self) -> None:
-        run, stats = self._run, self.stats
-        self.unfinished_ids = list(run.unfinished)
-        if run.stopped is not None:
-            self.unread_ids = self._source.unread_ids()
-        stats.end_time = self._clock.epoch()
-        stats.stopped = run.stopped
-        self.refreshed_stats()
-        self._bound.note(None, self._now())
-        unfinished = 0 if run.stopped is None else None if run.total is None else run.total - run.completed
-        self._tell(RunEnded(stats, unfinished, self._bound.text(self._options.max_workers, self._credentials())))

@@ -222,7 +222,7 @@ class ParallelCoordinator:
             self._clock,
         )
         if shown is not None:
-            driver.stats.total = shown
+            driver.account.stats.total = shown
         with self._lock:
             if not self._drivers:
                 self._checkpoints, self._unread = [], []

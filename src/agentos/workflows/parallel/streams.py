@@ -25,7 +25,7 @@ class _Results:
     @property
     def stats(self) -> ProgressStats:
         """Where the run stands; after the last result, how it ended."""
-        return self._driver.refreshed_stats()
+        return self._driver.account.refreshed_stats()
 
     def _end(self) -> None:
         if not self._is_ended:

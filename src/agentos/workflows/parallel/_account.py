@@ -1,0 +1,85 @@
+"""What a run tells about itself: its counts, its results on their way out, its events, and what bound it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ._clock import Clock
+from ._core.bound import Bound
+from ._core.events import ItemEnded, RunEnded, RunStarted
+from ._core.run import Run
+from ._outbox import Outbox
+from .credential_coordinator import CredentialCoordinator
+from .results import ProgressStats, WorkflowResult
+
+
+class Account:
+    """Only the holder of the run's role calls it, but for `refreshed_stats`."""
+
+    def __init__(
+        self,
+        run_id: str,
+        run: Run,
+        pool: CredentialCoordinator | None,
+        reporter: Callable[[Any], None] | None,
+        clock: Clock,
+        outbox: Outbox,
+    ) -> None:
+        self._run_id = run_id
+        self._run = run
+        self._pool = pool
+        self._reporter = reporter
+        self._clock = clock
+        self._outbox = outbox
+        self._bound = Bound(clock.now())
+        self.stats = ProgressStats(total=run.total, start_time=clock.epoch())
+
+    def start(self) -> None:
+        self.tell(RunStarted(self._run_id, self._run.total, self._run.max_workers, self._credentials()))
+
+    def tell(self, event: Any) -> None:
+        if self._reporter is None:
+            return
+        try:
+            self._reporter(event)
+        except Exception as error:  # a broken pipe must not end the run
+            self._reporter = None
+            if sys.stderr is not None:
+                sys.stderr.write(f"agentos: the reporter failed and is not used any more: {error!r}\n")
+
+    def deliver(self, result: WorkflowResult) -> None:
+        stats = self.stats
+        stats.completed += 1
+        if result.success:
+            stats.success_count += 1
+        else:
+            stats.failed += 1
+        self._outbox.put(result)
+        if self._reporter is not None:
+            self.tell(ItemEnded(result, self.refreshed_stats()))
+
+    def refreshed_stats(self) -> ProgressStats:
+        """From any thread: with the counts that change too often to be written down each time."""
+        stats, run = self.stats, self._run
+        stats.running = run.running
+        stats.waiting = len(run.unfinished) - run.running
+        stats.rate_limited = run.sent_back
+        return stats
+
+    def note_bound(self, reason: str | None) -> None:
+        """What the run waits for, from now on."""
+        if reason != self._bound.reason:
+            self._bound.note(reason, self._clock.now())
+
+    def end(self) -> None:
+        run, stats = self._run, self.refreshed_stats()
+        stats.end_time = self._clock.epoch()
+        stats.stopped = run.stopped
+        self._bound.note(None, self._clock.now())
+        unfinished = 0 if run.stopped is None else None if run.total is None else run.total - run.completed
+        self.tell(RunEnded(stats, unfinished, self._bound.text(run.max_workers, self._credentials())))
+
+    def _credentials(self) -> int | None:
+        return None if self._pool is None else len(self._pool._secrets)
