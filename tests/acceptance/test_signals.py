@@ -13,7 +13,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import eventually
+from tests.conftest import BUSY, eventually
 from tests.integration.test_processes import is_alive
 
 PRELUDE = """
@@ -107,7 +107,7 @@ def test_a_worker_that_ignores_everything_cannot_hold_up_the_call_or_the_exit(tm
     began = time.monotonic()
     program.send_signal(signal.SIGINT)
     out, err = program.communicate(timeout=20)
-    assert time.monotonic() - began < 0.5 + 1
+    assert time.monotonic() - began < 0.5 + 1 + BUSY
     assert program.returncode == 0, err
     assert "Received signal 2" in out
     assert "LEFT ['0', '1', '2', '3']" in out
@@ -127,7 +127,7 @@ def test_the_second_signal_raises_keyboard_interrupt_at_once(tmp_path: Path) -> 
     began = time.monotonic()
     program.send_signal(signal.SIGINT)
     out, err = program.communicate(timeout=20)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 1 + BUSY
     assert "INTERRUPTED True" in out, err
     assert program.returncode == 0
 
@@ -252,5 +252,5 @@ def test_ctrl_c_twice_in_a_terminal_leaves_no_process_behind(tmp_path: Path) -> 
     child.expect("KeyboardInterrupt")
     child.expect(pexpect.EOF)
     child.close()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 1 + BUSY
     eventually(lambda: not any(is_alive(pid) for pid in pids))

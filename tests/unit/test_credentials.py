@@ -79,6 +79,10 @@ def test_an_id_is_key_and_eight_hexadecimal_digits(secret: str) -> None:
     assert Credential(secret).id == fingerprint(secret)
 
 
+def test_a_secret_that_is_no_valid_unicode_has_an_id_too() -> None:
+    assert re.fullmatch(r"key-[0-9a-f]{8}", fingerprint("sk-\ud800"))
+
+
 def test_an_id_is_the_same_in_every_process_and_release() -> None:
     # Ids stand in logs and in people's settings: a change of this value is a breaking change.
     assert fingerprint("sk-abcdef") == "key-ec8bf0d4"
@@ -447,6 +451,13 @@ def test_a_lease_is_shown_masked_and_by_its_credentials_id(lease: Lease, way: st
     assert fingerprint(SECRET) in text
 
 
+def test_each_is_shown_readably(lease: Lease, key: LeasedKey) -> None:
+    shown = fingerprint(SECRET)
+    assert repr(Credential(SECRET, provider="acme")) == f"Credential(****, id='{shown}', provider='acme')"
+    assert repr(lease) == f"<Lease of {shown} ****, fence 1, live>"
+    assert repr(key) == f"<{shown} ****>"
+
+
 @pytest.mark.parametrize("way", WAYS_TO_COPY)
 def test_a_credential_is_never_copied(way: str) -> None:
     with pytest.raises(TypeError, match="a Credential holds a secret") as caught:
@@ -569,8 +580,8 @@ def test_limits_that_are_not_known_are_none_and_one_lease_at_once() -> None:
 
 
 def test_limits_keep_what_they_are_given() -> None:
-    limits = Limits(60, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
-    assert dataclasses.astuple(limits) == (60, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
+    limits = Limits(0.5, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
+    assert dataclasses.astuple(limits) == (0.5, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
     assert Credential(SECRET, limits=limits).limits is limits
     assert pickle.loads(pickle.dumps(limits)) == limits
 

@@ -363,6 +363,11 @@ def test_no_text_can_break_a_json_line(item_id: str, error: str) -> None:
     assert (told["result"]["item_id"], told["result"]["error"]) == (item_id, error)
 
 
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not now")
+
+
 def circular() -> list[Any]:
     values: list[Any] = []
     values.append(values)
@@ -383,14 +388,27 @@ def circular() -> list[Any]:
         lambda: float("nan"),
         lambda: [float("inf")],
         circular,
+        Unprintable,
+        lambda: 10**5000,  # more digits than Python writes out
     ],
-    ids=["set", "bytes", "object", "error", "lock", "generator", "credential", "key", "nan", "inf", "circular"],
+    ids=[
+        *("set", "bytes", "object", "error", "lock", "generator", "credential", "key", "nan", "inf", "circular"),
+        *("unprintable", "huge"),
+    ],
 )
 def test_a_value_that_json_cannot_hold_is_told_all_the_same(make: Callable[[], Any]) -> None:
     told = as_json(ItemEnded(WorkflowResult("item-1", True, value=make()), stats(8, 2)))
     assert told["result"]["item_id"] == "item-1"
     assert told["stats"]["completed"] == 2
     assert "Zq7X" not in json.dumps(told)
+
+
+def test_a_tree_whose_leaves_know_their_root_is_told_in_a_line_of_bounded_length() -> None:
+    root: dict[str, Any] = {"children": []}
+    root["children"] += [{"name": name, "parent": root} for name in "abcdef"]
+    told = as_json(ItemEnded(WorkflowResult("item-1", True, value=root), stats(8, 2)))
+    assert [child["name"] for child in told["result"]["value"]["children"]] == list("abcdef")
+    assert len(json.dumps(told)) < 50_000
 
 
 # --- where the lines go -------------------------------------------------------------------------------------------

@@ -359,6 +359,11 @@ def test_an_answer_that_was_wrapped_three_times_is_found() -> None:
     assert (verdict.kind, verdict.retry_after) == ("rate_limited", 3)
 
 
+def test_an_answer_far_behind_the_exception_is_somebody_elses_story() -> None:
+    exc = raised_from(*(KeyError(number) for number in range(10)), RateLimited(retry_after=3))
+    assert from_exception(exc, now=NOW) == Verdict(None)
+
+
 def test_the_outermost_that_says_something_is_believed() -> None:
     assert from_exception(raised_from(Permanent("give up"), httpx_error(429)), now=NOW).kind == "permanent"
     assert from_exception(raised_from(httpx_error(401), ConnectionError()), now=NOW).kind == "auth_failed"
