@@ -322,6 +322,25 @@ def test_a_429_with_retry_after_is_read_from_an_exceptions_response() -> None:
     assert pool.get_available_count() == 0
 
 
+def test_an_exception_that_cannot_be_read_ends_the_lease_all_the_same() -> None:
+    class Headers:
+        def items(self) -> None:
+            raise OSError("the connection is gone")
+
+    class Response:
+        status_code = 429
+        headers = Headers()
+
+    class SdkError(Exception):
+        response = Response()
+
+    pool = make_pool(KEYS[0])
+    with pytest.raises(SdkError), pool.lease():
+        raise SdkError
+    assert not pool.states()[0].in_use
+    assert pool.get_stats()["rate_limited"] == 1  # the status could be read
+
+
 def test_members_of_a_quota_group_cool_together_others_do_not() -> None:
     pool = CredentialCoordinator([
         Credential(KEYS[0], id="a", quota_group="org"),

@@ -178,6 +178,19 @@ def test_a_dry_run_prints_the_ids_and_touches_nothing(capsys: pytest.CaptureFixt
     assert "  - 999" in capsys.readouterr().out
 
 
+def test_an_id_cannot_forge_a_line_or_silence_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    ids = ["a\n[COORDINATOR] Execution complete:", "b\x1b[2J", "\ud800"]
+
+    def worker(_item: str, _: Any) -> None:
+        raise ValueError
+
+    ParallelCoordinator(1).execute_parallel(ids, worker)
+    out = capsys.readouterr().out
+    assert out.count("\n[COORDINATOR] Execution complete:") == 1
+    assert "\x1b" not in out
+    assert "Progress: 3/3" in out
+
+
 def test_reporter_none_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     pool = CredentialCoordinator(KEYS[:1])
     quiet(3, pool).execute_parallel(range(5), lambda _i, _c: None)

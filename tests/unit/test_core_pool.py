@@ -325,6 +325,20 @@ def test_exhausted_and_rate_limited_are_told_apart_once_per_episode() -> None:
     assert records
 
 
+def test_a_wait_that_turns_from_exhausted_to_rate_limited_is_told_again() -> None:
+    pool = make_pool("a", "b")
+    first, second = ask(pool), ask(pool)
+    ask(pool)
+    for record in (first, second):
+        assert record.credential is not None
+        pool.answered(record.credential, record, Verdict(RATE_LIMITED, retry_after=30), NOW)
+        pool.release(record, NOW)
+        ask(pool)
+        ask(pool)
+    told = [event.reason for event in pool.events if isinstance(event, PoolWaiting)]
+    assert told == [EXHAUSTED, RATE_LIMITED]
+
+
 @pytest.mark.parametrize(
     ("verdict", "seconds"),
     [

@@ -498,3 +498,29 @@ def test_a_stream_is_not_kept_alive_by_having_been_written_to() -> None:
     del stream
     gc.collect()
     assert reference() is None
+
+
+def test_it_can_take_the_place_of_stdout_and_still_finds_the_way_out(capfd: pytest.CaptureFixture[str]) -> None:
+    with contextlib.redirect_stdout(OutputPrefixer("[a]")):  # type: ignore[type-var]
+        print("x")
+    assert capfd.readouterr().out in ("[a] x\n", "")  # the real stdout may be somebody else's
+
+
+def test_print_from_many_threads_into_one_prefixer_keeps_lines_whole() -> None:
+    stream = io.StringIO()
+    prefixer = OutputPrefixer("[a]", stream)
+    barrier = threading.Barrier(8, timeout=10)
+
+    def talk(number: int) -> None:
+        barrier.wait()
+        for _ in range(50):
+            print("x" * number, "y" * number, file=prefixer)  # type: ignore[arg-type]
+
+    threads = [threading.Thread(target=talk, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 400
+    assert {line.count("x") == line.count("y") for line in lines} == {True}

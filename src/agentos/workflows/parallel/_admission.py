@@ -43,11 +43,8 @@ class Admission:
         return None
 
     def is_asking(self, item: Item, record: LeaseRecord) -> bool:
-        """False: it stopped asking, and the lease goes back unused."""
-        if self._asking.get(item) is record:
-            return True
-        self._store.withdraw(record)
-        return False
+        """False: it stopped asking in the meantime, and the lease went back then."""
+        return self._asking.get(item) is record
 
     def pick_up(self, item: Item, record: LeaseRecord) -> bool:
         """True: the lease is worth having, and the item no longer asks. False: it keeps asking."""

@@ -112,9 +112,19 @@ def _answer(worker_func: Any, attempt: ChildAttempt) -> bytes:
         value = worker_func(attempt.payload, attempt.credential)
         if inspect.iscoroutine(value):
             value = asyncio.run(value)
-        return pickle.dumps(("ended", (value, None, attempt.usage)))
-    except BaseException as exc:  # also a value that cannot be pickled
+        return _packed(value, attempt)
+    except BaseException as exc:
         return pickle.dumps(("ended", (None, _described(exc), attempt.usage)))
+
+
+def _packed(value: Any, attempt: ChildAttempt) -> bytes:
+    try:
+        return pickle.dumps(("ended", (value, None, attempt.usage)))
+    except Exception as error:
+        kind = type(value).__name__
+        raise TypeError(
+            f"the worker's result, a {kind}, cannot leave its process: return plain data ({error})"
+        ) from error
 
 
 def _described(exc: BaseException) -> dict[str, Any]:

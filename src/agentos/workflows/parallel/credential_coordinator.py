@@ -227,6 +227,8 @@ class CredentialCoordinator:
         elif not isinstance(credential, Credential):
             raise TypeError(f"a credential is a string or a Credential, not {type(credential).__name__}")
         secret = credential.secret
+        if secret == credential.id:
+            raise ValueError("a credential's id is shown to people and must not be the secret itself")
         with self._change_lock:
             known_as = self._ids.get(secret)
             if known_as in self._secrets:
@@ -315,7 +317,10 @@ class CredentialCoordinator:
 
     def _verdict_of(self, exc: BaseException) -> Verdict | None:
         """What an exception says about the credential or its provider; None if nothing."""
-        verdict = verdicts.from_exception(exc, now=self._clock.epoch())
+        try:
+            verdict = verdicts.from_exception(exc, now=self._clock.epoch())
+        except Exception:  # an exception that cannot even be read says nothing, and its lease must end all the same
+            return None
         return self._with_default_wait(verdict) if verdict.kind in ROTATING else None
 
     def _observed(self, record: LeaseRecord, verdict: Verdict) -> None:

@@ -43,9 +43,10 @@ class Limits:
             raise ValueError(f"max_concurrent must be a whole number from 1, not {self.max_concurrent!r}")
         for name in ("requests_per_minute", "tokens_per_minute", "requests_per_day", "burst"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and 0 < value < math.inf):
                 raise ValueError(f"{name} must be a number above 0, or None for not known; not {value!r}")
-        if not _DAY_RESETS.fullmatch(self.day_resets):
+        if not isinstance(self.day_resets, str) or not _DAY_RESETS.fullmatch(self.day_resets):
             raise ValueError(f"day_resets must look like '00:00 UTC', not {self.day_resets!r}")
 
 
@@ -141,6 +142,9 @@ class Credential:
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         refuse_to_copy(self)
 
+    def __getstate__(self) -> NoReturn:
+        refuse_to_copy(self)
+
 
 class LeasedKey(str):
     """What `reserve` returns and a worker gets: the key itself, for any SDK, that remembers its lease.
@@ -181,7 +185,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 def _resolve(source: str, credential_id: str) -> str:
     kind, _, rest = source.partition(":")
     if kind == "env" and rest:
-        secret = os.environ.get(rest, "")
+        secret = _environment_variable(rest)
         what = f"the environment variable {rest}"
     elif kind == "file" and rest:
         what = f"the file {rest}"
@@ -194,7 +198,16 @@ def _resolve(source: str, credential_id: str) -> str:
     secret = secret.strip()
     if not secret:
         raise CredentialError(f"credential {credential_id}: {what} is not set or empty")
+    if len(secret.splitlines()) > 1:
+        raise CredentialError(f"credential {credential_id}: {what} has several lines; a key is one")
     return secret
+
+
+def _environment_variable(name: str) -> str:
+    try:
+        return os.environ.get(name, "")
+    except ValueError:  # not a name that any system could have
+        return ""
 
 
 def _read_private_file(path: str) -> str:

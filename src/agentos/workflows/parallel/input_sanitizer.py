@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _ALLOWED = re.compile(r"[A-Za-z0-9_-]+")
-_DRIVE = re.compile(r"[A-Za-z]:")
+_DRIVE = re.compile(r"[A-Za-z]:([\\/]|$)")
 
 
 def sanitize_identifier(identifier: str) -> str:

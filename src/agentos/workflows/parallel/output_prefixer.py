@@ -22,29 +22,32 @@ class OutputPrefixer:
         self.prefix = prefix
         self._stream = stream
         self._lock = threading.Lock()  # guards _held
-        self._held = ""
+        self._held: dict[int, str] = {}  # partial lines, by thread: `print` writes a line and its end separately
 
     @property
     def stream(self) -> Any:
         """Where the lines go; without one, sys.stdout as it is at the moment of writing."""
-        return self._stream if self._stream is not None else sys.stdout
+        if self._stream is not None:
+            return self._stream
+        return sys.stdout if sys.stdout is not self else sys.__stdout__  # it may have been put in its place
 
     def write(self, text: str) -> int:
         """Takes any piece of text; returns its length, as streams do."""
+        thread = threading.get_ident()
         with self._lock:
-            complete, newline, self._held = (
-                (self._held + text).rpartition("\n") if "\n" in text else ("", "", self._held + text)
-            )
+            complete, newline, rest = (self._held.pop(thread, "") + text).rpartition("\n")
+            if rest:
+                self._held[thread] = rest
             if newline:
                 self._write_lines(complete.split("\n"))
         return len(text)
 
     def flush(self) -> None:
-        """Writes a partial line as a line of its own, and flushes the stream."""
+        """Writes partial lines as lines of their own, and flushes the stream."""
         with self._lock:
-            held, self._held = self._held, ""
+            held, self._held = self._held, {}
             if held:
-                self._write_lines([held])
+                self._write_lines(list(held.values()))
         stream_flush = getattr(self.stream, "flush", None)
         if stream_flush is not None:
             stream_flush()

@@ -7,9 +7,8 @@ event at a time.
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TextIO
 
@@ -33,8 +32,10 @@ Reporter = Callable[[Any], None]
 
 # A cool-down shorter than this is over before a person has read about it.
 SHORT_COOL_DOWN = 0.2
-# Deeper than this a value is told by its `repr`: it may contain itself.
-MOST_DEPTH = 20
+# Of a value that JSON cannot hold so many characters are told.
+MOST_REPR = 1000
+# Ids and errors are other people's texts: what would move the cursor or start a line of its own is shown as an escape.
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 
 
 class PlainReporter:
@@ -45,9 +46,14 @@ class PlainReporter:
 
     def __call__(self, event: Any) -> None:
         text = _TEXTS.get(type(event), _nothing)(event)
-        if text is not None:
-            # sys.stdout is looked up each time: whoever redirects it later gets the lines.
-            print(text, file=self._stream if self._stream is not None else sys.stdout, flush=True)
+        if text is None:
+            return
+        # sys.stdout is looked up each time: whoever redirects it later gets the lines.
+        stream = self._stream if self._stream is not None else sys.stdout
+        try:
+            print(text, file=stream, flush=True)
+        except UnicodeEncodeError:
+            print(text.encode("ascii", "backslashreplace").decode(), file=stream, flush=True)
 
 
 class JsonReporter:
@@ -63,21 +69,22 @@ class JsonReporter:
         stream.flush()
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
-    """The same in the types of JSON: a worker may return anything, and telling must not fail because of it."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if depth >= MOST_DEPTH:
-        return repr(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else repr(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(inner, depth + 1) for inner in value]
+def _plain(value: Any) -> Any:
+    """The same in the types of JSON. A worker may return anything, and telling must not fail because of it."""
     if isinstance(value, WorkflowResult | ProgressStats):
-        return {field.name: _plain(getattr(value, field.name), depth + 1) for field in fields(value)}
-    return repr(value)
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):  # not of JSON, not a number, too long a number, or contains itself
+        return _shortened_repr(value)
+    return value
+
+
+def _shortened_repr(value: Any) -> str:
+    try:
+        return repr(value)[:MOST_REPR]
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr failed: {type(error).__name__}>"
 
 
 def waiting_text(waiting: PoolWaiting) -> str:
@@ -110,7 +117,7 @@ def _item_ended(event: ItemEnded) -> str | None:
     stats = event.stats
     lines = []
     if not event.result.success:
-        lines.append(f"[COORDINATOR] Failed: {event.result.item_id}: {_first_line(event.result.error)}")
+        lines.append(f"[COORDINATOR] Failed: {_shown(event.result.item_id)}: {_first_line(event.result.error)}")
     if progress.is_worth_a_line(stats.completed, stats.total):
         of_total = "" if stats.total is None else f"/{stats.total} ({stats.completion_rate:.1f}%)"
         lines.append(f"[COORDINATOR] Progress: {stats.completed}{of_total}")
@@ -118,9 +125,9 @@ def _item_ended(event: ItemEnded) -> str | None:
 
 
 def _attempt_ended(event: AttemptEnded) -> str | None:
-    if event.verdict in ("transient", "auth_failed", "quota_exhausted"):
+    if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died"):
         again = f" in {event.again_in:.1f} s" if event.again_in else ""
-        what = f"{event.item_id}: attempt {event.attempt} {event.verdict}, again{again}"
+        what = f"{_shown(event.item_id)}: attempt {event.attempt} {event.verdict}, again{again}"
         return f"[COORDINATOR] {what}: {_first_line(event.error)}"
     return None  # a rate limit or an overload is told once, as a cool-down
 
@@ -142,13 +149,13 @@ def _cool_down_started(event: CoolDownStarted) -> str | None:
 
 
 def _quarantined(event: CredentialQuarantined) -> str:
-    return f"[COORDINATOR] Credential {event.credential_id} is quarantined: {event.reason}"
+    return f"[COORDINATOR] Credential {event.credential_id} is quarantined: {_first_line(event.reason)}"
 
 
 def _thread_abandoned(event: ThreadAbandoned) -> str:
     return (
-        f"[COORDINATOR] {event.item_id} did not end within {event.timeout:g} s; a thread cannot be killed, so it is "
-        f"left to itself ({event.abandoned} so far)"
+        f"[COORDINATOR] {_shown(event.item_id)} did not end within {event.timeout:g} s; a thread cannot be killed, "
+        f"so it is left to itself ({event.abandoned} so far)"
     )
 
 
@@ -178,14 +185,18 @@ def _run_ended(event: RunEnded) -> str:
 
 
 def _dry_run(event: DryRun) -> str:
-    ids = [f"  - {item_id}" for item_id in event.ids]
-    count = len(ids) if event.total is None else event.total
-    return "\n".join([f"[COORDINATOR] Dry run mode: {count} items would be processed, nothing is started:", *ids])
+    ids = [f"  - {_shown(item_id)}" for item_id in event.ids]
+    count = f"{event.total} items" if event.total is not None else f"{len(ids)} items, or more,"
+    return "\n".join([f"[COORDINATOR] Dry run mode: {count} would be processed, nothing is started:", *ids])
 
 
 def _first_line(text: str | None) -> str:
     lines = (text or "").strip().splitlines()
-    return lines[0][:300] if lines else ""
+    return _shown(lines[0][:300]) if lines else ""
+
+
+def _shown(text: str) -> str:
+    return text.translate(_ESCAPES)
 
 
 _TEXTS: dict[type, Callable[[Any], str | None]] = {

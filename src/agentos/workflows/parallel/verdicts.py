@@ -50,7 +50,7 @@ def from_exception(exc: BaseException, *, provider: str | None = None, now: floa
         verdict = _from_one(seen, provider, now)
         if verdict.kind is not None:
             return verdict
-        seen = seen.__cause__
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     return NOTHING_SAID
 
 
@@ -111,7 +111,10 @@ def _attribute(thing: Any, name: str) -> Any:
 
 
 def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    lower = {str(name).lower(): str(value).strip() for name, value in headers.items()}
+    try:
+        lower = {str(name).lower(): str(value).strip() for name, value in headers.items()}
+    except Exception:  # not a mapping after all: it says nothing
+        return None
     milliseconds = _number(lower.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -131,7 +134,7 @@ def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 def _number(text: str | None) -> float | None:
     try:
-        number = float(text or "")
+        number = float((text or "").replace("_", "?"))  # Python's own spelling of numbers is not HTTP's
     except ValueError:
         return None
     return number if math.isfinite(number) else None

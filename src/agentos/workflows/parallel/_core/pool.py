@@ -57,7 +57,7 @@ class Pool:
         self._most_entries = 64  # in a heap, before the spent ones are thrown out
         self._sequence = 0
         self._fences: dict[str, int] = {}  # of removed credentials: a fence only grows, also if one comes back
-        self._is_announced = False
+        self._announced: str | None = None  # the reason that was told, in this episode of waiting
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ class Pool:
                 self._grant(record, credential)
                 if credential.max_concurrent > len(credential.leases):
                     self._push(credential)
-                self._is_announced = False
+                self._announced = None
                 return True
         if not wait:
             return False
@@ -83,9 +83,7 @@ class Pool:
             record.state = REFUSED
             return False
         self._enqueue(record, front)
-        if not self._is_announced:
-            self._is_announced = True
-            self.events.append(self.waiting_for(record.scope, now))
+        self._announce(record.scope, now)
         return False
 
     def withdraw(self, record: LeaseRecord, now: float) -> bool:
@@ -328,6 +326,19 @@ class Pool:
         queue[record.sequence] = record
         if front:
             queue.move_to_end(record.sequence, last=False)
+
+    def _announce(self, scope: str | None, now: float) -> None:
+        """Once per episode, which ends when somebody is served without waiting; and once more if in the meantime all
+        credentials cool, because then it is the provider that has to be waited for."""
+        if self._announced is not None and (
+            self._announced == RATE_LIMITED
+            or not all(c.cooled or c.quarantine is not None for c in self.credentials.values())
+        ):
+            return
+        waiting = self.waiting_for(scope, now)
+        if waiting.reason != self._announced:
+            self._announced = waiting.reason
+            self.events.append(waiting)
 
     def _dequeue(self, record: LeaseRecord) -> None:
         queue = self.waiting[record.scope]

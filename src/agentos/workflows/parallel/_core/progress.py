@@ -21,7 +21,7 @@ def seconds_to_go(completed: int, total: int | None, elapsed: float) -> float | 
 def is_worth_a_line(completed: int, total: int | None) -> bool:
     """Each item of a small run; about a hundred lines of a large one; ever fewer where the end is not known."""
     if total is not None:
-        return total <= SMALL_RUN or completed == total or completed % (total // SMALL_RUN) == 0
+        return total <= SMALL_RUN or completed == total or completed % -(-total // SMALL_RUN) == 0
     step = 1
     while completed >= SMALL_RUN * step:
         step *= 10
