@@ -20,6 +20,8 @@ PRELUDE = """
 import asyncio, os, signal, sys, threading, time
 from agentos.workflows.parallel import CredentialCoordinator, Interrupted, ParallelCoordinator, current_item
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background inherits "ignore"
+
 def before():
     return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 
