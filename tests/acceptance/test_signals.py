@@ -199,7 +199,8 @@ def _pids(folder: Path) -> list[int]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def test_no_worker_process_survives_a_kill_9_of_the_coordinator(tmp_path: Path) -> None:  # invariant 25
