@@ -119,7 +119,8 @@ def test_the_second_signal_raises_keyboard_interrupt_at_once(tmp_path: Path) -> 
     body = STUCK.replace("grace_seconds=0.5", "grace_seconds=600")
     body = body.replace("stats, results =", "try:\n    stats, results =").replace(
         "report(stats, results, coordinator)",
-        "except KeyboardInterrupt:\n    print('INTERRUPTED', before()[0] is signal.default_int_handler, flush=True)",
+        "except KeyboardInterrupt:\n    print('INTERRUPTED', before()[0] is signal.default_int_handler, flush=True)\n"
+        "    print('PARTIAL', coordinator.partial_results, flush=True)",
     )
     program = start(script(tmp_path, body))
     wait_ready(program)
@@ -131,6 +132,7 @@ def test_the_second_signal_raises_keyboard_interrupt_at_once(tmp_path: Path) -> 
     out, err = program.communicate(timeout=20)
     assert time.monotonic() - began < 1 + BUSY
     assert "INTERRUPTED True" in out, err
+    assert "PARTIAL []" in out
     assert program.returncode == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import signal
 import tempfile
 import threading
 import time
@@ -21,10 +22,12 @@ from agentos.workflows.parallel import (
     CredentialCoordinator,
     Interrupted,
     InvalidItemId,
+    JsonReporter,
     Limits,
     Overloaded,
     ParallelCoordinator,
     Permanent,
+    PlainReporter,
     RateLimited,
     Transient,
     Verdict,
@@ -32,6 +35,7 @@ from agentos.workflows.parallel import (
     current_item,
 )
 from agentos.workflows.parallel._core import backoff
+from agentos.workflows.parallel._core.events import StillRunning
 from agentos.workflows.parallel.testing import FakeClock
 from tests.conftest import BUSY, eventually
 
@@ -132,6 +136,12 @@ def test_a_number_of_workers_that_makes_no_sense_is_refused(wrong: Any) -> None:
         {"halt": "whenever"},
         {"max_parallelism": 0},
         {"max_wait": "long"},
+        {"retry_on": "ValueError"},
+        {"retry_on": [1]},
+        {"classify": 3},
+        {"reporter": JsonReporter},
+        {"grace_seconds": None},
+        {"halt": 1},
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
@@ -151,7 +161,7 @@ def test_the_printed_lines(capsys: pytest.CaptureFixture[str]) -> None:
         "[COORDINATOR] Progress: 1/2 (50.0%)",
         "[COORDINATOR] Progress: 2/2 (100.0%)",
     ]
-    assert "[COORDINATOR] Failed: b: went wrong" in lines
+    assert "[COORDINATOR] Failed: b: ValueError: went wrong" in lines
     summary = lines.index("[COORDINATOR] Execution complete:")
     assert lines[summary + 1 : summary + 4] == ["  Total: 2", "  Succeeded: 1", "  Failed: 1"]
     assert lines[summary + 4].startswith("  Duration: ")
@@ -495,6 +505,57 @@ def test_secrets_are_taken_out_of_errors_and_tracebacks() -> None:
         assert not any(key in repr(result) for key in KEYS)
 
 
+def test_no_key_is_told_also_when_the_input_or_a_result_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    pool = CredentialCoordinator(KEYS)
+
+    def items() -> Iterator[int]:
+        yield 1
+        raise RuntimeError(f"https://host/?key={KEYS[0]}")
+
+    for reporter in (PlainReporter(), JsonReporter()):
+        with pytest.raises(RuntimeError):
+            ParallelCoordinator(1, pool, reporter=reporter).execute_parallel(
+                items(), lambda _i, key: {"auth": str(key)}
+            )
+    out = capsys.readouterr().out
+    assert "the input failed" in out
+    assert "****" in out
+    assert not any(key in out for key in KEYS)
+
+
+def test_a_run_in_which_nothing_ends_says_that_it_is_still_there(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = FakeClock()
+    pool = CredentialCoordinator(KEYS[:1], clock=clock)
+    pool.mark_rate_limited(KEYS[0], 100)
+    events: list[Any] = []
+
+    def reporter(event: Any) -> None:
+        events.append(event)
+        PlainReporter()(event)
+
+    def watch() -> None:
+        eventually(lambda: pool.get_stats()["waiting"] > 0)
+        clock.advance(30)
+        eventually(lambda: any(isinstance(event, StillRunning) for event in events))
+        clock.advance(70)
+
+    threading.Thread(target=watch, daemon=True).start()
+    stats, _ = ParallelCoordinator(1, pool, clock=clock, reporter=reporter).execute_parallel([1], lambda *_: None)
+    assert stats.success_count == 1
+    out = capsys.readouterr().out
+    assert "Still here: 0 done, 0 running, 1 waiting: all 1 usable credentials" in out
+    assert "Bound by: the providers' limits on 1 credentials" in out
+
+
+def test_a_timeout_of_for_ever_does_not_stop_the_clock() -> None:
+    pause = threading.Event()
+    quiet(1, timeout=float("inf")).execute_parallel([1], lambda *_: pause.wait(0.05))
+    quiet(1, timeout=1e10).execute_parallel([1], lambda *_: pause.wait(0.05))
+    pool = CredentialCoordinator(KEYS[:1])
+    pool.mark_rate_limited(KEYS[0], 0.05)
+    assert pool.reserve(timeout=10) == KEYS[0]
+
+
 # --- halting --------------------------------------------------------------------------------------------------------
 
 
@@ -584,13 +645,52 @@ def test_leaving_early_is_a_shutdown_with_grace() -> None:
     assert all(int(item_id) > 2 for item_id in checkpoints)
 
 
-def test_a_forgotten_stream_stops_its_run() -> None:
+def test_a_forgotten_stream_stops_its_run_and_its_unfinished_items_are_named() -> None:
     coordinator = quiet(2)
-    stream = coordinator.stream(itertools.count(), lambda item, _: item)
-    driver = stream._driver
-    next(stream)
-    del stream
-    eventually(lambda: driver._is_finished)
+    for _ in coordinator.stream(range(1000), lambda item, _: item):
+        break
+    eventually(lambda: len(coordinator.get_checkpoints()) > 800)
+    assert not coordinator._drivers
+
+
+def test_a_forgotten_async_stream_stops_its_run_and_gives_the_signals_back() -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+
+    async def worker(item: int, _: Any) -> int:
+        return item
+
+    async def main() -> None:
+        coordinator = quiet(2)
+        async for _ in coordinator.astream(range(1000), worker):
+            break
+        while coordinator._drivers:
+            gc.collect()
+            await asyncio.wait([asyncio.ensure_future(asyncio.to_thread(lambda: None))])
+        assert len(coordinator.get_checkpoints()) > 800
+
+    asyncio.run(main())
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_after_leaving_early_every_item_is_in_a_result_or_a_checkpoint() -> None:
+    coordinator = quiet(2)
+    with coordinator.stream(range(100), lambda item, _: item) as results:
+        first = next(results)
+        eventually(lambda: results.stats.completed > 50)
+    rest = [result.item_id for result in results]
+    ids = [first.item_id, *rest, *coordinator.get_checkpoints()]
+    assert sorted(ids, key=int) == [str(n) for n in range(100)]
+
+    async def main() -> None:
+        async def worker(item: int, _: Any) -> int:
+            return item
+
+        async with coordinator.astream(range(100), worker) as stream:
+            first = await anext(stream)
+        ids = [first.item_id, *[r.item_id async for r in stream], *coordinator.get_checkpoints()]
+        assert sorted(ids, key=int) == [str(n) for n in range(100)]
+
+    asyncio.run(main())
 
 
 def test_a_slow_input_does_not_hold_up_results() -> None:
@@ -732,6 +832,15 @@ def test_cancelling_the_async_twin_is_a_shutdown() -> None:
             await task
         assert len(ended) >= 1
         assert len(coordinator.get_checkpoints()) == 5
+
+        async def half(item: int, _: Any) -> int:
+            if item > 3:
+                await asyncio.Event().wait()
+            return item
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(coordinator.execute_parallel_async(range(8), half), 0.2)
+        assert sorted(result.item_id for result in coordinator.partial_results) == ["0", "1", "2", "3"]
 
     asyncio.run(main())
 

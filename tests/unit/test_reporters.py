@@ -35,6 +35,7 @@ from agentos.workflows.parallel._core.events import (
     RunEnded,
     RunStarted,
     RunStopping,
+    StillRunning,
     ThreadAbandoned,
     Verdict,
 )
@@ -81,6 +82,7 @@ EVENTS: list[Any] = [
     AttemptEnded("item-1", 1, "key-1", "transient", 0.5, "reset"),
     ItemEnded(WorkflowResult("item-1", True, value="done"), stats(completed=1)),
     ThreadAbandoned("item-1", 30.0, 1),
+    StillRunning(stats(8, 2), PoolWaiting("rate_limited", 1, 0, 1, 12.0)),
     RunStopping("interrupted", 2, 3, 30.0),
     RunEnded(stats(completed=4), 0, "2 workers"),
     DryRun(2, ["item-1", "item-2"]),
@@ -189,7 +191,8 @@ def test_an_exhausted_pool_counts_those_that_cool() -> None:
 def test_a_rate_limited_pool_says_how_long_the_provider_makes_us_wait() -> None:
     told = plain(PoolWaiting("rate_limited", 3, 0, 3, 41.5))
     assert told == (
-        "[COORDINATOR] Waiting for the provider: all 3 usable credentials are rate-limited, the next for 41.5 s\n"
+        "[COORDINATOR] Waiting for the provider: "
+        "all 3 usable credentials are rate-limited or cooling down, the next for 41.5 s\n"
     )
     assert "exhausted" not in told
     assert "release" not in told
@@ -197,7 +200,7 @@ def test_a_rate_limited_pool_says_how_long_the_provider_makes_us_wait() -> None:
 
 def test_why_somebody_waits_can_be_said_without_a_reporter() -> None:
     assert waiting_text(PoolWaiting("exhausted", 3, 3, 0, None)) == "3 of 3 credentials in use"
-    assert "rate-limited, the next for 0.0 s" in waiting_text(PoolWaiting("rate_limited", 3, 0, 3, None))
+    assert "the next for 0.0 s" in waiting_text(PoolWaiting("rate_limited", 3, 0, 3, None))
 
 
 @pytest.mark.parametrize(
@@ -309,7 +312,9 @@ def test_a_dry_run_of_more_than_is_listed_says_how_many() -> None:
 
 
 def test_a_cap_on_the_workers_is_told_with_both_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    warn_capped(64, 32)
+    warn_capped(64, 32, JsonReporter())
+    assert capsys.readouterr().out == ""  # that is for machines
+    warn_capped(64, 32, PlainReporter())
     told = capsys.readouterr().out
     assert told.startswith("Warning: 64 parallel workers were requested, the maximum is 32")
     assert "max_parallelism" in told
@@ -323,7 +328,7 @@ def test_every_event_is_one_json_object_with_all_of_its_fields(event: Any) -> No
     told = as_json(event)
     assert list(told) == ["event", *event._fields]
     assert told["event"] == type(event).__name__
-    for name in set(event._fields) - {"stats", "result"}:
+    for name in set(event._fields) - {"stats", "result", "waiting"}:
         assert told[name] == getattr(event, name)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ._clock import Clock
 from ._core.bound import Bound
-from ._core.events import ItemEnded, RunEnded, RunStarted
+from ._core.events import ItemEnded, PoolWaiting, RunEnded, RunStarted, StillRunning
 from ._core.run import Run
 from ._outbox import Outbox
 from .credential_coordinator import CredentialCoordinator
@@ -34,6 +34,7 @@ class Account:
         self._clock = clock
         self._outbox = outbox
         self._bound = Bound(clock.now())
+        self._told_completed = 0
         self.stats = ProgressStats(total=run.total, start_time=clock.epoch())
 
     def start(self) -> None:
@@ -67,6 +68,16 @@ class Account:
         stats.waiting = len(run.unfinished) - run.running
         stats.rate_limited = run.sent_back
         return stats
+
+    def heartbeat(self, waiting: PoolWaiting | None) -> None:
+        """Tells where the run stands, if nothing has ended since the last time."""
+        if self.stats.completed == self._told_completed:
+            self.tell(StillRunning(self.refreshed_stats(), waiting))
+        self._told_completed = self.stats.completed
+
+    @property
+    def bound_reason(self) -> str | None:
+        return self._bound.reason
 
     def note_bound(self, reason: str | None) -> None:
         """What the run waits for, from now on."""

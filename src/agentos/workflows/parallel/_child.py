@@ -77,7 +77,10 @@ def main(pipe: Connection, pickled_func: bytes) -> None:
     except Exception as error:
         pipe.send_bytes(pickle.dumps(f"the worker cannot be loaded in a worker process: {error!r}"))
         return
-    pipe.send_bytes(pickle.dumps(None))
+    try:
+        pipe.send_bytes(pickle.dumps(None))
+    except OSError:  # the coordinator is gone already
+        _end_all()
     todo: SimpleQueue[ChildAttempt] = SimpleQueue()
     threading.Thread(target=_read, args=(pipe, todo), name="agentos-pipe", daemon=True).start()
     while True:

@@ -14,6 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+# Seconds: longer waits are made of several.
+LONGEST_WAIT = 3600.0
+
 
 class Timer:
     """A call that is due at an instant, until it is cancelled."""
@@ -79,7 +82,9 @@ class SystemClock:
         while True:
             with self._changed:
                 while not self._timers or self._timers[0][0] > self.now():
-                    self._changed.wait(self._timers[0][0] - self.now() if self._timers else None)
+                    # In steps: no system can wait for all eternity, and somebody may have asked for that.
+                    left = self._timers[0][0] - self.now() if self._timers else LONGEST_WAIT
+                    self._changed.wait(min(left, LONGEST_WAIT))
                 call = heapq.heappop(self._timers)[2].call
             if call is not None:
                 call()

@@ -47,6 +47,9 @@ from .credential_coordinator import CredentialCoordinator
 from .errors import AttemptTimeout, WorkerStartError
 from .results import WorkflowResult
 
+# How often a run in which nothing ends says that it is still there.
+HEARTBEAT_SECONDS = 30.0
+
 Fact = tuple[Callable[[Any, Any], None], Any, Any]
 
 
@@ -74,8 +77,10 @@ class Driver:
         make_workers: Callable[[Callable[[Attempt, Any, BaseException | None], None]], Workers],
         pool: CredentialCoordinator | None,
         clock: Clock,
+        on_finished: Callable[[Driver], None],
     ) -> None:
         self._options = options
+        self._on_finished = on_finished  # called once, in the role, before the end is in the outbox
         self._source = source
         self._pool = pool
         self._clock = clock
@@ -172,18 +177,24 @@ class Driver:
         while not self._is_finished:
             self._calls.get()
             self._is_called = False
-            self._drive()
+            self._drive(is_own_thread=True)
 
-    def _drive(self) -> None:
+    def _drive(self, is_own_thread: bool = False) -> None:
         """Takes the role, if it is free, until no fact is left. A fact that comes while its holder is about to leave is
-        seen here: the inbox is looked at again after the role was given up."""
+        seen here: the inbox is looked at again after the role was given up.
+
+        The run's own thread only deals with what was there when it came, if the workers can take over: two threads that
+        both have work to do fight for the interpreter, at twice the cost of an item.
+        """
         inbox = self._inbox
         while inbox and not self._is_finished and self._role.acquire(False):
             try:
-                while inbox and not self._is_finished:
+                left = len(inbox) if is_own_thread and self._workers.can_take_over else -1
+                while inbox and not self._is_finished and left:
                     fact, a, b = inbox.popleft()
                     fact(a, b)
-                    if not inbox:
+                    left -= 1
+                    if not inbox or not left:
                         self._fill()
                         if self._is_killed or self._run.is_over():
                             self._finish()
@@ -193,6 +204,9 @@ class Driver:
                 self._finish()
             finally:
                 self._role.release()
+            if is_own_thread and inbox and self._workers.can_take_over:
+                self._workers.take_over(self._drive)
+                return
 
     def _fill(self) -> None:
         """Reads as far as there is room, and starts (or lets ask) whatever a worker is free for."""
@@ -260,10 +274,19 @@ class Driver:
         if run.running >= run.max_workers:
             return bound.WORKERS if run.ready or not run.is_source_ended else None
         if self._admission:
-            return bound.LIMITS if run.sent_back else bound.KEYS
+            return self._what_binds_admission(self._admission)
         if self._requested:
             return bound.INPUT
         return bound.PAUSES if run.waiting() else None
+
+    def _what_binds_admission(self, admission: Admission) -> str:
+        if self._run.sent_back:
+            return bound.LIMITS
+        if self.account.bound_reason in (bound.KEYS, bound.LIMITS):
+            return self.account.bound_reason  # asking the pool each time would cost too much
+        assert self._pool is not None
+        is_limited = self._pool._store.waiting_for(admission.scopes()[0]).reason == RATE_LIMITED
+        return bound.LIMITS if is_limited else bound.KEYS
 
     # --- starting -------------------------------------------------------------------------------------------------
 
@@ -313,6 +336,7 @@ class Driver:
         if self._pool is not None:
             self._unlisten = self._pool.listen(lambda event: self._post((self._on_told, event, None)))
         self.account.start()
+        self._set_timer("heartbeat", self._now() + HEARTBEAT_SECONDS, self._on_heartbeat)
 
     def _on_read(self, item: Item, problem: str | None) -> None:
         self._requested -= 1
@@ -334,7 +358,7 @@ class Driver:
         self._requested = 0
         if error is not None:
             self._source_error = error
-            self._stop_soon(f"the input failed: {error!r}")
+            self._stop_soon(self._context.redact(f"the input failed: {error!r}"))
         elif run.total is None:
             run.total = self.account.stats.total = run.completed + len(run.unfinished)
 
@@ -460,6 +484,14 @@ class Driver:
         else:
             self._set_timer("wait", self._last_start + max_wait, self._on_waited)
 
+    def _on_heartbeat(self, _: Any, __: Any) -> None:
+        """Nothing has ended for a while: a person wants to know why, and until when."""
+        waiting = None
+        if self._pool is not None and self._admission:
+            waiting = self._pool._store.waiting_for(self._admission.scopes()[0])
+        self.account.heartbeat(waiting)
+        self._set_timer("heartbeat", self._now() + HEARTBEAT_SECONDS, self._on_heartbeat)
+
     # --- facts: stopping ------------------------------------------------------------------------------------------
 
     def _halt_if_reached(self) -> None:
@@ -517,6 +549,7 @@ class Driver:
             if self._run.stopped is not None:
                 self.unread_ids = self._source.unread_ids()
             self.account.end()
+            self._on_finished(self)
         except BaseException as error:
             self.error = self.error or error
         self.error = self.error or self._source_error

@@ -79,15 +79,23 @@ class ParallelCoordinator:
             kind = type(credential_coordinator).__name__
             raise TypeError(f"credential_coordinator must be a CredentialCoordinator, not {kind}")
         self._reporter = reporters.PlainReporter() if reporter is _PRINTED else reporter
+        if self._reporter is not None and (isinstance(self._reporter, type) or not callable(self._reporter)):
+            raise ValueError(f"reporter must be None or something to call with events, not {reporter!r}")
+        if credential_coordinator is not None and isinstance(self._reporter, reporters.TextReporter):
+            self._reporter.redact_with(credential_coordinator.redact)
         self.max_workers = self._capped(max_workers, max_parallelism)
         self.credential_coordinator = credential_coordinator
         self._admission = admission
         self._workers = workers
         self._retries = _whole_number("retries", retries, 0)
-        self._retry_on = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
+        self._retry_on = _exception_types(retry_on)
+        if classify is not None and not callable(classify):
+            raise ValueError(f"classify must be a function of an exception, not {classify!r}")
         self._classify = classify
         self._timeout = _seconds("timeout", timeout)
-        self._halt: Halt | None = parse_halt(halt) if halt is not None else None
+        self._halt: Halt | None = parse_halt(str(halt)) if halt is not None else None
+        if grace_seconds is None:
+            raise ValueError("grace_seconds must be a number of seconds from 0; for no grace say 0")
         self._grace_seconds = _seconds("grace_seconds", grace_seconds, least=0.0) or 0.0
         self._max_wait = _seconds("max_wait", max_wait, least=0.0)
         self._clock = clock if clock is not None else SYSTEM_CLOCK
@@ -122,7 +130,7 @@ class ParallelCoordinator:
         stream = self._watched(driver)
         try:
             next(stream, None)  # there is nothing in it but the end
-        except Exception as error:
+        except BaseException as error:  # also the KeyboardInterrupt of a second signal
             self._keep_partial(error, results)
             raise
         return stream.stats, results
@@ -163,7 +171,8 @@ class ParallelCoordinator:
             async with stream:
                 async for result in stream:
                     results.append(result)  # noqa: PERF401 - an async comprehension would lose them on an error
-        except Exception as error:
+        except BaseException as error:  # also a cancellation
+            results.extend(stream._rest)
             self._keep_partial(error, results)
             raise
         return stream.stats, results
@@ -182,7 +191,7 @@ class ParallelCoordinator:
         """`stream` for a running event loop: `async with coordinator.astream(…) as results: async for …`."""
         maker = ItemMaker(item_id_func, tokens_func, scope_func)
         driver = self._driver(items, worker_func, maker, dry_run, run_id, asyncio.get_running_loop())
-        stream = AsyncResultStream(driver, self._ended)
+        stream = AsyncResultStream(driver, _signals.unwatch)
         _signals.watch(driver)
         driver.start()
         return stream
@@ -220,6 +229,7 @@ class ParallelCoordinator:
             lambda ended: self._make_workers(worker_func, ended, loop),
             self.credential_coordinator,
             self._clock,
+            self._finished,
         )
         if shown is not None:
             driver.account.stats.total = shown
@@ -230,7 +240,7 @@ class ParallelCoordinator:
         return driver
 
     def _watched(self, driver: Driver) -> ResultStream:
-        stream = ResultStream(driver, self._ended)
+        stream = ResultStream(driver, _signals.unwatch)
         _signals.watch(driver)
         driver.start()
         return stream
@@ -265,8 +275,8 @@ class ParallelCoordinator:
             self._reporter(DryRun(source.total, ids))
         return len(ids)
 
-    def _ended(self, driver: Driver) -> None:
-        _signals.unwatch(driver)
+    def _finished(self, driver: Driver) -> None:
+        """On any thread."""
         with self._lock:
             if driver in self._drivers:
                 self._drivers.remove(driver)
@@ -274,7 +284,7 @@ class ParallelCoordinator:
             if driver.unread_ids is not None:
                 self._unread.append(driver.unread_ids)
 
-    def _keep_partial(self, error: Exception, results: list[WorkflowResult]) -> None:
+    def _keep_partial(self, error: BaseException, results: list[WorkflowResult]) -> None:
         self.partial_results = results
         error.add_note(f"{len(results)} items had ended by then: see ParallelCoordinator.partial_results")
 
@@ -286,13 +296,21 @@ class ParallelCoordinator:
             return min(self.DEFAULT_PARALLELISM, cap)
         if _whole_number("max_workers", max_workers, 1) > cap:
             if self._reporter is not None:
-                reporters.warn_capped(max_workers, cap)
+                reporters.warn_capped(max_workers, cap, self._reporter)
             return cap
         return max_workers
 
 
 def _is_async(worker_func: Any) -> bool:
     return inspect.iscoroutinefunction(worker_func) or inspect.iscoroutinefunction(type(worker_func).__call__)
+
+
+def _exception_types(retry_on: Any) -> tuple[type[BaseException], ...]:
+    types = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
+    for kind in types:
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            raise ValueError(f"retry_on takes exception types, not {kind!r}")  # noqa: TRY004 - like all wrong options
+    return types
 
 
 def _whole_number(name: str, value: Any, least: int) -> int:

@@ -24,6 +24,7 @@ from ._core.events import (
     RunEnded,
     RunStarted,
     RunStopping,
+    StillRunning,
     ThreadAbandoned,
 )
 from .results import ProgressStats, WorkflowResult
@@ -38,41 +39,53 @@ MOST_REPR = 1000
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 
 
-class PlainReporter:
-    """`[COORDINATOR]` lines on stdout, or on the stream given."""
+class TextReporter:
+    """Lines on stdout, or on the stream given, without any secret of the pools that it was told of."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
+        self._redactors: list[Callable[[str], str]] = []
 
-    def __call__(self, event: Any) -> None:
-        text = _TEXTS.get(type(event), _nothing)(event)
-        if text is None:
-            return
-        # sys.stdout is looked up each time: whoever redirects it later gets the lines.
+    def redact_with(self, redact: Callable[[str], str]) -> None:
+        if redact not in self._redactors:
+            self._redactors.append(redact)
+
+    def _write(self, text: str) -> None:
+        for redact in self._redactors:
+            text = redact(text)
+        # sys.stdout is looked up each time: whoever redirects it later gets the lines. It may be closed.
         stream = self._stream if self._stream is not None else sys.stdout
+        if stream is None:
+            return
         try:
             print(text, file=stream, flush=True)
         except UnicodeEncodeError:
             print(text.encode("ascii", "backslashreplace").decode(), file=stream, flush=True)
 
 
-class JsonReporter:
-    """One JSON object per event and line. What JSON cannot hold is told by its `repr`."""
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream
+class PlainReporter(TextReporter):
+    """`[COORDINATOR]` lines, for people."""
 
     def __call__(self, event: Any) -> None:
-        stream = self._stream if self._stream is not None else sys.stdout
+        text = _TEXTS.get(type(event), _nothing)(event)
+        if text is not None:
+            self._write(text)
+
+
+class JsonReporter(TextReporter):
+    """One JSON object per event and line. What JSON cannot hold is told by its `repr`."""
+
+    def __call__(self, event: Any) -> None:
         told = {name: _plain(value) for name, value in event._asdict().items()}
-        stream.write(json.dumps({"event": type(event).__name__, **told}, allow_nan=False) + "\n")
-        stream.flush()
+        self._write(json.dumps({"event": type(event).__name__, **told}, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
     """The same in the types of JSON. A worker may return anything, and telling must not fail because of it."""
     if isinstance(value, WorkflowResult | ProgressStats):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, PoolWaiting):
+        return value._asdict()
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):  # not of JSON, not a number, too long a number, or contains itself
@@ -91,15 +104,18 @@ def waiting_text(waiting: PoolWaiting) -> str:
     """Why somebody waits, with the numbers needed to act."""
     if waiting.reason == RATE_LIMITED:
         usable_in = waiting.usable_in or 0.0
-        return f"all {waiting.credentials} usable credentials are rate-limited, the next for {usable_in:.1f} s"
+        what = f"all {waiting.credentials} usable credentials are rate-limited or cooling down"
+        return f"{what}, the next for {usable_in:.1f} s"
     cooling = f", {waiting.cooling} rate-limited" if waiting.cooling else ""
     return f"{waiting.in_use} of {waiting.credentials} credentials in use{cooling}"
 
 
-def warn_capped(requested: int, cap: int) -> None:
+def warn_capped(requested: int, cap: int, reporter: Reporter) -> None:
+    """On stdout where people read the run, else on stderr: stdout may be for machines."""
     print(
         f"Warning: {requested} parallel workers were requested, the maximum is {cap}: using {cap} "
-        "(max_parallelism= raises the maximum)"
+        "(max_parallelism= raises the maximum)",
+        file=sys.stdout if isinstance(reporter, PlainReporter) else sys.stderr,
     )
 
 
@@ -117,7 +133,9 @@ def _item_ended(event: ItemEnded) -> str | None:
     stats = event.stats
     lines = []
     if not event.result.success:
-        lines.append(f"[COORDINATOR] Failed: {_shown(event.result.item_id)}: {_first_line(event.result.error)}")
+        kind, error = event.result.metadata.get("error_type"), _first_line(event.result.error)
+        told = error if kind is None or kind == error else f"{kind}: {error}"
+        lines.append(f"[COORDINATOR] Failed: {_shown(event.result.item_id)}: {told}")
     if progress.is_worth_a_line(stats.completed, stats.total):
         of_total = "" if stats.total is None else f"/{stats.total} ({stats.completion_rate:.1f}%)"
         lines.append(f"[COORDINATOR] Progress: {stats.completed}{of_total}")
@@ -152,10 +170,16 @@ def _quarantined(event: CredentialQuarantined) -> str:
     return f"[COORDINATOR] Credential {event.credential_id} is quarantined: {_first_line(event.reason)}"
 
 
+def _still_running(event: StillRunning) -> str:
+    stats = event.stats
+    why = f": {waiting_text(event.waiting)}" if event.waiting is not None else ""
+    return f"[COORDINATOR] Still here: {stats.completed} done, {stats.running} running, {stats.waiting} waiting{why}"
+
+
 def _thread_abandoned(event: ThreadAbandoned) -> str:
     return (
-        f"[COORDINATOR] {_shown(event.item_id)} did not end within {event.timeout:g} s; a thread cannot be killed, "
-        f"so it is left to itself ({event.abandoned} so far)"
+        f"[COORDINATOR] {_shown(event.item_id)} did not end within {event.timeout:g} s; it cannot be killed, so it is "
+        f"left to itself ({event.abandoned} so far)"
     )
 
 
@@ -206,6 +230,7 @@ _TEXTS: dict[type, Callable[[Any], str | None]] = {
     PoolWaiting: _pool_waiting,
     CoolDownStarted: _cool_down_started,
     CredentialQuarantined: _quarantined,
+    StillRunning: _still_running,
     ThreadAbandoned: _thread_abandoned,
     RunStopping: _run_stopping,
     RunEnded: _run_ended,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from queue import Empty
 from types import TracebackType
@@ -21,6 +23,7 @@ class _Results:
         self._driver = driver
         self._on_end = on_end
         self._is_ended = False
+        self._rest: deque[WorkflowResult] = deque()  # what had ended but was not taken when the run was left early
 
     @property
     def stats(self) -> ProgressStats:
@@ -38,6 +41,9 @@ class _Results:
         self._driver.join(KILL_SECONDS)
         self._end()
 
+    def _next_of_rest(self) -> WorkflowResult | None:
+        return self._rest.popleft() if self._rest else None
+
     def __del__(self) -> None:
         if not self._is_ended:
             self._driver.stop("left early")
@@ -45,8 +51,9 @@ class _Results:
 
 
 class ResultStream(_Results, Iterator[WorkflowResult]):
-    """Iterate over it, best inside `with`: leaving early is a shutdown with grace. Constant memory; a slow reader slows
-    the run. When the input raises, what had started is reported first."""
+    """Iterate over it, best inside `with`: leaving early is a shutdown with grace, after which what had ended but was
+    not taken can still be taken. Constant memory; a slow reader slows the run. When the input raises, what had started
+    is reported first."""
 
     def __init__(self, driver: Driver, on_end: Callable[[Driver], None]) -> None:
         super().__init__(driver, on_end)
@@ -55,7 +62,10 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
 
     def __next__(self) -> WorkflowResult:
         if self._is_ended:
-            raise StopIteration
+            rest = self._next_of_rest()
+            if rest is None:
+                raise StopIteration
+            return rest
         try:
             result = self._take()
         except BaseException:  # KeyboardInterrupt: the second signal
@@ -75,8 +85,9 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
             return
         self._driver.stop("left early")
         try:
-            while self._take() is not None:
-                self._driver.outbox.took()
+            while (result := self._take()) is not None:
+                self._rest.append(result)
+                self._took()
         except BaseException:
             self._kill()
             raise
@@ -97,7 +108,10 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         self._loop = asyncio.get_running_loop()
         self._has_news = asyncio.Event()
         self._is_waiting = False  # set here, then the outbox is looked at; there the other way round
-        driver.outbox.on_put = self._on_result
+        on_result = weakref.WeakMethod(
+            self._on_result
+        )  # a stream that was forgotten must be able to go, and stop its run
+        driver.outbox.on_put = lambda: _call(on_result())
 
     def _on_result(self) -> None:
         """On the run's thread."""
@@ -120,7 +134,10 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
 
     async def __anext__(self) -> WorkflowResult:
         if self._is_ended:
-            raise StopAsyncIteration
+            rest = self._next_of_rest()
+            if rest is None:
+                raise StopAsyncIteration
+            return rest
         result = await self._take()
         if result is not None:
             self._driver.outbox.took()
@@ -136,7 +153,8 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
             return
         self._driver.stop("left early")
         try:
-            while await self._take() is not None:
+            while (result := await self._take()) is not None:
+                self._rest.append(result)
                 self._driver.outbox.took()
         except BaseException:
             self._kill()
@@ -150,3 +168,8 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _call(method: Callable[[], None] | None) -> None:
+    if method is not None:
+        method()

@@ -9,6 +9,9 @@ PAUSES = "pauses"
 INPUT = "input"
 READER = "reader"
 
+# What held a run up for less than this did not bind it.
+LEAST_SECONDS = 0.01
+
 
 class Bound:
     """Adds up, by reason, how long each one was what the run waited for."""
@@ -27,6 +30,8 @@ class Bound:
 
     def text(self, workers: int, credentials: int | None) -> str:
         reason = max(self.seconds, key=lambda r: self.seconds[r], default=None)
+        if reason is not None and self.seconds[reason] < LEAST_SECONDS:
+            reason = None
         keys = f"{credentials} credentials"
         return {
             None: "nothing: there was little to do",

@@ -95,8 +95,16 @@ class ItemEnded(NamedTuple):
     stats: Any  # ProgressStats
 
 
+class StillRunning(NamedTuple):
+    """Nothing has ended for a while."""
+
+    stats: Any  # ProgressStats
+    waiting: PoolWaiting | None  # why nothing starts, if that is what it waits for
+
+
 class ThreadAbandoned(NamedTuple):
-    """A thread did not end with its time-out; it keeps its credential until it does."""
+    """A thread, or a task that ignores its cancellation, did not end with its time-out. It keeps its credential until
+    it does."""
 
     item_id: str
     timeout: float

@@ -24,6 +24,12 @@ class Workers(Protocol):
         """Called on the thread that an attempt ended on. If that thread is ours, it calls `drive` now or very soon, to
         decide what is next; else False."""
 
+    can_take_over: bool
+    """Whether these workers have one thread that could always do what the run's own thread does."""
+
+    def take_over(self, drive: Callable[[], None]) -> None:
+        """From any thread: that thread calls `drive` soon."""
+
     def interrupt(self, attempt: Attempt) -> None:
         """Tells a running attempt to stop; `should_stop` is set already."""
 

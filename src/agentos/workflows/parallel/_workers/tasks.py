@@ -26,7 +26,7 @@ class TaskWorkers:
         self._worker_func = worker_func
         self._ended = ended
         self._loop = loop if loop is not None else asyncio.new_event_loop()
-        self._is_own_loop = loop is None
+        self._is_own_loop = self.can_take_over = loop is None
         self._thread: threading.Thread | None = None
         # Waking a loop costs a system call, so many attempts are handed over with one: the call is made only by whoever
         # finds the mark unset, and the loop unsets it before it looks at what there is to do.
@@ -55,6 +55,9 @@ class TaskWorkers:
     def _drive(self, drive: Callable[[], None]) -> None:
         self._will_drive = False
         drive()
+
+    def take_over(self, drive: Callable[[], None]) -> None:
+        self._in_loop(drive)
 
     def interrupt(self, attempt: Attempt) -> None:
         self._in_loop(lambda: _cancel(attempt))
@@ -98,9 +101,6 @@ class TaskWorkers:
             if attempt.should_stop:
                 raise asyncio.CancelledError
             value = await self._worker_func(attempt.item.payload, attempt.credential)
-        except GeneratorExit as exc:  # its loop is closed under it
-            self._ended(attempt, None, exc)
-            raise
         except BaseException as exc:  # also SystemExit, which would end the loop and with it every other item
             self._ended(attempt, None, exc)
         else:

@@ -25,6 +25,7 @@ _numbers = itertools.count(1)
 
 class ThreadWorkers:
     can_kill = False
+    can_take_over = False  # they drive when their attempts end, but nobody can be asked to
 
     def __init__(self, worker_func: Callable[[Any, Any], Any], ended: EndedCall) -> None:
         self._worker_func = worker_func
@@ -48,6 +49,9 @@ class ThreadWorkers:
     def spend_thread(self, drive: Callable[[], None]) -> bool:
         drive()
         return True
+
+    def take_over(self, drive: Callable[[], None]) -> None:
+        """Cannot."""
 
     def interrupt(self, attempt: Attempt) -> None:
         """A thread has to look at `should_stop` by itself."""
