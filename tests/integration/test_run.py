@@ -1099,6 +1099,28 @@ def test_a_worker_that_ignores_everything_does_not_hold_up_the_end() -> None:  #
     assert coordinator.get_checkpoints() == ["0", "1", "2"]
 
 
+def test_an_async_worker_that_blocks_its_loop_does_not_hold_up_the_end() -> None:  # invariant 25
+    gate = threading.Event()
+    started = threading.Event()
+    coordinator = quiet(3, grace_seconds=0.2)
+
+    async def worker(_item: int, _: Any) -> None:
+        started.set()
+        gate.wait(60)  # not await: nothing else can run on this loop
+
+    def shut_down() -> None:
+        started.wait(10)
+        coordinator.request_shutdown()
+
+    threading.Thread(target=shut_down, daemon=True).start()
+    start = time.monotonic()
+    stats, results = coordinator.execute_parallel(range(5), worker)
+    assert time.monotonic() - start < 0.2 + 1 + BUSY
+    gate.set()
+    assert (stats.stopped, results) == ("interrupted", [])
+    assert sorted(coordinator.get_checkpoints()) == ["0", "1", "2", "3", "4"]
+
+
 def test_a_coordinator_can_be_made_and_used_in_any_thread() -> None:
     results: list[Any] = []
 
