@@ -136,6 +136,16 @@ def test_what_a_worker_process_saves_is_there_in_the_next_attempt() -> None:
     assert pool.states()[0].tokens == 30
 
 
+def test_a_worker_process_leases_its_own_credential_and_no_other() -> None:
+    pool = CredentialCoordinator(["sk-process-key-1"])
+    _, results = processes(1, pool).execute_parallel(["a"], workers.lease_twice)
+    assert results[0].value is not None, results
+    is_own, text = results[0].value
+    assert is_own
+    assert "only the one credential" in text
+    assert pool.states()[0].tokens == 7
+
+
 def test_a_worker_that_cannot_be_sent_is_refused_before_anything_starts() -> None:
     with pytest.raises(WorkerStartError, match="top level of a module"):
         processes().execute_parallel([1], lambda item, _: item)

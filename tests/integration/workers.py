@@ -124,3 +124,13 @@ def remember(_item: str, _credential: str | None) -> Any:
         current_item().report_usage(requests=2, tokens=30)
         raise Transient("half-way")
     return saved
+
+
+def lease_twice(_item: str, credential: str | None) -> tuple[bool, str]:
+    with current_item().lease() as lease:
+        lease.settle(tokens=7)
+        try:
+            current_item().lease()
+        except RuntimeError as error:
+            return lease.secret == credential and credential not in repr(lease), str(error)
+    return False, "no error"

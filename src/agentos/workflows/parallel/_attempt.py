@@ -142,11 +142,13 @@ class Attempt(CurrentItem):
         if self.context.pool is not None and self.record is not None:
             self.context.pool._observed(self.record, verdict)
 
-    def lease(self, *, tokens: int = 0, scope: str | None = None, timeout: float | None = None) -> LeaseContext:
+    def lease(
+        self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
+    ) -> LeaseContext:
         pool = self.context.pool
         if pool is None:
             raise RuntimeError("this run has no credentials: pass credential_coordinator= to ParallelCoordinator")
-        return AttemptLease(self, pool, LeaseRecord(self.id, 1, tokens, scope, self.credential_id), timeout)
+        return AttemptLease(self, pool, LeaseRecord(self.id, requests, tokens, scope, self.credential_id), timeout)
 
     def _load(self) -> Any:
         return self.item.saved

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from . import verdicts
 from .context import CurrentItem, _current
-from .leases import LeaseContext
+from .credentials import MASK
 
 STOP = b"stop"  # beside pickled attempts, which never look like this
 
@@ -29,7 +29,7 @@ STOP = b"stop"  # beside pickled attempts, which never look like this
 class ChildAttempt(CurrentItem):
     """The attempt as a worker in a process of its own sees it."""
 
-    __slots__ = ("_pipe", "_run_id", "_saved", "_workflow_db", "credential", "payload")
+    __slots__ = ("_pipe", "_run_id", "_saved", "_workflow_db", "credential", "is_lent", "payload")
 
     def __init__(self, message: dict[str, Any], pipe: Connection) -> None:
         self.id = message["id"]
@@ -38,6 +38,7 @@ class ChildAttempt(CurrentItem):
         self.credential_id = message["credential_id"]
         self.credential: str | None = message["credential"]
         self.payload = message["payload"]
+        self.is_lent = False
         self.should_stop = False
         self.usage = None
         self._saved = message["saved"]
@@ -55,11 +56,16 @@ class ChildAttempt(CurrentItem):
     def observe(self, response: Any) -> None:
         self._pipe.send_bytes(pickle.dumps(("observed", verdicts.from_observed(response))))
 
-    def lease(self, *, tokens: int = 0, scope: str | None = None, timeout: float | None = None) -> LeaseContext:
-        raise RuntimeError(
-            "a worker process has the one credential that it was given, and no pool: "
-            "use the worker's second argument, or threads or async workers"
-        )
+    def lease(
+        self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
+    ) -> ChildLease:
+        """The attempt's own; there is no pool in this process to give a second one."""
+        if self.credential is None or self.is_lent:
+            raise RuntimeError(
+                "a worker process has only the one credential that it was given, and it is in use or there is none: "
+                "use threads or async workers for more"
+            )
+        return ChildLease(self)
 
     def _load(self) -> Any:
         return self._saved
@@ -67,6 +73,43 @@ class ChildAttempt(CurrentItem):
     def _save(self, obj: Any) -> None:
         self._saved = obj
         self._pipe.send_bytes(pickle.dumps(("saved", obj)))
+
+
+class ChildLease:
+    """The attempt's own lease, lent to a block of its worker. It ends with the attempt, where the coordinator is."""
+
+    def __init__(self, attempt: ChildAttempt) -> None:
+        self._attempt = attempt
+
+    @property
+    def secret(self) -> str:
+        return self._attempt.credential or ""
+
+    @property
+    def credential_id(self) -> str:
+        return self._attempt.credential_id or ""
+
+    def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None:
+        self._attempt.report_usage(requests=requests or 0, tokens=tokens or 0)
+
+    def observe(self, response: Any) -> None:
+        self._attempt.observe(response)
+
+    def __enter__(self) -> ChildLease:
+        self._attempt.is_lent = True
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._attempt.is_lent = False
+
+    async def __aenter__(self) -> ChildLease:
+        return self.__enter__()
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.__exit__(*exc)
+
+    def __repr__(self) -> str:
+        return f"<Lease of {self.credential_id} {MASK}>"
 
 
 def main(pipe: Connection, pickled_func: bytes) -> None:

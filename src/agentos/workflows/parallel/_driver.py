@@ -10,6 +10,7 @@ the reader of the results) a thread of the run does it, because their threads ar
 Whatever may wait is done elsewhere: workers run on threads, loops or processes, leases are delivered by the pool, slow
 inputs are read by a reader thread, results wait in the outbox until they are taken.
 
+Every fact has its method here, which makes this the longest module; whatever can be told apart lives beside it.
 Methods named `_on_…` are facts and are called in the role. `attempt_ended` runs where the attempt ended, so that its
 lease is back in the pool, with the provider's answer, before anybody else is asked.
 """

@@ -5,10 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .leases import LeaseContext
+from typing import Any, Protocol
 
 _current: ContextVar[CurrentItem] = ContextVar("agentos_current_item")
 
@@ -19,6 +16,32 @@ def current_item() -> CurrentItem:
         return _current.get()
     except LookupError:
         raise RuntimeError("current_item() is for workers: no item is running here") from None
+
+
+class UsableLease(Protocol):
+    """What a lease offers wherever the worker runs."""
+
+    @property
+    def secret(self) -> str: ...
+
+    @property
+    def credential_id(self) -> str: ...
+
+    def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None: ...
+
+    def observe(self, response: Any) -> None: ...
+
+
+class LeaseBlock(Protocol):
+    """What `current_item().lease()` returns."""
+
+    def __enter__(self) -> UsableLease: ...
+
+    def __exit__(self, *exc: Any) -> None: ...
+
+    async def __aenter__(self) -> UsableLease: ...
+
+    async def __aexit__(self, *exc: Any) -> None: ...
 
 
 class CurrentItem(ABC):
@@ -60,7 +83,9 @@ class CurrentItem(ABC):
         """Shows the pool an answer that raised nothing."""
 
     @abstractmethod
-    def lease(self, *, tokens: int = 0, scope: str | None = None, timeout: float | None = None) -> LeaseContext:
+    def lease(
+        self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
+    ) -> LeaseBlock:
         """A lease for a `with` or `async with` block: the attempt's own first, else one from the pool."""
 
     @abstractmethod
