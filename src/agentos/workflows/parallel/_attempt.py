@@ -40,6 +40,9 @@ class RunContext:
         record, pool = attempt.record, self.pool
         if record is None or pool is None:
             return
+        if success and attempt.usage is None:
+            pool._store.end(record, None, True)
+            return
         if attempt.usage is not None:
             # What a worker left at zero it did not report: that stays as it was reserved.
             pool._store.settle(record, int(attempt.usage["requests"]) or None, int(attempt.usage["tokens"]) or None)

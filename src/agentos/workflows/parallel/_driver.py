@@ -419,10 +419,7 @@ class Driver:
         """False: it was given up before, and its end comes too late to matter."""
         if attempt.timer is not None:
             attempt.timer.cancel()
-        if attempt not in self._attempts:
-            return False
-        del self._attempts[attempt]
-        return True
+        return self._attempts.pop(attempt, False) is None
 
     # --- facts: instants ------------------------------------------------------------------------------------------
 

@@ -39,6 +39,8 @@ from .records import ENDED, LIVE, REFUSED, WAITING, CredentialRecord, LeaseRecor
 
 # Heaps per scope are kept for this many scopes; past that they are made anew when asked for.
 MOST_SCOPES = 256
+# Spent hints that may lie in a heap before they are thrown out: it stays small, and that costs next to nothing.
+SPENT_ENTRIES = 500
 # So many refusals in a row quarantine a credential even if they all came from one requester.
 AUTH_FAILURES_IN_A_ROW = 3
 
@@ -54,7 +56,7 @@ class Pool:
         self._ready: dict[str | None, list[tuple[float, int, CredentialRecord]]] = {}
         self.waiting: dict[str | None, OrderedDict[int, LeaseRecord]] = {}
         self._ends: list[tuple[float, int, Domain, str | None]] = []
-        self._most_entries = 64  # in a heap, before the spent ones are thrown out
+        self._most_entries = SPENT_ENTRIES  # in a heap, before the spent ones are thrown out
         self._sequence = 0
         self._fences: dict[str, int] = {}  # of removed credentials: a fence only grows, also if one comes back
         self._announced: str | None = None  # the reason that was told, in this episode of waiting
@@ -179,7 +181,7 @@ class Pool:
         for domain in credential.domains:
             domain.members[id] = credential
         self.credentials[id] = credential
-        self._most_entries = 2 * len(self.credentials) + 64
+        self._most_entries = 2 * len(self.credentials) + SPENT_ENTRIES
         self._serve(credential)
 
     def remove(self, id: str, now: float) -> None:  # noqa: A002

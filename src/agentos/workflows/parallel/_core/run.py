@@ -59,7 +59,7 @@ class Item:
         self.failures = 0  # that spent a retry
         self.rotations = 0
         self.deaths = 0
-        self.refused_by: set[str] = set()  # credentials that others use successfully
+        self.refused_by: frozenset[str] = frozenset()  # credentials that others use successfully
         self.is_sent_back = False  # by a provider, and has not started again since
         self.started_at = 0.0  # of its first attempt
         self.saved: Any = None
@@ -254,7 +254,7 @@ class Run:
         # 3. The credential or the provider is the reason: go on with another one, or when it is usable again.
         if kind in ROTATING:
             if refused_by is not None:
-                item.refused_by.add(refused_by)
+                item.refused_by |= {refused_by}
                 if len(item.refused_by) >= MOST_REFUSALS:
                     return FAILED
             item.rotations += 1
