@@ -120,6 +120,23 @@ def test_reserve_returns_none_after_its_timeout_and_leaves_nothing_behind() -> N
     assert pool.get_available_count() == 1
 
 
+def test_a_waiter_that_is_called_more_often_than_it_looks_goes_on_waiting() -> None:
+    """It may be served, find its lease worthless, and be served again before it has lain down: no call may fail."""
+    pool = make_pool(KEYS[0])
+    key = pool.reserve()
+    thread, results = in_thread(pool.reserve)
+    eventually(lambda: waiting(pool) == 1)
+    (queue,) = pool._store._pool.waiting.values()
+    (record,) = queue.values()
+    for _ in range(100):
+        record.deliver()
+    assert results == []
+    assert key is not None
+    pool.release(key)
+    thread.join(5)
+    assert results == [KEYS[0]]
+
+
 def test_waiters_are_served_in_the_order_of_asking() -> None:  # invariant 6
     pool = make_pool(KEYS[0])
     key = pool.reserve()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
+from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
@@ -91,12 +91,11 @@ def wait(pool: CredentialCoordinator, record: LeaseRecord, timeout: float | None
         return True
     if timeout is not None and timeout <= 0:
         return False
-    gate = threading.Lock()
-    gate.acquire()
-    record.deliver = gate.release
+    calls: SimpleQueue[None] = SimpleQueue()  # not a lock: it may be called again before it has lain down
+    record.deliver = lambda: calls.put(None)
     with _Wait(pool, record, timeout) as waiting:
         while not waiting.is_over():
-            gate.acquire()
+            calls.get()
     return waiting.has_lease
 
 
