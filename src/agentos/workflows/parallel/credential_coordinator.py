@@ -19,7 +19,7 @@ from ._core.cooling import DEFAULT_COOL_DOWN
 from ._core.events import RATE_LIMITED, ROTATING, Verdict
 from ._core.records import LeaseRecord
 from ._stores.memory import CredentialSnapshot, MemoryStore
-from .credentials import Credential, LeasedKey, redact, refuse_to_copy
+from .credentials import Credential, LeasedKey, forms_of, redact, refuse_to_copy
 from .errors import AmbiguousRelease, LeaseTimeout, NoUsableCredential, UnknownCredential
 from .leases import Lease, LeaseContext, wait
 
@@ -29,6 +29,9 @@ T = TypeVar("T")
 # the reservation itself. The mapping behind it is looked at instead, which `os.environ` changes in place.
 _ENVIRONMENT: Any = getattr(os.environ, "_data", os.environ)
 _SIMULATE_429: Any = os.fsencode("AGENTOS_SIMULATE_429") if _ENVIRONMENT is not os.environ else "AGENTOS_SIMULATE_429"
+
+# A shorter secret cannot be told from what happens to look like it.
+LEAST_REDACTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,8 @@ class CredentialCoordinator:
         self._change_lock = threading.Lock()  # guards _secrets and _ids; both are only added to while others read
         self._secrets: dict[str, str] = {}  # credential id -> secret
         self._ids: dict[str, str] = {}  # secret -> credential id; kept after `remove`, for those still in use
+        self._forms: tuple[str, ...] = ()  # what is redacted, made of them
+        self._long_forms: tuple[str, ...] = ()
         for credential in _first_n(credentials):
             if isinstance(credential, Credential) or credential not in self._ids:  # identical strings count once
                 self.add(credential)
@@ -239,6 +244,8 @@ class CredentialCoordinator:
                 raise ValueError(f"two credentials have the id {credential.id!r}: give each its own")
             self._secrets[credential.id] = secret
             self._ids[secret] = credential.id
+            self._forms = forms_of(self._ids)
+            self._long_forms = forms_of(secret for secret in self._ids if len(secret) >= LEAST_REDACTED)
         self._store.add(credential)
         return credential.id
 
@@ -252,7 +259,12 @@ class CredentialCoordinator:
 
     def redact(self, text: str) -> str:
         """Takes the pool's secrets out of a text."""
-        return redact(text, tuple(self._ids))
+        return redact(text, self._forms)
+
+    def redact_value(self, text: str) -> str:
+        """Takes them out of a text that a program will read. A secret so short that it may stand there by chance is
+        left: to replace it would change what the text says."""
+        return redact(text, self._long_forms)
 
     def listen(self, listener: Callable[[Any], None]) -> Callable[[], None]:
         """Sends the pool's events to `listener` instead of printing them; returns the call that ends it."""
