@@ -19,6 +19,29 @@ def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
     assert "sk-one" not in done.stdout
 
 
+def test_the_examples_of_the_ledger_run_one_after_the_other(tmp_path: Path) -> None:
+    section = (ROOT / "README.md").read_text().partition("### Nothing lost")[2].partition("### Cred")[0]
+    run, look = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    program = f"""
+from agentos.workflows.parallel import CredentialCoordinator, Ledger, ParallelCoordinator
+pool = CredentialCoordinator(["sk-one-secret", "sk-two-secret"])
+documents = [{{"id": "a"}}, {{"id": "b", "is_bad": True}}]
+def review(document, key):
+    if "is_bad" in document:
+        raise ValueError("bad")
+{run}
+{look}
+"""
+    script = tmp_path / "example.py"
+    script.write_text(program)
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+        )
+        assert "Counts(succeeded=1, failed=1, unfinished=0)\nb bad ['failed']\nkey-" in done.stdout
+    assert "Resuming run main (launch 2); on record: 1 succeeded, 1 failed, 0 unfinished" in done.stdout
+
+
 def test_every_option_of_the_coordinator_is_in_the_readme() -> None:
     import inspect
 
@@ -34,5 +57,7 @@ def test_the_house_in_the_design_is_the_house_on_disk() -> None:
     package = ROOT / "src" / "agentos" / "workflows" / "parallel"
     modules = [path.name for path in package.glob("*.py") if path.name != "__init__.py"]
     assert not [name for name in modules if name not in design]
+    ledger = [path.stem for path in (package / "_ledger").glob("*.py") if path.name != "__init__.py"]
+    assert not [name for name in ledger if name not in design]
     cores = [path.stem for path in (package / "_core").glob("*.py") if path.name != "__init__.py"]
     assert not [name for name in cores if name not in design]

@@ -134,3 +134,11 @@ def lease_twice(_item: str, credential: str | None) -> tuple[bool, str]:
         except RuntimeError as error:
             return lease.secret == credential and credential not in repr(lease), str(error)
     return False, "no error"
+
+
+def save_a_function(_item: str, _credential: str | None) -> str:
+    try:
+        current_item().checkpoint.save(lambda: None)
+    except TypeError as error:
+        return str(error)
+    return "no error"

@@ -3,6 +3,8 @@
 The two coordinators and what goes with them; everything else is private. Start with `ParallelCoordinator`.
 """
 
+import typing as _typing
+
 from .context import CurrentItem, current_item
 from .coordinator import ParallelCoordinator
 from .credential_coordinator import CredentialCoordinator, CredentialState
@@ -16,13 +18,16 @@ from .errors import (
     Interrupted,
     InvalidItemId,
     LeaseTimeout,
+    LedgerError,
     NoUsableCredential,
     Overloaded,
     Permanent,
     QuotaExhausted,
     RateLimited,
+    RunBusy,
     Transient,
     UnknownCredential,
+    UnrecordableValue,
     WorkerDied,
     WorkerStartError,
 )
@@ -33,6 +38,9 @@ from .reporters import JsonReporter, PlainReporter
 from .results import ProgressStats, WorkflowResult
 from .verdicts import Verdict
 
+if _typing.TYPE_CHECKING:
+    from .ledger import Ledger
+
 __all__ = [
     # running
     "ParallelCoordinator",
@@ -40,6 +48,7 @@ __all__ = [
     "WorkflowResult",
     "CurrentItem",
     "current_item",
+    "Ledger",
     # credentials
     "CredentialCoordinator",
     "Credential",
@@ -62,8 +71,11 @@ __all__ = [
     "CredentialError",
     "InvalidItemId",
     "LeaseTimeout",
+    "LedgerError",
     "NoUsableCredential",
+    "RunBusy",
     "UnknownCredential",
+    "UnrecordableValue",
     "WorkerDied",
     "WorkerStartError",
     # output and names
@@ -72,3 +84,12 @@ __all__ = [
     "PlainReporter",
     "sanitize_identifier",
 ]
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """A ledger needs SQLite and msgspec, which most programs do not: they are imported with the first use."""
+    if name != "Ledger":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .ledger import Ledger
+
+    return Ledger

@@ -26,6 +26,8 @@ class Account:
         reporter: Callable[[Any], None] | None,
         clock: Clock,
         outbox: Outbox,
+        *,
+        is_recorded: bool = False,
     ) -> None:
         self._run_id = run_id
         self._run = run
@@ -33,6 +35,7 @@ class Account:
         self._reporter = reporter
         self._clock = clock
         self._outbox = outbox
+        self._is_recorded = is_recorded
         self._bound = Bound(clock.now())
         self._told_completed = 0
         self.stats = ProgressStats(total=run.total, start_time=clock.epoch())
@@ -60,6 +63,25 @@ class Account:
         self._outbox.put(result)
         if self._reporter is not None:
             self.tell(ItemEnded(result, self.refreshed_stats()))
+
+    def deliver_all(self, results: list[WorkflowResult]) -> None:
+        if self._reporter is not None:
+            for result in results:
+                self.deliver(result)
+            return
+        succeeded = sum([result.success for result in results])
+        self.stats.completed += len(results)
+        self.stats.success_count += succeeded
+        self.stats.failed += len(results) - succeeded
+        self._outbox.put_all(results)
+
+    def add_recorded(self, succeeded: int, failed: int) -> None:
+        """Items that had ended before this run began."""
+        stats = self.stats
+        stats.completed += succeeded + failed
+        stats.recorded += succeeded + failed
+        stats.success_count += succeeded
+        stats.failed += failed
 
     def refreshed_stats(self) -> ProgressStats:
         """From any thread: with the counts that change too often to be written down each time."""
@@ -89,8 +111,9 @@ class Account:
         stats.end_time = self._clock.epoch()
         stats.stopped = run.stopped
         self._bound.note(None, self._clock.now())
-        unfinished = 0 if run.stopped is None else None if run.total is None else run.total - run.completed
-        self.tell(RunEnded(stats, unfinished, self._bound.text(run.max_workers, self._credentials())))
+        unfinished = 0 if run.stopped is None else None if run.total is None else run.total - stats.completed
+        bound_by = self._bound.text(run.max_workers, self._credentials())
+        self.tell(RunEnded(stats, unfinished, bound_by, self._is_recorded))
 
     def _credentials(self) -> int | None:
         return None if self._pool is None else len(self._pool._secrets)

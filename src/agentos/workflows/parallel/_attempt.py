@@ -9,7 +9,7 @@ import threading
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import verdicts
 from ._clock import Timer
@@ -20,20 +20,24 @@ from .context import CurrentItem
 from .credential_coordinator import CredentialCoordinator
 from .leases import Lease, LeaseContext
 
+if TYPE_CHECKING:
+    from ._ledger.record import RunRecord
+
 _making = threading.Lock()  # guards the making of an attempt's `own_lease`
 
 
 class RunContext:
-    """What all attempts of a run share: its id, its pool, and the files of a run without a ledger, which are made when
-    first asked for and gone with the run."""
+    """What all attempts of a run share: its id, its pool, its record, and the items' own files. With a ledger these are
+    kept beside it until their item succeeds; else they are made when first asked for and gone with the run."""
 
-    def __init__(self, run_id: str, pool: CredentialCoordinator | None) -> None:
+    def __init__(self, run_id: str, pool: CredentialCoordinator | None, record: RunRecord | None = None) -> None:
         self.run_id = run_id
         self.pool = pool
+        self.record = record
         self._lock = threading.Lock()  # guards _folder
         self._folder: Path | None = None
         self._remove: weakref.finalize[..., RunContext] | None = None
-        self.has_files = False
+        self.has_files = record is not None and record.has_files
 
     def end_lease(self, attempt: Attempt, verdict: Verdict | None, *, success: bool = False) -> None:
         """Ends the attempt's lease together with what the provider answered."""
@@ -60,20 +64,32 @@ class RunContext:
         return text if self.pool is None else self.pool.redact(text)
 
     def workflow_db(self, item_id: str) -> Path:
+        path = self.file_of(item_id)
+        self.has_files = True
+        if self.record is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.record.file_asked(item_id, path.name)
+        return path
+
+    def file_of(self, item_id: str) -> Path:
+        """Where it is, or would be."""
+        # Item ids may be anything, so they never become part of a path.
+        name = hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest() + ".db"
+        return (self._temporary_folder() if self.record is None else self.record.folder) / name
+
+    def _temporary_folder(self) -> Path:
         with self._lock:
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="agentos-"))
                 # If `close` cannot be called because an abandoned attempt may still use the folder, it goes with the
                 # last such attempt, or with the program.
                 self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-                self.has_files = True
-        # Item ids may be anything, so they never become part of a path.
-        return self._folder / (hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest() + ".db")
+            return self._folder
 
     def forget(self, item_id: str) -> None:
-        """The item has succeeded: nothing of it is needed any more."""
-        path = self.workflow_db(item_id)
-        for suffix in ("", "-wal", "-shm", "-journal"):
+        """The item has succeeded, or starts anew: its file is not needed any more."""
+        path = self.file_of(item_id)
+        for suffix in ("", "-wal", "-shm", "-journal"):  # all that SQLite puts beside it
             path.with_name(path.name + suffix).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -88,6 +104,7 @@ class Attempt(CurrentItem):
         "credential",
         "ended_at",
         "is_abandoned",
+        "is_on_record",
         "is_preparing",
         "is_timed_out",
         "item",
@@ -95,6 +112,7 @@ class Attempt(CurrentItem):
         "started_at",
         "task",
         "timer",
+        "waited",
     )
 
     def __init__(self, item: Item, context: RunContext, record: LeaseRecord | None, now: float) -> None:
@@ -121,6 +139,12 @@ class Attempt(CurrentItem):
         self.timer: Timer | None = None
         self.task: Any = None  # for the workers: what carries it out
         self._own_lease: threading.Lock | None = None
+
+    def to_be_recorded(self) -> None:
+        """Only a run with a ledger needs the rest."""
+        asked_at = self.item.asked_at
+        self.waited = 0.0 if asked_at is None else self.started_at - asked_at  # for its credential
+        self.is_on_record = False  # as started
 
     @property
     def run_id(self) -> str:
@@ -154,10 +178,21 @@ class Attempt(CurrentItem):
         return AttemptLease(self, pool, LeaseRecord(self.id, requests, tokens, scope, self.credential_id), timeout)
 
     def _load(self) -> Any:
-        return self.item.saved
+        record = self.context.record
+        return self.item.saved if record is None else record.load(self.item)
 
     def _save(self, obj: Any) -> None:
-        self.item.saved = obj
+        record = self.context.record
+        if record is None:
+            self.item.saved = obj
+        else:
+            record.save(self, _encoded(obj))
+
+
+def _encoded(obj: Any) -> str:
+    from . import _values  # only where there is a ledger
+
+    return _values.encode(obj, "checkpoint")
 
 
 class AttemptLease(LeaseContext):

@@ -22,14 +22,27 @@ from typing import Any, NoReturn
 from . import verdicts
 from .context import CurrentItem, _current
 from .credentials import MASK
+from .errors import LedgerError
 
-STOP = b"stop"  # beside pickled attempts, which never look like this
+# Beside pickled attempts, which never look like these.
+STOP = b"stop"
+SAVED = b"saved"  # the checkpoint is on record; followed by the reason if it is not
 
 
 class ChildAttempt(CurrentItem):
     """The attempt as a worker in a process of its own sees it."""
 
-    __slots__ = ("_pipe", "_run_id", "_saved", "_workflow_db", "credential", "is_lent", "payload")
+    __slots__ = (
+        "_answers",
+        "_is_recorded",
+        "_pipe",
+        "_run_id",
+        "_saved",
+        "_workflow_db",
+        "credential",
+        "is_lent",
+        "payload",
+    )
 
     def __init__(self, message: dict[str, Any], pipe: Connection) -> None:
         self.id = message["id"]
@@ -43,7 +56,9 @@ class ChildAttempt(CurrentItem):
         self.usage = None
         self._saved = message["saved"]
         self._workflow_db = Path(message["workflow_db"])
+        self._is_recorded = message["is_recorded"]
         self._pipe = pipe
+        self._answers: SimpleQueue[bytes] = SimpleQueue()  # to a checkpoint that was sent
 
     @property
     def run_id(self) -> str:
@@ -51,6 +66,8 @@ class ChildAttempt(CurrentItem):
 
     @property
     def workflow_db(self) -> Path:
+        self._workflow_db.parent.mkdir(parents=True, exist_ok=True)
+        self._pipe.send_bytes(pickle.dumps(("file", None)))
         return self._workflow_db
 
     def observe(self, response: Any) -> None:
@@ -71,8 +88,21 @@ class ChildAttempt(CurrentItem):
         return self._saved
 
     def _save(self, obj: Any) -> None:
-        self._saved = obj
-        self._pipe.send_bytes(pickle.dumps(("saved", obj)))
+        if not self._is_recorded:
+            self._saved = obj
+            self._pipe.send_bytes(pickle.dumps(("saved", obj)))
+            return
+        from . import _values  # only where there is a ledger
+
+        saved = _values.encode(obj, "checkpoint")
+        self._pipe.send_bytes(pickle.dumps(("saved", saved)))
+        problem = self._answers.get()
+        if problem:
+            raise LedgerError(problem.decode())
+        self._saved = _values.decode(saved)
+
+    def answered(self, problem: bytes) -> None:
+        self._answers.put(problem)
 
 
 class ChildLease:
@@ -139,6 +169,9 @@ def _read(pipe: Connection, todo: SimpleQueue[ChildAttempt]) -> None:
             if message == STOP:
                 if attempt is not None:
                     attempt.should_stop = True
+            elif message.startswith(SAVED):
+                assert attempt is not None
+                attempt.answered(message.removeprefix(SAVED))
             else:
                 attempt = ChildAttempt(pickle.loads(message), pipe)  # noqa: S301 - from our own parent
                 todo.put(attempt)

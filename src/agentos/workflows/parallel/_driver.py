@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._account import Account
 from ._admission import Admission
@@ -35,21 +35,31 @@ from ._core.events import (
     RATE_LIMITED,
     ROTATING,
     AttemptEnded,
+    RunResumed,
     RunStopping,
     ThreadAbandoned,
 )
 from ._core.records import REFUSED, LeaseRecord
-from ._core.run import FAILED, UNFINISHED, Again, Halt, Item, Run
-from ._items import CollectionSource, StreamSource
+from ._core.run import FAILED, INTERRUPTED, UNFINISHED, Again, Halt, Item, Run
+from ._items import CollectionSource, Problem, Read, StreamSource
 from ._judge import Judge, failed_result
 from ._outbox import Outbox
 from ._workers.base import Workers
 from .credential_coordinator import CredentialCoordinator
-from .errors import AttemptTimeout, WorkerStartError
+from .errors import AttemptTimeout, UnrecordableValue, WorkerStartError
 from .results import WorkflowResult
+
+if TYPE_CHECKING:  # only a run with a ledger needs them
+    from ._ledger.recall import Recall
+    from ._ledger.record import RunRecord
+    from ._ledger.sifter import Sifter
 
 # How often a run in which nothing ends says that it is still there.
 HEARTBEAT_SECONDS = 30.0
+# How often (seconds) attempts that are still running are put on record as started. Short ones are written down once.
+STARTS_SECONDS = 0.25
+# With a ledger results come in whole batches, and the next batch should not have to wait until the last one was taken.
+RECORDED_OUTBOX = 20_000
 
 Fact = tuple[Callable[[Any, Any], None], Any, Any]
 
@@ -68,19 +78,25 @@ class Options(NamedTuple):
     grace_seconds: float
     max_wait: float | None
     reporter: Callable[[Any], None] | None
+    retry_failed: bool = False
 
 
 class Driver:
     def __init__(
         self,
         options: Options,
-        source: CollectionSource | StreamSource,
+        source: CollectionSource | StreamSource | Sifter,
         make_workers: Callable[[Callable[[Attempt, Any, BaseException | None], None]], Workers],
         pool: CredentialCoordinator | None,
         clock: Clock,
         on_finished: Callable[[Driver], None],
+        record: RunRecord | None = None,
+        recall: Recall | None = None,
     ) -> None:
         self._options = options
+        self._record = record
+        self._has_lost_record = False
+        self.recall = recall  # what was on record before
         self._on_finished = on_finished  # called once, in the role, before the end is in the outbox
         self._source = source
         self._pool = pool
@@ -88,7 +104,7 @@ class Driver:
         self._now = clock.now
         self._workers = make_workers(self.attempt_ended)
         self._judge = Judge(options.classify, options.retry_on, clock)
-        self._context = RunContext(options.run_id, pool)
+        self._context = RunContext(options.run_id, pool, record)
         self._inbox: deque[Fact] = deque()
         self._role = threading.Lock()  # its holder may touch everything below
         # The run's own thread waits here. Not a semaphore: a signal handler may call while its thread is calling.
@@ -109,8 +125,11 @@ class Driver:
         self._is_killed = False  # nothing is waited for any more
         self._last_start = clock.now()
         self._source_error: BaseException | None = None
-        self.outbox = Outbox(options.max_workers, lambda: self._post((self._on_room, None, None)))
-        self.account = Account(options.run_id, self._run, pool, options.reporter, clock, self.outbox)
+        size = options.max_workers if record is None else max(options.max_workers, RECORDED_OUTBOX)
+        self.outbox = Outbox(size, lambda: self._post((self._on_room, None, None)))
+        self.account = Account(
+            options.run_id, self._run, pool, options.reporter, clock, self.outbox, is_recorded=record is not None
+        )
         self._tell = self.account.tell
         self.error: BaseException | None = None  # to be raised by the consumer after the last result
         self.unfinished_ids: list[str] = []
@@ -120,6 +139,11 @@ class Driver:
     # --- from any thread ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        if self._record is not None:
+            self._record.start(
+                lambda results, size: self._post((self._on_recorded, results, size)),
+                lambda error: self._post((self._on_record_lost, error, None)),
+            )
         self._post((self._on_begin, None, None))
         self._thread.start()
 
@@ -135,9 +159,12 @@ class Driver:
     def join(self, timeout: float | None = None) -> None:
         self._thread.join(timeout)
 
-    def item_read(self, item: Item, problem: str | None) -> None:
-        """From the reader thread of a stream."""
-        self._post((self._on_read, item, problem))
+    def items_read(self, read: list[Read]) -> None:
+        """From the thread that reads the input, where that is not the role's holder."""
+        self._post((self._on_read, read, None))
+
+    def items_recorded(self, succeeded: int, failed: int) -> None:
+        self._post((self._on_found, succeeded, failed))
 
     def source_ended(self, error: BaseException | None) -> None:
         self._post((self._on_source_ended, error, None))
@@ -146,10 +173,16 @@ class Driver:
         """The worker returned a value or raised. Ends the lease together with what the exception says."""
         attempt.ended_at = self._now()
         fact: Fact
+        encoded = None
+        if exc is None and self._record is not None:
+            try:
+                encoded = self._record.encode_result(value)
+            except UnrecordableValue as unrecordable:
+                exc = unrecordable
         if exc is None:
             if attempt.record is not None:
                 self._context.end_lease(attempt, None, success=True)
-            fact = (self._on_success, attempt, value)
+            fact = (self._on_success, attempt, (value, encoded))
         else:
             try:
                 kind, verdict = self._judge(attempt, exc)
@@ -197,7 +230,7 @@ class Driver:
                     left -= 1
                     if not inbox or not left:
                         self._fill()
-                        if self._is_killed or self._run.is_over():
+                        if self._is_killed or (self._run.is_over() and not self._is_recording()):
                             self._finish()
             except BaseException as error:
                 self.error = error
@@ -216,6 +249,9 @@ class Driver:
             return
         if self.outbox.is_full():
             self.account.note_bound(bound.READER)
+            return
+        if self._record is not None and self._record.is_full():
+            self.account.note_bound(bound.LEDGER)
             return
         while True:
             has_read = False
@@ -241,10 +277,11 @@ class Driver:
         room = self._run.room(self._blocked())
         if room <= 0:
             return False
-        if isinstance(self._source, StreamSource):
+        if self._source.is_read_apart:
             self._requested += room
             self._source.request(room, self)
             return False
+        assert isinstance(self._source, CollectionSource)
         for item, problem in self._source.read(room):
             if problem is None:
                 self._run.read(item)
@@ -266,7 +303,10 @@ class Driver:
                 if record is not None or admission is None:
                     self._start(item, record)
                     has_started = True
-                elif self._options.max_wait is not None:
+                    continue
+                if self._record is not None and item.asked_at is None:
+                    item.asked_at = self._now()
+                if self._options.max_wait is not None:
                     self._watch_wait(scope)
         return has_started
 
@@ -295,6 +335,8 @@ class Driver:
         now = self._last_start = self._now()
         self._run.started(item, now)
         attempt = Attempt(item, self._context, record, now)
+        if self._record is not None:
+            self._prepare_record(self._record, attempt)
         self._attempts[attempt] = None
         if self._options.timeout is not None:
             self._set_timeout(attempt, self._options.timeout, self._on_timeout)
@@ -337,21 +379,39 @@ class Driver:
         if self._pool is not None:
             self._unlisten = self._pool.listen(lambda event: self._post((self._on_told, event, None)))
         self.account.start()
+        if self._record is not None and self._record.launch > 1:
+            found = self._record.found
+            self._tell(RunResumed(self._options.run_id, self._record.launch, *found, self._options.retry_failed))
         self._set_timer("heartbeat", self._now() + HEARTBEAT_SECONDS, self._on_heartbeat)
+        if self._record is not None:
+            self._set_timer("starts", self._now() + STARTS_SECONDS, self._on_starts_due)
 
-    def _on_read(self, item: Item, problem: str | None) -> None:
-        self._requested -= 1
-        if problem is not None:
-            self._reject(item, problem)
-        elif item.id in self._run.unfinished:
-            self._reject(item, f"another item has the id {item.id!r} and is not done yet: an id names one item")
-        else:
-            self._run.read(item)
+    def _on_read(self, read: list[Read], _: Any) -> None:
+        # A sifter may have read further ahead than it was asked to.
+        self._requested = max(0, self._requested - len(read))
+        for item, problem in read:
+            if problem is None and item.id in self._run.unfinished:
+                self._reject(item, Problem.repeated(item.id))
+            elif problem is not None:
+                self._reject(item, problem)
+            else:
+                self._run.read(item)
 
-    def _reject(self, item: Item, problem: str) -> None:
+    def _reject(self, item: Item, problem: Problem) -> None:
         self._run.rejected()
-        self.account.deliver(WorkflowResult(item.id, False, problem, metadata={"error_type": "ValueError"}, attempts=0))
+        metadata = {"error_type": problem.error_type}
+        result = WorkflowResult(item.id, False, self._context.redact(problem.text), metadata=metadata, attempts=0)
+        if problem.has_other_record:
+            self.account.deliver(result)
+        else:
+            self._conclude(item, None, result, None)
         self._halt_if_reached()
+
+    def _on_found(self, succeeded: int, failed: int) -> None:
+        """Items of the input that had ended before this run began."""
+        self._run.recorded(succeeded + failed)
+        self.account.add_recorded(succeeded, failed)
+        self.outbox.call_reader()
 
     def _on_source_ended(self, error: BaseException | None, _: Any) -> None:
         run = self._run
@@ -368,25 +428,32 @@ class Driver:
 
     # --- facts: attempts ------------------------------------------------------------------------------------------
 
-    def _on_success(self, attempt: Attempt, value: Any) -> None:
+    def _on_success(self, attempt: Attempt, what: tuple[Any, str | None]) -> None:
         if not self._is_awaited(attempt):
             return
         item = attempt.item
+        value, encoded = what
         self._run.succeeded(item)
-        if self._context.has_files:
-            self._context.forget(item.id)
-        self.account.deliver(
-            WorkflowResult(
-                item.id,
-                True,
-                None,
-                attempt.ended_at - item.started_at,
-                {} if attempt.usage is None else {"usage": attempt.usage},
-                value,
-                item.attempts,
-                attempt.credential_id,
-            )
+        result = WorkflowResult(
+            item.id,
+            True,
+            None,
+            attempt.ended_at - item.started_at,
+            {} if attempt.usage is None else {"usage": attempt.usage},
+            value,
+            item.attempts,
+            attempt.credential_id,
         )
+        self._conclude(item, attempt, result, encoded)
+
+    def _conclude(self, item: Item, attempt: Attempt | None, result: WorkflowResult, encoded: str | None) -> None:
+        """The item has its outcome. With a ledger it is told of only when that is on record."""
+        if self._record is not None:
+            self._record.item_ended(item, attempt, result, encoded)
+            return
+        if result.success and self._context.has_files:
+            self._context.forget(result.item_id)
+        self.account.deliver(result)
 
     def _on_failure(self, attempt: Attempt, how: tuple[BaseException, str | None]) -> None:
         if not self._is_awaited(attempt):
@@ -403,15 +470,18 @@ class Driver:
         item, now, redact = attempt.item, self._now(), self._context.redact
         refused_by = attempt.credential_id if kind == AUTH_FAILED and self._context.is_proven(attempt) else None
         decision = self._run.failed_attempt(item, kind, now, random.random(), refused_by)  # noqa: S311
-        if decision is UNFINISHED:
-            return
         if decision is FAILED:
-            self.account.deliver(failed_result(attempt, exc, kind, redact, now))
+            self._conclude(item, attempt, failed_result(attempt, exc, kind, redact, now), None)
             self._halt_if_reached()
+            return
+        error = redact(str(exc))
+        if self._record is not None:
+            self._record.attempt_ended(attempt, kind or INTERRUPTED, error)
+        if decision is UNFINISHED:
             return
         assert isinstance(decision, Again)
         again_in = 0.0 if decision.at is None else decision.at - now
-        self._tell(AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", again_in, redact(str(exc))))
+        self._tell(AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", again_in, error))
         if decision.at is not None:
             self._on_pause_over(None, None)
 
@@ -420,6 +490,47 @@ class Driver:
         if attempt.timer is not None:
             attempt.timer.cancel()
         return self._attempts.pop(attempt, False) is None
+
+    # --- facts: the record ----------------------------------------------------------------------------------------
+
+    def _is_recording(self) -> bool:
+        """Whether something has ended that will be on record soon, and can only then be told of."""
+        if self._record is None or self._has_lost_record or not self._record.is_waiting():
+            return False
+        self._record.hurry()
+        return True
+
+    def _on_recorded(self, results: list[WorkflowResult], size: int) -> None:
+        assert self._record is not None
+        self._record.recorded(results, size)
+        if self._context.has_files:
+            for result in results:
+                if result.success:
+                    self._context.forget(result.item_id)
+        self.account.deliver_all(results)
+
+    def _on_record_lost(self, error: BaseException, _: Any) -> None:
+        """Nothing can be written any more: so nothing new starts, and nothing that has ended since is told of."""
+        self._has_lost_record = True
+        self.error = self.error or error
+        self._on_stop(self._context.redact(str(error)), None)
+
+    def _on_starts_due(self, _: Any, __: Any) -> None:
+        assert self._record is not None
+        for attempt in reversed(self._attempts):  # from the newest to the first that is on record
+            if attempt.is_on_record:
+                break
+            self._record.attempt_started(attempt)
+        self._set_timer("starts", self._now() + STARTS_SECONDS, self._on_starts_due)
+
+    def _prepare_record(self, record: RunRecord, attempt: Attempt) -> None:
+        item = attempt.item
+        attempt.to_be_recorded()
+        item.asked_at = None
+        if item.is_changed:  # what is on record belongs to another input
+            record.item_forgotten(item)
+            self._context.forget(item.id)
+            item.is_changed = item.is_known = False
 
     # --- facts: instants ------------------------------------------------------------------------------------------
 
@@ -453,6 +564,7 @@ class Driver:
 
     def _abandon(self, attempt: Attempt) -> None:
         del self._attempts[attempt]
+        attempt.ended_at = self._now()
         self._workers.abandon(attempt)
         self._abandoned += 1
         self._tell(ThreadAbandoned(attempt.id, self._options.timeout or 0.0, self._abandoned))
@@ -543,7 +655,8 @@ class Driver:
         self._is_finished = True
         try:
             self._let_go()
-            self.unfinished_ids = list(self._run.unfinished)
+            self._close_record()
+            self.unfinished_ids = self._list_unfinished()
             if self._run.stopped is not None:
                 self.unread_ids = self._source.unread_ids()
             self.account.end()
@@ -553,6 +666,31 @@ class Driver:
         self.error = self.error or self._source_error
         self.outbox.put(None)
         self._calls.put(None)  # the run's own thread may leave
+
+    def _close_record(self) -> None:
+        if self._record is None:
+            return
+        now = self._now()
+        for attempt in self._attempts:
+            attempt.ended_at = now
+            self._record.attempt_ended(attempt, INTERRUPTED, None)
+        try:
+            self._record.close(self._run.stopped, at_once=self._is_killed)
+        except BaseException as error:
+            self.error = self.error or error
+            self._run.stop(self._context.redact(str(error)))
+        for fact, a, b in self._inbox:  # what was written in the meantime
+            if fact == self._on_recorded:
+                fact(a, b)
+
+    def _list_unfinished(self) -> list[str]:
+        unfinished = list(self._run.unfinished)
+        for fact, read, _ in self._inbox:
+            if fact == self._on_read:
+                unfinished += [item.id for item, problem in read if problem is None]
+        if self._record is not None:
+            unfinished += self._record.unwritten_ids()
+        return unfinished
 
     def _let_go(self) -> None:
         self._unlisten()

@@ -12,11 +12,11 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ._core.identity import RecentIds, find_duplicate
 from ._core.run import Item
-from .errors import InvalidItemId
+from .errors import InvalidItemId, UnrecordableValue
 
 # Their iteration is safe, quick and repeatable; anything else that knows its length is copied into a list first.
 _COLLECTIONS: tuple[type, ...] = (
@@ -34,11 +34,34 @@ _COLLECTIONS: tuple[type, ...] = (
 IdFunc = Callable[[Any], str]
 
 
-class Receiver(Protocol):
-    """Who is told what a stream's reader thread has read."""
+class Problem(NamedTuple):
+    """Why an item cannot be started as given."""
 
-    def item_read(self, item: Item, problem: str | None) -> None:
-        """`problem`: why this item cannot be started."""
+    text: str
+    error_type: str = "ValueError"
+    has_other_record: bool = False  # its id belongs to another item, whose record must stay as it is
+
+    @classmethod
+    def repeated(cls, item_id: str) -> Problem:
+        return cls(f"another item has the id {item_id!r} already: an id names one item", has_other_record=True)
+
+    @classmethod
+    def changed(cls, item_id: str) -> Problem:
+        return cls(
+            f"the input of item {item_id!r} is not the one that is on record for this id: give it another id, or pass "
+            "on_changed='rerun' to run it again",
+            "ChangedInput",
+            has_other_record=True,
+        )
+
+
+Read = tuple[Item, Problem | None]
+
+
+class Receiver(Protocol):
+    """Who is told what was read."""
+
+    def items_read(self, read: list[Read]) -> None: ...
 
     def source_ended(self, error: BaseException | None) -> None: ...
 
@@ -46,12 +69,19 @@ class Receiver(Protocol):
 class ItemMaker:
     """From what the input gives to an `Item`."""
 
-    def __init__(self, id_func: IdFunc, tokens_func: Callable[[Any], int] | None,
-                 scope_func: Callable[[Any], str | None] | None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        id_func: IdFunc,
+        tokens_func: Callable[[Any], int] | None,
+        scope_func: Callable[[Any], str | None] | None,
+        encode: Callable[[Any], tuple[str, bytes | None]] | None = None,
+    ) -> None:
+        """`encode`: the input as it is recorded, and its digest."""
         self._id_func = id_func
         self._tokens_func = tokens_func
         self._scope_func = scope_func
-        self._has_more = tokens_func is not None or scope_func is not None
+        self._encode = encode
+        self._has_more = tokens_func is not None or scope_func is not None or encode is not None
         self.has_scopes = scope_func is not None
 
     def id_of(self, payload: Any, number: int) -> str:
@@ -64,17 +94,22 @@ class ItemMaker:
             raise InvalidItemId(f"item_id_func must return a string; for item number {number} it returned {kind}")
         return item_id
 
-    def make(self, payload: Any, number: int) -> tuple[Item, str | None]:
+    def make(self, payload: Any, number: int) -> Read:
         item = Item(self.id_of(payload, number), payload)
         if not self._has_more:
             return item, None
         try:
+            if self._encode is not None:
+                item.to_be_recorded()
+                item.input, item.input_hash = self._encode(payload)
             if self._tokens_func is not None:
                 item.tokens = _checked_tokens(self._tokens_func(payload))
             if self._scope_func is not None:
                 item.scope = self._scope_func(payload)
+        except UnrecordableValue as error:
+            return item, Problem(str(error), "UnrecordableValue")
         except Exception as error:
-            return item, f"tokens_func or scope_func failed: {error!r}"
+            return item, Problem(f"tokens_func or scope_func failed: {error!r}")
         return item, None
 
 
@@ -86,6 +121,8 @@ def _checked_tokens(tokens: Any) -> int:
 
 class CollectionSource:
     """Items of a known number, read on the thread that asks for them."""
+
+    is_read_apart = False
 
     def __init__(self, items: Any, maker: ItemMaker) -> None:
         self._items = items if type(items) in _COLLECTIONS else list(items)
@@ -102,9 +139,9 @@ class CollectionSource:
     def _ids(self) -> Iterator[str]:
         return (self._maker.id_of(payload, number) for number, payload in enumerate(self._items, start=1))
 
-    def read(self, count: int) -> list[tuple[Item, str | None]]:
+    def read(self, count: int) -> list[Read]:
         """Up to so many items, each with the reason why it cannot be started, if there is one."""
-        made: list[tuple[Item, str | None]] = []
+        made: list[Read] = []
         try:
             for number, payload in itertools.islice(self._rest, count):
                 made.append(self._maker.make(payload, number))
@@ -112,6 +149,12 @@ class CollectionSource:
             self.error = error
         self.is_ended = self.error is not None or len(made) < count
         return made
+
+    def request(self, count: int, receiver: Receiver) -> None:
+        """What a stream does on another thread, done on this one."""
+        receiver.items_read(self.read(count))
+        if self.is_ended:
+            receiver.source_ended(self.error)
 
     def unread_ids(self) -> Iterator[str]:
         """The ids of what was never read."""
@@ -124,6 +167,7 @@ class CollectionSource:
 class StreamSource:
     """Items of an unknown number, read on a thread of their own. A repeated id makes that item fail."""
 
+    is_read_apart = True
     total = None
 
     def __init__(self, items: Iterable[Any], maker: ItemMaker) -> None:
@@ -149,8 +193,8 @@ class StreamSource:
                     number += 1
                     item, problem = self._maker.make(payload, number)
                     if not self._recent.add(item.id):
-                        problem = f"another item has the id {item.id!r} already: an id names one item"
-                    receiver.item_read(item, problem)
+                        problem = Problem.repeated(item.id)
+                    receiver.items_read([(item, problem)])
         except StopIteration:
             receiver.source_ended(None)
         except BaseException as error:

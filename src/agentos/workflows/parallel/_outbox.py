@@ -13,6 +13,10 @@ LEAST_SIZE = 64
 SIGNAL_SECONDS = 0.25
 
 
+# Among the results: there are recorded ones to be fetched.
+RECALL = WorkflowResult("", False)
+
+
 class Outbox:
     """A queue that says when it is full, and tells when it no longer is. None in it is the end."""
 
@@ -47,6 +51,22 @@ class Outbox:
             return
         self._put += 1
         self._queue.put(result)
+        if self.on_put is not None:
+            self.on_put()
+
+    def put_all(self, results: list[WorkflowResult]) -> None:
+        if self._collected is not None:
+            self._collected.extend(results)
+            return
+        self._put += len(results)
+        for result in results:
+            self._queue.put(result)
+        if self.on_put is not None:
+            self.on_put()
+
+    def call_reader(self) -> None:
+        """To fetch what is on record."""
+        self._queue.put(RECALL)
         if self.on_put is not None:
             self.on_put()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from contextvars import ContextVar
 from pathlib import Path
@@ -111,5 +112,10 @@ class Checkpoint:
         return self._attempt._load()
 
     def save(self, obj: Any) -> None:
-        """Replaces what was saved. Without a ledger it lives as long as the run."""
+        """Replaces what was saved. Without a ledger it lives as long as the run. With one it is on record when this
+        returns, which takes a commit, and it must be plain data, as which `load` returns it."""
         self._attempt._save(obj)
+
+    async def asave(self, obj: Any) -> None:
+        """The same for an async worker, without holding up its event loop."""
+        await asyncio.to_thread(self._attempt._save, obj)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import os
 import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _signals, reporters
 from ._clock import SYSTEM_CLOCK, Clock
@@ -26,12 +28,19 @@ from .input_sanitizer import sanitize_identifier
 from .results import ProgressStats, WorkflowResult
 from .streams import AsyncResultStream, ResultStream
 
+if TYPE_CHECKING:  # only a run with a ledger needs them
+    from ._ledger.recall import Recall
+    from ._ledger.record import RunRecord
+    from ._ledger.sifter import Sifter
+
 __all__ = ["ParallelCoordinator", "ProgressStats", "WorkflowResult"]
 
 Worker: TypeAlias = Callable[[Any, Any], Any] | Callable[[Any, Any], Awaitable[Any]]
 
 # A dry run of an input that does not tell its length shows so many ids.
 DRY_RUN_IDS = 1000
+# With a ledger, a run that was not given an id: the same call finds it again.
+MAIN_RUN = "main"
 _PRINTED: Any = object()  # the default reporter: made for each coordinator
 
 
@@ -43,6 +52,9 @@ class ParallelCoordinator:
     * `retries` (2): tries after a transient error. `retry_on`: exception types that count as transient.
       `timeout`: seconds an attempt may take. `halt`: when to give up (`"now,fail=1"`, `"soon,fail=10%"`).
       `workers`: `"threads"`, or `"processes"` for workers that may crash or must be killed.
+    * `ledger`: the path of the run's durable record; the same call again, with the same `run_id`, runs what is left.
+      `retry_failed`: then also what failed. `on_changed`: what to do with an item whose input is not the recorded one
+      (`"refuse"`: it fails, or `"rerun"`).
     * `max_parallelism` (10): raises the cap on `max_workers`. `grace_seconds` (5): how long running attempts are waited
       for at a shutdown. `max_wait`: stop when nothing can start for so many seconds. `reporter`: who is told (`None`:
       nobody).
@@ -66,6 +78,9 @@ class ParallelCoordinator:
         classify: Callable[[BaseException], Any] | None = None,
         timeout: float | None = None,
         halt: str | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        retry_failed: bool = False,
+        on_changed: str = "refuse",
         reporter: reporters.Reporter | None = _PRINTED,
         grace_seconds: float = 5.0,
         max_wait: float | None = None,
@@ -98,6 +113,11 @@ class ParallelCoordinator:
             raise ValueError("grace_seconds must be a number of seconds from 0; for no grace say 0")
         self._grace_seconds = _seconds("grace_seconds", grace_seconds, least=0.0) or 0.0
         self._max_wait = _seconds("max_wait", max_wait, least=0.0)
+        if on_changed not in ("refuse", "rerun"):
+            raise ValueError(f"on_changed must be 'refuse' or 'rerun', not {on_changed!r}")
+        self._ledger = _path(ledger)
+        self._retry_failed = bool(retry_failed)
+        self._rerun_changed = on_changed == "rerun"
         self._clock = clock if clock is not None else SYSTEM_CLOCK
         self._lock = threading.Lock()  # guards the three below
         self._drivers: list[Driver] = []
@@ -115,6 +135,7 @@ class ParallelCoordinator:
         dry_run: bool = False,
         *,
         run_id: str | None = None,
+        retry_failed: bool | None = None,
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
     ) -> tuple[ProgressStats, list[WorkflowResult]]:
@@ -122,14 +143,16 @@ class ParallelCoordinator:
 
         The worker may be a plain or an `async def` function; async workers run on an event loop of their own, so this
         works inside a running loop too. `item_id_func` names each item: it may be called more than once per item.
+        `retry_failed`: for this time, instead of what the coordinator was made with.
         """
-        maker = ItemMaker(item_id_func, tokens_func, scope_func)
-        driver = self._driver(items, worker_func, maker, dry_run, run_id, None)
+        maker = self._maker(item_id_func, tokens_func, scope_func)
+        driver = self._driver(items, worker_func, maker, dry_run, run_id, retry_failed, None)
         results: list[WorkflowResult] = []
         driver.outbox.collect(results)
         stream = self._watched(driver)
         try:
-            next(stream, None)  # there is nothing in it but the end
+            for result in stream:
+                results.append(result)  # noqa: PERF402 - only what was on record comes this way, beside the others
         except BaseException as error:  # also the KeyboardInterrupt of a second signal
             self._keep_partial(error, results)
             raise
@@ -143,12 +166,13 @@ class ParallelCoordinator:
         dry_run: bool = False,
         *,
         run_id: str | None = None,
+        retry_failed: bool | None = None,
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
     ) -> ResultStream:
         """The same, but yields each result as it ends, in constant memory. The run starts with this call."""
-        maker = ItemMaker(item_id_func, tokens_func, scope_func)
-        return self._watched(self._driver(items, worker_func, maker, dry_run, run_id, None))
+        maker = self._maker(item_id_func, tokens_func, scope_func)
+        return self._watched(self._driver(items, worker_func, maker, dry_run, run_id, retry_failed, None))
 
     async def execute_parallel_async(
         self,
@@ -158,13 +182,21 @@ class ParallelCoordinator:
         dry_run: bool = False,
         *,
         run_id: str | None = None,
+        retry_failed: bool | None = None,
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
     ) -> tuple[ProgressStats, list[WorkflowResult]]:
         """`execute_parallel` for a running event loop. Async workers run on that loop, and so may use what belongs to
         it. Cancelling it is a shutdown with grace."""
         stream = self.astream(
-            items, worker_func, item_id_func, dry_run, run_id=run_id, tokens_func=tokens_func, scope_func=scope_func
+            items,
+            worker_func,
+            item_id_func,
+            dry_run,
+            run_id=run_id,
+            retry_failed=retry_failed,
+            tokens_func=tokens_func,
+            scope_func=scope_func,
         )
         results: list[WorkflowResult] = []
         try:
@@ -185,12 +217,13 @@ class ParallelCoordinator:
         dry_run: bool = False,
         *,
         run_id: str | None = None,
+        retry_failed: bool | None = None,
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
     ) -> AsyncResultStream:
         """`stream` for a running event loop: `async with coordinator.astream(…) as results: async for …`."""
-        maker = ItemMaker(item_id_func, tokens_func, scope_func)
-        driver = self._driver(items, worker_func, maker, dry_run, run_id, asyncio.get_running_loop())
+        maker = self._maker(item_id_func, tokens_func, scope_func)
+        driver = self._driver(items, worker_func, maker, dry_run, run_id, retry_failed, asyncio.get_running_loop())
         stream = AsyncResultStream(driver, _signals.unwatch)
         _signals.watch(driver)
         driver.start()
@@ -214,23 +247,58 @@ class ParallelCoordinator:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _driver(self, items: Iterable[Any], worker_func: Worker, maker: ItemMaker, dry_run: bool, run_id: str | None,
-                loop: asyncio.AbstractEventLoop | None) -> Driver:  # fmt: skip
+    def _maker(
+        self,
+        item_id_func: Callable[[Any], str],
+        tokens_func: Callable[[Any], int] | None,
+        scope_func: Callable[[Any], str | None] | None,
+    ) -> ItemMaker:
+        if self._ledger is None:
+            return ItemMaker(item_id_func, tokens_func, scope_func)
+        from ._values import encode_input
+
+        return ItemMaker(item_id_func, tokens_func, scope_func, encode_input)
+
+    def _driver(
+        self,
+        items: Iterable[Any],
+        worker_func: Worker,
+        maker: ItemMaker,
+        dry_run: bool,
+        run_id: str | None,
+        retry_failed: bool | None,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> Driver:
         if not callable(worker_func):
             raise TypeError(f"worker_func must be a function of (item, credential), not {type(worker_func).__name__}")
-        run_id = sanitize_identifier(run_id) if run_id is not None else _new_run_id()
-        source: CollectionSource | StreamSource = source_of(items, maker)
-        shown = self._show(source, items, maker) if dry_run else None
+        if run_id is not None:
+            run_id = sanitize_identifier(run_id)
+        else:
+            run_id = _new_run_id() if self._ledger is None else MAIN_RUN
+        retry_failed = self._retry_failed if retry_failed is None else bool(retry_failed)
+        read_from = source_of(items, maker)
+        source: CollectionSource | StreamSource | Sifter = read_from
+        shown = self._show(read_from, items, maker) if dry_run else None
+        record = recall = None
         if shown is not None:
             source = CollectionSource((), maker)  # nothing is left to do
-        driver = Driver(
-            self._options(run_id, quiet=dry_run),
-            source,
-            lambda ended: self._make_workers(worker_func, ended, loop),
-            self.credential_coordinator,
-            self._clock,
-            self._finished,
-        )
+        elif self._ledger is not None:
+            record, recall, source = self._open_ledger(self._ledger, run_id, read_from, retry_failed)
+        try:
+            driver = Driver(
+                self._options(run_id, quiet=dry_run, retry_failed=retry_failed),
+                source,
+                lambda ended: self._make_workers(worker_func, ended, loop, record),
+                self.credential_coordinator,
+                self._clock,
+                self._finished,
+                record,
+                recall,
+            )
+        except BaseException:
+            if record is not None:
+                record.abandon()
+            raise
         if shown is not None:
             driver.account.stats.total = shown
         with self._lock:
@@ -239,13 +307,28 @@ class ParallelCoordinator:
             self._drivers.append(driver)
         return driver
 
+    def _open_ledger(
+        self, path: Path, run_id: str, source: CollectionSource | StreamSource, retry_failed: bool
+    ) -> tuple[RunRecord, Recall, CollectionSource | StreamSource | Sifter]:
+        from ._ledger.recall import Recall
+        from ._ledger.record import RunRecord
+        from ._ledger.sifter import Sifter
+
+        redact = self.credential_coordinator.redact_value if self.credential_coordinator is not None else str
+        record = RunRecord(path, run_id, self._clock, redact)
+        recall = Recall(record)
+        if not any(record.found) and isinstance(source, CollectionSource):
+            return record, recall, source  # nothing can be on record, and no id comes twice
+        sifter = Sifter(source, record, recall, retry_failed=retry_failed, rerun_changed=self._rerun_changed)
+        return record, recall, sifter
+
     def _watched(self, driver: Driver) -> ResultStream:
         stream = ResultStream(driver, _signals.unwatch)
         _signals.watch(driver)
         driver.start()
         return stream
 
-    def _options(self, run_id: str, *, quiet: bool) -> Options:
+    def _options(self, run_id: str, *, quiet: bool, retry_failed: bool) -> Options:
         return Options(
             run_id=run_id,
             max_workers=self.max_workers,
@@ -258,11 +341,18 @@ class ParallelCoordinator:
             grace_seconds=self._grace_seconds,
             max_wait=self._max_wait,
             reporter=None if quiet else self._reporter,
+            retry_failed=retry_failed,
         )
 
-    def _make_workers(self, worker_func: Worker, ended: EndedCall, loop: asyncio.AbstractEventLoop | None) -> Workers:
+    def _make_workers(
+        self,
+        worker_func: Worker,
+        ended: EndedCall,
+        loop: asyncio.AbstractEventLoop | None,
+        record: RunRecord | None,
+    ) -> Workers:
         if self._workers == "processes":
-            return ProcessWorkers(worker_func, ended)
+            return ProcessWorkers(worker_func, ended, record.process_started if record is not None else None)
         if _is_async(worker_func):
             return TaskWorkers(worker_func, ended, loop)
         return ThreadWorkers(worker_func, ended)
@@ -326,6 +416,14 @@ def _seconds(name: str, value: Any, *, least: float | None = None) -> float | No
     if not is_number or not (value > 0 if least is None else value >= least):
         raise ValueError(f"{name} must be a number of seconds {'above' if least is None else 'from'} 0, not {value!r}")
     return float(value)
+
+
+def _path(ledger: Any) -> Path | None:
+    if ledger is None:
+        return None
+    if not isinstance(ledger, str | os.PathLike) or not str(ledger):
+        raise ValueError(f"ledger must be the path of a file, not {ledger!r}")
+    return Path(ledger).expanduser()
 
 
 def _new_run_id() -> str:

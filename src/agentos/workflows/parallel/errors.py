@@ -133,6 +133,26 @@ class AttemptTimeout(RunError, TimeoutError):
     """An attempt took longer than `timeout`."""
 
 
+class UnrecordableValue(RunError, TypeError):
+    """A result, an input or a checkpoint cannot be written to the ledger: it has no form in JSON."""
+
+
+class LedgerError(RunError):
+    """The ledger cannot be opened, read or written. Nothing that it holds was changed."""
+
+
+class RunBusy(LedgerError):
+    """Another process, or another run of this one, is writing to the ledger."""
+
+    def __init__(
+        self, message: str, *, pid: int | None = None, host: str | None = None, since: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.pid = pid
+        self.host = host
+        self.since = since  # epoch
+
+
 class WorkerDied(RunError):
     """A worker process ended without an answer: a crash, `os._exit`, or the system's memory killer."""
 

@@ -22,6 +22,7 @@ from ._core.events import (
     ItemEnded,
     PoolWaiting,
     RunEnded,
+    RunResumed,
     RunStarted,
     RunStopping,
     StillRunning,
@@ -129,6 +130,12 @@ def _run_started(event: RunStarted) -> str:
     return f"[COORDINATOR] Starting parallel execution of {items} with {event.workers} workers{pool}"
 
 
+def _run_resumed(event: RunResumed) -> str:
+    failed = f"{event.failed} failed" + (", to be tried again" if event.retry_failed and event.failed else "")
+    on_record = f"{event.succeeded} succeeded, {failed}, {event.unfinished} unfinished"
+    return f"[COORDINATOR] Resuming run {event.run_id} (launch {event.launch}); on record: {on_record}"
+
+
 def _item_ended(event: ItemEnded) -> str | None:
     stats = event.stats
     lines = []
@@ -197,12 +204,14 @@ def _run_ended(event: RunEnded) -> str:
     lines = [
         f"[COORDINATOR] {heading}:",
         f"  Total: {stats.total if stats.total is not None else 'not known'}",
-        f"  Succeeded: {stats.success_count}",
+        f"  Succeeded: {stats.success_count}"
+        + (f" ({stats.recorded} items were on record before)" if stats.recorded else ""),
         f"  Failed: {stats.failed}",
     ]
     if event.unfinished is None or event.unfinished:
         unfinished = "an unread rest of the input" if event.unfinished is None else event.unfinished
-        lines.append(f"  Unfinished: {unfinished} (see get_checkpoints())")
+        how = "the same call continues them" if event.is_recorded else "see get_checkpoints()"
+        lines.append(f"  Unfinished: {unfinished} ({how})")
     lines.append(f"  Duration: {stats.elapsed:.2f}s")
     lines.append(f"  Bound by: {event.bound_by}")
     return "\n".join(lines)
@@ -225,6 +234,7 @@ def _shown(text: str) -> str:
 
 _TEXTS: dict[type, Callable[[Any], str | None]] = {
     RunStarted: _run_started,
+    RunResumed: _run_resumed,
     ItemEnded: _item_ended,
     AttemptEnded: _attempt_ended,
     PoolWaiting: _pool_waiting,

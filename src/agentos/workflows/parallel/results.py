@@ -37,6 +37,7 @@ class ProgressStats:
     running: int = 0
     rate_limited: int = 0  # of those waiting: sent back by a provider
     stopped: str | None = None  # why the run ended early
+    recorded: int = 0  # of those completed: on record before this run began
 
     @property
     def elapsed(self) -> float:
@@ -51,4 +52,4 @@ class ProgressStats:
     @property
     def eta(self) -> float | None:
         """Seconds to go at the rate so far; None when that cannot be told."""
-        return progress.seconds_to_go(self.completed, self.total, self.elapsed)
+        return progress.seconds_to_go(self.completed, self.total, self.elapsed, self.recorded)

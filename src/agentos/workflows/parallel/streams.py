@@ -8,9 +8,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from queue import Empty
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ._driver import Driver
+from ._outbox import RECALL
 from .results import ProgressStats, WorkflowResult
+
+if TYPE_CHECKING:
+    from ._ledger.recall import Recall
 
 # A run that was killed has nothing to wait for but its worker processes' end.
 KILL_SECONDS = 0.9
@@ -22,6 +27,9 @@ class _Results:
     def __init__(self, driver: Driver, on_end: Callable[[Driver], None]) -> None:
         self._driver = driver
         self._on_end = on_end
+        self._recall = driver.recall
+        self._is_recalling = False  # there are recorded results to be fetched, whenever no new one is there
+        self._is_at_end = False  # the run is over: nothing but recorded ones can come
         self._is_ended = False
         self._rest: deque[WorkflowResult] = deque()  # what had ended but was not taken when the run was left early
 
@@ -33,6 +41,8 @@ class _Results:
     def _end(self) -> None:
         if not self._is_ended:
             self._is_ended = True
+            if self._recall is not None:
+                self._recall.close()
             self._on_end(self._driver)
 
     def _kill(self) -> None:
@@ -67,17 +77,38 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
                 raise StopIteration
             return rest
         try:
-            result = self._take()
+            if self._recall is None:
+                result = self._take()
+                self._took()
+            else:
+                result = self._next_of_both(self._recall)
         except BaseException:  # KeyboardInterrupt: the second signal
             self._kill()
             raise
         if result is not None:
-            self._took()
             return result
         self._end()
         if self._driver.error is not None:
             raise self._driver.error
         raise StopIteration
+
+    def _next_of_both(self, recall: Recall) -> WorkflowResult | None:
+        """New ones first; one that was on record whenever no new one is there."""
+        while not self._is_at_end:
+            if self._is_recalling and self._driver.outbox.is_empty():
+                recorded = recall.next()
+                if recorded is not None:
+                    return recorded
+                self._is_recalling = False
+            result = self._take()
+            if result is RECALL:
+                self._is_recalling = True
+            elif result is None:
+                self._is_at_end = True
+            else:
+                self._took()
+                return result
+        return recall.next()
 
     def close(self) -> None:
         """Shuts the run down, waiting for running attempts as long as the grace lasts. Does nothing after the end."""
@@ -85,9 +116,10 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
             return
         self._driver.stop("left early")
         try:
-            while (result := self._take()) is not None:
-                self._rest.append(result)
-                self._took()
+            while not self._is_at_end and (result := self._take()) is not None:
+                if result is not RECALL:  # what is on record stays there
+                    self._rest.append(result)
+                    self._took()
         except BaseException:
             self._kill()
             raise
@@ -138,14 +170,35 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
             if rest is None:
                 raise StopAsyncIteration
             return rest
-        result = await self._take()
-        if result is not None:
+        if self._recall is None:
+            result = await self._take()
             self._driver.outbox.took()
+        else:
+            result = await self._next_of_both(self._recall)
+        if result is not None:
             return result
         self._end()
         if self._driver.error is not None:
             raise self._driver.error
         raise StopAsyncIteration
+
+    async def _next_of_both(self, recall: Recall) -> WorkflowResult | None:
+        """New ones first; one that was on record whenever no new one is there."""
+        while not self._is_at_end:
+            if self._is_recalling and self._driver.outbox.is_empty():
+                recorded = await _fetched(recall)
+                if recorded is not None:
+                    return recorded
+                self._is_recalling = False
+            result = await self._take()
+            if result is RECALL:
+                self._is_recalling = True
+            elif result is None:
+                self._is_at_end = True
+            else:
+                self._driver.outbox.took()
+                return result
+        return await _fetched(recall)
 
     async def aclose(self) -> None:
         """Shuts the run down, waiting for running attempts as long as the grace lasts. Does nothing after the end."""
@@ -153,9 +206,10 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
             return
         self._driver.stop("left early")
         try:
-            while (result := await self._take()) is not None:
-                self._rest.append(result)
-                self._driver.outbox.took()
+            while not self._is_at_end and (result := await self._take()) is not None:
+                if result is not RECALL:  # what is on record stays there
+                    self._rest.append(result)
+                    self._driver.outbox.took()
         except BaseException:
             self._kill()
             raise
@@ -168,6 +222,12 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+async def _fetched(recall: Recall) -> WorkflowResult | None:
+    if not recall.has_page():
+        await asyncio.to_thread(recall.fetch)
+    return recall.next()
 
 
 def _call(method: Callable[[], None] | None) -> None:

@@ -8,6 +8,7 @@ LIMITS = "limits"
 PAUSES = "pauses"
 INPUT = "input"
 READER = "reader"
+LEDGER = "ledger"
 
 # What held a run up for less than this did not bind it.
 LEAST_SECONDS = 0.01
@@ -41,4 +42,5 @@ class Bound:
             PAUSES: "pauses before retries",
             INPUT: "the input: items came more slowly than they were done",
             READER: "the reader of the results",
+            LEDGER: "the ledger: the disk took results more slowly than they came",
         }[reason]

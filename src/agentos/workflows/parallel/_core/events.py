@@ -79,6 +79,17 @@ class RunStarted(NamedTuple):
     credentials: int | None
 
 
+class RunResumed(NamedTuple):
+    """The ledger knows this run: so many items are on record."""
+
+    run_id: str
+    launch: int
+    succeeded: int
+    failed: int
+    unfinished: int
+    retry_failed: bool
+
+
 class AttemptEnded(NamedTuple):
     """An attempt that was not the item's last: the item rotates, or is tried again later."""
 
@@ -124,6 +135,7 @@ class RunEnded(NamedTuple):
     stats: Any  # ProgressStats
     unfinished: int | None  # None: more input was left unread than can be counted
     bound_by: str
+    is_recorded: bool = False  # the same call continues it
 
 
 class DryRun(NamedTuple):

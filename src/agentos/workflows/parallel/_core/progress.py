@@ -12,10 +12,14 @@ def completion_rate(completed: int, total: int | None) -> float:
     return completed / total * 100 if total else 0.0
 
 
-def seconds_to_go(completed: int, total: int | None, elapsed: float) -> float | None:
-    if total is None or completed < min(LEAST_FOR_RATE, total):
+def seconds_to_go(completed: int, total: int | None, elapsed: float, recorded: int = 0) -> float | None:
+    """`recorded`: of those completed, how many had been before, and say nothing about the rate."""
+    if total is None:
         return None
-    return (total - completed) * elapsed / completed if completed else 0.0
+    done = completed - recorded
+    if done < min(LEAST_FOR_RATE, total - recorded):
+        return None
+    return (total - completed) * elapsed / done if done else 0.0
 
 
 def is_worth_a_line(completed: int, total: int | None) -> bool:

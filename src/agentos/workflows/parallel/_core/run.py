@@ -33,13 +33,18 @@ INTERRUPTED = "interrupted"  # the attempt gave up because it was told to stop
 
 
 class Item:
-    """One unit of work and its history. `payload` and `saved` belong to the coordinator."""
+    """One unit of work and its history. `payload`, `saved` and what stands below `saved` belong to the coordinator."""
 
     __slots__ = (
+        "asked_at",
         "attempts",
         "deaths",
         "failures",
         "id",
+        "input",
+        "input_hash",
+        "is_changed",
+        "is_known",
         "is_sent_back",
         "payload",
         "refused_by",
@@ -62,7 +67,15 @@ class Item:
         self.refused_by: frozenset[str] = frozenset()  # credentials that others use successfully
         self.is_sent_back = False  # by a provider, and has not started again since
         self.started_at = 0.0  # of its first attempt
-        self.saved: Any = None
+        self.saved: Any = None  # its checkpoint; with a ledger, as JSON
+
+    def to_be_recorded(self) -> None:
+        """Only a run with a ledger needs the rest, and only there it is paid for."""
+        self.asked_at: float | None = None  # since when it waits for a credential
+        self.input: str | None = None  # as JSON; and its digest, if it is long
+        self.input_hash: bytes | None = None
+        self.is_known = False  # an earlier launch has left something of it on record
+        self.is_changed = False  # that belongs to another input, and is to be put aside
 
 
 class Halt(NamedTuple):
@@ -212,6 +225,10 @@ class Run:
         """An item fails without an attempt: it cannot be started as given."""
         self.failed += 1
         self.completed += 1
+
+    def recorded(self, count: int) -> None:
+        """So many items of the input had ended before this run began."""
+        self.completed += count
 
     def give_up(self) -> None:
         """A running attempt that will not be waited for any longer; its item stays unfinished."""

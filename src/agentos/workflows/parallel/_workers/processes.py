@@ -19,7 +19,7 @@ from typing import Any
 from .. import _child
 from .._attempt import Attempt
 from ..context import current_item
-from ..errors import WorkerDied, WorkerError, WorkerStartError
+from ..errors import LedgerError, WorkerDied, WorkerError, WorkerStartError
 from .base import EndedCall
 from .threads import ThreadWorkers
 
@@ -36,7 +36,14 @@ NEEDS_GUARD = (
 class ProcessWorkers(ThreadWorkers):
     can_kill = True
 
-    def __init__(self, worker_func: Callable[[Any, Any], Any], ended: EndedCall) -> None:
+    def __init__(
+        self,
+        worker_func: Callable[[Any, Any], Any],
+        ended: EndedCall,
+        on_process: Callable[[int], None] | None = None,
+    ) -> None:
+        """`on_process` is told the id of each process that was started, which is its group's too."""
+        self._on_process = on_process
         try:
             self._pickled_func = pickle.dumps(worker_func)
         except Exception as error:
@@ -86,8 +93,9 @@ class ProcessWorkers(ThreadWorkers):
                 "credential_id": attempt.credential_id,
                 "credential": None if credential is None else str(credential),
                 "payload": payload,
-                "saved": attempt.item.saved,
-                "workflow_db": str(attempt.workflow_db),
+                "saved": attempt._load(),
+                "workflow_db": str(attempt.context.file_of(attempt.id)),
+                "is_recorded": attempt.context.record is not None,
             }
         )
         child = self._child(attempt)
@@ -117,6 +125,8 @@ class ProcessWorkers(ThreadWorkers):
                 raise WorkerDied("the run is over")
             self._local.child = child
             child.wait_until_ready()
+            if self._on_process is not None:
+                self._on_process(child.pid)
             attempt.is_preparing = False
         return child
 
@@ -151,6 +161,11 @@ class Child:
         finally:
             other.close()
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def wait_until_ready(self) -> None:
         try:
             if not self._pipe.poll(START_SECONDS):
@@ -167,7 +182,9 @@ class Child:
             while True:
                 kind, content = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - from our own process
                 if kind == "saved":
-                    attempt.item.saved = content
+                    self._save(attempt, content)
+                elif kind == "file":
+                    attempt.context.workflow_db(attempt.id)
                 elif kind == "observed":
                     attempt.observed(content)
                 else:
@@ -184,6 +201,18 @@ class Child:
             verdict=error["verdict"],
             original=_unpickled(error["original"]),
         )
+
+    def _save(self, attempt: Attempt, saved: Any) -> None:
+        record = attempt.context.record
+        if record is None:
+            attempt.item.saved = saved
+            return
+        try:
+            record.save(attempt, saved)
+        except LedgerError as error:
+            self._send(_child.SAVED + str(error).encode())
+        else:
+            self._send(_child.SAVED)
 
     def tell_stop(self) -> None:
         with contextlib.suppress(OSError):

@@ -1,0 +1,1 @@
+"""The ledger from inside: how a run is written down, and how it is found again."""

@@ -1,0 +1,86 @@
+"""Results that were on record when the run began: fetched when they are taken, so that they cost no memory before.
+
+The run marks what it has met in its input; whoever reads the results fetches those rows in between, whenever no new
+result is there. So a million recorded results neither delay new work nor fill the outbox.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections import deque
+from typing import Any
+
+from .. import _values
+from ..results import WorkflowResult
+from . import database
+from .batch import SUCCEEDED, shown_id
+from .record import RunRecord
+
+# Fetched at a time, at the most; and fewer if they are large.
+PAGE_ROWS = 200
+PAGE_SIZE = 4_000_000
+
+_COLUMNS = "rowid, id, outcome, error, duration, metadata, value, n, credential_id"
+
+
+class Recall:
+    """One thread adds, one other fetches."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._path = record.path
+        self._added: deque[array[int]] = deque()
+        self._page: deque[WorkflowResult] = deque()
+        self._connection: sqlite3.Connection | None = None
+
+    def add(self, numbers: array[int]) -> None:
+        for first in range(0, len(numbers), PAGE_ROWS):
+            self._added.append(numbers[first : first + PAGE_ROWS])
+
+    def next(self) -> WorkflowResult | None:
+        """None: no more have been added so far."""
+        if not self._page:
+            self.fetch()
+        return self._page.popleft() if self._page else None
+
+    def has_page(self) -> bool:
+        """Whether `next` will not have to wait for the disk."""
+        return bool(self._page) or not self._added
+
+    def fetch(self) -> None:
+        if self._added:
+            with database.explained(self._path):
+                self._fetch(self._added.popleft())
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _fetch(self, numbers: array[int]) -> None:
+        if self._connection is None:
+            self._connection = database.connect_reader(self._path)
+        places = ", ".join("?" * len(numbers))
+        size = 0
+        # One by one, so that the rest can be left for the next page if they are large.
+        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM items WHERE rowid IN ({places})", tuple(numbers)):
+            numbers.remove(row[0])
+            self._page.append(_result(row))
+            size += len(row[6] or "")
+            if size > PAGE_SIZE and numbers:
+                self._added.appendleft(numbers)
+                return
+
+
+def _result(row: tuple[Any, ...]) -> WorkflowResult:
+    _, item_id, outcome, error, duration, metadata, value, attempts, credential_id = row
+    return WorkflowResult(
+        shown_id(item_id),
+        outcome == SUCCEEDED,
+        error,
+        duration,
+        {**(_values.decode(metadata) if metadata is not None else {}), "recorded": True},
+        None if value is None else _values.decode(value),
+        attempts,
+        credential_id,
+    )

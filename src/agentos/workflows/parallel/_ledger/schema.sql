@@ -1,0 +1,113 @@
+-- A ledger: the durable record of one or more runs. Written by one connection, read by any number.
+-- Instants are epoch seconds, durations seconds. Values are JSON. An id that is no valid text is kept as its bytes.
+
+CREATE TABLE runs (
+    run INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL UNIQUE,
+    created_at REAL NOT NULL
+);
+
+-- One start or resume of a run. The newest launch of a run is the only one that may write.
+CREATE TABLE launches (
+    run INTEGER NOT NULL REFERENCES runs,
+    launch INTEGER NOT NULL,
+    pid INTEGER NOT NULL,
+    host TEXT NOT NULL,
+    started_at REAL NOT NULL,
+    ended_at REAL, -- NULL: it is running, or was killed
+    stopped TEXT, -- why it ended early
+    PRIMARY KEY (run, launch)
+) WITHOUT ROWID;
+
+-- Transactions since the ledger was made. What a launch believes to be written is compared with it: see ownership.py.
+CREATE TABLE written (ledger_id TEXT NOT NULL, commits INTEGER NOT NULL);
+
+-- One row per item that was started, with its one outcome and its newest attempt. Most items need one attempt, and are
+-- written once.
+CREATE TABLE items (
+    run INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    outcome TEXT CHECK (outcome IN ('succeeded', 'failed')), -- NULL: it has not ended
+    launch INTEGER NOT NULL, -- of the newest attempt, as all up to cost
+    n INTEGER NOT NULL, -- its number in that launch; 0: the item could not be started as given
+    credential_id TEXT,
+    waited REAL, -- for its credential
+    started_at REAL,
+    ended_at REAL, -- NULL: it is running, or was killed
+    verdict TEXT, -- 'succeeded', 'failed', 'interrupted', 'worker_died', or what the provider said
+    requests INTEGER,
+    tokens INTEGER,
+    cost REAL,
+    error TEXT,
+    duration REAL, -- from the item's first start in that launch to its end
+    metadata TEXT,
+    input_hash BLOB, -- of a long input; a short one is compared as it is
+    input TEXT,
+    value TEXT,
+    PRIMARY KEY (run, id)
+);
+CREATE INDEX not_succeeded ON items (run, outcome) WHERE outcome IS NOT 'succeeded';
+
+CREATE TABLE earlier_attempts (
+    run INTEGER NOT NULL,
+    item_id TEXT NOT NULL,
+    launch INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    credential_id TEXT,
+    waited REAL,
+    started_at REAL,
+    ended_at REAL,
+    verdict TEXT,
+    requests INTEGER,
+    tokens INTEGER,
+    cost REAL,
+    error TEXT,
+    PRIMARY KEY (run, item_id, launch, n)
+) WITHOUT ROWID;
+
+-- The next attempt takes the place of the one before, which moves there.
+CREATE TRIGGER keep_attempt BEFORE UPDATE ON items WHEN OLD.n > 0 AND (OLD.launch, OLD.n) <> (NEW.launch, NEW.n) BEGIN
+    INSERT INTO earlier_attempts VALUES (
+        OLD.run, OLD.id, OLD.launch, OLD.n, OLD.credential_id, OLD.waited, OLD.started_at, OLD.ended_at, OLD.verdict,
+        OLD.requests, OLD.tokens, OLD.cost, OLD.error
+    );
+END;
+CREATE TRIGGER keep_last_attempt BEFORE DELETE ON items WHEN OLD.n > 0 BEGIN
+    INSERT INTO earlier_attempts VALUES (
+        OLD.run, OLD.id, OLD.launch, OLD.n, OLD.credential_id, OLD.waited, OLD.started_at, OLD.ended_at, OLD.verdict,
+        OLD.requests, OLD.tokens, OLD.cost, OLD.error
+    );
+END;
+
+-- One row per attempt.
+CREATE VIEW attempts AS
+    SELECT * FROM earlier_attempts
+    UNION ALL
+    SELECT run, id, launch, n, credential_id, waited, started_at, ended_at, verdict, requests, tokens, cost, error
+    FROM items WHERE n > 0;
+
+-- What an unfinished item has left behind, to continue from.
+CREATE TABLE checkpoints (
+    run INTEGER NOT NULL,
+    item_id TEXT NOT NULL,
+    launch INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    saved TEXT NOT NULL,
+    PRIMARY KEY (run, item_id)
+);
+
+-- Items that have asked for a file of their own, and its name.
+CREATE TABLE files (
+    run INTEGER NOT NULL,
+    item_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (run, item_id)
+) WITHOUT ROWID;
+
+-- Process groups that were started and have not been ended in good order.
+CREATE TABLE processes (
+    run INTEGER NOT NULL,
+    pgid INTEGER NOT NULL,
+    born TEXT NOT NULL, -- the boot and the instant within it, so that a reused number is not mistaken for it
+    PRIMARY KEY (run, pgid)
+) WITHOUT ROWID;

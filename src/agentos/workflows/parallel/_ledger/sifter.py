@@ -1,0 +1,227 @@
+"""What is on record already is taken out of the input, on a thread of its own.
+
+The sifter stands between a source and the run, and looks like a source to the run. It asks the ledger for many ids at a
+time: while all it reads is on record it reads further and further ahead, because none of that needs a place; with the
+first new item it is back to reading what the run has asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+import threading
+from array import array
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+from .. import _values
+from .._core import identity
+from .._items import CollectionSource, Problem, Read, Receiver, StreamSource
+from . import database
+from .batch import FAILED, SUCCEEDED, shown_id, stored_id
+from .recall import Recall
+from .record import RunRecord
+
+# Items that are read ahead, at most, while everything is on record; and looked up by one statement.
+MOST_AHEAD = 512
+# How long to wait for the next item that was asked for, before those that have come are looked up.
+GATHER_SECONDS = 0.001
+# Recorded results are handed over when nothing has come for so long, or all was read: first comes what is new.
+IDLE_SECONDS = 0.02
+
+# Id, row number, short input, hash of a long one, outcome, launch.
+Known = tuple[str, int, str | None, bytes | None, str | None, int]
+
+
+class RunWithRecord(Receiver, Protocol):
+    """Who is told."""
+
+    def items_recorded(self, succeeded: int, failed: int) -> None:
+        """So many items of the input have their outcome on record."""
+
+
+class Sifter:
+    is_read_apart = True
+
+    def __init__(
+        self,
+        source: CollectionSource | StreamSource,
+        record: RunRecord,
+        recall: Recall,
+        *,
+        retry_failed: bool,
+        rerun_changed: bool,
+    ) -> None:
+        self._source = source
+        self._record = record
+        self._recall = recall
+        # By outcome and whether the input has changed.
+        self._decisions = {
+            (outcome, is_changed): identity.of_known(
+                outcome, is_changed, retry_failed=retry_failed, rerun_changed=rerun_changed
+            )
+            for outcome in (SUCCEEDED, FAILED, None)
+            for is_changed in (True, False)
+        }
+        self.total = source.total
+        self.has_scopes = source.has_scopes
+        self._inbox: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._receiver: RunWithRecord
+        self._is_closed = False
+        # Only the sifter's own thread touches the rest.
+        self._wanted = 0  # items that the run has asked for
+        self._coming = 0  # items that the source was asked for
+        self._ahead = 1
+        self._end: tuple[BaseException | None] | None = None
+        self._succeeded = self._failed = 0  # not told yet
+        self._seen = bytearray()  # one bit per row that this launch has met
+
+    # --- towards the run ------------------------------------------------------------------------------------------
+
+    def request(self, count: int, receiver: RunWithRecord) -> None:
+        self._receiver = receiver
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="agentos-sifter", daemon=True)
+            self._thread.start()
+        self._inbox.put(("wanted", count))
+
+    def unread_ids(self) -> Iterator[str] | None:
+        """After `close`. What was not read may be on record already, and is not listed then."""
+        if self._thread is not None:
+            self._thread.join()
+        left = [item.id for item, problem in self._drained(wait=False) if problem is None]
+        unread = self._source.unread_ids()
+        if unread is None and not left:
+            return None
+        return self._unfinished(itertools.chain(left, unread or ()))
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._inbox.put(("closed", None))
+        self._source.close()
+
+    # --- towards the source ---------------------------------------------------------------------------------------
+
+    def items_read(self, read: list[Read]) -> None:
+        self._inbox.put(("read", read))
+
+    def source_ended(self, error: BaseException | None) -> None:
+        self._inbox.put(("ended", error))
+
+    # --- on its own thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            with database.explained(self._record.path), database.reading(self._record.path) as connection:
+                while not self._is_closed and self._end is None:
+                    self._take(connection)
+        except BaseException as error:
+            self._end = (error,)
+        if self._end is not None and not self._is_closed:
+            self._tell_recorded()
+            self._receiver.source_ended(self._end[0])
+
+    def _take(self, connection: sqlite3.Connection) -> None:
+        read = self._drained()
+        if self._is_closed:
+            self._inbox.put(("read", read))  # for `unread_ids`
+            return
+        if read:
+            passed = self._sifted(connection, read)
+            self._wanted = max(0, self._wanted - len(passed))  # more may have come than was asked for
+            self._ahead = min(2 * self._ahead, MOST_AHEAD) if not passed else 1
+            if passed:
+                self._receiver.items_read(passed)
+        missing = max(self._wanted, self._ahead) - self._coming
+        if self._wanted > 0 and missing > 0 and self._end is None:
+            self._coming += missing
+            self._source.request(missing, self)
+
+    def _drained(self, *, wait: bool = True) -> list[Read]:
+        """What has been read, and is in the inbox together with all else."""
+        read: list[Read] = []
+        try:
+            message = self._inbox.get(wait, IDLE_SECONDS)
+        except Empty:
+            if not wait:
+                return read
+            self._tell_recorded()
+            message = self._inbox.get()
+        while True:
+            kind, about = message
+            if kind == "read":
+                read += about
+            elif kind == "wanted":
+                self._wanted += about
+            elif kind == "ended":
+                self._end = (about,)
+            is_more_coming = 0 < len(read) < self._coming and self._end is None
+            try:
+                message = self._inbox.get(is_more_coming, GATHER_SECONDS)
+            except Empty:
+                self._coming -= len(read)
+                return read
+
+    def _tell_recorded(self) -> None:
+        if self._succeeded or self._failed:
+            self._receiver.items_recorded(self._succeeded, self._failed)
+            self._succeeded = self._failed = 0
+
+    def _sifted(self, connection: sqlite3.Connection, read: list[Read]) -> list[Read]:
+        """Those that are not on record, or cannot stay so."""
+        known = self._known(connection, [item.id for item, _ in read])
+        # As they would be on record.
+        inputs = _values.all_without_secrets([item.input for item, _ in read], self._record.redact)
+        recorded = array("q")
+        passed: list[Read] = []
+        for (item, problem), given in zip(read, inputs, strict=True):
+            row = known.get(item.id)
+            if problem is None and row is not None:
+                _, number, short_input, input_hash, outcome, launch = row
+                if launch == self._record.launch or self._has_seen(number):
+                    problem = Problem.repeated(item.id)
+                else:
+                    is_same = input_hash == item.input_hash and (short_input is None or short_input == given)
+                    decision = self._decisions[outcome, not is_same]
+                    if decision is identity.RECORDED:
+                        recorded.append(number)
+                        self._succeeded += outcome == SUCCEEDED
+                        self._failed += outcome == FAILED
+                        continue
+                    problem = Problem.changed(item.id) if decision is identity.CHANGED else None
+                    item.is_known = True
+                    item.is_changed = decision is identity.FORGET
+            passed.append((item, problem))
+        self._recall.add(recorded)
+        return passed
+
+    def _known(self, connection: sqlite3.Connection, ids: list[str]) -> dict[str, Known]:
+        known: dict[str, Known] = {}
+        for first in range(0, len(ids), MOST_AHEAD):
+            stored = [stored_id(item_id) for item_id in ids[first : first + MOST_AHEAD]]
+            query = f"""SELECT id, rowid, iif(input_hash IS NULL, input, NULL), input_hash, outcome, launch
+                FROM items WHERE run = ? AND id IN ({", ".join("?" * len(stored))})"""
+            rows = connection.execute(query, (self._record.run, *stored)).fetchall()
+            known.update([(shown_id(row[0]), row) for row in rows])
+        return known
+
+    def _has_seen(self, number: int) -> bool:
+        """And has from now on."""
+        byte, bit = number >> 3, 1 << (number & 7)
+        if byte >= len(self._seen):
+            self._seen.extend(bytes(byte + 1 - len(self._seen) + len(self._seen) // 2))
+        if self._seen[byte] & bit:
+            return True
+        self._seen[byte] |= bit
+        return False
+
+    def _unfinished(self, ids: Iterator[str]) -> Iterator[str]:
+        with database.explained(self._record.path), database.reading(self._record.path) as connection:
+            while some := list(itertools.islice(ids, MOST_AHEAD)):
+                known = self._known(connection, some)
+                for item_id in some:
+                    row = known.get(item_id)
+                    if row is None or self._decisions[row[4], False] != identity.RECORDED:
+                        yield item_id

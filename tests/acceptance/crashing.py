@@ -1,0 +1,107 @@
+"""A program that runs items with a ledger, and dies where it is told to: `python -m tests.acceptance.crashing …`.
+
+It says what it has executed and what was reported to it in two plain files, one line per item, each written with one
+system call, so that they tell the truth whatever happens to the program. Where it is told to die at a write, it counts
+what the ledger does to its files: each statement that writes, each commit before and after, each note of the owner's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator, current_item
+from agentos.workflows.parallel._ledger import database, ownership
+
+
+class Diary:
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(self, line: str) -> None:
+        os.write(self._descriptor, f"{line}\n".encode())
+
+
+def worker(item: int, _credential: str | None) -> dict[str, int]:
+    folder = Path(os.environ["CRASHING_FOLDER"])
+    Diary(folder / "executed").write(str(item))
+    here = current_item()
+    before = here.checkpoint.load()
+    if item % 5 == 0 and before is None:
+        here.checkpoint.save({"item": item})
+        here.workflow_db.write_text("half")
+    elif before is not None:
+        assert before == {"item": item}
+    time.sleep(float(os.environ.get("CRASHING_SECONDS", "0")))
+    return {"item": item, "pid": os.getpid()}
+
+
+def die_at_write(number: int) -> None:
+    """The so-many-th thing that is done to the ledger's files is the last, and maybe not even that."""
+    left = number
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class Connection(sqlite3.Connection):
+        def execute(self, statement: str, *args: Any) -> sqlite3.Cursor:
+            if not statement.startswith(("SELECT", "PRAGMA")):
+                count()
+            cursor = super().execute(statement, *args)
+            if statement == "COMMIT":
+                count()
+            return cursor
+
+        def close(self) -> None:
+            count()
+            super().close()
+            count()
+
+    plain_connect, plain_seen = database.connect_writer, ownership.Ownership.saw_commits
+    plain_create = database.create
+
+    def connect_writer(path: Path) -> sqlite3.Connection:
+        count()
+        plain_connect(path).close()
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def saw_commits(self: ownership.Ownership, commits: int) -> None:
+        count()
+        plain_seen(self, commits)
+
+    def create(path: Path) -> None:
+        count()
+        plain_create(path)
+        count()
+
+    database.connect_writer = connect_writer
+    database.create = create
+    ownership.Ownership.saw_commits = saw_commits  # type: ignore[method-assign]
+
+
+def main(folder: Path, items: int, kind: str, dies_at: int) -> None:
+    os.environ["CRASHING_FOLDER"] = str(folder)
+    if dies_at:
+        die_at_write(dies_at)
+    pool = CredentialCoordinator(["sk-one-11111111", "sk-two-22222222"])
+    coordinator = ParallelCoordinator(4, pool, ledger=folder / "run.db", workers=kind, reporter=None)
+    reported = Diary(folder / "reported")
+    with coordinator.stream(range(items), worker) as results:
+        for result in results:
+            assert result.success, result
+            reported.write(result.item_id)
+    print("DONE", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

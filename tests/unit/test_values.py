@@ -1,0 +1,184 @@
+"""Values as they are recorded: what becomes JSON, what comes back, and what is refused with which words."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import math
+import subprocess
+import sys
+import types
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.workflows.parallel import UnrecordableValue, _values
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Review:
+    name: str
+    at: datetime.datetime
+    colour: Colour
+
+
+class Struct(msgspec.Struct):
+    count: int
+
+
+class Model(pydantic.BaseModel):
+    count: int
+    on: datetime.date
+
+
+class Pair(NamedTuple):
+    one: int
+    two: str
+
+
+class Text(str):
+    pass
+
+
+class Array:
+    """As numpy's."""
+
+    def tolist(self) -> list[int]:
+        return [1, 2]
+
+
+NOON = datetime.datetime(2026, 11, 16, 12, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "recorded"),
+    [
+        (None, None),
+        (True, True),
+        (5, 5),
+        (2**70, 2**70),
+        (1.5, 1.5),
+        ("text\0with\nall", "text\0with\nall"),
+        ([1, [2]], [1, [2]]),
+        ((1, 2), [1, 2]),
+        ({"a": {"b": 1}}, {"a": {"b": 1}}),
+        ({1: "one"}, {"1": "one"}),
+        ({2, 1}, [1, 2]),
+        (b"bytes", "Ynl0ZXM="),
+        (NOON, "2026-11-16T12:00:00Z"),
+        (datetime.date(2026, 11, 16), "2026-11-16"),
+        (decimal.Decimal("1.10"), "1.10"),
+        (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Colour.RED, "red"),
+        (Review("a", NOON, Colour.RED), {"name": "a", "at": "2026-11-16T12:00:00Z", "colour": "red"}),
+        (Struct(3), {"count": 3}),
+        (Model(count=3, on=datetime.date(2026, 1, 2)), {"count": 3, "on": "2026-01-02"}),
+        ([Model(count=1, on=datetime.date(2026, 1, 2))], [{"count": 1, "on": "2026-01-02"}]),
+        (Pair(1, "x"), [1, "x"]),
+        (Path("a/b"), "a/b"),
+        (Text("own"), "own"),
+        (collections.deque([1, 2]), [1, 2]),
+        (range(3), [0, 1, 2]),
+        (types.MappingProxyType({"a": 1}), {"a": 1}),
+        (Array(), [1, 2]),
+        ("no \udcff text", "no \udcff text"),
+        ({"no \udcff": [1]}, {"no \udcff": [1]}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_plain_data_and_what_can_be_turned_into_it_is_recorded(value: Any, recorded: Any) -> None:
+    assert _values.decode(_values.encode(value, "result")) == recorded
+
+
+def test_a_number_that_json_does_not_have_is_recorded_as_nothing() -> None:
+    assert _values.decode(_values.encode([math.nan, math.inf], "result")) == [None, None]
+
+
+def recursive() -> list[Any]:
+    values: list[Any] = []
+    values.append(values)
+    return values
+
+
+class Raises:
+    def model_dump(self, mode: str) -> Any:
+        raise ValueError("not today")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (object(), ["result", "of type object", "object has no form in JSON", "use plain data"]),
+        ([1, {"deep": lambda: 1}], ["of type list", "function has no form in JSON"]),
+        (recursive(), ["of type list", "recursion"]),
+        ({(1, 2): 3}, ["of type dict"]),
+        (Raises(), ["of type Raises", "not today"]),
+    ],
+    ids=["object", "function", "recursive", "tuple keys", "raises"],
+)
+def test_anything_else_is_refused_with_its_type_and_what_to_use_instead(value: Any, words: list[str]) -> None:
+    with pytest.raises(UnrecordableValue) as caught:
+        _values.encode(value, "result")
+    assert not [word for word in words if word not in str(caught.value)]
+    assert caught.value.__cause__ is None
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_whatever_json_can_hold_comes_back_equal(value: Any) -> None:
+    assert _values.decode(_values.encode(value, "result")) == value
+
+
+def test_equal_inputs_look_the_same_in_every_process() -> None:
+    program = (
+        "from agentos.workflows.parallel import _values; print(_values.encode({'b': {'x','y','z'}, 'a': 1}, 'input'))"
+    )
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert texts == {'{"a":1,"b":["x","y","z"]}\n'}
+
+
+def test_a_long_input_is_compared_by_its_digest_and_a_short_one_as_it_is() -> None:
+    assert _values.encode_input("short") == ('"short"', None)
+    _, digest = _values.encode_input("x" * 10_000)
+    _, other_digest = _values.encode_input("x" * 9_999 + "y")
+    assert digest is not None
+    assert len(digest) == 16
+    assert digest != other_digest
+
+
+def redact(text: str) -> str:
+    return text.replace("12345678", "****")
+
+
+def test_a_secret_goes_out_of_strings_and_keys_but_a_number_stays_a_number() -> None:
+    text = _values.encode({"key 12345678": ["a 12345678 b", 12345678, 1.5]}, "result")
+    clean = _values.without_secrets(text, redact)
+    assert _values.decode(clean) == {"key ****": ["a **** b", 12345678, 1.5]}
+
+
+def test_texts_with_nothing_to_hide_are_returned_as_they_are() -> None:
+    texts = ['"a"', None, "[1]"]
+    assert _values.all_without_secrets(texts, redact) is texts
+    assert _values.all_without_secrets([*texts, '"12345678"'], redact) == [*texts, '"****"']
