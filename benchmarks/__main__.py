@@ -12,8 +12,8 @@ from importlib.metadata import version
 from .measuring import Row, print_table
 
 # The ones that load large peers come last: what they load would slow the collector down for the others.
-NAMES = ("items", "async_items", "many_keys", "hand_off", "memory", "reservations")
-PACKAGES = ("agentos-parallel", "psycopg", "psycopg-pool", "litellm")
+NAMES = ("items", "async_items", "many_keys", "hand_off", "memory", "resume", "ledger", "reservations")
+PACKAGES = ("agentos-parallel", "psycopg", "psycopg-pool", "litellm", "dbos")
 
 
 def header() -> str:

@@ -66,6 +66,12 @@ def at_most(times: float, what: str, ours: Series, peer: Series) -> Row:
     return Row(what, str(ours), peer.name, str(peer), ratio, f"<= {times:g} x", ratio <= times)
 
 
+def at_least(times: float, what: str, ours: Series, peer: Series) -> Row:
+    """As a rate: how many of ours fit into one of the peer's."""
+    ratio = peer.median / ours.median
+    return Row(what, str(ours), peer.name, str(peer), ratio, f">= {times:g} x", ratio >= times)
+
+
 def above(times: float, what: str, ours: Series, peer: Series) -> Row:
     ratio = ours.median / peer.median
     return Row(what, str(ours), peer.name, str(peer), ratio, f"> {times:g} x", ratio > times)

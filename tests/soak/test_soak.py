@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,10 +28,13 @@ from agentos.workflows.parallel import (
     current_item,
 )
 from agentos.workflows.parallel._core import backoff, cooling
+from tests.acceptance.test_crashes import kill_again_and_again
 from tests.conftest import eventually
 from tests.unit.test_core_pool_machine import PoolMachine
 from tests.unit.test_core_run import RunMachine
 
+# A thousand in about ten minutes.
+KILLS_PER_MINUTE = 100
 SECONDS = 60.0 * float(os.environ["AGENTOS_SOAK_MINUTES"])
 
 
@@ -47,6 +51,24 @@ def test_the_rules_hold_in_many_more_random_histories() -> None:
             )
         rounds += 1
     print(f"{rounds} rounds of 2 x 10 histories of 60 steps")
+
+
+def test_a_run_survives_a_thousand_kills(tmp_path: Path) -> None:
+    """`MINUTES=10` makes a thousand of them; each takes as long as it takes to start Python."""
+    kills = rounds = 0
+    while kills < KILLS_PER_MINUTE * SECONDS / 60:
+        seed = random.randrange(2**32)
+        folder = tmp_path / str(rounds)
+        folder.mkdir()
+        try:
+            kills += kill_again_and_again(
+                folder, random.choice(["threads", "threads", "processes"]), 10, random.Random(seed)
+            )
+        except BaseException:
+            print(f"failed with seed {seed} in {folder}")
+            raise
+        rounds += 1
+    print(f"{kills} kills of {rounds} runs, nothing lost")
 
 
 def test_random_runs_account_for_every_item_and_return_every_lease(monkeypatch: pytest.MonkeyPatch) -> None:
