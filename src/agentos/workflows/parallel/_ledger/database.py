@@ -55,7 +55,8 @@ def create(path: Path) -> None:
         raise LedgerError(f"the ledger {path} is gone, but {wal.name} is still there: restore it, or remove that too")
     new = path.with_name(path.name + "-new")
     with explained(path):
-        new.unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):  # of a launch that was killed while it made one
+            new.with_name(new.name + suffix).unlink(missing_ok=True)
         connection = _connect(new)
         try:
             # Nobody sees it yet: it is synced once, when it is whole.
