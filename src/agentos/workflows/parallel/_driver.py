@@ -1,14 +1,10 @@
-"""Drives one run: joins the rules of the run, the pool and the workers.
+"""Drives one run: joins the rules of the run, the pool, the workers and the record.
 
-Whatever happens is a fact: an item was read, a lease was granted, an attempt ended, an instant came, somebody wants to
-stop. Facts wait in the inbox. Whoever holds the *role* takes them one at a time and then fills every free place; so
-everything is decided by one thread at a time, and no thread ever waits for the role: who finds it taken leaves the fact
-to its holder. A worker's own thread takes the role itself when its attempt has ended, decides what is next, and goes on
-with that: this saves two thread switches per item. For all others (the pool, timers, signals, a caller's event loop,
-the reader of the results) a thread of the run does it, because their threads are not ours to spend.
-
-Whatever may wait is done elsewhere: workers run on threads, loops or processes, leases are delivered by the pool, slow
-inputs are read by a reader thread, results wait in the outbox until they are taken.
+Whatever happens is a fact: an item was read, a lease was granted, an attempt ended, a result is on record, an instant
+came, somebody wants to stop. Facts are taken by whoever holds the role (see `_role`), one at a time; then every free
+place is filled. Whatever may wait is done elsewhere: workers run on threads, loops or processes, leases are delivered
+by the pool, slow inputs are read by a reader thread, results are written down by the ledger's thread and wait in the
+outbox until they are taken.
 
 Every fact has its method here, which makes this the longest module; whatever can be told apart lives beside it.
 Methods named `_on_…` are facts and are called in the role. `attempt_ended` runs where the attempt ended, so that its
@@ -18,10 +14,7 @@ lease is back in the pool, with the provider's answer, before anybody else is as
 from __future__ import annotations
 
 import random
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._account import Account
@@ -44,6 +37,7 @@ from ._core.run import FAILED, INTERRUPTED, UNFINISHED, Again, Halt, Item, Run
 from ._items import CollectionSource, Problem, Read, StreamSource
 from ._judge import Judge, failed_result
 from ._outbox import Outbox
+from ._role import Fact, Role
 from ._workers.base import Workers
 from .credential_coordinator import CredentialCoordinator
 from .errors import AttemptTimeout, UnrecordableValue, WorkerStartError
@@ -53,15 +47,14 @@ if TYPE_CHECKING:  # only a run with a ledger needs them
     from ._ledger.recall import Recall
     from ._ledger.record import RunRecord
     from ._ledger.sifter import Sifter
+    from ._recording import Recording
 
 # How often a run in which nothing ends says that it is still there.
 HEARTBEAT_SECONDS = 30.0
-# How often (seconds) attempts that are still running are put on record as started. Short ones are written down once.
+# How often (seconds) attempts that are still running are put on record as started.
 STARTS_SECONDS = 0.25
 # With a ledger results come in whole batches, and the next batch should not have to wait until the last one was taken.
 RECORDED_OUTBOX = 20_000
-
-Fact = tuple[Callable[[Any, Any], None], Any, Any]
 
 
 class Options(NamedTuple):
@@ -94,8 +87,6 @@ class Driver:
         recall: Recall | None = None,
     ) -> None:
         self._options = options
-        self._record = record
-        self._has_lost_record = False
         self.recall = recall  # what was on record before
         self._on_finished = on_finished  # called once, in the role, before the end is in the outbox
         self._source = source
@@ -105,12 +96,9 @@ class Driver:
         self._workers = make_workers(self.attempt_ended)
         self._judge = Judge(options.classify, options.retry_on, clock)
         self._context = RunContext(options.run_id, pool, record)
-        self._inbox: deque[Fact] = deque()
-        self._role = threading.Lock()  # its holder may touch everything below
-        # The run's own thread waits here. Not a semaphore: a signal handler may call while its thread is calling.
-        self._calls: SimpleQueue[None] = SimpleQueue()
-        self._is_called = False
-        self._is_finished = False
+        # Its holder may touch everything below.
+        self._role = Role(f"agentos-run-{options.run_id}", self._workers, self._settle, self._on_error)
+        self._post = self._role.post
         self._run = Run(max_workers=options.max_workers, retries=options.retries, halt=options.halt, total=source.total)
         self._admission: Admission | None = None
         if pool is not None and options.admission:
@@ -131,21 +119,21 @@ class Driver:
             options.run_id, self._run, pool, options.reporter, clock, self.outbox, is_recorded=record is not None
         )
         self._tell = self.account.tell
+        self._recording = _recording(record, self._context, self.account)
         self.error: BaseException | None = None  # to be raised by the consumer after the last result
         self.unfinished_ids: list[str] = []
         self.unread_ids: Iterator[str] | None = None
-        self._thread = threading.Thread(target=self._answer_calls, name=f"agentos-run-{options.run_id}", daemon=True)
 
     # --- from any thread ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        if self._record is not None:
-            self._record.start(
+        if self._recording is not None:
+            self._recording.start(
                 lambda results, size: self._post((self._on_recorded, results, size)),
                 lambda error: self._post((self._on_record_lost, error, None)),
             )
         self._post((self._on_begin, None, None))
-        self._thread.start()
+        self._role.start()
 
     def stop(self, reason: str, signal: int | None = None) -> None:
         """Nothing new starts; running attempts are told, and waited for as long as the grace lasts. Safe in a signal
@@ -157,7 +145,7 @@ class Driver:
         self._post((self._on_kill, None, None))
 
     def join(self, timeout: float | None = None) -> None:
-        self._thread.join(timeout)
+        self._role.join(timeout)
 
     def items_read(self, read: list[Read]) -> None:
         """From the thread that reads the input, where that is not the role's holder."""
@@ -174,9 +162,9 @@ class Driver:
         attempt.ended_at = self._now()
         fact: Fact
         encoded = None
-        if exc is None and self._record is not None:
+        if exc is None and self._recording is not None:
             try:
-                encoded = self._record.encode_result(value)
+                encoded = self._recording.encode_result(value)
             except UnrecordableValue as unrecordable:
                 exc = unrecordable
         if exc is None:
@@ -190,57 +178,19 @@ class Driver:
                 exc, kind, verdict = broken, None, None
             self._context.end_lease(attempt, verdict if kind in ROTATING else None)
             fact = (self._on_failure, attempt, (exc, kind))
-        self._inbox.append(fact)
-        if not self._workers.spend_thread(self._drive):
-            self._call_own_thread()
+        self._role.post_and_drive(fact)
 
-    # --- the loop -------------------------------------------------------------------------------------------------
+    # --- what follows every fact ----------------------------------------------------------------------------------
 
-    def _post(self, fact: Fact) -> None:
-        """From a thread that is not ours to spend."""
-        self._inbox.append(fact)
-        self._call_own_thread()
+    def _settle(self) -> None:
+        self._fill()
+        if self._is_killed or (self._run.is_over() and not (self._recording and self._recording.is_pending())):
+            self._finish()
 
-    def _call_own_thread(self) -> None:
-        if not self._is_called:
-            self._is_called = True
-            self._calls.put(None)
-
-    def _answer_calls(self) -> None:
-        """The run's own thread."""
-        while not self._is_finished:
-            self._calls.get()
-            self._is_called = False
-            self._drive(is_own_thread=True)
-
-    def _drive(self, is_own_thread: bool = False) -> None:
-        """Takes the role, if it is free, until no fact is left. A fact that comes while its holder is about to leave is
-        seen here: the inbox is looked at again after the role was given up.
-
-        The run's own thread only deals with what was there when it came, if the workers can take over: two threads that
-        both have work to do fight for the interpreter, at twice the cost of an item.
-        """
-        inbox = self._inbox
-        while inbox and not self._is_finished and self._role.acquire(False):
-            try:
-                left = len(inbox) if is_own_thread and self._workers.can_take_over else -1
-                while inbox and not self._is_finished and left:
-                    fact, a, b = inbox.popleft()
-                    fact(a, b)
-                    left -= 1
-                    if not inbox or not left:
-                        self._fill()
-                        if self._is_killed or (self._run.is_over() and not self._is_recording()):
-                            self._finish()
-            except BaseException as error:
-                self.error = error
-                self._run.stop(f"internal error: {error!r}")
-                self._finish()
-            finally:
-                self._role.release()
-            if is_own_thread and inbox and self._workers.can_take_over:
-                self._workers.take_over(self._drive)
-                return
+    def _on_error(self, error: BaseException) -> None:
+        self.error = error
+        self._run.stop(f"internal error: {error!r}")
+        self._finish()
 
     def _fill(self) -> None:
         """Reads as far as there is room, and starts (or lets ask) whatever a worker is free for."""
@@ -250,7 +200,7 @@ class Driver:
         if self.outbox.is_full():
             self.account.note_bound(bound.READER)
             return
-        if self._record is not None and self._record.is_full():
+        if self._recording is not None and self._recording.is_full():
             self.account.note_bound(bound.LEDGER)
             return
         while True:
@@ -304,7 +254,7 @@ class Driver:
                     self._start(item, record)
                     has_started = True
                     continue
-                if self._record is not None and item.asked_at is None:
+                if self._recording is not None and item.asked_at is None:
                     item.asked_at = self._now()
                 if self._options.max_wait is not None:
                     self._watch_wait(scope)
@@ -335,8 +285,8 @@ class Driver:
         now = self._last_start = self._now()
         self._run.started(item, now)
         attempt = Attempt(item, self._context, record, now)
-        if self._record is not None:
-            self._prepare_record(self._record, attempt)
+        if self._recording is not None:
+            self._recording.prepare(attempt)
         self._attempts[attempt] = None
         if self._options.timeout is not None:
             self._set_timeout(attempt, self._options.timeout, self._on_timeout)
@@ -379,11 +329,11 @@ class Driver:
         if self._pool is not None:
             self._unlisten = self._pool.listen(lambda event: self._post((self._on_told, event, None)))
         self.account.start()
-        if self._record is not None and self._record.launch > 1:
-            found = self._record.found
-            self._tell(RunResumed(self._options.run_id, self._record.launch, *found, self._options.retry_failed))
+        record = self._context.record
+        if record is not None and record.launch > 1:
+            self._tell(RunResumed(record.run_id, record.launch, *record.found, self._options.retry_failed))
         self._set_timer("heartbeat", self._now() + HEARTBEAT_SECONDS, self._on_heartbeat)
-        if self._record is not None:
+        if record is not None:
             self._set_timer("starts", self._now() + STARTS_SECONDS, self._on_starts_due)
 
     def _on_read(self, read: list[Read], _: Any) -> None:
@@ -448,8 +398,8 @@ class Driver:
 
     def _conclude(self, item: Item, attempt: Attempt | None, result: WorkflowResult, encoded: str | None) -> None:
         """The item has its outcome. With a ledger it is told of only when that is on record."""
-        if self._record is not None:
-            self._record.item_ended(item, attempt, result, encoded)
+        if self._recording is not None:
+            self._recording.item_ended(item, attempt, result, encoded)
             return
         if result.success and self._context.has_files:
             self._context.forget(result.item_id)
@@ -475,8 +425,8 @@ class Driver:
             self._halt_if_reached()
             return
         error = redact(str(exc))
-        if self._record is not None:
-            self._record.attempt_ended(attempt, kind or INTERRUPTED, error)
+        if self._recording is not None:
+            self._recording.attempt_ended(attempt, kind or INTERRUPTED, error)
         if decision is UNFINISHED:
             return
         assert isinstance(decision, Again)
@@ -493,44 +443,21 @@ class Driver:
 
     # --- facts: the record ----------------------------------------------------------------------------------------
 
-    def _is_recording(self) -> bool:
-        """Whether something has ended that will be on record soon, and can only then be told of."""
-        if self._record is None or self._has_lost_record or not self._record.is_waiting():
-            return False
-        self._record.hurry()
-        return True
-
     def _on_recorded(self, results: list[WorkflowResult], size: int) -> None:
-        assert self._record is not None
-        self._record.recorded(results, size)
-        if self._context.has_files:
-            for result in results:
-                if result.success:
-                    self._context.forget(result.item_id)
-        self.account.deliver_all(results)
+        assert self._recording is not None
+        self._recording.tell(results, size)
 
     def _on_record_lost(self, error: BaseException, _: Any) -> None:
         """Nothing can be written any more: so nothing new starts, and nothing that has ended since is told of."""
-        self._has_lost_record = True
+        assert self._recording is not None
+        self._recording.is_lost = True
         self.error = self.error or error
         self._on_stop(self._context.redact(str(error)), None)
 
     def _on_starts_due(self, _: Any, __: Any) -> None:
-        assert self._record is not None
-        for attempt in reversed(self._attempts):  # from the newest to the first that is on record
-            if attempt.is_on_record:
-                break
-            self._record.attempt_started(attempt)
+        assert self._recording is not None
+        self._recording.note_running(reversed(self._attempts))
         self._set_timer("starts", self._now() + STARTS_SECONDS, self._on_starts_due)
-
-    def _prepare_record(self, record: RunRecord, attempt: Attempt) -> None:
-        item = attempt.item
-        attempt.to_be_recorded()
-        item.asked_at = None
-        if item.is_changed:  # what is on record belongs to another input
-            record.item_forgotten(item)
-            self._context.forget(item.id)
-            item.is_changed = item.is_known = False
 
     # --- facts: instants ------------------------------------------------------------------------------------------
 
@@ -652,7 +579,6 @@ class Driver:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        self._is_finished = True
         try:
             self._let_go()
             self._close_record()
@@ -665,31 +591,27 @@ class Driver:
             self.error = self.error or error
         self.error = self.error or self._source_error
         self.outbox.put(None)
-        self._calls.put(None)  # the run's own thread may leave
+        self._role.end()
 
     def _close_record(self) -> None:
-        if self._record is None:
+        if self._recording is None:
             return
-        now = self._now()
-        for attempt in self._attempts:
-            attempt.ended_at = now
-            self._record.attempt_ended(attempt, INTERRUPTED, None)
         try:
-            self._record.close(self._run.stopped, at_once=self._is_killed)
+            self._recording.close(self._attempts, self._now(), self._run.stopped, at_once=self._is_killed)
         except BaseException as error:
             self.error = self.error or error
             self._run.stop(self._context.redact(str(error)))
-        for fact, a, b in self._inbox:  # what was written in the meantime
+        for fact, a, b in self._role.inbox:  # what was written in the meantime
             if fact == self._on_recorded:
                 fact(a, b)
 
     def _list_unfinished(self) -> list[str]:
         unfinished = list(self._run.unfinished)
-        for fact, read, _ in self._inbox:
+        for fact, read, _ in self._role.inbox:
             if fact == self._on_read:
                 unfinished += [item.id for item, problem in read if problem is None]
-        if self._record is not None:
-            unfinished += self._record.unwritten_ids()
+        if self._recording is not None:
+            unfinished += self._recording.unwritten_ids()
         return unfinished
 
     def _let_go(self) -> None:
@@ -704,3 +626,11 @@ class Driver:
         self._workers.close()
         if not self._attempts and not self._abandoned:  # else somebody may still be using its files
             self._context.close()
+
+
+def _recording(record: RunRecord | None, context: RunContext, account: Account) -> Recording | None:
+    if record is None:
+        return None
+    from ._recording import Recording
+
+    return Recording(record, context, account)
