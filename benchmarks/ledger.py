@@ -100,12 +100,12 @@ def record_many(path: Path, ended: list[tuple[Item, Attempt, WorkflowResult, str
 
 
 def _rows(count: int) -> list[tuple[Any, ...]]:
-    row = ("succeeded", 1, "key-12345678", 0.0, 1.8e9, 1.8e9, "succeeded", 1, 0, 0.0, None, 0.001, None, None, "1", "1")
+    row = ("succeeded", "succeeded", 0.0, 1, "key-12345678", 0.0, 1.8e9, 1.8e9, 1, 0, 0.001, "1", "1")
     return [(1, 1, str(number), *row) for number in range(count)]
 
 
 def _plain_insert() -> str:
-    columns = batch._COLUMNS
+    columns = f"run, launch, id, outcome, verdict, cost, {batch._PLAIN.removeprefix('id, ')}"
     return f"INSERT INTO items ({columns}) VALUES ({', '.join('?' * (columns.count(',') + 1))})"
 
 

@@ -28,9 +28,10 @@ SIZES = (512, 64, 8, 1)
 
 Row = tuple[Any, ...]
 
-_COLUMNS = """run, launch, id, outcome, n, credential_id, waited, started_at, ended_at, verdict, requests, tokens, cost,
-    error, duration, metadata, input_hash, input, value"""
-_PLACES = f"(?1, ?2, {', '.join('?' * 17)})"  # run and launch are the same in all rows
+# Most items succeed with nothing to add, and a row with half the columns costs half as much.
+_PLAIN = "id, n, credential_id, waited, started_at, ended_at, requests, tokens, duration, input, value"
+_FULL = """id, outcome, n, credential_id, waited, started_at, ended_at, verdict, requests, tokens, cost, error,
+    duration, metadata, input_hash, input, value"""
 _ON_CONFLICT = """ON CONFLICT (run, id) DO UPDATE SET
     launch = excluded.launch, outcome = excluded.outcome, n = excluded.n, credential_id = excluded.credential_id,
     waited = excluded.waited, started_at = excluded.started_at, ended_at = excluded.ended_at,
@@ -45,8 +46,12 @@ _SAVED = """INSERT INTO checkpoints (run, item_id, launch, n, saved) SELECT ?1, 
 
 
 @functools.cache
-def _statement(rows: int) -> str:
-    return f"INSERT INTO items ({_COLUMNS}) VALUES {', '.join([_PLACES] * rows)} {_ON_CONFLICT}"
+def _statement(shared: tuple[str, ...], columns: str, rows: int) -> str:
+    """`shared`: columns that are the same in all rows, and are given once."""
+    given_once = [f"?{number}" for number in range(1, len(shared) + 1)]
+    places = ", ".join([*given_once, *("?" * (columns.count(",") + 1))])
+    values = ", ".join([f"({places})"] * rows)
+    return f"INSERT INTO items ({', '.join(shared)}, {columns}) VALUES {values} {_ON_CONFLICT}"
 
 
 def stored_id(item_id: str) -> str | bytes:
@@ -73,13 +78,14 @@ class Batch:
         self._epoch_minus_now = epoch_minus_now
         self._others: list[tuple[str, Row]] = []  # statements that are rare
         self._attempts: list[Row] = []  # that are running, or were not the last of their item
-        self._ended: list[Row] = []  # items with their outcome
+        self._plain: list[Row] = []  # items that succeeded, with nothing to add
+        self._ended: list[Row] = []  # all other items that have their outcome
         self.savers: list[threading.Event] = []  # to be told after the commit
         self.results: list[WorkflowResult] = []
         self.size = 0  # characters of their values
 
     def is_empty(self) -> bool:
-        return not (self._others or self._attempts or self._ended)
+        return not (self._plain or self._ended or self._attempts or self._others)
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -93,19 +99,37 @@ class Batch:
 
     def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> None:
         """`attempt` is None for an item that could not be started as given."""
+        self.results.append(result)
+        if value is not None:
+            self.size += len(value)
+        if result.success and (item.saved is not None or item.is_known):
+            self._add("DELETE FROM checkpoints WHERE run = ? AND item_id = ?", stored_id(item.id))
+        if attempt is not None and result.success and not result.metadata and item.input_hash is None:
+            offset = self._epoch_minus_now
+            self._plain.append(
+                (
+                    item.id if item.id.isascii() else stored_id(item.id),
+                    attempt.attempt,
+                    attempt.credential_id,
+                    attempt.waited,
+                    attempt.started_at + offset,
+                    attempt.ended_at + offset,
+                    0 if attempt.credential_id is None else 1,
+                    item.tokens,
+                    result.duration,
+                    item.input,
+                    value,
+                )
+            )
+            return
         outcome = verdict = SUCCEEDED
         if not result.success:
             outcome, verdict = FAILED, result.metadata.get("verdict") or FAILED
-        elif item.saved is not None or item.is_known:
-            self._add("DELETE FROM checkpoints WHERE run = ? AND item_id = ?", stored_id(item.id))
         ended_at = None if attempt is None else attempt.ended_at + self._epoch_minus_now
         metadata = _values.encode(result.metadata, "metadata") if result.metadata else None
         self._ended.append(
             self._row(item, attempt, outcome, ended_at, verdict, result.error, result.duration, metadata, value)
         )
-        self.results.append(result)
-        if value is not None:
-            self.size += len(value)
 
     def saved(self, attempt: Attempt, text: str, saver: threading.Event) -> None:
         self.savers.append(saver)
@@ -137,8 +161,7 @@ class Batch:
         metadata: str | None,
         value: str | None,
     ) -> Row:
-        """In the order of _COLUMNS, without run and launch."""
-        item_id = item.id if item.id.isascii() else stored_id(item.id)
+        """In the order of _FULL."""
         if attempt is None:
             about: Row = (0, None, None, None, None, verdict, None, None, None)
         else:
@@ -155,31 +178,35 @@ class Batch:
                 tokens or item.tokens,
                 cost,
             )
-        return (item_id, outcome, *about, error, duration, metadata, item.input_hash, item.input, value)
+        return (stored_id(item.id), outcome, *about, error, duration, metadata, item.input_hash, item.input, value)
 
     # --- statements -----------------------------------------------------------------------------------------------
 
     def write(self, connection: sqlite3.Connection, redact: Callable[[str], str]) -> None:
         for statement, row in self._others:
             connection.execute(statement, row)
-        self._insert(connection, _without_secrets(self._attempts, redact))
-        written = self._insert(connection, _without_secrets(self._ended, redact))
-        if written != len(self._ended):
+        shared = {"run": self._run, "launch": self._launch}
+        succeeded = {**shared, "outcome": SUCCEEDED, "verdict": SUCCEEDED, "cost": 0.0}
+        _insert(connection, shared, _FULL, _without_secrets(self._attempts, redact))
+        written = _insert(connection, succeeded, _PLAIN, _without_secrets(self._plain, redact))
+        written += _insert(connection, shared, _FULL, _without_secrets(self._ended, redact))
+        if written != len(self.results):
             # Nothing of this batch may be reported. It takes a bug to get here: the run asks for no such thing.
-            raise RuntimeError(f"{len(self._ended) - written} items have an outcome on record already")
+            raise RuntimeError(f"{len(self.results) - written} items have an outcome on record already")
 
-    def _insert(self, connection: sqlite3.Connection, rows: list[Row]) -> int:
-        """Returns how many rows were written. A statement that is half full is filled up with the last row again: its
-        outcome is there by then, and stays."""
-        written = first = 0
-        for size in SIZES:
-            while len(rows) - first > size // 2:
-                some = rows[first : first + size]
-                some += some[-1:] * (size - len(some))
-                values = (self._run, self._launch, *chain.from_iterable(some))
-                written += connection.execute(_statement(size), values).rowcount
-                first += size
-        return written
+
+def _insert(connection: sqlite3.Connection, shared: dict[str, Any], columns: str, rows: list[Row]) -> int:
+    """Returns how many rows were written. A statement that is half full is filled up with the last row again: its
+    outcome is there by then, and stays."""
+    written = first = 0
+    for size in SIZES:
+        while len(rows) - first > size // 2:
+            some = rows[first : first + size]
+            some += some[-1:] * (size - len(some))
+            values = (*shared.values(), *chain.from_iterable(some))
+            written += connection.execute(_statement(tuple(shared), columns, size), values).rowcount
+            first += size
+    return written
 
 
 def _without_secrets(rows: list[Row], redact: Callable[[str], str]) -> list[Row]:
