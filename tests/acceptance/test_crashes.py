@@ -78,9 +78,7 @@ class Account:
         assert set(lines(self.folder / "reported")) == {str(number) for number in range(items)}
         self.check()
         assert self.on_record() == {str(number) for number in range(items)}
-        assert sorted(entry.name for entry in self.folder.iterdir()) in (["run.db"], ["run.db", "run.db-files"])
-        files = self.folder / "run.db-files" / "main"
-        assert not files.exists() or list(files.iterdir()) == []
+        assert [entry.name for entry in self.folder.iterdir()] == ["run.db"]
         connection = sqlite3.connect(self.path)
         assert connection.execute("SELECT count(*) FROM checkpoints").fetchone() == (0,)
         assert connection.execute("SELECT count(*) FROM items WHERE outcome IS NULL").fetchone() == (0,)

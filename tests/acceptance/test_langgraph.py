@@ -55,4 +55,4 @@ def test_a_graph_that_was_interrupted_in_its_second_node_continues_there(
         assert (ran[f"research: {topic}"], ran[f"write: {topic}"], ran[f"review: {topic}"]) == (0, 1, 1)
     assert ran["research: voles"] == 1
     assert all(f"{topic}: fine" in again for topic in ("owls", "moles", "voles"))
-    assert list((tmp_path / "run.db-files" / "main").iterdir()) == []
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.db"]

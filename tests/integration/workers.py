@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -142,3 +143,9 @@ def save_a_function(_item: str, _credential: str | None) -> str:
     except TypeError as error:
         return str(error)
     return "no error"
+
+
+async def save_many(_item: str, _credential: str | None) -> bool:
+    here = current_item()
+    await asyncio.gather(*(here.checkpoint.asave({"x": "y" * 200_000}) for _ in range(6)))
+    return bool(here.checkpoint.load() == {"x": "y" * 200_000})

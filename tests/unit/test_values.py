@@ -125,9 +125,10 @@ class Raises:
         ([1, {"deep": lambda: 1}], ["of type list", "function has no form in JSON"]),
         (recursive(), ["of type list", "recursion"]),
         ({(1, 2): 3}, ["of type dict"]),
+        ([{1: "a", "1": "b"}], ["two keys of a dict are the same text"]),
         (Raises(), ["of type Raises", "not today"]),
     ],
-    ids=["object", "function", "recursive", "tuple keys", "raises"],
+    ids=["object", "function", "recursive", "tuple keys", "twin keys", "raises"],
 )
 def test_anything_else_is_refused_with_its_type_and_what_to_use_instead(value: Any, words: list[str]) -> None:
     with pytest.raises(UnrecordableValue) as caught:
@@ -160,9 +161,9 @@ def test_equal_inputs_look_the_same_in_every_process() -> None:
 
 
 def test_a_long_input_is_compared_by_its_digest_and_a_short_one_as_it_is() -> None:
-    assert _values.encode_input("short") == ('"short"', None)
-    _, digest = _values.encode_input("x" * 10_000)
-    _, other_digest = _values.encode_input("x" * 9_999 + "y")
+    assert _values.encode_input("short", str) == ('"short"', None)
+    _, digest = _values.encode_input("x" * 10_000, str)
+    _, other_digest = _values.encode_input("x" * 9_999 + "y", str)
     assert digest is not None
     assert len(digest) == 16
     assert digest != other_digest
@@ -176,6 +177,18 @@ def test_a_secret_goes_out_of_strings_and_keys_but_a_number_stays_a_number() -> 
     text = _values.encode({"key 12345678": ["a 12345678 b", 12345678, 1.5]}, "result")
     clean = _values.without_secrets(text, redact)
     assert _values.decode(clean) == {"key ****": ["a **** b", 12345678, 1.5]}
+
+
+def test_an_input_is_compared_without_its_secrets() -> None:
+    def digest(secret: str) -> bytes | None:
+        return _values.encode_input("x" * 600 + secret, lambda text: text.replace(secret, "****"))[1]
+
+    assert digest("12345678") == digest("another-and-longer-key") is not None
+    assert _values.encode_input("x" * 480 + "k" * 30, lambda text: text.replace("k" * 30, "****"))[1] is None
+
+
+def test_a_number_that_looks_like_a_secret_changes_nothing() -> None:
+    assert _values.without_secrets('{"n":[12345678]}', redact) == '{"n":[12345678]}'
 
 
 def test_texts_with_nothing_to_hide_are_returned_as_they_are() -> None:

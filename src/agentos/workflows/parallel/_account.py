@@ -64,7 +64,7 @@ class Account:
         if self._reporter is not None:
             self.tell(ItemEnded(result, self.refreshed_stats()))
 
-    def deliver_all(self, results: list[WorkflowResult]) -> None:
+    def deliver_all(self, results: list[WorkflowResult], size: int) -> None:
         if self._reporter is not None:
             for result in results:
                 self.deliver(result)
@@ -73,7 +73,7 @@ class Account:
         self.stats.completed += len(results)
         self.stats.success_count += succeeded
         self.stats.failed += len(results) - succeeded
-        self._outbox.put_all(results)
+        self._outbox.put_all(results, size)
 
     def add_recorded(self, succeeded: int, failed: int) -> None:
         """Items that had ended before this run began."""

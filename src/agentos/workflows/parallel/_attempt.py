@@ -88,9 +88,7 @@ class RunContext:
 
     def forget(self, item_id: str) -> None:
         """The item has succeeded, or starts anew: its file is not needed any more."""
-        path = self.file_of(item_id)
-        for suffix in ("", "-wal", "-shm", "-journal"):  # all that SQLite puts beside it
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        remove_file(self.file_of(item_id))
 
     def close(self) -> None:
         if self._remove is not None:
@@ -187,6 +185,16 @@ class Attempt(CurrentItem):
             self.item.saved = obj
         else:
             record.save(self, _encoded(obj))
+
+
+def remove_file(path: Path) -> None:
+    """With all that SQLite puts beside it. What cannot be removed stays: it is the worker's doing, not the run's."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        file = path.with_name(path.name + suffix)
+        try:
+            file.unlink(missing_ok=True)
+        except OSError:
+            shutil.rmtree(file, ignore_errors=True)
 
 
 def _encoded(obj: Any) -> str:

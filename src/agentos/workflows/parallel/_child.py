@@ -29,6 +29,14 @@ STOP = b"stop"
 SAVED = b"saved"  # the checkpoint is on record; followed by the reason if it is not
 
 
+_sending = threading.Lock()  # a worker may have threads of its own
+
+
+def _send(pipe: Connection, message: bytes) -> None:
+    with _sending:
+        pipe.send_bytes(message)
+
+
 class ChildAttempt(CurrentItem):
     """The attempt as a worker in a process of its own sees it."""
 
@@ -38,6 +46,7 @@ class ChildAttempt(CurrentItem):
         "_pipe",
         "_run_id",
         "_saved",
+        "_saving",
         "_workflow_db",
         "credential",
         "is_lent",
@@ -58,6 +67,7 @@ class ChildAttempt(CurrentItem):
         self._workflow_db = Path(message["workflow_db"])
         self._is_recorded = message["is_recorded"]
         self._pipe = pipe
+        self._saving = threading.Lock()
         self._answers: SimpleQueue[bytes] = SimpleQueue()  # to a checkpoint that was sent
 
     @property
@@ -67,11 +77,11 @@ class ChildAttempt(CurrentItem):
     @property
     def workflow_db(self) -> Path:
         self._workflow_db.parent.mkdir(parents=True, exist_ok=True)
-        self._pipe.send_bytes(pickle.dumps(("file", None)))
+        _send(self._pipe, pickle.dumps(("file", None)))
         return self._workflow_db
 
     def observe(self, response: Any) -> None:
-        self._pipe.send_bytes(pickle.dumps(("observed", verdicts.from_observed(response))))
+        _send(self._pipe, pickle.dumps(("observed", verdicts.from_observed(response))))
 
     def lease(
         self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
@@ -90,16 +100,17 @@ class ChildAttempt(CurrentItem):
     def _save(self, obj: Any) -> None:
         if not self._is_recorded:
             self._saved = obj
-            self._pipe.send_bytes(pickle.dumps(("saved", obj)))
+            _send(self._pipe, pickle.dumps(("saved", obj)))
             return
         from . import _values  # only where there is a ledger
 
         saved = _values.encode(obj, "checkpoint")
-        self._pipe.send_bytes(pickle.dumps(("saved", saved)))
-        problem = self._answers.get()
-        if problem:
-            raise LedgerError(problem.decode())
-        self._saved = _values.decode(saved)
+        with self._saving:  # the answer is for this one
+            _send(self._pipe, pickle.dumps(("saved", saved)))
+            problem = self._answers.get()
+            if problem:
+                raise LedgerError(problem.decode())
+            self._saved = _values.decode(saved)
 
     def answered(self, problem: bytes) -> None:
         self._answers.put(problem)
@@ -158,7 +169,7 @@ def main(pipe: Connection, pickled_func: bytes) -> None:
     threading.Thread(target=_read, args=(pipe, todo), name="agentos-pipe", daemon=True).start()
     while True:
         attempt = todo.get()
-        pipe.send_bytes(_answer(worker_func, attempt))
+        _send(pipe, _answer(worker_func, attempt))
 
 
 def _read(pipe: Connection, todo: SimpleQueue[ChildAttempt]) -> None:

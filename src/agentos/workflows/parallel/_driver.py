@@ -35,7 +35,7 @@ from ._core.events import (
 from ._core.records import REFUSED, LeaseRecord
 from ._core.run import FAILED, INTERRUPTED, UNFINISHED, Again, Halt, Item, Run
 from ._items import CollectionSource, Problem, Read, StreamSource
-from ._judge import Judge, failed_result
+from ._judge import Judge, failed_result, text_of
 from ._outbox import Outbox
 from ._role import Fact, Role
 from ._workers.base import Workers
@@ -424,7 +424,7 @@ class Driver:
             self._conclude(item, attempt, failed_result(attempt, exc, kind, redact, now), None)
             self._halt_if_reached()
             return
-        error = redact(str(exc))
+        error = redact(text_of(exc))
         if self._recording is not None:
             self._recording.attempt_ended(attempt, kind or INTERRUPTED, error)
         if decision is UNFINISHED:
@@ -456,7 +456,7 @@ class Driver:
 
     def _on_starts_due(self, _: Any, __: Any) -> None:
         assert self._recording is not None
-        self._recording.note_running(reversed(self._attempts))
+        self._recording.note_running(self._attempts)
         self._set_timer("starts", self._now() + STARTS_SECONDS, self._on_starts_due)
 
     # --- facts: instants ------------------------------------------------------------------------------------------
@@ -581,10 +581,10 @@ class Driver:
     def _finish(self) -> None:
         try:
             self._let_go()
-            self._close_record()
-            self.unfinished_ids = self._list_unfinished()
             if self._run.stopped is not None:
                 self.unread_ids = self._source.unread_ids()
+            self._close_record()
+            self.unfinished_ids = self._list_unfinished()
             self.account.end()
             self._on_finished(self)
         except BaseException as error:
@@ -601,13 +601,13 @@ class Driver:
         except BaseException as error:
             self.error = self.error or error
             self._run.stop(self._context.redact(str(error)))
-        for fact, a, b in self._role.inbox:  # what was written in the meantime
-            if fact == self._on_recorded:
+        for fact, a, b in self._role.inbox.copy():  # what was written, or found, in the meantime
+            if fact in (self._on_recorded, self._on_found):
                 fact(a, b)
 
     def _list_unfinished(self) -> list[str]:
         unfinished = list(self._run.unfinished)
-        for fact, read, _ in self._role.inbox:
+        for fact, read, _ in self._role.inbox.copy():
             if fact == self._on_read:
                 unfinished += [item.id for item, problem in read if problem is None]
         if self._recording is not None:

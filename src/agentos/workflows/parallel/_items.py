@@ -31,6 +31,9 @@ _COLLECTIONS: tuple[type, ...] = (
     type({}.items()),
 )
 
+# More than any request can have.
+MOST_TOKENS = 10**15
+
 IdFunc = Callable[[Any], str]
 
 
@@ -39,11 +42,16 @@ class Problem(NamedTuple):
 
     text: str
     error_type: str = "ValueError"
-    has_other_record: bool = False  # its id belongs to another item, whose record must stay as it is
+    has_other_record: bool = False  # its id belongs to another item, or cannot be written down
 
     @classmethod
     def repeated(cls, item_id: str) -> Problem:
         return cls(f"another item has the id {item_id!r} already: an id names one item", has_other_record=True)
+
+    @classmethod
+    def secret(cls) -> Problem:
+        text = "the item's id contains a secret of the pool, and ids are written down: name items by something else"
+        return cls(f"{text} (item_id_func)", has_other_record=True)
 
     @classmethod
     def changed(cls, item_id: str) -> Problem:
@@ -75,13 +83,16 @@ class ItemMaker:
         tokens_func: Callable[[Any], int] | None,
         scope_func: Callable[[Any], str | None] | None,
         encode: Callable[[Any], tuple[str, bytes | None]] | None = None,
+        hides_secret: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`encode`: the input as it is recorded, and its digest."""
+        """For a run with a ledger: `encode` gives the input as it is recorded, and its digest; `hides_secret` says
+        whether an id must not be written down."""
         self._id_func = id_func
         self._tokens_func = tokens_func
         self._scope_func = scope_func
         self._encode = encode
-        self._has_more = tokens_func is not None or scope_func is not None or encode is not None
+        self._hides_secret = hides_secret
+        self._has_more = tokens_func is not None or scope_func is not None
         self.has_scopes = scope_func is not None
 
     def id_of(self, payload: Any, number: int) -> str:
@@ -95,26 +106,38 @@ class ItemMaker:
         return item_id
 
     def make(self, payload: Any, number: int) -> Read:
+        item, problem = self.make_bare(payload, number)
+        if problem is None and self._has_more:
+            problem = self.complete(item)
+        return item, problem
+
+    def make_bare(self, payload: Any, number: int) -> Read:
+        """What is needed to find the item on record."""
         item = Item(self.id_of(payload, number), payload)
-        if not self._has_more:
-            return item, None
-        try:
-            if self._encode is not None:
-                item.to_be_recorded()
+        if self._encode is not None:
+            item.to_be_recorded()
+            if self._hides_secret(item.id):
+                return item, Problem.secret()
+            try:
                 item.input, item.input_hash = self._encode(payload)
-            if self._tokens_func is not None:
-                item.tokens = _checked_tokens(self._tokens_func(payload))
-            if self._scope_func is not None:
-                item.scope = self._scope_func(payload)
-        except UnrecordableValue as error:
-            return item, Problem(str(error), "UnrecordableValue")
-        except Exception as error:
-            return item, Problem(f"tokens_func or scope_func failed: {error!r}")
+            except UnrecordableValue as error:
+                return item, Problem(str(error), "UnrecordableValue")
         return item, None
+
+    def complete(self, item: Item) -> Problem | None:
+        """What is needed to start it."""
+        try:
+            if self._tokens_func is not None:
+                item.tokens = _checked_tokens(self._tokens_func(item.payload))
+            if self._scope_func is not None:
+                item.scope = self._scope_func(item.payload)
+        except Exception as error:
+            return Problem(f"tokens_func or scope_func failed: {error!r}")
+        return None
 
 
 def _checked_tokens(tokens: Any) -> int:
-    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens <= MOST_TOKENS:
         raise ValueError(f"the number of tokens must be a whole number from 0, not {tokens!r}")
     return tokens
 
@@ -133,6 +156,8 @@ class CollectionSource:
         if duplicate is not None:
             raise ValueError(f"two items have the id {duplicate!r}: an id names one item (see item_id_func)")
         self._rest = enumerate(self._items, start=1)
+        self._is_closed = False
+        self.make = maker.make  # a sifter needs less than that
         self.is_ended = False
         self.error: BaseException | None = None
 
@@ -144,7 +169,9 @@ class CollectionSource:
         made: list[Read] = []
         try:
             for number, payload in itertools.islice(self._rest, count):
-                made.append(self._maker.make(payload, number))
+                made.append(self.make(payload, number))
+                if self._is_closed:
+                    return made
         except Exception as error:
             self.error = error
         self.is_ended = self.error is not None or len(made) < count
@@ -160,8 +187,11 @@ class CollectionSource:
         """The ids of what was never read."""
         return (self._maker.id_of(payload, number) for number, payload in self._rest)
 
+    def unread(self) -> Iterator[Read]:
+        return (self._maker.make_bare(payload, number) for number, payload in self._rest)
+
     def close(self) -> None:
-        """Nothing to let go of."""
+        self._is_closed = True
 
 
 class StreamSource:
@@ -172,8 +202,8 @@ class StreamSource:
 
     def __init__(self, items: Iterable[Any], maker: ItemMaker) -> None:
         self._iterator = iter(items)
-        self._maker = maker
         self.has_scopes = maker.has_scopes
+        self.make = maker.make  # a sifter needs less than that
         self._recent = RecentIds()
         self._wanted: SimpleQueue[int] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -191,7 +221,7 @@ class StreamSource:
                 for _ in range(count):
                     payload = next(self._iterator)
                     number += 1
-                    item, problem = self._maker.make(payload, number)
+                    item, problem = self.make(payload, number)
                     if not self._recent.add(item.id):
                         problem = Problem.repeated(item.id)
                     receiver.items_read([(item, problem)])
@@ -202,6 +232,8 @@ class StreamSource:
 
     def unread_ids(self) -> None:
         """Not to be had: reading on could take for ever."""
+
+    unread = unread_ids
 
     def close(self) -> None:
         self._wanted.put(0)

@@ -53,7 +53,7 @@ class Judge:
         if said is None or isinstance(said, Verdict):
             return said
         if said in VERDICT_KINDS:
-            return Verdict(said, message=str(exc))
+            return Verdict(said, message=text_of(exc))
         raise TypeError(f"classify must return a Verdict, one of {sorted(VERDICT_KINDS)} or None, not {said!r}")
 
 
@@ -69,8 +69,15 @@ def failed_result(
         metadata["usage"] = attempt.usage
     item = attempt.item
     duration = (attempt.ended_at or now) - item.started_at
-    error = redact(str(exc)) or name
+    error = redact(text_of(exc)) or name
     return WorkflowResult(item.id, False, error, duration, metadata, None, item.attempts, attempt.credential_id)
+
+
+def text_of(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except Exception as error:  # an exception is somebody's code, too
+        return f"{type(exc).__name__}, whose text failed: {type(error).__name__}"
 
 
 def _original(exc: BaseException) -> BaseException:

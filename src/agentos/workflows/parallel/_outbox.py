@@ -9,6 +9,8 @@ from .results import WorkflowResult
 
 # Results that may wait to be taken before the run is held up, at the least.
 LEAST_SIZE = 64
+# Of the values of results that wait to be taken, where that is known.
+MOST_CHARACTERS = 20_000_000
 # A signal that arrives just before a thread blocks does not wake it: the reader looks up so often (seconds) to notice.
 SIGNAL_SECONDS = 0.25
 
@@ -21,7 +23,7 @@ class Outbox:
     """A queue that says when it is full, and tells when it no longer is. None in it is the end."""
 
     def __init__(self, size: int, on_room: Callable[[], None]) -> None:
-        self._size = max(LEAST_SIZE, size)
+        self._size = self._most = max(LEAST_SIZE, size)
         self._on_room = on_room
         self._queue: SimpleQueue[WorkflowResult | None] = SimpleQueue()
         self._put = 0  # only the run writes it
@@ -54,10 +56,12 @@ class Outbox:
         if self.on_put is not None:
             self.on_put()
 
-    def put_all(self, results: list[WorkflowResult]) -> None:
+    def put_all(self, results: list[WorkflowResult], size: int) -> None:
+        """`size`: the characters of their values, as recorded. Of large ones fewer may wait."""
         if self._collected is not None:
             self._collected.extend(results)
             return
+        self._size = max(LEAST_SIZE, min(self._most, MOST_CHARACTERS * len(results) // max(size, 1)))
         self._put += len(results)
         for result in results:
             self._queue.put(result)

@@ -37,12 +37,11 @@ class Recording:
             self._context.forget(item.id)
             item.is_changed = item.is_known = False
 
-    def note_running(self, newest_first: Iterable[Attempt]) -> None:
+    def note_running(self, running: Iterable[Attempt]) -> None:
         """Those that have been running for a while are on record as started; short ones are written down once."""
-        for attempt in newest_first:
-            if attempt.is_on_record:
-                break
-            self._record.attempt_started(attempt)
+        for attempt in running:
+            if not attempt.is_on_record:
+                self._record.attempt_started(attempt)
 
     def is_pending(self) -> bool:
         """Whether something has ended that will be on record soon, and can only then be told of."""
@@ -58,7 +57,7 @@ class Recording:
             for result in results:
                 if result.success:
                     self._context.forget(result.item_id)
-        self._account.deliver_all(results)
+        self._account.deliver_all(results, size)
 
     def close(self, running: Iterable[Attempt], now: float, stopped: str | None, *, at_once: bool) -> None:
         """Raises if something cannot be written: see `unwritten_ids`."""

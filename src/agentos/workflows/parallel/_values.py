@@ -57,6 +57,8 @@ def _encode_slowly(value: Any) -> tuple[str | None, str]:
     """Keys that are no strings become strings. File names that are no valid text hold lone surrogates, which cannot be
     UTF-8 but can be escaped."""
     try:
+        if _has_twin_keys(msgspec.to_builtins(value, enc_hook=_converted)):
+            return None, "two keys of a dict are the same text"
         plain = msgspec.to_builtins(value, enc_hook=_converted, str_keys=True, order="deterministic")
         try:
             return _encoder.encode(plain).decode(), ""
@@ -66,12 +68,21 @@ def _encode_slowly(value: Any) -> tuple[str | None, str]:
         return None, str(error) or type(error).__name__
 
 
-def encode_input(value: Any) -> tuple[str, bytes | None]:
-    """And a digest, if it is long: short inputs are compared as they are."""
+def _has_twin_keys(plain: Any) -> bool:
+    if isinstance(plain, dict):
+        return len({str(key) for key in plain}) < len(plain) or any(map(_has_twin_keys, plain.values()))
+    return isinstance(plain, list | tuple) and any(map(_has_twin_keys, plain))
+
+
+def encode_input(value: Any, redact: Callable[[str], str]) -> tuple[str, bytes | None]:
+    """And a digest of what will be on record, if that is long: short inputs are compared as they are."""
     encoded = encode(value, "input")
     if len(encoded) <= SHORT_INPUT:
         return encoded, None
-    return encoded, hashlib.blake2b(encoded.encode(), digest_size=16).digest()
+    recorded = without_secrets(encoded, redact)
+    if len(recorded) <= SHORT_INPUT:
+        return encoded, None
+    return encoded, hashlib.blake2b(recorded.encode(), digest_size=16).digest()
 
 
 def encode_result(value: Any) -> str:
@@ -89,7 +100,9 @@ def without_secrets(text: str, redact: Callable[[str], str]) -> str:
     """Redacts a JSON text string by string: a number that looks like a secret must stay a number."""
     if redact(text) == text:
         return text
-    return json.dumps(_redacted(json.loads(text), redact))
+    value = json.loads(text)
+    clean = _redacted(value, redact)
+    return text if clean == value else json.dumps(clean, separators=(",", ":"))
 
 
 def all_without_secrets(texts: list[str | None], redact: Callable[[str], str]) -> list[str | None]:

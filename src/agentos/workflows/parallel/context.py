@@ -75,9 +75,9 @@ class CurrentItem(ABC):
         usage = self.usage
         if usage is None:
             usage = self.usage = {"requests": 0, "tokens": 0, "cost": 0.0}
-        usage["requests"] += requests
-        usage["tokens"] += tokens
-        usage["cost"] += cost
+        usage["requests"] += int(requests)
+        usage["tokens"] += int(tokens)
+        usage["cost"] += float(cost)
 
     @abstractmethod
     def observe(self, response: Any) -> None:

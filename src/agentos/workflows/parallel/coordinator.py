@@ -41,6 +41,8 @@ Worker: TypeAlias = Callable[[Any, Any], Any] | Callable[[Any, Any], Awaitable[A
 DRY_RUN_IDS = 1000
 # With a ledger, a run that was not given an id: the same call finds it again.
 MAIN_RUN = "main"
+# It becomes the name of a folder.
+LONGEST_RUN_ID = 100
 _PRINTED: Any = object()  # the default reporter: made for each coordinator
 
 
@@ -240,9 +242,9 @@ class ParallelCoordinator:
         """The ids of all items that the last run left unfinished: in flight, not started, and, if the input is a
         collection, not even read."""
         with self._lock:
-            unread, self._unread = self._unread, []
-            for ids in unread:
-                self._checkpoints.extend(ids)
+            while self._unread:
+                self._checkpoints.extend(self._unread[-1])
+                self._unread.pop()
             return list(self._checkpoints)
 
     # --- inside ---------------------------------------------------------------------------------------------------
@@ -257,7 +259,12 @@ class ParallelCoordinator:
             return ItemMaker(item_id_func, tokens_func, scope_func)
         from ._values import encode_input
 
-        return ItemMaker(item_id_func, tokens_func, scope_func, encode_input)
+        pool = self.credential_coordinator
+        if pool is None:
+            return ItemMaker(item_id_func, tokens_func, scope_func, lambda payload: encode_input(payload, str))
+        redact, hides_secret = pool.redact_value, pool.hides_secret
+        encode = lambda payload: encode_input(payload, redact)  # noqa: E731
+        return ItemMaker(item_id_func, tokens_func, scope_func, encode, hides_secret)
 
     def _driver(
         self,
@@ -273,6 +280,8 @@ class ParallelCoordinator:
             raise TypeError(f"worker_func must be a function of (item, credential), not {type(worker_func).__name__}")
         if run_id is not None:
             run_id = sanitize_identifier(run_id)
+            if len(run_id) > LONGEST_RUN_ID:
+                raise ValueError(f"a run_id has at most {LONGEST_RUN_ID} characters, not {len(run_id)}")
         else:
             run_id = _new_run_id() if self._ledger is None else MAIN_RUN
         retry_failed = self._retry_failed if retry_failed is None else bool(retry_failed)
@@ -283,7 +292,7 @@ class ParallelCoordinator:
         if shown is not None:
             source = CollectionSource((), maker)  # nothing is left to do
         elif self._ledger is not None:
-            record, recall, source = self._open_ledger(self._ledger, run_id, read_from, retry_failed)
+            record, recall, source = self._open_ledger(self._ledger, run_id, read_from, maker, retry_failed)
         try:
             driver = Driver(
                 self._options(run_id, quiet=dry_run, retry_failed=retry_failed),
@@ -308,7 +317,12 @@ class ParallelCoordinator:
         return driver
 
     def _open_ledger(
-        self, path: Path, run_id: str, source: CollectionSource | StreamSource, retry_failed: bool
+        self,
+        path: Path,
+        run_id: str,
+        source: CollectionSource | StreamSource,
+        maker: ItemMaker,
+        retry_failed: bool,
     ) -> tuple[RunRecord, Recall, CollectionSource | StreamSource | Sifter]:
         from ._ledger.recall import Recall
         from ._ledger.record import RunRecord
@@ -319,7 +333,7 @@ class ParallelCoordinator:
         recall = Recall(record)
         if not any(record.found) and isinstance(source, CollectionSource):
             return record, recall, source  # nothing can be on record, and no id comes twice
-        sifter = Sifter(source, record, recall, retry_failed=retry_failed, rerun_changed=self._rerun_changed)
+        sifter = Sifter(source, maker, record, recall, retry_failed=retry_failed, rerun_changed=self._rerun_changed)
         return record, recall, sifter
 
     def _watched(self, driver: Driver) -> ResultStream:
@@ -421,9 +435,9 @@ def _seconds(name: str, value: Any, *, least: float | None = None) -> float | No
 def _path(ledger: Any) -> Path | None:
     if ledger is None:
         return None
-    if not isinstance(ledger, str | os.PathLike) or not str(ledger):
+    if not isinstance(ledger, str | os.PathLike) or not str(ledger) or "\0" in str(ledger):
         raise ValueError(f"ledger must be the path of a file, not {ledger!r}")
-    return Path(ledger).expanduser()
+    return Path(ledger).expanduser().resolve()  # now: the program may change its folder, and links have no -wal files
 
 
 def _new_run_id() -> str:

@@ -138,6 +138,7 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
     def __init__(self, driver: Driver, on_end: Callable[[Driver], None]) -> None:
         super().__init__(driver, on_end)
         self._loop = asyncio.get_running_loop()
+        self._fetch: asyncio.Future[None] | None = None  # of recorded results
         self._has_news = asyncio.Event()
         self._is_waiting = False  # set here, then the outbox is looked at; there the other way round
         on_result = weakref.WeakMethod(
@@ -186,7 +187,7 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         """New ones first; one that was on record whenever no new one is there."""
         while not self._is_at_end:
             if self._is_recalling and self._driver.outbox.is_empty():
-                recorded = await _fetched(recall)
+                recorded = await self._next_recorded(recall)
                 if recorded is not None:
                     return recorded
                 self._is_recalling = False
@@ -198,7 +199,16 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
             else:
                 self._driver.outbox.took()
                 return result
-        return await _fetched(recall)
+        return await self._next_recorded(recall)
+
+    async def _next_recorded(self, recall: Recall) -> WorkflowResult | None:
+        """Who gives up waiting leaves the fetch going on, and the next one waits for that first."""
+        if self._fetch is None and not recall.has_page():
+            self._fetch = asyncio.ensure_future(asyncio.to_thread(recall.fetch))
+        if self._fetch is not None:
+            await asyncio.shield(self._fetch)
+            self._fetch = None
+        return recall.next()
 
     async def aclose(self) -> None:
         """Shuts the run down, waiting for running attempts as long as the grace lasts. Does nothing after the end."""
@@ -222,12 +232,6 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-async def _fetched(recall: Recall) -> WorkflowResult | None:
-    if not recall.has_page():
-        await asyncio.to_thread(recall.fetch)
-    return recall.next()
 
 
 def _call(method: Callable[[], None] | None) -> None:

@@ -26,6 +26,9 @@ FAILED = "failed"
 # Rows of one statement. To prepare one costs as much as to carry it out, so there are few of them.
 SIZES = (512, 64, 8, 1)
 
+# The largest number that SQLite keeps as one.
+MOST = 2**63 - 1
+
 Row = tuple[Any, ...]
 
 # Most items succeed with nothing to add, and a row with half the columns costs half as much.
@@ -36,7 +39,8 @@ _ON_CONFLICT = """ON CONFLICT (run, id) DO UPDATE SET
     launch = excluded.launch, outcome = excluded.outcome, n = excluded.n, credential_id = excluded.credential_id,
     waited = excluded.waited, started_at = excluded.started_at, ended_at = excluded.ended_at,
     verdict = excluded.verdict, requests = excluded.requests, tokens = excluded.tokens, cost = excluded.cost,
-    error = excluded.error, duration = excluded.duration, metadata = excluded.metadata, value = excluded.value
+    error = excluded.error, duration = excluded.duration, metadata = excluded.metadata,
+    input_hash = excluded.input_hash, input = excluded.input, value = excluded.value
     WHERE (items.outcome IS NULL OR (items.outcome = 'failed' AND excluded.launch > items.launch))
     AND (excluded.launch, excluded.n) >= (items.launch, items.n)"""
 _SAVED = """INSERT INTO checkpoints (run, item_id, launch, n, saved) SELECT ?1, ?2, ?3, ?4, ?5
@@ -65,6 +69,11 @@ def stored_id(item_id: str) -> str | bytes:
     return item_id
 
 
+def storable(text: str | None) -> str | None:
+    """An error may quote what is no valid text, such as a file's name."""
+    return text if text is None or text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 def shown_id(stored: str | bytes) -> str:
     return stored if isinstance(stored, str) else stored.decode("utf-8", "surrogatepass")
 
@@ -82,7 +91,7 @@ class Batch:
         self._ended: list[Row] = []  # all other items that have their outcome
         self.savers: list[threading.Event] = []  # to be told after the commit
         self.results: list[WorkflowResult] = []
-        self.size = 0  # characters of their values
+        self.size = 0  # characters of their inputs and values
 
     def is_empty(self) -> bool:
         return not (self._plain or self._ended or self._attempts or self._others)
@@ -97,11 +106,11 @@ class Batch:
         ended_at = attempt.ended_at + self._epoch_minus_now
         self._attempts.append(self._row(attempt.item, attempt, None, ended_at, verdict, error, None, None, None))
 
-    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> None:
-        """`attempt` is None for an item that could not be started as given."""
+    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> int:
+        """Returns the size of what will be written. `attempt` is None for an item that could not be started."""
         self.results.append(result)
-        if value is not None:
-            self.size += len(value)
+        size = (0 if item.input is None else len(item.input)) + (0 if value is None else len(value))
+        self.size += size
         if result.success and (item.saved is not None or item.is_known):
             self._add("DELETE FROM checkpoints WHERE run = ? AND item_id = ?", stored_id(item.id))
         if attempt is not None and result.success and not result.metadata and item.input_hash is None:
@@ -121,7 +130,7 @@ class Batch:
                     value,
                 )
             )
-            return
+            return size
         outcome = verdict = SUCCEEDED
         if not result.success:
             outcome, verdict = FAILED, result.metadata.get("verdict") or FAILED
@@ -130,6 +139,7 @@ class Batch:
         self._ended.append(
             self._row(item, attempt, outcome, ended_at, verdict, result.error, result.duration, metadata, value)
         )
+        return size
 
     def saved(self, attempt: Attempt, text: str, saver: threading.Event) -> None:
         self.savers.append(saver)
@@ -174,11 +184,21 @@ class Batch:
                 ended_at,
                 verdict,
                 # What a worker did not report is what was reserved for it.
-                requests or (0 if attempt.credential_id is None else 1),
-                tokens or item.tokens,
+                min(requests, MOST) or (0 if attempt.credential_id is None else 1),
+                min(tokens, MOST) or item.tokens,
                 cost,
             )
-        return (stored_id(item.id), outcome, *about, error, duration, metadata, item.input_hash, item.input, value)
+        return (
+            stored_id(item.id),
+            outcome,
+            *about,
+            storable(error),
+            duration,
+            metadata,
+            item.input_hash,
+            item.input,
+            value,
+        )
 
     # --- statements -----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from ..errors import LedgerError
 # "AgOS" in the file's header, where SQLite keeps the name of the program that a database belongs to.
 APPLICATION_ID = 0x41674F53
 SCHEMA_VERSION = 1
-HEADER_BYTES = 100
 # Another program that looks at the ledger may hold it up for so long (seconds) before the run stops.
 BUSY_SECONDS = 10.0
 # Enough for all sizes of all statements of a batch: see `Batch._insert`.
@@ -23,23 +22,31 @@ CACHED_STATEMENTS = 64
 
 
 def check(path: Path) -> bool:
-    """Whether there is a ledger. Raises if there is something else, without opening it."""
+    """Whether there is a ledger. Raises if there is something else.
+
+    Only SQLite may open the file: when a program closes any descriptor of a file, it loses all locks on it, and another
+    process would believe that nobody is writing.
+    """
     try:
-        with path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
+        stat = path.stat()
     except FileNotFoundError:
         return False
-    except OSError as error:
-        raise LedgerError(f"the ledger {path} cannot be read: {error.strerror}") from error
-    if len(header) < HEADER_BYTES:
-        raise LedgerError(
-            f"{path} is empty or cut off: a ledger never is. Restore it from a copy, or remove it to start anew"
-        )
-    if not header.startswith(b"SQLite format 3\0"):
-        raise LedgerError(f"{path} is not a ledger, and was left alone: give another path")
-    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+    except (OSError, ValueError) as error:
+        raise LedgerError(f"the ledger {path} cannot be read: {error}") from error
+    if not path.is_file():
+        raise LedgerError(f"{path} is not a file: a ledger is one. Give another path")
+    if not stat.st_size:
+        raise LedgerError(f"{path} is empty: a ledger never is. Restore it from a copy, or remove it to start anew")
+    try:
+        with explained(path), contextlib.closing(_connect_to_look(path)) as connection:
+            application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+    except LedgerError as error:
+        if getattr(error.__cause__, "sqlite_errorname", "") == "SQLITE_NOTADB":
+            raise LedgerError(f"{path} is not a ledger, and was left alone: give another path") from error
+        raise
+    if application_id != APPLICATION_ID:
         raise LedgerError(f"{path} is a database of another program, and was left alone: give another path")
-    version = int.from_bytes(header[60:64], "big")
     if version > SCHEMA_VERSION:
         raise LedgerError(
             f"{path} was written by a newer version of agentos (schema {version}; this one knows {SCHEMA_VERSION}): "
@@ -93,6 +100,12 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
+    connection = _connect_to_look(path)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _connect_to_look(path: Path) -> sqlite3.Connection:
     """Opened so that it can tidy up: whoever is the last to close a ledger moves what is left in the -wal file to its
     place. Where that is not allowed, the ledger can still be read."""
     uri = path.absolute().as_uri()
@@ -102,11 +115,13 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     for way in ways:
         connection = _connect(uri + way, uri=True)
         try:
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
         except sqlite3.OperationalError as error:
             connection.close()
             problem = error
+        except sqlite3.DatabaseError:
+            connection.close()
+            raise
         else:
             return connection
     raise problem
@@ -141,7 +156,7 @@ def _explanation(error: sqlite3.Error) -> str:
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "is locked by another program that has it open: close that and run again to continue"
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-        return f"cannot be written: the file or its folder is read-only ({error})"
+        return f"cannot be opened or written: the file or its folder is read-only ({error})"
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return f"is damaged ({error}): restore it from a copy, or give another path to start anew"
     if name.startswith("SQLITE_IOERR"):

@@ -25,10 +25,20 @@ from ..errors import LedgerError, RunBusy
 
 # Of the file: more than the longest host name and run id can take.
 NOTE_BYTES = 2048
+OWN = " (a stream ends with its close(), or when its with block is left)"
 
 _held_lock = threading.Lock()
 _held: set[str] = set()  # real paths of the ledgers that this process owns
-os.register_at_fork(after_in_child=_held.clear)  # the lock stays with the parent
+
+
+def _forget() -> None:
+    """In a forked child: the lock stays with the parent, and one of its threads may have held this one."""
+    global _held_lock
+    _held_lock = threading.Lock()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 class Ownership:
@@ -46,7 +56,9 @@ class Ownership:
         real_path = os.path.realpath(path)
         with _held_lock:
             if real_path in _held:
-                raise _busy(path, {"pid": os.getpid(), "host": socket.gethostname()}, "another run of this process")
+                raise _busy(
+                    path, {"pid": os.getpid(), "host": socket.gethostname()}, "another run of this program", OWN
+                )
             descriptor = _lock(path)
             _held.add(real_path)
         return cls(path, descriptor, _read(descriptor))
@@ -107,6 +119,8 @@ def _lock(path: Path) -> int:
         try:
             descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            if not path.parent.is_dir():
+                raise LedgerError(f"the ledger {path} cannot be made: there is no folder {path.parent}") from error
             raise LedgerError(f"the ledger {path} cannot be written: {lock_path}: {error.strerror}") from error
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,13 +144,13 @@ def _read(descriptor: int) -> dict[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
-def _busy(path: Path, owner: dict[str, Any], who: str) -> RunBusy:
+def _busy(path: Path, owner: dict[str, Any], who: str, hint: str = "") -> RunBusy:
     pid, host, since, run_id = (owner.get(name) for name in ("pid", "host", "since", "run_id"))
     named = f", pid {pid} on {host}" if pid is not None else ""
     when = f", since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}" if since is not None else ""
     what = f" with run {run_id}" if run_id is not None else ""
     return RunBusy(
-        f"the ledger {path} is in use by {who}{named}{when}{what}: wait for it, or stop it first",
+        f"the ledger {path} is in use by {who}{named}{when}{what}: wait for it, or stop it first{hint}",
         pid=pid,
         host=host,
         since=since,

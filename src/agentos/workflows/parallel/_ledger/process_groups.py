@@ -40,9 +40,9 @@ def end(pgid: int, was_born: str) -> bool:
     leader = born(pgid)
     if leader is not None and leader != was_born:
         return False  # the number belongs to somebody else now
-    # No number is given away while a group has it. So without a leader the group is still the recorded one, if the
-    # machine has not been started anew since.
-    if leader is None and not was_born.startswith(_boot()):
+    # No number is given away while a group has it. So what is left of a group without its leader is still the recorded
+    # one, if it is a session of its own, as ours are, and the machine has not been started anew since.
+    if leader is None and not (was_born.startswith(_boot()) and _is_session(pgid)):
         return False
     try:
         os.killpg(pgid, signal.SIGKILL)
@@ -54,6 +54,17 @@ def end(pgid: int, was_born: str) -> bool:
             os.killpg(pgid, 0)
             time.sleep(0.01)
     return True
+
+
+def _is_session(pgid: int) -> bool:
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text("utf-8", "replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[2:4] == [str(pgid), str(pgid)]:  # group and session
+            return True
+    return False
 
 
 def _boot() -> str:

@@ -7,6 +7,7 @@ result is there. So a million recorded results neither delay new work nor fill t
 from __future__ import annotations
 
 import sqlite3
+import threading
 from array import array
 from collections import deque
 from typing import Any
@@ -25,12 +26,13 @@ _COLUMNS = "rowid, id, outcome, error, duration, metadata, value, n, credential_
 
 
 class Recall:
-    """One thread adds, one other fetches."""
+    """One thread adds, others fetch, one at a time."""
 
     def __init__(self, record: RunRecord) -> None:
         self._path = record.path
         self._added: deque[array[int]] = deque()
         self._page: deque[WorkflowResult] = deque()
+        self._lock = threading.Lock()  # guards the connection: a reader that gives up leaves its fetch behind
         self._connection: sqlite3.Connection | None = None
 
     def add(self, numbers: array[int]) -> None:
@@ -48,14 +50,17 @@ class Recall:
         return bool(self._page) or not self._added
 
     def fetch(self) -> None:
-        if self._added:
-            with database.explained(self._path):
-                self._fetch(self._added.popleft())
+        with self._lock:
+            if self._added and not self._page:
+                with database.explained(self._path):
+                    self._fetch(self._added.popleft())
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        with self._lock:
+            self._added.clear()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
     def _fetch(self, numbers: array[int]) -> None:
         if self._connection is None:

@@ -7,6 +7,7 @@ the run only after its COMMIT. A launch may write only while it is the newest of
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -16,13 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import _values
-from .._attempt import Attempt
+from .._attempt import Attempt, remove_file
 from .._clock import Clock
 from .._core.run import INTERRUPTED, Item
 from ..errors import LedgerError
 from ..results import WorkflowResult
 from . import database, process_groups
-from .batch import Batch, stored_id
+from .batch import Batch, storable, stored_id
 from .ownership import Ownership
 from .writer import Writer
 
@@ -65,11 +66,10 @@ class RunRecord:
         self.folder = path.with_name(path.name + "-files") / run_id  # for the files of this run's items
         self._waiting = self._waiting_size = 0  # results that are not on record yet; only the run's role touches these
         self._unwritten: list[Batch] = []
-        has_ledger = database.check(path)
         self._owner = Ownership.take(path)
         try:
             with database.explained(path):
-                self._open(has_ledger)
+                self._open(database.check(path))
         except BaseException:
             self._owner.release(in_order=not self._owner.before)
             raise
@@ -130,10 +130,12 @@ class RunRecord:
 
     def _remove_finished_files(self) -> None:
         """Of items that succeeded just before their launch was killed, or that did not ask for them this time."""
-        for name, item_id in self._connection.execute(_FINISHED_FILES, (self.run,)).fetchall():
-            for path in self.folder.glob(f"{name}*"):  # with all that SQLite has put beside it
-                path.unlink(missing_ok=True)
-            self._connection.execute("DELETE FROM files WHERE run = ? AND item_id = ?", (self.run, item_id))
+        there = {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+        for name, _ in self._connection.execute(_FINISHED_FILES, (self.run,)).fetchall():
+            if name in there:
+                remove_file(self.folder / name)
+        finished = f"SELECT item_id FROM ({_FINISHED_FILES})"
+        self._connection.execute(f"DELETE FROM files WHERE run = ? AND item_id IN ({finished})", (self.run, self.run))
 
     def _count(self) -> Found:
         counts = [
@@ -184,10 +186,8 @@ class RunRecord:
 
     def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> None:
         self._waiting += 1
-        if value is not None:
-            self._waiting_size += len(value)
         with self._batch_lock:
-            self._batch.item_ended(item, attempt, result, value)
+            self._waiting_size += self._batch.item_ended(item, attempt, result, value)
         self._writer.call()
 
     def recorded(self, results: list[WorkflowResult], size: int) -> None:
@@ -203,10 +203,16 @@ class RunRecord:
     def close(self, stopped: str | None, *, at_once: bool = False) -> None:
         """Writes what is left, and that the launch has ended. Raises if it cannot: see `unwritten_ids`."""
         if not self._writer.close(LAST_COMMIT_SECONDS if at_once else None):
+            threading.Thread(target=self._close_later, args=(stopped,), name="agentos-ledger-end", daemon=True).start()
             raise LedgerError(f"the ledger {self.path} did not take the last results in time: they are not reported")
         self._close(stopped, in_order=self._writer.error is None)
         if self._writer.error is not None:
             raise self._writer.error
+
+    def _close_later(self, stopped: str | None) -> None:
+        self._writer.close()
+        with contextlib.suppress(LedgerError):  # nobody is there to be told any more
+            self._close(stopped, in_order=self._writer.error is None)
 
     def abandon(self) -> None:
         """The run could not be started after all."""
@@ -227,10 +233,13 @@ class RunRecord:
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         self._remove_finished_files()
+        for folder in (self.folder, self.folder.parent):
+            with contextlib.suppress(OSError):  # it is not there, or not empty
+                folder.rmdir()
         execute("DELETE FROM processes WHERE run = ?", (self.run,))
         execute(
             "UPDATE launches SET ended_at = ?, stopped = ? WHERE run = ? AND launch = ?",
-            (self._clock.epoch(), stopped, self.run, self.launch),
+            (self._clock.epoch(), storable(stopped), self.run, self.launch),
         )
         self._commit()
 
@@ -249,6 +258,8 @@ class RunRecord:
 
     def save(self, attempt: Attempt, saved: str) -> None:
         """Returns when it is on record."""
+        if attempt.attempt != attempt.item.attempts:
+            raise LedgerError(f"the checkpoint was not saved: attempt {attempt.attempt} is not the newest of its item")
         saver = threading.Event()
         if not attempt.is_on_record:  # a checkpoint is worth nothing without the input that it belongs to
             self.attempt_started(attempt)
@@ -259,7 +270,8 @@ class RunRecord:
         while not saver.wait(LOOK_UP_SECONDS):
             if self._writer.is_ended:
                 raise LedgerError("the checkpoint was not saved: the run is over") from self._writer.error
-        attempt.item.saved = saved
+        if attempt.attempt == attempt.item.attempts:
+            attempt.item.saved = saved
 
     def file_asked(self, item_id: str, name: str) -> None:
         with self._batch_lock:
@@ -289,6 +301,8 @@ class RunRecord:
             try:
                 batch.write(self._connection, self.redact)
                 self._commit()
+            except (RuntimeError, ValueError, TypeError, OverflowError) as error:  # takes a bug of ours to happen
+                raise LedgerError(f"the ledger {self.path} was not written: {error!r}") from error
             finally:
                 if self._connection.in_transaction:
                     self._connection.rollback()
@@ -300,15 +314,16 @@ class RunRecord:
         return True
 
     def _commit(self) -> None:
-        # A file that was removed or replaced takes everything that is written to it, and nobody ever sees it again.
-        self._check_files()
         if self._connection.execute(_COUNT_COMMIT, (self.run, self.launch)).rowcount != 1:
             raise LedgerError(f"run {self.run_id} was taken over by a later launch: this one may not write any more")
         self._connection.execute("COMMIT")
         self._commits += 1
         self._owner.saw_commits(self._commits)
+        self._check_files()
 
     def _check_files(self) -> None:
+        """A file that was removed or replaced takes all that is written to it, and nobody ever sees it again. So this
+        comes after a commit and before anything is told of it."""
         changed_at = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - a path object costs more than the call
         if changed_at == self._folder_changed_at and time.time_ns() - changed_at > SETTLED_NS:
             return

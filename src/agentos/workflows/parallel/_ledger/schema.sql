@@ -46,7 +46,8 @@ CREATE TABLE items (
     value TEXT,
     PRIMARY KEY (run, id)
 );
-CREATE INDEX not_succeeded ON items (run, outcome) WHERE outcome IS NOT 'succeeded';
+CREATE INDEX failed ON items (run) WHERE outcome = 'failed';
+CREATE INDEX unfinished ON items (run) WHERE outcome IS NULL;
 
 CREATE TABLE earlier_attempts (
     run INTEGER NOT NULL,

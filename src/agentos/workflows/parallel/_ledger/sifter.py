@@ -17,7 +17,9 @@ from typing import Any, Protocol
 
 from .. import _values
 from .._core import identity
-from .._items import CollectionSource, Problem, Read, Receiver, StreamSource
+from .._core.run import Item
+from .._items import CollectionSource, ItemMaker, Problem, Read, Receiver, StreamSource
+from ..errors import LedgerError
 from . import database
 from .batch import FAILED, SUCCEEDED, shown_id, stored_id
 from .recall import Recall
@@ -47,6 +49,7 @@ class Sifter:
     def __init__(
         self,
         source: CollectionSource | StreamSource,
+        maker: ItemMaker,
         record: RunRecord,
         recall: Recall,
         *,
@@ -54,6 +57,8 @@ class Sifter:
         rerun_changed: bool,
     ) -> None:
         self._source = source
+        source.make = maker.make_bare
+        self._complete = maker.complete  # only what will be started needs that
         self._record = record
         self._recall = recall
         # By outcome and whether the input has changed.
@@ -76,6 +81,7 @@ class Sifter:
         self._ahead = 1
         self._end: tuple[BaseException | None] | None = None
         self._succeeded = self._failed = 0  # not told yet
+        self._held: list[Read] = []  # being looked up
         self._seen = bytearray()  # one bit per row that this launch has met
 
     # --- towards the run ------------------------------------------------------------------------------------------
@@ -91,8 +97,8 @@ class Sifter:
         """After `close`. What was not read may be on record already, and is not listed then."""
         if self._thread is not None:
             self._thread.join()
-        left = [item.id for item, problem in self._drained(wait=False) if problem is None]
-        unread = self._source.unread_ids()
+        left = [*self._held, *self._drained(wait=False)]
+        unread = self._source.unread()
         if unread is None and not left:
             return None
         return self._unfinished(itertools.chain(left, unread or ()))
@@ -119,8 +125,8 @@ class Sifter:
                     self._take(connection)
         except BaseException as error:
             self._end = (error,)
+        self._tell_recorded()
         if self._end is not None and not self._is_closed:
-            self._tell_recorded()
             self._receiver.source_ended(self._end[0])
 
     def _take(self, connection: sqlite3.Connection) -> None:
@@ -129,7 +135,9 @@ class Sifter:
             self._inbox.put(("read", read))  # for `unread_ids`
             return
         if read:
+            self._held = read
             passed = self._sifted(connection, read)
+            self._held = []
             self._wanted = max(0, self._wanted - len(passed))  # more may have come than was asked for
             self._ahead = min(2 * self._ahead, MOST_AHEAD) if not passed else 1
             if passed:
@@ -171,31 +179,42 @@ class Sifter:
 
     def _sifted(self, connection: sqlite3.Connection, read: list[Read]) -> list[Read]:
         """Those that are not on record, or cannot stay so."""
-        known = self._known(connection, [item.id for item, _ in read])
-        # As they would be on record.
-        inputs = _values.all_without_secrets([item.input for item, _ in read], self._record.redact)
         recorded = array("q")
         passed: list[Read] = []
-        for (item, problem), given in zip(read, inputs, strict=True):
-            row = known.get(item.id)
-            if problem is None and row is not None:
-                _, number, short_input, input_hash, outcome, launch = row
-                if launch == self._record.launch or self._has_seen(number):
-                    problem = Problem.repeated(item.id)
-                else:
-                    is_same = input_hash == item.input_hash and (short_input is None or short_input == given)
-                    decision = self._decisions[outcome, not is_same]
-                    if decision is identity.RECORDED:
-                        recorded.append(number)
-                        self._succeeded += outcome == SUCCEEDED
-                        self._failed += outcome == FAILED
-                        continue
-                    problem = Problem.changed(item.id) if decision is identity.CHANGED else None
-                    item.is_known = True
-                    item.is_changed = decision is identity.FORGET
-            passed.append((item, problem))
+        for item, problem, row, decision in self._decided(connection, read):
+            if row is not None and (row[5] == self._record.launch or self._has_seen(row[1])):
+                problem = Problem.repeated(item.id)
+            elif row is not None and decision == identity.RECORDED:
+                recorded.append(row[1])
+                self._succeeded += row[4] == SUCCEEDED
+                self._failed += row[4] == FAILED
+                continue
+            elif decision == identity.CHANGED or (decision == identity.FORGET and problem is not None):
+                problem = Problem.changed(item.id)
+            else:
+                item.is_changed = decision == identity.FORGET
+            passed.append((item, problem or self._complete(item)))
         self._recall.add(recorded)
         return passed
+
+    def _decided(
+        self, connection: sqlite3.Connection, read: list[Read]
+    ) -> Iterator[tuple[Item, Problem | None, Known | None, str | None]]:
+        """What is on record about each item, and what becomes of it for that."""
+        known = self._known(connection, [item.id for item, _ in read])
+        # The inputs as they would be on record.
+        inputs = _values.all_without_secrets([item.input for item, _ in read], self._record.redact)
+        for (item, problem), given in zip(read, inputs, strict=True):
+            row = None if problem is not None and problem.has_other_record else known.get(item.id)
+            decision = None
+            if row is not None:
+                item.is_known = True
+                _, _, short_input, input_hash, outcome, _ = row
+                # Without an input on record the item failed because of that; maybe it can be recorded now.
+                if short_input is not None or input_hash is not None:
+                    is_same = input_hash == item.input_hash and short_input in (None, given)
+                    decision = self._decisions[outcome, not is_same]
+            yield item, problem, row, decision
 
     def _known(self, connection: sqlite3.Connection, ids: list[str]) -> dict[str, Known]:
         known: dict[str, Known] = {}
@@ -217,11 +236,11 @@ class Sifter:
         self._seen[byte] |= bit
         return False
 
-    def _unfinished(self, ids: Iterator[str]) -> Iterator[str]:
-        with database.explained(self._record.path), database.reading(self._record.path) as connection:
-            while some := list(itertools.islice(ids, MOST_AHEAD)):
-                known = self._known(connection, some)
-                for item_id in some:
-                    row = known.get(item_id)
-                    if row is None or self._decisions[row[4], False] != identity.RECORDED:
-                        yield item_id
+    def _unfinished(self, unread: Iterator[Read]) -> Iterator[str]:
+        while some := list(itertools.islice(unread, MOST_AHEAD)):
+            try:
+                with database.explained(self._record.path), database.reading(self._record.path) as connection:
+                    decided = [(item, decision) for item, _, _, decision in self._decided(connection, some)]
+            except LedgerError:  # nobody can say what is on record
+                decided = [(item, None) for item, _ in some]
+            yield from [item.id for item, decision in decided if decision != identity.RECORDED]
