@@ -9,6 +9,7 @@ inside a generator, or read into a list first.
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
@@ -84,14 +85,16 @@ class ItemMaker:
         scope_func: Callable[[Any], str | None] | None,
         encode: Callable[[Any], tuple[str, bytes | None]] | None = None,
         hides_secret: Callable[[str], bool] = lambda _: False,
+        shortest_secret: int = sys.maxsize,
     ) -> None:
         """For a run with a ledger: `encode` gives the input as it is recorded, and its digest; `hides_secret` says
-        whether an id must not be written down."""
+        whether an id, if it is long enough, must not be written down."""
         self._id_func = id_func
         self._tokens_func = tokens_func
         self._scope_func = scope_func
         self._encode = encode
         self._hides_secret = hides_secret
+        self._shortest_secret = shortest_secret
         self._has_more = tokens_func is not None or scope_func is not None
         self.has_scopes = scope_func is not None
 
@@ -115,13 +118,13 @@ class ItemMaker:
         """What is needed to find the item on record."""
         item = Item(self.id_of(payload, number), payload)
         if self._encode is not None:
-            item.to_be_recorded()
-            if self._hides_secret(item.id):
-                return item, Problem.secret()
             try:
-                item.input, item.input_hash = self._encode(payload)
+                item.to_be_recorded(*self._encode(payload))
             except UnrecordableValue as error:
+                item.to_be_recorded()
                 return item, Problem(str(error), "UnrecordableValue")
+            if len(item.id) >= self._shortest_secret and self._hides_secret(item.id):
+                return item, Problem.secret()
         return item, None
 
     def complete(self, item: Item) -> Problem | None:

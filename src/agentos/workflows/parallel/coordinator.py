@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import itertools
 import os
@@ -23,7 +24,7 @@ from ._workers.base import EndedCall, Workers
 from ._workers.processes import ProcessWorkers
 from ._workers.tasks import TaskWorkers
 from ._workers.threads import ThreadWorkers
-from .credential_coordinator import CredentialCoordinator
+from .credential_coordinator import LEAST_REDACTED, CredentialCoordinator
 from .input_sanitizer import sanitize_identifier
 from .results import ProgressStats, WorkflowResult
 from .streams import AsyncResultStream, ResultStream
@@ -261,10 +262,9 @@ class ParallelCoordinator:
 
         pool = self.credential_coordinator
         if pool is None:
-            return ItemMaker(item_id_func, tokens_func, scope_func, lambda payload: encode_input(payload, str))
-        redact, hides_secret = pool.redact_value, pool.hides_secret
-        encode = lambda payload: encode_input(payload, redact)  # noqa: E731
-        return ItemMaker(item_id_func, tokens_func, scope_func, encode, hides_secret)
+            return ItemMaker(item_id_func, tokens_func, scope_func, functools.partial(encode_input, redact=str))
+        encode = functools.partial(encode_input, redact=pool.redact_value)
+        return ItemMaker(item_id_func, tokens_func, scope_func, encode, pool.hides_secret, LEAST_REDACTED)
 
     def _driver(
         self,

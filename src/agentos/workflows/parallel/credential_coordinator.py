@@ -268,7 +268,7 @@ class CredentialCoordinator:
 
     def hides_secret(self, text: str) -> bool:
         """Whether `redact_value` would change a text."""
-        return bool(self._long_forms) and len(text) >= len(self._long_forms[-1]) and self.redact_value(text) != text
+        return self.redact_value(text) != text
 
     def listen(self, listener: Callable[[Any], None]) -> Callable[[], None]:
         """Sends the pool's events to `listener` instead of printing them; returns the call that ends it."""

@@ -21,7 +21,7 @@ from .._core.run import Item
 from .._items import CollectionSource, ItemMaker, Problem, Read, Receiver, StreamSource
 from ..errors import LedgerError
 from . import database
-from .batch import FAILED, SUCCEEDED, shown_id, stored_id
+from .batch import FAILED, SUCCEEDED, stored_id
 from .recall import Recall
 from .record import RunRecord
 
@@ -33,7 +33,10 @@ GATHER_SECONDS = 0.001
 IDLE_SECONDS = 0.02
 
 # Id, row number, short input, hash of a long one, outcome, launch.
-Known = tuple[str, int, str | None, bytes | None, str | None, int]
+Known = tuple[str | bytes, int, str | None, bytes | None, str | None, int]
+
+
+_KNOWN = "SELECT id, rowid, iif(input_hash IS NULL, input, NULL), input_hash, outcome, launch FROM items"
 
 
 class RunWithRecord(Receiver, Protocol):
@@ -82,6 +85,9 @@ class Sifter:
         self._end: tuple[BaseException | None] | None = None
         self._succeeded = self._failed = 0  # not told yet
         self._held: list[Read] = []  # being looked up
+        self._is_in_order = True  # as far as is known
+        self._coming_up: dict[str | bytes, Known] = {}  # rows that follow on those that were met
+        self._last_row = 0
         self._seen = bytearray()  # one bit per row that this launch has met
 
     # --- towards the run ------------------------------------------------------------------------------------------
@@ -182,17 +188,23 @@ class Sifter:
         recorded = array("q")
         passed: list[Read] = []
         for item, problem, row, decision in self._decided(connection, read):
-            if row is not None and (row[5] == self._record.launch or self._has_seen(row[1])):
-                problem = Problem.repeated(item.id)
-            elif row is not None and decision == identity.RECORDED:
-                recorded.append(row[1])
-                self._succeeded += row[4] == SUCCEEDED
-                self._failed += row[4] == FAILED
+            if row is None:
+                passed.append((item, problem or self._complete(item)))
                 continue
-            elif decision == identity.CHANGED or (decision == identity.FORGET and problem is not None):
+            _, number, _, _, outcome, launch = row
+            if launch == self._record.launch or self._has_seen(number):
+                problem = Problem.repeated(item.id)
+            elif decision is identity.RECORDED:
+                recorded.append(number)
+                if outcome == SUCCEEDED:
+                    self._succeeded += 1
+                else:
+                    self._failed += 1
+                continue
+            elif decision is identity.CHANGED or (decision is identity.FORGET and problem is not None):
                 problem = Problem.changed(item.id)
             else:
-                item.is_changed = decision == identity.FORGET
+                item.is_changed = decision is identity.FORGET
             passed.append((item, problem or self._complete(item)))
         self._recall.add(recorded)
         return passed
@@ -201,30 +213,48 @@ class Sifter:
         self, connection: sqlite3.Connection, read: list[Read]
     ) -> Iterator[tuple[Item, Problem | None, Known | None, str | None]]:
         """What is on record about each item, and what becomes of it for that."""
-        known = self._known(connection, [item.id for item, _ in read])
+        ids = [stored_id(item.id) for item, _ in read]
+        known = self._known(connection, ids)
         # The inputs as they would be on record.
         inputs = _values.all_without_secrets([item.input for item, _ in read], self._record.redact)
-        for (item, problem), given in zip(read, inputs, strict=True):
-            row = None if problem is not None and problem.has_other_record else known.get(item.id)
+        for (item, problem), item_id, given in zip(read, ids, inputs, strict=True):
+            row = known.get(item_id)
+            if row is None or (problem is not None and problem.has_other_record):
+                yield item, problem, None, None
+                continue
+            item.is_known = True
+            _, _, short_input, input_hash, outcome, _ = row
             decision = None
-            if row is not None:
-                item.is_known = True
-                _, _, short_input, input_hash, outcome, _ = row
-                # Without an input on record the item failed because of that; maybe it can be recorded now.
-                if short_input is not None or input_hash is not None:
-                    is_same = input_hash == item.input_hash and short_input in (None, given)
-                    decision = self._decisions[outcome, not is_same]
+            # Without an input on record the item failed because of that; maybe it can be recorded now.
+            if short_input is not None or input_hash is not None:
+                is_changed = input_hash != item.input_hash or (short_input is not None and short_input != given)
+                decision = self._decisions[outcome, is_changed]
             yield item, problem, row, decision
 
-    def _known(self, connection: sqlite3.Connection, ids: list[str]) -> dict[str, Known]:
-        known: dict[str, Known] = {}
-        for first in range(0, len(ids), MOST_AHEAD):
-            stored = [stored_id(item_id) for item_id in ids[first : first + MOST_AHEAD]]
-            query = f"""SELECT id, rowid, iif(input_hash IS NULL, input, NULL), input_hash, outcome, launch
-                FROM items WHERE run = ? AND id IN ({", ".join("?" * len(stored))})"""
-            rows = connection.execute(query, (self._record.run, *stored)).fetchall()
-            known.update([(shown_id(row[0]), row) for row in rows])
+    def _known(self, connection: sqlite3.Connection, ids: list[str | bytes]) -> dict[str | bytes, Known]:
+        """What is on record about these ids."""
+        if self._is_in_order:
+            self._read_on(connection)
+        known = {item_id: self._coming_up.pop(item_id) for item_id in ids if item_id in self._coming_up}
+        if len(known) < len(ids) // 2:
+            self._is_in_order = False
+            self._coming_up.clear()
+        missing = [item_id for item_id in ids if item_id not in known] if len(known) < len(ids) else []
+        for first in range(0, len(missing), MOST_AHEAD):
+            some = missing[first : first + MOST_AHEAD]
+            query = f"{_KNOWN} WHERE run = ? AND id IN ({', '.join('?' * len(some))})"
+            rows = connection.execute(query, (self._record.run, *some)).fetchall()
+            known.update([(row[0], row) for row in rows])
         return known
+
+    def _read_on(self, connection: sqlite3.Connection) -> None:
+        """Items mostly come in the order in which they were written down, and rows in their order cost a third."""
+        if len(self._coming_up) < MOST_AHEAD:
+            query = f"{_KNOWN} WHERE rowid > ? AND +run = ? ORDER BY rowid LIMIT {2 * MOST_AHEAD}"
+            rows = connection.execute(query, (self._last_row, self._record.run)).fetchall()
+            if rows:
+                self._last_row = rows[-1][1]
+                self._coming_up.update([(row[0], row) for row in rows])
 
     def _has_seen(self, number: int) -> bool:
         """And has from now on."""
