@@ -69,11 +69,11 @@ class Item:
         self.started_at = 0.0  # of its first attempt
         self.saved: Any = None  # its checkpoint; with a ledger, as JSON
 
-    def to_be_recorded(self, input: str | None = None, input_hash: bytes | None = None) -> None:  # noqa: A002
+    def to_be_recorded(self, given: str | None = None, digest: bytes | None = None) -> None:
         """Only a run with a ledger needs the rest, and only there it is paid for."""
         self.asked_at: float | None = None  # since when it waits for a credential
-        self.input = input  # as JSON; and its digest, if it is long
-        self.input_hash = input_hash
+        self.input = given  # as JSON; and its digest, if it is long
+        self.input_hash = digest
         self.is_known = False  # an earlier launch has left something of it on record
         self.is_changed = False  # that belongs to another input, and is to be put aside
 
