@@ -220,12 +220,7 @@ with ParallelCoordinator(1, ledger=sys.argv[1], reporter=None).stream([1], worke
 
 def test_a_second_process_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:  # invariant 27
     ledger = tmp_path / "run.db"
-    program = subprocess.Popen(
-        [sys.executable, "-u", str(script(tmp_path, HOLDING)), str(ledger)],
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    )
+    program = start_with(script(tmp_path, HOLDING), ledger)
     wait_ready(program)
     with pytest.raises(RunBusy) as caught:
         ParallelCoordinator(1, ledger=ledger, reporter=None).execute_parallel([1], workers.double, run_id="first")
@@ -243,8 +238,7 @@ def test_a_second_process_is_refused_and_told_who_the_first_is(tmp_path: Path) -
     with pytest.raises(RunBusy):
         ParallelCoordinator(1, ledger=ledger, reporter=None).execute_parallel([1], workers.double)
     program.kill()
-    program.wait()
-    program.stdout.close()  # type: ignore[union-attr]
+    program.communicate()
     stats, _ = ParallelCoordinator(1, ledger=ledger, reporter=None).execute_parallel([1], workers.double)
     assert stats.success_count == 1
 
@@ -337,12 +331,7 @@ report(stats, results, coordinator)
 
 def test_ctrl_c_with_stuck_workers_leaves_a_complete_ledger(tmp_path: Path) -> None:  # invariant 25
     ledger = tmp_path / "run.db"
-    program = subprocess.Popen(
-        [sys.executable, "-u", str(script(tmp_path, INTERRUPTED)), str(ledger)],
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    )
+    program = start_with(script(tmp_path, INTERRUPTED), ledger)
     wait_ready(program)
     before = time.monotonic()
     program.send_signal(signal.SIGINT)
@@ -385,5 +374,9 @@ def test_a_disk_that_takes_no_more_ends_the_program_with_a_clear_message(tmp_pat
 
 def start_with(path: Path, ledger: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-u", str(path), str(ledger)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-u", str(path), str(ledger)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
     )

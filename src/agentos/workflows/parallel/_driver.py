@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ._account import Account
 from ._admission import Admission
@@ -33,9 +33,10 @@ from ._core.events import (
     ThreadAbandoned,
 )
 from ._core.records import REFUSED, LeaseRecord
-from ._core.run import FAILED, INTERRUPTED, UNFINISHED, Again, Halt, Item, Run
+from ._core.run import FAILED, INTERRUPTED, UNFINISHED, Again, Item, Run
 from ._items import CollectionSource, Problem, Read, StreamSource
 from ._judge import Judge, failed_result, text_of
+from ._options import Options
 from ._outbox import Outbox
 from ._role import Fact, Role
 from ._workers.base import Workers
@@ -55,23 +56,6 @@ HEARTBEAT_SECONDS = 30.0
 STARTS_SECONDS = 0.25
 # With a ledger results come in whole batches, and the next batch should not have to wait until the last one was taken.
 RECORDED_OUTBOX = 20_000
-
-
-class Options(NamedTuple):
-    """How a run is to be carried out; see ParallelCoordinator."""
-
-    run_id: str
-    max_workers: int
-    admission: bool  # an item starts only with a lease in hand; else its worker leases by itself
-    retries: int
-    retry_on: tuple[type[BaseException], ...]
-    classify: Callable[[BaseException], Any] | None
-    timeout: float | None
-    halt: Halt | None
-    grace_seconds: float
-    max_wait: float | None
-    reporter: Callable[[Any], None] | None
-    retry_failed: bool = False
 
 
 class Driver:

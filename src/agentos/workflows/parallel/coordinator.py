@@ -18,8 +18,9 @@ from . import _signals, reporters
 from ._clock import SYSTEM_CLOCK, Clock
 from ._core.events import DryRun
 from ._core.run import Halt, parse_halt
-from ._driver import Driver, Options
+from ._driver import Driver
 from ._items import CollectionSource, ItemMaker, StreamSource, source_of
+from ._options import Options, exception_types, ledger_path, seconds, whole_number
 from ._workers.base import EndedCall, Workers
 from ._workers.processes import ProcessWorkers
 from ._workers.tasks import TaskWorkers
@@ -105,20 +106,20 @@ class ParallelCoordinator:
         self.credential_coordinator = credential_coordinator
         self._admission = admission
         self._workers = workers
-        self._retries = _whole_number("retries", retries, 0)
-        self._retry_on = _exception_types(retry_on)
+        self._retries = whole_number("retries", retries, 0)
+        self._retry_on = exception_types(retry_on)
         if classify is not None and not callable(classify):
             raise ValueError(f"classify must be a function of an exception, not {classify!r}")
         self._classify = classify
-        self._timeout = _seconds("timeout", timeout)
+        self._timeout = seconds("timeout", timeout)
         self._halt: Halt | None = parse_halt(str(halt)) if halt is not None else None
         if grace_seconds is None:
             raise ValueError("grace_seconds must be a number of seconds from 0; for no grace say 0")
-        self._grace_seconds = _seconds("grace_seconds", grace_seconds, least=0.0) or 0.0
-        self._max_wait = _seconds("max_wait", max_wait, least=0.0)
+        self._grace_seconds = seconds("grace_seconds", grace_seconds, least=0.0) or 0.0
+        self._max_wait = seconds("max_wait", max_wait, least=0.0)
         if on_changed not in ("refuse", "rerun"):
             raise ValueError(f"on_changed must be 'refuse' or 'rerun', not {on_changed!r}")
-        self._ledger = _path(ledger)
+        self._ledger = ledger_path(ledger)
         self._retry_failed = bool(retry_failed)
         self._rerun_changed = on_changed == "rerun"
         self._clock = clock if clock is not None else SYSTEM_CLOCK
@@ -395,10 +396,10 @@ class ParallelCoordinator:
     def _capped(self, max_workers: int | None, max_parallelism: int | None) -> int:
         cap = self.MAX_PARALLELISM
         if max_parallelism is not None:
-            cap = _whole_number("max_parallelism", max_parallelism, 1)
+            cap = whole_number("max_parallelism", max_parallelism, 1)
         if max_workers is None:
             return min(self.DEFAULT_PARALLELISM, cap)
-        if _whole_number("max_workers", max_workers, 1) > cap:
+        if whole_number("max_workers", max_workers, 1) > cap:
             if self._reporter is not None:
                 reporters.warn_capped(max_workers, cap, self._reporter)
             return cap
@@ -407,37 +408,6 @@ class ParallelCoordinator:
 
 def _is_async(worker_func: Any) -> bool:
     return inspect.iscoroutinefunction(worker_func) or inspect.iscoroutinefunction(type(worker_func).__call__)
-
-
-def _exception_types(retry_on: Any) -> tuple[type[BaseException], ...]:
-    types = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
-    for kind in types:
-        if not isinstance(kind, type) or not issubclass(kind, BaseException):
-            raise ValueError(f"retry_on takes exception types, not {kind!r}")  # noqa: TRY004 - like all wrong options
-    return types
-
-
-def _whole_number(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number from {least}, not {value!r}")
-    return value
-
-
-def _seconds(name: str, value: Any, *, least: float | None = None) -> float | None:
-    if value is None:
-        return None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not (value > 0 if least is None else value >= least):
-        raise ValueError(f"{name} must be a number of seconds {'above' if least is None else 'from'} 0, not {value!r}")
-    return float(value)
-
-
-def _path(ledger: Any) -> Path | None:
-    if ledger is None:
-        return None
-    if not isinstance(ledger, str | os.PathLike) or not str(ledger) or "\0" in str(ledger):
-        raise ValueError(f"ledger must be the path of a file, not {ledger!r}")
-    return Path(ledger).expanduser().resolve()  # now: the program may change its folder, and links have no -wal files
 
 
 def _new_run_id() -> str:
