@@ -19,17 +19,15 @@ from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinato
 from agentos.workflows.parallel._ledger import database, ownership
 
 
-class Diary:
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    def write(self, line: str) -> None:
-        os.write(self._descriptor, f"{line}\n".encode())
+def write_line(path: Path, line: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
 
 
 def worker(item: int, _credential: str | None) -> dict[str, int]:
     folder = Path(os.environ["CRASHING_FOLDER"])
-    Diary(folder / "executed").write(str(item))
+    write_line(folder / "executed", str(item))
     here = current_item()
     before = here.checkpoint.load()
     if item % 5 == 0 and before is None:
@@ -95,11 +93,10 @@ def main(folder: Path, items: int, kind: str, dies_at: int) -> None:
         die_at_write(dies_at)
     pool = CredentialCoordinator(["sk-one-11111111", "sk-two-22222222"])
     coordinator = ParallelCoordinator(4, pool, ledger=folder / "run.db", workers=kind, reporter=None)
-    reported = Diary(folder / "reported")
     with coordinator.stream(range(items), worker) as results:
         for result in results:
             assert result.success, result
-            reported.write(result.item_id)
+            write_line(folder / "reported", result.item_id)
     print("DONE", flush=True)
 
 
