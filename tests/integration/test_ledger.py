@@ -36,6 +36,7 @@ from agentos.workflows.parallel import (
     _items,
     current_item,
 )
+from agentos.workflows.parallel._attempt import RunContext, file_name
 from agentos.workflows.parallel._core import backoff
 from agentos.workflows.parallel._core.events import RunEnded, RunResumed, RunStopping
 from agentos.workflows.parallel._core.identity import RecentIds
@@ -638,6 +639,20 @@ def test_the_files_of_an_item_that_succeeded_just_before_a_crash_are_removed_lat
         (folder / name).touch()
     quiet(path).execute_parallel(["a"], Doubling())
     assert [entry.name for entry in folder.iterdir()] == ["other.db"]
+
+
+def test_a_file_that_nothing_is_on_record_about_is_removed_at_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One launch is killed before it is on record that the item has a file, the next before that is removed."""
+    folder = path.with_name("run.db-files") / "main"
+    folder.mkdir(parents=True)
+    (folder / file_name("a")).touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(RunContext, "forget", lambda *_: None)
+        patch.setattr(record.RunRecord, "_end_launch", lambda *_: None)
+        quiet(path).execute_parallel(["a"], Doubling())
+    assert (folder / file_name("a")).exists()
+    quiet(path).execute_parallel(["a"], Doubling())
+    assert [entry.name for entry in path.parent.iterdir()] == ["run.db"]
 
 
 # --- stopping -----------------------------------------------------------------------------------------------------

@@ -73,9 +73,7 @@ class RunContext:
 
     def file_of(self, item_id: str) -> Path:
         """Where it is, or would be."""
-        # Item ids may be anything, so they never become part of a path.
-        name = hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest() + ".db"
-        return (self._temporary_folder() if self.record is None else self.record.folder) / name
+        return (self._temporary_folder() if self.record is None else self.record.folder) / file_name(item_id)
 
     def _temporary_folder(self) -> Path:
         with self._lock:
@@ -185,6 +183,11 @@ class Attempt(CurrentItem):
             self.item.saved = obj
         else:
             record.save(self, _encoded(obj))
+
+
+def file_name(item_id: str) -> str:
+    """Item ids may be anything, so they never become part of a path."""
+    return hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest() + ".db"
 
 
 def remove_file(path: Path) -> None:

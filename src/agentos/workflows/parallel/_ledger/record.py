@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import _values
-from .._attempt import Attempt, remove_file
+from .._attempt import Attempt, file_name, remove_file
 from .._clock import Clock
 from .._core.run import INTERRUPTED, Item
 from ..errors import LedgerError
@@ -125,8 +125,9 @@ class RunRecord:
             "UPDATE items SET verdict = ? WHERE run = ? AND outcome IS NULL AND verdict IS NULL", (INTERRUPTED, run)
         )
         self._remove_finished_files()
-        # Also of items that were killed before anything of them was on record.
-        self.has_files = self.folder.exists() and any(self.folder.iterdir())
+        # Also of items that were killed before it was on record that they have one.
+        self._leftovers = {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+        self.has_files = bool(self._leftovers)
 
     def _remove_finished_files(self) -> None:
         """Of items that succeeded just before their launch was killed, or that did not ask for them this time."""
@@ -188,6 +189,8 @@ class RunRecord:
         self._waiting += 1
         with self._batch_lock:
             self._waiting_size += self._batch.item_ended(item, attempt, result, value)
+            if self._leftovers and file_name(item.id) in self._leftovers:
+                self._batch.file_asked(item.id, file_name(item.id))  # to be found if its removal is not reached
         self._writer.call()
 
     def recorded(self, results: list[WorkflowResult], size: int) -> None:
