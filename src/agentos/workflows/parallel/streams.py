@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from queue import Empty
@@ -137,33 +136,16 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
 
     def __init__(self, driver: Driver, on_end: Callable[[Driver], None]) -> None:
         super().__init__(driver, on_end)
-        self._loop = asyncio.get_running_loop()
         self._fetch: asyncio.Future[None] | None = None  # of recorded results
-        self._has_news = asyncio.Event()
-        self._is_waiting = False  # set here, then the outbox is looked at; there the other way round
-        on_result = weakref.WeakMethod(
-            self._on_result
-        )  # a stream that was forgotten must be able to go, and stop its run
-        driver.outbox.on_put = lambda: _call(on_result())
-
-    def _on_result(self) -> None:
-        """On the run's thread."""
-        if self._is_waiting:
-            self._is_waiting = False
-            try:
-                self._loop.call_soon_threadsafe(self._has_news.set)
-            except RuntimeError:
-                self._driver.stop("the event loop is closed")
+        self._news = _News(driver)
+        driver.outbox.on_put = self._news.on_result
 
     async def _take(self) -> WorkflowResult | None:
         while True:
             try:
                 return self._driver.outbox.take_nowait()
             except Empty:
-                self._has_news.clear()
-                self._is_waiting = True
-                if self._driver.outbox.is_empty():
-                    await self._has_news.wait()
+                await self._news.wait()
 
     async def __anext__(self) -> WorkflowResult:
         if self._is_ended:
@@ -234,6 +216,27 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         await self.aclose()
 
 
-def _call(method: Callable[[], None] | None) -> None:
-    if method is not None:
-        method()
+class _News:
+    """How the run's thread wakes a reader on its loop. It does not know the stream: one that was forgotten must be able
+    to go, and to stop its run, on the thread that has forgotten it."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._loop = asyncio.get_running_loop()
+        self._has_come = asyncio.Event()
+        self._is_waiting = False  # set here, then the outbox is looked at; there the other way round
+
+    async def wait(self) -> None:
+        self._has_come.clear()
+        self._is_waiting = True
+        if self._driver.outbox.is_empty():
+            await self._has_come.wait()
+
+    def on_result(self) -> None:
+        """On the run's thread."""
+        if self._is_waiting:
+            self._is_waiting = False
+            try:
+                self._loop.call_soon_threadsafe(self._has_come.set)
+            except RuntimeError:
+                self._driver.stop("the event loop is closed")
