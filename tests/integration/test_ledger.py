@@ -1342,9 +1342,11 @@ def test_a_worker_process_may_save_from_many_tasks_at_once(path: Path) -> None:
     assert [(result.error, result.value) for result in results] == [(None, True), (None, True)]
 
 
-def test_large_results_that_nobody_takes_hold_the_run_up(path: Path) -> None:
+@pytest.mark.parametrize("reporter", [None, lambda _event: None], ids=["silent", "told"])
+def test_large_results_that_nobody_takes_hold_the_run_up(path: Path, reporter: Any) -> None:
     worker = Doubling()
-    with quiet(path).stream((str(n) * 250_000 for n in range(10**6)), worker, lambda item: item[:6]) as results:
+    coordinator = ParallelCoordinator(4, ledger=path, reporter=reporter)
+    with coordinator.stream((str(n) * 250_000 for n in range(10**6)), worker, lambda item: item[:6]) as results:
         next(results)
         eventually(lambda: results._driver.outbox.is_full(), 30)
         assert len(worker.calls) < 400

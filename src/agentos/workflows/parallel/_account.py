@@ -65,6 +65,8 @@ class Account:
             self.tell(ItemEnded(result, self.refreshed_stats()))
 
     def deliver_all(self, results: list[WorkflowResult], size: int) -> None:
+        """`size`: the characters of what is on record of them."""
+        self._outbox.note_size(len(results), size)
         if self._reporter is not None:
             for result in results:
                 self.deliver(result)
@@ -73,7 +75,7 @@ class Account:
         self.stats.completed += len(results)
         self.stats.success_count += succeeded
         self.stats.failed += len(results) - succeeded
-        self._outbox.put_all(results, size)
+        self._outbox.put_all(results)
 
     def add_recorded(self, succeeded: int, failed: int) -> None:
         """Items that had ended before this run began."""

@@ -56,12 +56,14 @@ class Outbox:
         if self.on_put is not None:
             self.on_put()
 
-    def put_all(self, results: list[WorkflowResult], size: int) -> None:
-        """`size`: the characters of their values, as recorded. Of large ones fewer may wait."""
+    def note_size(self, count: int, size: int) -> None:
+        """So many results that are about to be put have so many characters: of large ones fewer may wait."""
+        self._size = max(LEAST_SIZE, min(self._most, MOST_CHARACTERS * count // max(size, 1)))
+
+    def put_all(self, results: list[WorkflowResult]) -> None:
         if self._collected is not None:
             self._collected.extend(results)
             return
-        self._size = max(LEAST_SIZE, min(self._most, MOST_CHARACTERS * len(results) // max(size, 1)))
         self._put += len(results)
         for result in results:
             self._queue.put(result)
