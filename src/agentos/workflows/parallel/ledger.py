@@ -17,14 +17,11 @@ from typing import Any
 from . import _values
 from ._ledger import database
 from ._ledger.batch import FAILED, SUCCEEDED, shown_id, stored_id
+from ._ledger.database import PAGE_ROWS, PAGE_SIZE, Counts
 from .errors import LedgerError
 from .input_sanitizer import sanitize_identifier
 
 UNFINISHED = "unfinished"
-# Fetched at a time, at the most; and fewer if they are large (characters).
-PAGE_ROWS = 200
-PAGE_SIZE = 4_000_000
-
 _ITEM = """SELECT rowid, id, outcome, input, value, error, metadata, n, launch, duration, ended_at, credential_id
     FROM items"""
 # The plus keeps SQLite from sorting the whole run for each page; the others have an index of their own.
@@ -38,19 +35,6 @@ _ATTEMPT = """SELECT item_id, launch, n, credential_id, waited, started_at, ende
     error FROM attempts WHERE run = ?"""
 _TOTALS = """SELECT credential_id, count(*), total(verdict = 'succeeded'), total(requests), total(tokens), total(cost),
     total(waited) FROM attempts WHERE run = ? AND credential_id IS NOT NULL GROUP BY credential_id"""
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Of items that were started."""
-
-    succeeded: int
-    failed: int
-    unfinished: int  # running, or interrupted
-
-    @property
-    def total(self) -> int:
-        return self.succeeded + self.failed + self.unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +126,8 @@ class Ledger:
         return [Launch(*row) for row in self._all(query, self._run)]
 
     def counts(self) -> Counts:
-        query = "SELECT count(*) FROM items WHERE run = ?"
-        total, failed, unfinished = (
-            self._all(query + which, self._run)[0][0]
-            for which in ("", " AND outcome = 'failed'", " AND outcome IS NULL")
-        )
-        return Counts(total - failed - unfinished, failed, unfinished)
+        with database.explained(self.path):
+            return database.count(self._connection, self._run)
 
     def item(self, item_id: str) -> RecordedItem | None:
         if not isinstance(item_id, str):

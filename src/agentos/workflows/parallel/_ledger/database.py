@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import LedgerError
 
@@ -17,8 +18,31 @@ APPLICATION_ID = 0x41674F53
 SCHEMA_VERSION = 1
 # Another program that looks at the ledger may hold it up for so long (seconds) before the run stops.
 BUSY_SECONDS = 10.0
-# Enough for all sizes of all statements of a batch: see `Batch._insert`.
+# Enough for all sizes of all statements of a batch: see `batch._insert`.
 CACHED_STATEMENTS = 64
+# Rows that are fetched at a time, at the most; and fewer if they are large (characters).
+PAGE_ROWS = 200
+PAGE_SIZE = 4_000_000
+
+
+class Counts(NamedTuple):
+    """Of items that were started."""
+
+    succeeded: int
+    failed: int
+    unfinished: int  # running, or interrupted
+
+    @property
+    def total(self) -> int:
+        return self.succeeded + self.failed + self.unfinished
+
+
+def count(connection: sqlite3.Connection, run: int) -> Counts:
+    total, failed, unfinished = (
+        connection.execute(f"SELECT count(*) FROM items WHERE run = ? {which}", (run,)).fetchone()[0]
+        for which in ("", "AND outcome = 'failed'", "AND outcome IS NULL")
+    )
+    return Counts(total - failed - unfinished, failed, unfinished)
 
 
 def check(path: Path) -> bool:

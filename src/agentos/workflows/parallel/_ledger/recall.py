@@ -16,11 +16,8 @@ from .. import _values
 from ..results import WorkflowResult
 from . import database
 from .batch import SUCCEEDED, shown_id
+from .database import PAGE_ROWS, PAGE_SIZE
 from .record import RunRecord
-
-# Fetched at a time, at the most; and fewer if they are large.
-PAGE_ROWS = 200
-PAGE_SIZE = 4_000_000
 
 _COLUMNS = "rowid, id, outcome, error, duration, metadata, value, n, credential_id"
 

@@ -1,8 +1,8 @@
 """One launch of a run, as it is written down.
 
-Three threads meet here. The run's role puts entries (an attempt started, an attempt or an item ended); a worker saves
-checkpoints and waits for them; the writer turns what has come together into one transaction. A result is handed on to
-the run only after its COMMIT. A launch may write only while it is the newest of its run.
+Three threads meet here. The run's role says what has happened (an attempt started, an attempt or an item ended); a
+worker saves checkpoints and waits for them; the writer turns what has come together into one transaction. A result is
+handed on to the run only after its COMMIT. A launch may write only while it is the newest of its run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import _values
 from .._attempt import Attempt, file_name, remove_file
@@ -42,14 +42,6 @@ _COUNT_COMMIT = """UPDATE written SET commits = commits + 1
 _FINISHED_FILES = """SELECT name, item_id FROM files
     JOIN items ON items.run = files.run AND items.id = files.item_id
     WHERE files.run = ? AND outcome = 'succeeded'"""
-
-
-class Found(NamedTuple):
-    """What was on record when the launch began."""
-
-    succeeded: int
-    failed: int
-    unfinished: int
 
 
 class RunRecord:
@@ -107,7 +99,7 @@ class RunRecord:
             (self.run, self.launch, os.getpid(), socket.gethostname(), epoch),
         )
         self._end_what_was_left()
-        self.found = self._count()
+        self.found = database.count(self._connection, self.run)
         self._commit()
 
     def _check_integrity(self) -> None:
@@ -126,25 +118,20 @@ class RunRecord:
         )
         self._remove_finished_files()
         # Also of items that were killed before it was on record that they have one.
-        self._leftovers = {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+        self._leftovers = self._file_names()
         self.has_files = bool(self._leftovers)
 
     def _remove_finished_files(self) -> None:
         """Of items that succeeded just before their launch was killed, or that did not ask for them this time."""
-        there = {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+        there = self._file_names()
         for name, _ in self._connection.execute(_FINISHED_FILES, (self.run,)).fetchall():
             if name in there:
                 remove_file(self.folder / name)
         finished = f"SELECT item_id FROM ({_FINISHED_FILES})"
         self._connection.execute(f"DELETE FROM files WHERE run = ? AND item_id IN ({finished})", (self.run, self.run))
 
-    def _count(self) -> Found:
-        counts = [
-            self._connection.execute(f"SELECT count(*) FROM items WHERE run = ? {which}", (self.run,)).fetchone()[0]
-            for which in ("", "AND outcome = 'failed'", "AND outcome IS NULL")
-        ]
-        total, failed, unfinished = counts
-        return Found(total - failed - unfinished, failed, unfinished)
+    def _file_names(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
 
     # --- in the run's role ----------------------------------------------------------------------------------------
 

@@ -34,8 +34,6 @@ IDLE_SECONDS = 0.02
 
 # Id, row number, short input, hash of a long one, outcome, launch.
 Known = tuple[str | bytes, int, str | None, bytes | None, str | None, int]
-
-
 _KNOWN = "SELECT id, rowid, iif(input_hash IS NULL, input, NULL), input_hash, outcome, launch FROM items"
 
 
@@ -236,7 +234,7 @@ class Sifter:
         if self._is_in_order:
             self._read_on(connection)
         known = {item_id: self._coming_up.pop(item_id) for item_id in ids if item_id in self._coming_up}
-        if len(known) < len(ids) // 2:
+        if len(known) <= len(ids) // 2:
             self._is_in_order = False
             self._coming_up.clear()
         missing = [item_id for item_id in ids if item_id not in known] if len(known) < len(ids) else []

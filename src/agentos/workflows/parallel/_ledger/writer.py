@@ -22,7 +22,7 @@ class Writer:
     def __init__(self, write: Callable[[], bool], on_failed: Callable[[BaseException], None]) -> None:
         self._write = write
         self._on_failed = on_failed
-        # As in the driver: set by who calls, unset by the writer before it looks at what there is.
+        # As in the role: set by who calls, unset by the writer before it looks at what there is.
         self._is_called = False
         self._calls: SimpleQueue[bool] = SimpleQueue()  # True: at once
         self._is_closing = False
