@@ -59,5 +59,7 @@ def test_the_house_in_the_design_is_the_house_on_disk() -> None:
     assert not [name for name in modules if name not in design]
     ledger = [path.stem for path in (package / "_ledger").glob("*.py") if path.name != "__init__.py"]
     assert not [name for name in ledger if name not in design]
+    readers = [path.stem for path in (package / "_verdicts").glob("*.py") if path.name != "__init__.py"]
+    assert not [name for name in readers if name not in design]
     cores = [path.stem for path in (package / "_core").glob("*.py") if path.name != "__init__.py"]
     assert not [name for name in cores if name not in design]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import email.message
 import io
+import json
 import time
 import urllib.error
 import urllib.response
 from collections.abc import Iterator
 from email.utils import formatdate
 from http import HTTPStatus
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +30,7 @@ from agentos.workflows.parallel import (
     Verdict,
 )
 from agentos.workflows.parallel._core.cooling import LEAST_COOL_DOWN, cool_down
-from agentos.workflows.parallel.verdicts import from_exception, from_observed, from_response
+from agentos.workflows.parallel.verdicts import from_exception, from_observed, from_output, from_response
 
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 URL = "https://provider.invalid/v1/work"
@@ -88,7 +90,7 @@ def raised_from(error: BaseException, *causes: BaseException) -> BaseException:
         (RateLimited(retry_after=0), "rate_limited", 0),
         (QuotaExhausted(), "quota_exhausted", None),
         (QuotaExhausted(until=NOW + 3600), "quota_exhausted", 3600),
-        (QuotaExhausted(until=NOW - 5), "quota_exhausted", -5),
+        (QuotaExhausted(until=NOW - 5), "quota_exhausted", 0),
         (AuthFailed(), "auth_failed", None),
         (Overloaded(), "overloaded", None),
         (Overloaded(retry_after=7), "overloaded", 7),
@@ -145,7 +147,9 @@ STATUSES = [
 
 @pytest.mark.parametrize(("status", "kind"), STATUSES)
 def test_an_error_status_says_what_it_means(status: int, kind: str) -> None:
-    assert from_response(status, now=NOW) == Verdict(kind, message=f"HTTP {status}")
+    verdict = from_response(status, now=NOW)
+    assert verdict == Verdict(kind, message=f"HTTP {status}", window=verdict.window)
+    assert verdict.window == {"quota_exhausted": "credits", "overloaded": "capacity"}.get(kind)
 
 
 @pytest.mark.parametrize(("status", "kind"), STATUSES)
@@ -255,7 +259,7 @@ def test_an_attribute_that_cannot_be_read_says_nothing() -> None:
         ({"retry-after-ms": "0", "Retry-After": "30"}, 0.0),
         ({"retry-after-ms": "soon", "Retry-After": "30"}, 30.0),
         ({"Retry-After": http_date(NOW + 90)}, 90.0),
-        ({"Retry-After": http_date(NOW - 90)}, -90.0),
+        ({"Retry-After": http_date(NOW - 90)}, 0.0),
         ({"Retry-After": http_date(NOW + 90), "Date": http_date(NOW + 60)}, 30.0),
         ({"Retry-After": http_date(NOW + 90), "date": http_date(NOW - 86_400)}, 86_490.0),
         ({"Retry-After": http_date(NOW + 90), "Date": "yesterday"}, 90.0),
@@ -424,6 +428,7 @@ def test_an_exception_that_is_not_about_a_provider_says_nothing(exc: BaseExcepti
 
 @pytest.mark.parametrize(("status", "kind"), [*STATUSES, (200, None), (304, None)])
 def test_a_clients_response_is_read_like_its_exception(status: int, kind: str | None) -> None:
+    kind = "rate_limited" if status == 402 else kind  # with a wait, it is no lack of money
     verdict = from_observed(httpx.Response(status, headers={"Retry-After": "30"}), now=NOW)
     assert (verdict.kind, verdict.retry_after) == (kind, None if kind is None else 30)
 
@@ -453,3 +458,31 @@ def test_an_answer_that_is_shown_without_an_instant_is_read_at_the_present_one()
     after = time.time()
     assert verdict.retry_after is not None
     assert int(before) + 1000 - after <= verdict.retry_after <= 1000
+
+
+# --- recorded answers of providers --------------------------------------------------------------------------------
+
+VECTORS = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_text())
+
+
+@pytest.mark.parametrize("knows_provider", [True, False])
+@pytest.mark.parametrize("vector", VECTORS, ids=[f"{each['provider']}: {each['case']}" for each in VECTORS])
+def test_recorded_answers_are_read_as_what_they_are(vector: dict[str, Any], knows_provider: bool) -> None:
+    body, now = vector["body"], vector["now"]
+    provider = vector["provider"] if knows_provider else None
+    if vector["channel"] == "cli":
+        text = body if isinstance(body, str) else json.dumps(body)
+        verdict = from_output(text, vector.get("exit_code"), provider=provider, now=now)
+    else:
+        verdict = from_response(vector["status"], vector["headers"], body, provider=provider, now=now)
+    expected = vector["expected"]
+    assert verdict.kind == expected["kind"]
+    assert verdict.retry_after == pytest.approx(expected["retry_after_seconds"])
+    assert verdict.remaining_requests == expected["remaining_requests"]
+    assert verdict.remaining_tokens == expected["remaining_tokens"]
+    assert verdict.reset_requests == pytest.approx(expected["reset_requests_seconds"])
+    assert verdict.reset_tokens == pytest.approx(expected["reset_tokens_seconds"])
+    if "limit_window" in vector:
+        assert verdict.window == vector["limit_window"]
+    if "suggested_cooldown_seconds" in vector:
+        assert verdict.cool_down == pytest.approx(vector["suggested_cooldown_seconds"])

@@ -36,9 +36,13 @@ class Verdict(NamedTuple):
     remaining_tokens: int | None = None
     reset_requests: float | None = None
     reset_tokens: float | None = None
-    window: str | None = None
+    window: str | None = None  # minute, hour, day, month, plan, credits, capacity or concurrency
     scope: str | None = None
     message: str = ""
+    limit_requests: float | None = None  # the allowance that the answer names, counted over ...
+    limit_tokens: float | None = None
+    requests_period: float | None = None  # ... so many seconds
+    tokens_period: float | None = None
 
 
 NOTHING_SAID = Verdict(None)

@@ -1,0 +1,147 @@
+"""Times of day and calendar resets: "resets 3:50pm (Asia/Tokyo)", midnight in California, the first of the month."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+
+DAY = 86_400.0
+
+PACIFIC = "America/Los_Angeles"
+# Where the zone database is missing, and for abbreviations that messages use. Summer time is an hour off then.
+_FIXED_HOURS = {
+    PACIFIC: -8, "pt": -8, "pst": -8, "pdt": -7, "mst": -7, "mdt": -6, "cst": -6, "cdt": -5, "est": -5, "edt": -4,
+    "et": -5, "utc": 0, "gmt": 0, "z": 0, "bst": 1, "cet": 1, "cest": 2, "jst": 9,
+}  # fmt: skip
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+@lru_cache(maxsize=1)
+def _pattern() -> re.Pattern[str]:
+    month = "|".join(_MONTHS)
+    return re.compile(
+        rf"""\b(?:resets?|again|access|available|retry|renews?|until|refresh(?:es)?)\b
+        (?:\s+(?:will|limit|quota|your|is|be|again|after|on|at|by|until))*[\s:·(]*
+        (?:(?P<iso>\d{{4}}-\d\d-\d\d)
+          |(?P<slash>\d{{1,2}}/\d{{1,2}}(?:/\d{{4}})?)
+          |(?P<month>{month})[a-z]*\.?\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:,?\s+(?P<year>\d{{4}}))?
+          |(?P<day2>\d{{1,2}})(?:st|nd|rd|th)?\s+(?P<month2>{month})[a-z]*\.?(?:,?\s+(?P<year2>\d{{4}}))?
+          |(?P<weekday>{"|".join(_WEEKDAYS)})[a-z]*
+          |(?P<tomorrow>tomorrow)
+        )?
+        [\s,T]*(?:at\s+)?
+        (?:(?P<hour>\d{{1,2}})(?::(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.\d+)?)?)?(?![\d/]|-\d)\s*
+           (?P<half>[ap]\.?m\b\.?)?)?
+        \s*\(?(?P<zone>[A-Z][A-Za-z_]+(?:/[A-Za-z_+-]+)+|[A-Z]{{2,4}}\b|Z\b)?(?P<offset>[+-]\d{{1,2}}(?::?\d\d)?)?""",
+        re.IGNORECASE | re.VERBOSE,
+    )
+
+
+def seconds_until_clock(text: str, now: float) -> float | None:
+    """Seconds until the time of day or date that a message names; None if it names none.
+
+    A time without a zone is local time: commands that print one run on this machine.
+    """
+    for found in _pattern().finditer(text):
+        try:
+            instant = _instant(found, now)
+        except (ValueError, OverflowError, OSError):
+            continue  # 31 February, 25:99
+        if instant is not None:
+            return max(instant - now, 0.0)
+    return None
+
+
+def _instant(found: re.Match[str], now: float) -> float | None:
+    part = found.groupdict()
+    has_date = any(part[name] for name in ("iso", "slash", "month", "month2", "weekday", "tomorrow"))
+    has_time = part["hour"] is not None and (part["minute"] is not None or part["half"] is not None)
+    if not has_date and not has_time:
+        return None
+    zone = _zone_of(part["zone"], part["offset"])
+    here = datetime.fromtimestamp(now, zone) if zone is not None else datetime.fromtimestamp(now)
+    hour, minute = (int(part["hour"]), int(part["minute"] or 0)) if has_time else (0, 0)
+    if part["half"] is not None:
+        hour = hour % 12 + (12 if part["half"][0] in "pP" else 0)
+    named = here.replace(hour=hour, minute=minute, second=int(part["second"] or 0), microsecond=0, fold=0)
+    named = _on_date(named, part)
+    if not has_date and named <= here:
+        named += timedelta(days=1)
+    elif part["weekday"] and named <= here:
+        named += timedelta(days=7)
+    elif has_date and not _year_of(part) and not part["weekday"] and named < here - timedelta(days=1):
+        named = named.replace(year=named.year + 1)
+    return named.timestamp()
+
+
+def _on_date(named: datetime, part: dict[str, str | None]) -> datetime:
+    if part["iso"]:
+        year, month, day = (int(piece) for piece in part["iso"].split("-"))
+        return named.replace(year=year, month=month, day=day)
+    if part["slash"]:
+        first, second, *rest = (int(piece) for piece in part["slash"].split("/"))
+        month, day = (second, first) if first > 12 else (first, second)  # American, unless it cannot be
+        return named.replace(year=rest[0] if rest else named.year, month=month, day=day)
+    month_name = part["month"] or part["month2"]
+    if month_name:
+        month = _MONTHS.index(month_name[:3].lower()) + 1
+        year = int(_year_of(part) or named.year)
+        return named.replace(year=year, month=month, day=int(part["day"] or part["day2"] or 1))
+    if part["weekday"]:
+        ahead = (_WEEKDAYS.index(part["weekday"][:3].lower()) - named.weekday()) % 7
+        return named + timedelta(days=ahead)
+    return named + timedelta(days=1) if part["tomorrow"] else named
+
+
+def _year_of(part: dict[str, str | None]) -> str | None:
+    if part["iso"]:
+        return part["iso"][:4]
+    if part["slash"]:
+        return part["slash"].split("/")[2] if part["slash"].count("/") == 2 else None
+    return part["year"] or part["year2"]
+
+
+def _zone_of(name: str | None, offset: str | None) -> tzinfo | None:
+    """None: local time, also for a zone that nobody knows (a command prints its own machine's)."""
+    if offset and (name is None or name.lower() in ("utc", "gmt")):
+        digits = offset[1:].replace(":", "")
+        hours, minutes = (int(digits), 0) if len(digits) <= 2 else (int(digits[:-2]), int(digits[-2:]))
+        return timezone((-1 if offset[0] == "-" else 1) * timedelta(hours=hours, minutes=minutes))
+    if name is None:
+        return None
+    if "/" in name:
+        return zone(name)
+    if name.lower() in ("pt", "et"):
+        return zone(PACIFIC if name.lower() == "pt" else "America/New_York") or _fixed(name.lower())
+    return _fixed(name.lower())
+
+
+def zone(name: str) -> tzinfo | None:
+    """A zone by its name; a fixed distance from Greenwich where the database is missing."""
+    try:
+        from zoneinfo import ZoneInfo  # not needed before the first answer that names a zone
+
+        return ZoneInfo(name)
+    except Exception:  # not found, not a name, a broken database: many types, one meaning
+        return _fixed(name)
+
+
+def _fixed(name: str) -> tzinfo | None:
+    hours = _FIXED_HOURS.get(name)
+    return None if hours is None else timezone(timedelta(hours=hours))
+
+
+def seconds_until_day(now: float, *, is_pacific: bool) -> float:
+    """Until the next midnight in Greenwich, or in California, where Google's days begin."""
+    here = datetime.fromtimestamp(now, (zone(PACIFIC) if is_pacific else None) or UTC)
+    tomorrow = (here + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    return tomorrow.timestamp() - now
+
+
+def seconds_until_month(now: float) -> float:
+    """Until the first of the next month, 00:00 in Greenwich."""
+    here = datetime.fromtimestamp(now, UTC)
+    year, month = (here.year + 1, 1) if here.month == 12 else (here.year, here.month + 1)
+    return datetime(year, month, 1, tzinfo=UTC).timestamp() - now

@@ -1,0 +1,108 @@
+"""Numbers, durations and instants, as headers, bodies and messages spell them."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+_SECONDS = {
+    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3,
+    "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0,
+}  # fmt: skip
+_UNIT = (
+    r"(?:milliseconds?|msecs?|ms|[uµμ]s|ns|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)"
+    r"(?![a-zµμ])"
+)
+_AMOUNT = rf"(?:\d+(?:\.\d+)?|an?(?=\s)|one(?=\s))\s*{_UNIT}"
+# One or more amounts: "7m12s", "2 hours", "1 day, 3 hours and 5 minutes".
+DURATION = rf"{_AMOUNT}(?:(?:\s*,)?\s*(?:and\s+)?{_AMOUNT})*"
+
+_each_amount = re.compile(rf"(\d+(?:\.\d+)?|an?(?=\s)|one(?=\s))\s*({_UNIT})", re.IGNORECASE)
+_only_duration = re.compile(rf"\s*{DURATION}\s*", re.IGNORECASE)
+
+# A bare number of this size is an instant: no wait is thirty years long.
+_LEAST_EPOCH = 1e9
+_LEAST_EPOCH_MS = 1e11
+
+
+def number(value: Any) -> float | None:
+    """A finite number, from a number or from HTTP's spelling of one."""
+    try:
+        if isinstance(value, str):
+            if "_" in value:  # Python's own spelling of numbers is not HTTP's
+                return None
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def duration(text: str) -> float | None:
+    """Seconds, from a text that is nothing but a duration with units."""
+    return sum_of(text) if len(text) < 100 and _only_duration.fullmatch(text) else None
+
+
+def sum_of(text: str) -> float | None:
+    """Seconds, from all amounts in a text."""
+    total = 0.0
+    for amount, unit in _each_amount.findall(text):
+        one = 1.0 if amount[0] in "aAoO" else number(amount)
+        if one is None:
+            return None
+        total += one * _unit(unit.lower())
+    return total if math.isfinite(total) else None
+
+
+def _unit(name: str) -> float:
+    if name in _SECONDS:
+        return _SECONDS[name]
+    return _SECONDS["ms"] if name.startswith(("milli", "msec")) else _SECONDS[name[0]]
+
+
+def wait_of(value: Any, now: float) -> float | None:
+    """Seconds from now, never less than 0: from seconds, a duration with units, an epoch, or a date."""
+    found = number(value)
+    if found is not None:
+        if found > _LEAST_EPOCH_MS:
+            found = found / 1000 - now
+        elif found > _LEAST_EPOCH:
+            found -= now
+        return max(found, 0.0)
+    if isinstance(value, dict):  # protobuf's Duration and Timestamp as JSON objects
+        whole = number(value.get("seconds", 0))
+        return None if whole is None else wait_of(whole + (number(value.get("nanos")) or 0.0) / 1e9, now)
+    if not isinstance(value, str):
+        return None
+    found = duration(value)
+    if found is not None:
+        return found
+    instant = instant_of(value)
+    return None if instant is None else max(instant - now, 0.0)
+
+
+def instant_of(text: str) -> float | None:
+    """Epoch seconds, from an RFC 3339 or an HTTP date."""
+    if len(text) > 100:
+        return None
+    try:
+        date = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return http_date(text)
+    try:
+        return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def http_date(text: str) -> float | None:
+    try:
+        date = parsedate_to_datetime(text)
+        # HTTP dates are in Greenwich time, also in the form that does not say so.
+        return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,197 @@
+"""What the headers of an answer say: how long to wait, and what is left of which allowance."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from .durations import http_date, number, wait_of
+
+Headers = dict[str, str]
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+_PERIODS = {
+    "second": 1.0, "sec": 1.0, "minute": MINUTE, "min": MINUTE, "hour": HOUR, "day": DAY, "month": 30 * DAY,
+}  # fmt: skip
+_LIMIT, _REMAINING, _RESET = "limit", "remaining", "reset"
+
+
+class Allowance(NamedTuple):
+    """One allowance as the headers tell it: what is left, until when, of how much, counted over how long."""
+
+    remaining: int | None = None
+    reset: float | None = None
+    limit: float | None = None
+    period: float | None = None
+
+
+UNTOLD = Allowance()
+
+
+class _Name(NamedTuple):
+    """What a header's name says."""
+
+    is_tokens: bool
+    dimension: str
+    field: str
+    period: float | None
+
+
+def lower(headers: Any) -> Headers:
+    """Headers of any library with their names in lower case; empty if these are none."""
+    try:
+        return {_text(name).lower(): _text(value).strip() for name, value in headers.items()}
+    except Exception:  # not a mapping after all: it says nothing
+        return {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def server_now(headers: Headers, now: float) -> float:
+    """The server's own clock, where it tells it, makes ours irrelevant for what it says of instants."""
+    date = headers.get("date")
+    told = http_date(date) if date else None
+    return now if told is None else told
+
+
+def retry_after(headers: Headers, now: float) -> float | None:
+    for name in ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after"):
+        milliseconds = number(headers.get(name))
+        if milliseconds is not None:
+            return max(milliseconds / 1000, 0.0)
+    text = headers.get("retry-after")
+    if text is None:
+        return None
+    seconds = number(text)
+    if seconds is None:
+        until = http_date(text)
+        if until is None:
+            return None
+        seconds = until - server_now(headers, now)
+    return max(seconds, 0.0)
+
+
+def allowances(headers: Headers, provider: str, now: float) -> tuple[Allowance, Allowance]:
+    """What is left of requests and of tokens: of several dimensions, the one of which least is left."""
+    fields: dict[tuple[bool, str], dict[str, str]] = {}
+    periods: dict[tuple[bool, str], float | None] = {}
+    for name, value in headers.items():
+        if "limit-" in name and (meant := _meaning(name)) is not None:
+            key = (meant.is_tokens, meant.dimension)
+            fields.setdefault(key, {})[meant.field] = value
+            periods[key] = meant.period
+    if not fields:
+        return UNTOLD, UNTOLD
+    at = server_now(headers, now)
+    requests, tokens = UNTOLD, UNTOLD
+    for (is_tokens, dimension), told in fields.items():
+        read = _allowance(told, periods[is_tokens, dimension], at)
+        if is_tokens:
+            tokens = _scarcer(tokens, read)
+        else:
+            if read.limit is not None and read.period is None:
+                read = read._replace(period=_requests_period(headers, provider, dimension, read.reset))
+            requests = _scarcer(requests, read)
+    if tokens.limit is not None and tokens.period is None:
+        is_together = "x-tokenlimit-limit" in headers and requests.period == 1.0
+        tokens = tokens._replace(period=1.0 if is_together else MINUTE)
+    return requests, tokens
+
+
+@lru_cache(maxsize=512)  # the same few names come with every answer
+def _meaning(name: str) -> _Name | None:
+    if name.startswith("x-tokenlimit-"):
+        field, dimension = name[13:], "tokens"
+    elif name.startswith("anthropic-ratelimit-"):
+        dimension, _, field = name[20:].rpartition("-")
+    else:
+        plain = re.fullmatch(r"(?:x-)?rate-?limit-(limit|remaining|reset)(?:-(.+))?", name)
+        if plain is None:
+            return None
+        field, dimension = plain[1], plain[2] or ""
+    if field not in (_LIMIT, _REMAINING, _RESET):
+        return None
+    words = re.split(r"[-_]", dimension)
+    is_tokens = "tokens" in words or "token" in words
+    if not is_tokens and dimension and not any(word.startswith("req") for word in words):
+        return None  # images, seconds of audio, a plan's windows: not what is paced here
+    period = next((_PERIODS[word] for word in words if word in _PERIODS), None)
+    return _Name(is_tokens, dimension, field, period)
+
+
+def _allowance(told: dict[str, str], period: float | None, now: float) -> Allowance:
+    limit, remaining = _count(told.get(_LIMIT)), _count(told.get(_REMAINING))
+    reset = told.get(_RESET)
+    return Allowance(
+        None if remaining is None else int(remaining),
+        None if reset is None else wait_of(reset, now),
+        limit,
+        None if limit is None else period,
+    )
+
+
+def _count(text: str | None) -> float | None:
+    """Less than nothing left is how some say that they do not know."""
+    found = number(text)
+    if found is None and text is not None:
+        found = number(re.split(r"[;,]", text)[0])  # "100, 100;w=60"
+    return None if found is None or found < 0 else found
+
+
+def _scarcer(one: Allowance, other: Allowance) -> Allowance:
+    return min(one, other, key=_scarcity)
+
+
+def _scarcity(allowance: Allowance) -> tuple[float, float, float]:
+    """Least left first; of equals, the one that takes longest; what tells nothing last."""
+    remaining, reset, limit, _ = allowance
+    untold = float("inf")
+    return (
+        untold if remaining is None else remaining,
+        0.0 if reset is None else -reset - 1,
+        untold if limit is None else limit,
+    )
+
+
+def _requests_period(headers: Headers, provider: str, dimension: str, reset: float | None) -> float:
+    if dimension:
+        return DAY if "groq" in provider else MINUTE
+    resource = headers.get("x-ratelimit-resource")
+    if resource is not None or provider == "github":
+        return MINUTE if resource in ("search", "code_search") else HOUR
+    if "together" in provider or ("x-tokenlimit-limit" in headers and reset is not None and reset <= 1):
+        return 1.0
+    if reset is None or reset <= MINUTE:
+        return MINUTE
+    return HOUR if reset <= HOUR else DAY  # one that ends later than in a minute is longer than a minute
+
+
+def plan_reset(headers: Headers, now: float) -> float | None:
+    """Seconds until the last of a plan's used-up windows opens again, in the headers of subscriptions."""
+    waits: list[float | None] = []
+    at = server_now(headers, now)
+    for name, value in headers.items():
+        if name.startswith("anthropic-ratelimit-unified") and name.endswith("status") and value == "rejected":
+            if "overage" not in name:
+                waits.append(wait_of(headers.get(f"{name[:-6]}reset"), at))
+        elif name.startswith("x-codex-") and name.endswith("-used-percent"):
+            if (number(value) or 0.0) >= 100:
+                waits.append(wait_of(headers.get(f"{name[:-12]}reset-at"), at))
+        elif name.startswith("x-quota-snapshot-"):
+            waits.append(_snapshot_reset(value, at))
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def _snapshot_reset(text: str, now: float) -> float | None:
+    from urllib.parse import parse_qs  # rare
+
+    fields = parse_qs(text)
+    left = number(fields.get("rem", ["1"])[0])
+    return wait_of(fields.get("rst", [""])[0], now) if left is not None and left <= 0 else None
+
+
+def is_plan_used_up(headers: Headers) -> bool:
+    return headers.get("anthropic-ratelimit-unified-status") == "rejected"
