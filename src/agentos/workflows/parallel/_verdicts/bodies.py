@@ -134,19 +134,22 @@ def _read_object(said: Said, body: dict[Any, Any], now: float, depth: int) -> No
             if isinstance(one, dict):
                 _read_object(said, one, now, depth + 1)
     _read_quotas(said, body)
+    _read_messages(said, body, now, depth)
     _read_codes(said, body)
     _read_waits(said, body, now)
     if isinstance(body.get("headers"), dict):
         said.headers.update(body["headers"])
-    if not said.texts or depth:
-        for name in _MESSAGES:
-            text = body.get(name)
-            if isinstance(text, str) and text and text not in said.texts:
-                nested = _json_in(text)
-                if isinstance(nested, dict):
-                    _read_object(said, nested, now, depth + 1)
-                else:
-                    said.texts.append(_plain(text))
+
+
+def _read_messages(said: Said, body: dict[Any, Any], now: float, depth: int) -> None:
+    for name in _MESSAGES:
+        text = body.get(name)
+        if isinstance(text, str) and text and text not in said.texts:
+            nested = _json_in(text)
+            if isinstance(nested, dict):
+                _read_object(said, nested, now, depth + 1)
+            else:
+                said.texts.append(_plain(text))
     raw = body.get("raw")  # the upstream's own words, as a gateway passes them on
     if isinstance(raw, str) and raw:
         said.texts.append(_plain(raw))

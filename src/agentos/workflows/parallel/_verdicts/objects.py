@@ -29,7 +29,8 @@ _BROKEN = frozenset(
         "ConnectionError", "Timeout", "ChunkedEncodingError", "ProtocolError", "NewConnectionError", "MaxRetryError",
         "TimeoutError", "IncompleteRead", "BadStatusLine", "URLError", "gaierror", "HTTPClientError",
         "EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError",
-        "ConnectionClosed", "SSLEOFError", "SSLZeroReturnError", "ProxyError", "APIConnectionTimeoutError", "ServiceRequestError",
+        "ConnectionClosed", "SSLEOFError", "SSLZeroReturnError", "ProxyError",
+        "APIConnectionTimeoutError", "ServiceRequestError",
     }
 )  # fmt: skip
 # What litellm writes before the provider's own words.

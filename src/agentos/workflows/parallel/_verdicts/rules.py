@@ -120,10 +120,10 @@ def _meaning(
         if meant is None or meant[0] != RATE_LIMITED:
             return meant
         coded = meant
-    return _of_limit(coded, text, told, is_google=is_google)
+    return _of_limit(coded, codes, text, told, is_google=is_google)
 
 
-def _of_limit(coded: Meaning | None, text: str, told: Headers, *, is_google: bool) -> Meaning:
+def _of_limit(coded: Meaning | None, codes: list[str], text: str, told: Headers, *, is_google: bool) -> Meaning:
     """What calls itself a limit: a wait, or a long allowance that is used up, or no room for anybody, or too much."""
     if texts.is_too_large(text):
         return PERMANENT, None
@@ -141,7 +141,7 @@ def _of_limit(coded: Meaning | None, text: str, told: Headers, *, is_google: boo
         return QUOTA_EXHAUSTED, window
     if window == "day" and (is_google or texts.wait(text) is None):
         # A day that rolls says when the next request fits; any other is over until it ends.
-        is_rolling = not is_google and coded is not None and headers.retry_after(told, 0.0) is not None
+        is_rolling = not is_google and "rate_limit_exceeded" in codes and headers.retry_after(told, 0.0) is not None
         return (RATE_LIMITED if is_rolling else QUOTA_EXHAUSTED), window
     if coded is None and window is None and not is_google and texts.is_current_quota(text):
         return QUOTA_EXHAUSTED, "credits"
