@@ -284,7 +284,7 @@ OUTPUTS: list[tuple[str, str, int | None, dict[str, Any]]] = [
      {"kind": "quota_exhausted", "window": "plan", "retry_after": None, "cool_down": 216_000}),
     ("claude", "You've hit your limit · resets 11pm (UTC)", 1,
      {"kind": "quota_exhausted", "window": "plan", "cool_down": 10_800}),
-    ("claude", "You’ve hit your Opus limit · resets 7pm (America/New_York)", None,
+    ("claude", "You\u2019ve hit your Opus limit · resets 7pm (America/New_York)", None,
      {"kind": "quota_exhausted", "cool_down": 14_400}),
     ("claude", "Claude AI usage limit reached|1794776400", 1, {"kind": "quota_exhausted", "retry_after": 3600}),
     ("claude", "5-hour limit reached ∙ resets 1am (UTC)", 1, {"kind": "quota_exhausted", "cool_down": 18_000}),

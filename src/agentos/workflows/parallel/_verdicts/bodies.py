@@ -74,6 +74,8 @@ def read(body: Any, now: float, *, is_error: bool) -> Said | None:
 def unfold(body: Any, *, looks_for_error: bool = False) -> Any:
     """The object in a body: out of bytes, out of JSON, out of a stream's lines, out of a list of one."""
     if isinstance(body, bytes | bytearray | memoryview):
+        if looks_for_error and isinstance(body, bytes) and b"rror" not in body and b"rate_limit" not in body:
+            return None
         body = bytes(body[:_MOST_TEXT]).decode("utf-8", "replace")
     if isinstance(body, str):
         body = body.strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Any
 
 _SECONDS = {
@@ -20,8 +20,6 @@ _AMOUNT = rf"(?:\d+(?:\.\d+)?|an?(?=\s)|one(?=\s))\s*{_UNIT}"
 # One or more amounts: "7m12s", "2 hours", "1 day, 3 hours and 5 minutes".
 DURATION = rf"{_AMOUNT}(?:(?:\s*,)?\s*(?:and\s+)?{_AMOUNT})*"
 
-_each_amount = re.compile(rf"(\d+(?:\.\d+)?|an?(?=\s)|one(?=\s))\s*({_UNIT})", re.IGNORECASE)
-_only_duration = re.compile(rf"\s*{DURATION}\s*", re.IGNORECASE)
 
 # A bare number of this size is an instant: no wait is thirty years long.
 _LEAST_EPOCH = 1e9
@@ -42,15 +40,17 @@ def number(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
+@lru_cache(maxsize=512)  # resets of one second, of a minute: the same few come again and again
 def duration(text: str) -> float | None:
     """Seconds, from a text that is nothing but a duration with units."""
-    return sum_of(text) if len(text) < 100 and _only_duration.fullmatch(text) else None
+    is_duration = len(text) < 100 and re.fullmatch(rf"\s*{DURATION}\s*", text, re.IGNORECASE)
+    return sum_of(text) if is_duration else None
 
 
 def sum_of(text: str) -> float | None:
     """Seconds, from all amounts in a text."""
     total = 0.0
-    for amount, unit in _each_amount.findall(text):
+    for amount, unit in re.findall(rf"(\d+(?:\.\d+)?|an?(?=\s)|one(?=\s))\s*({_UNIT})", text, re.IGNORECASE):
         one = 1.0 if amount[0] in "aAoO" else number(amount)
         if one is None:
             return None
@@ -99,7 +99,10 @@ def instant_of(text: str) -> float | None:
         return None
 
 
+@lru_cache(maxsize=64)  # many answers arrive in one second
 def http_date(text: str) -> float | None:
+    from email.utils import parsedate_to_datetime  # not needed before the first date
+
     try:
         date = parsedate_to_datetime(text)
         # HTTP dates are in Greenwich time, also in the form that does not say so.

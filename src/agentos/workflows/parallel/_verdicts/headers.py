@@ -15,6 +15,7 @@ _PERIODS = {
     "second": 1.0, "sec": 1.0, "minute": MINUTE, "min": MINUTE, "hour": HOUR, "day": DAY, "month": 30 * DAY,
 }  # fmt: skip
 _LIMIT, _REMAINING, _RESET = "limit", "remaining", "reset"
+_TOGETHER = "tokenlimit-tokens"  # counted per second
 
 
 class Allowance(NamedTuple):
@@ -29,19 +30,21 @@ class Allowance(NamedTuple):
 UNTOLD = Allowance()
 
 
-class _Name(NamedTuple):
-    """What a header's name says."""
+class _Dimension(NamedTuple):
+    """What is counted, by the name of its headers."""
 
     is_tokens: bool
-    dimension: str
-    field: str
-    period: float | None
+    name: str  # empty: the headers name no dimension
+    period: float | None  # where the name says it
 
 
 def lower(headers: Any) -> Headers:
     """Headers of any library with their names in lower case; empty if these are none."""
     try:
-        return {_text(name).lower(): _text(value).strip() for name, value in headers.items()}
+        try:
+            return {str.lower(name): str.strip(value) for name, value in headers.items()}
+        except TypeError:  # bytes, or numbers
+            return {_text(name).lower(): _text(value).strip() for name, value in headers.items()}
     except Exception:  # not a mapping after all: it says nothing
         return {}
 
@@ -76,35 +79,37 @@ def retry_after(headers: Headers, now: float) -> float | None:
 
 def allowances(headers: Headers, provider: str, now: float) -> tuple[Allowance, Allowance]:
     """What is left of requests and of tokens: of several dimensions, the one of which least is left."""
-    fields: dict[tuple[bool, str], dict[str, str]] = {}
-    periods: dict[tuple[bool, str], float | None] = {}
+    fields: dict[_Dimension, dict[str, str]] = {}
     for name, value in headers.items():
         if "limit-" in name and (meant := _meaning(name)) is not None:
-            key = (meant.is_tokens, meant.dimension)
-            fields.setdefault(key, {})[meant.field] = value
-            periods[key] = meant.period
+            dimension, field = meant
+            told = fields.get(dimension)
+            if told is None:
+                told = fields[dimension] = {}
+            told[field] = value
     if not fields:
         return UNTOLD, UNTOLD
-    at = server_now(headers, now)
+    # No epoch or date is shorter; without one, nobody's clock matters.
+    has_instant = any(len(told.get(_RESET, "")) >= 10 for told in fields.values())
+    at = server_now(headers, now) if has_instant else now
     requests, tokens = UNTOLD, UNTOLD
-    for (is_tokens, dimension), told in fields.items():
-        read = _allowance(told, periods[is_tokens, dimension], at)
-        if is_tokens:
-            tokens = _scarcer(tokens, read)
+    for dimension, told in fields.items():
+        reset = told.get(_RESET)
+        wait = None if reset is None else wait_of(reset, at)
+        limit, remaining = _count(told.get(_LIMIT)), _count(told.get(_REMAINING))
+        period = None if limit is None else dimension.period or _period(headers, provider, dimension, wait)
+        read = Allowance(None if remaining is None else int(remaining), wait, limit, period)
+        if dimension.is_tokens:
+            tokens = read if tokens is UNTOLD else min(tokens, read, key=_scarcity)
         else:
-            if read.limit is not None and read.period is None:
-                read = read._replace(period=_requests_period(headers, provider, dimension, read.reset))
-            requests = _scarcer(requests, read)
-    if tokens.limit is not None and tokens.period is None:
-        is_together = "x-tokenlimit-limit" in headers and requests.period == 1.0
-        tokens = tokens._replace(period=1.0 if is_together else MINUTE)
+            requests = read if requests is UNTOLD else min(requests, read, key=_scarcity)
     return requests, tokens
 
 
 @lru_cache(maxsize=512)  # the same few names come with every answer
-def _meaning(name: str) -> _Name | None:
+def _meaning(name: str) -> tuple[_Dimension, str] | None:
     if name.startswith("x-tokenlimit-"):
-        field, dimension = name[13:], "tokens"
+        field, dimension = name[13:], _TOGETHER
     elif name.startswith("anthropic-ratelimit-"):
         dimension, _, field = name[20:].rpartition("-")
     else:
@@ -119,18 +124,7 @@ def _meaning(name: str) -> _Name | None:
     if not is_tokens and dimension and not any(word.startswith("req") for word in words):
         return None  # images, seconds of audio, a plan's windows: not what is paced here
     period = next((_PERIODS[word] for word in words if word in _PERIODS), None)
-    return _Name(is_tokens, dimension, field, period)
-
-
-def _allowance(told: dict[str, str], period: float | None, now: float) -> Allowance:
-    limit, remaining = _count(told.get(_LIMIT)), _count(told.get(_REMAINING))
-    reset = told.get(_RESET)
-    return Allowance(
-        None if remaining is None else int(remaining),
-        None if reset is None else wait_of(reset, now),
-        limit,
-        None if limit is None else period,
-    )
+    return _Dimension(is_tokens, dimension, period), field
 
 
 def _count(text: str | None) -> float | None:
@@ -139,10 +133,6 @@ def _count(text: str | None) -> float | None:
     if found is None and text is not None:
         found = number(re.split(r"[;,]", text)[0])  # "100, 100;w=60"
     return None if found is None or found < 0 else found
-
-
-def _scarcer(one: Allowance, other: Allowance) -> Allowance:
-    return min(one, other, key=_scarcity)
 
 
 def _scarcity(allowance: Allowance) -> tuple[float, float, float]:
@@ -156,13 +146,17 @@ def _scarcity(allowance: Allowance) -> tuple[float, float, float]:
     )
 
 
-def _requests_period(headers: Headers, provider: str, dimension: str, reset: float | None) -> float:
-    if dimension:
+def _period(headers: Headers, provider: str, dimension: _Dimension, reset: float | None) -> float:
+    """The seconds that a limit counts over, where the name of its header does not say them."""
+    is_together = "together" in provider or ("x-tokenlimit-limit" in headers and reset is not None and reset <= 1)
+    if dimension.is_tokens:
+        return 1.0 if is_together and dimension.name == _TOGETHER else MINUTE
+    if dimension.name:
         return DAY if "groq" in provider else MINUTE
     resource = headers.get("x-ratelimit-resource")
     if resource is not None or provider == "github":
         return MINUTE if resource in ("search", "code_search") else HOUR
-    if "together" in provider or ("x-tokenlimit-limit" in headers and reset is not None and reset <= 1):
+    if is_together:
         return 1.0
     if reset is None or reset <= MINUTE:
         return MINUTE

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from .._core.events import NOTHING_SAID, TRANSIENT, Verdict
-from . import bodies, headers, rules
+from . import bodies, headers, rules, texts
 from .bodies import Said
 
 # Libraries whose connection errors are known by name; those of others are known by the exceptions they wrap.
@@ -34,7 +35,7 @@ _BROKEN = frozenset(
     }
 )  # fmt: skip
 # What litellm writes before the provider's own words.
-_LITELLM_PREFIX = re.compile(r"^(?:(?:litellm\.)?\w+(?:Error|Timeout): )*(?:\w*Exception(?: - |: ))?")
+_LITELLM_PREFIX = r"^(?:(?:litellm\.)?\w+(?:Error|Timeout): )*(?:\w*Exception(?: - |: ))?"
 _MOST_TEXT = 100_000
 
 
@@ -48,7 +49,8 @@ def attribute(thing: Any, name: str) -> Any:
 
 def of_exception(exc: BaseException, provider: str, now: float) -> Verdict:
     """What one exception says, without its causes."""
-    if type(exc).__module__ == "builtins" and not exc.__dict__:  # nobody has added anything to it
+    cls: Any = type(exc)
+    if not exc.__dict__ and not _can_tell(cls):  # nobody has added anything to it
         return _of_broken_connection(exc)
     response = attribute(exc, "response")
     status = _status(exc, response)
@@ -71,6 +73,17 @@ def of_exception(exc: BaseException, provider: str, now: float) -> Verdict:
     _add_own_words(said, exc)
     verdict = rules.judge(status, told, said, provider, now)
     return verdict if verdict.kind is not None else _of_broken_connection(exc)
+
+
+@lru_cache(maxsize=512)
+def _can_tell(cls: type) -> bool:
+    """Whether exceptions of this class may say something without having anything of their own."""
+    if cls.__module__ == "builtins":
+        return False
+    return any(hasattr(cls, name) for name in ("__getattr__", *_TELLING))
+
+
+_TELLING = ("response", "status_code", "status", "code", "body", "details", "data", "headers", "llm_provider", "type")
 
 
 def of_response(response: Any, provider: str, now: float) -> Verdict:
@@ -214,7 +227,7 @@ def _of_litellm(exc: BaseException, status: int | None, told: headers.Headers, p
     body = attribute(exc, "body")
     message = attribute(exc, "message")
     text = message if isinstance(message, str) else _text(exc)
-    text = _LITELLM_PREFIX.sub("", text[:_MOST_TEXT])
+    text = re.sub(_LITELLM_PREFIX, "", text[:_MOST_TEXT])
     start = text.find("{")
     found = bodies.unfold(text)
     if not isinstance(found, dict) and start >= 0:
@@ -223,9 +236,7 @@ def _of_litellm(exc: BaseException, status: int | None, told: headers.Headers, p
     if said.status is not None:
         status = said.status
     elif said.codes and status is not None and status >= 500:
-        from .texts import status_of_code
-
-        status = next((own for code in said.codes if (own := status_of_code(code))), status)
+        status = next((own for code in said.codes if (own := texts.status_of_code(code))), status)
     return rules.judge(status, told, said, provider, now)
 
 
@@ -233,14 +244,14 @@ def _of_litellm(exc: BaseException, status: int | None, told: headers.Headers, p
 
 
 def _of_broken_connection(exc: BaseException) -> Verdict:
-    if isinstance(exc, ConnectionError | TimeoutError) or _is_known_as_broken(type(exc)):
+    cls: Any = type(exc)
+    if isinstance(exc, ConnectionError | TimeoutError) or _is_known_as_broken(cls):
         return Verdict(TRANSIENT, message=rules.one_line(_text(exc)))
     return NOTHING_SAID
 
 
+@lru_cache(maxsize=512)
 def _is_known_as_broken(cls: type) -> bool:
-    if cls.__module__ == "builtins":
-        return False
     return any(
         base.__name__ in _BROKEN and base.__module__.partition(".")[0] in _TRANSPORTS
         for base in cls.__mro__

@@ -27,7 +27,7 @@ _GEMINI_AUTH = 41
 _DONE = frozenset({"turn.completed", "task_complete"})
 # An agent's words and doings.
 _TALK = frozenset({"assistant", "user", "system", "message", "init", "tool_use", "tool_result", "thread.started"})
-_ALONE = re.compile(r"\W*(?:you.ve|you.re|claude|sorry, you|api error|your)\b", re.IGNORECASE)
+_ALONE = r"\W*(?:you.ve|you.re|claude|sorry, you|api error|your)\b"
 _decoder = json.JSONDecoder()
 
 
@@ -57,7 +57,7 @@ def _with_exit_status(verdict: Verdict, exit_status: int | None, provider: str, 
 def _read_text(text: str, exit_status: int | None, provider: str, now: float) -> Verdict:
     reader = _Reader(provider, now)
     tail = text[-_MOST_TEXT:]
-    is_alone = len(tail) < 500 and _ALONE.match(tail) is not None
+    is_alone = len(tail) < 500 and re.match(_ALONE, tail, re.IGNORECASE) is not None
     reader.read(tail, reads_text=exit_status != 0 or is_alone)
     if exit_status == 0 and reader.verdict.kind not in ROTATING:
         return NOTHING_SAID
