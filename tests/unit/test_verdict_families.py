@@ -157,6 +157,7 @@ ANSWERS: list[tuple[str, int | None, dict[str, str], Any, dict[str, Any]]] = [
      "rate_limit_exceeded", "requests"),
      {"kind": "rate_limited", "retry_after": 2, "window": "minute", "scope": "qwen/qwen3-32b"}),
     ("groq", 498, {}, openai("Flex tier capacity exceeded", "capacity_exceeded"), {"kind": "overloaded"}),
+    ("groq", 413, {}, openai("x", "rate_limit_exceeded", "tokens"), {"kind": "permanent"}),
     ("groq", 498, {}, None, {"kind": "overloaded"}),
     ("cohere", 498, {}, {"message": "blocked token"}, {"kind": "permanent"}),
     ("groq", 200, {"x-ratelimit-limit-requests": "14400", "x-ratelimit-remaining-requests": "14370",
@@ -343,6 +344,10 @@ OUTPUTS: list[tuple[str, str, int | None, dict[str, Any]]] = [
     ("", "Traceback: KeyError: 'x'", 1, {"kind": None}),
     ("", "", 0, {"kind": None}),
     ("", "{{{{ not json", 1, {"kind": None}),
+    ("", "FAILED test_rate_limit.py\nAssertionError: rate limit expected", 1, {"kind": None}),
+    ("", "Error: rate limit exceeded, retry in 30s", 1, {"kind": "rate_limited", "retry_after": 30}),
+    ("", "Quota exceeded for metric 'Gemini requests' and limit 'requests per day per user'", 1,
+     {"kind": "quota_exhausted", "window": "day", "cool_down": TO_MIDNIGHT_PACIFIC}),
     ("", "thing at 10:30: limit switch reached the end", 1, {"kind": None}),
 ]  # fmt: skip
 

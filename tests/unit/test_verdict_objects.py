@@ -141,6 +141,8 @@ EXCEPTIONS: list[tuple[str, Exception, dict[str, Any]]] = [
         ("anthropic", "APIConnectionError"), ("http.client", "IncompleteRead"), ("urllib.error", "URLError"),
     ]),
     ("a bug that is called like one", error("shop.orders", "ConnectError"), {"kind": None}),
+    ("a program's own code", error("shop.orders", "Refused", code="unauthorized", details={"message": "bad API key"}),
+     {"kind": None}),
     ("a library's other error", error("httpx", "UnsupportedProtocol"), {"kind": None}),
     ("a database's code", error("psycopg.errors", "UniqueViolation", code="23505", type=None), {"kind": None}),
 ]  # fmt: skip

@@ -64,9 +64,7 @@ def of_exception(exc: BaseException, provider: str, now: float) -> Verdict:
     if rpc is not None:
         codes.append(rpc[0])
         body = body or rpc[1]
-    if not is_error and body is None and not codes:
-        return _of_broken_connection(exc)
-    if not is_error and not codes and not _is_errors_body(body):
+    if not is_error and not (_is_of_sdk(exc, response) and (codes or _is_errors_body(body))):
         return _of_broken_connection(exc)
     said = bodies.read(body, now, is_error=True) or Said()
     said.codes.extend(code for code in codes if " " not in code and len(code) < 200 and not code.isdigit())
@@ -166,6 +164,12 @@ def _body_of_exception(exc: BaseException, response: Any) -> Any:
         if isinstance(body, dict | list | str | bytes) and body:
             return body
     return _arrived_body(response if response is not None else attribute(exc, "raw_response"))
+
+
+def _is_of_sdk(exc: BaseException, response: Any) -> bool:
+    """Without a status, a program's own `code` or `details` are about its own affairs."""
+    root = type(exc).__module__.partition(".")[0]
+    return root in _TRANSPORTS or hasattr(exc, "body") or isinstance(response, Mapping)
 
 
 def _is_errors_body(body: Any) -> bool:

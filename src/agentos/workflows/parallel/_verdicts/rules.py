@@ -100,7 +100,7 @@ def one_line(text: str) -> str:
 def _meaning(
     status: int | None, told: Headers, said: Said, text: str, provider: str, requests: Allowance, hint: float | None
 ) -> Meaning | None:
-    is_google = said.is_google or provider.startswith(("gemini", "vertex", "google"))
+    is_google = _is_google(said, text, provider)
     codes = [told.get("x-codex-rate-limit-reached-type", ""), *said.codes, told.get("x-amzn-errortype", "")]
     coded = next((found for code in codes if code and (found := texts.meaning_of_code(code))), None)
     if coded is not None and coded[0] == PERMANENT:
@@ -120,12 +120,14 @@ def _meaning(
         if meant is None or meant[0] != RATE_LIMITED:
             return meant
         coded = meant
-    return _of_limit(coded, codes, text, told, is_google=is_google)
+    return _of_limit(status, coded, codes, text, told, is_google=is_google)
 
 
-def _of_limit(coded: Meaning | None, codes: list[str], text: str, told: Headers, *, is_google: bool) -> Meaning:
+def _of_limit(
+    status: int | None, coded: Meaning | None, codes: list[str], text: str, told: Headers, *, is_google: bool
+) -> Meaning:
     """What calls itself a limit: a wait, or a long allowance that is used up, or no room for anybody, or too much."""
-    if texts.is_too_large(text):
+    if status == 413 or texts.is_too_large(text):
         return PERMANENT, None
     if texts.is_busy(text):
         return OVERLOADED, "capacity"
@@ -206,7 +208,7 @@ def by_text(text: str) -> Meaning | None:
         return paid
     if texts.is_plan(text):
         return _plan_by_text(text)
-    if texts.is_limit(text):
+    if texts.is_limited(text):
         return (QUOTA_EXHAUSTED, "plan") if texts.window(text) == "plan" else (RATE_LIMITED, None)
     if texts.is_about_key(text):
         return AUTH_FAILED, None
@@ -292,8 +294,7 @@ def _cool_down(
         return None
     until: float | None = None
     if window == "day":
-        is_google = said.is_google or provider.startswith(("gemini", "vertex", "google"))
-        until = clocks.seconds_until_day(now, is_pacific=is_google)
+        until = clocks.seconds_until_day(now, is_pacific=_is_google(said, text, provider))
     elif window == "month":
         until = clocks.seconds_until_month(now)
     elif window == "plan":
@@ -307,6 +308,10 @@ def _cool_down(
 
 
 # --- the rest -----------------------------------------------------------------------------------------------------
+
+
+def _is_google(said: Said, text: str, provider: str) -> bool:
+    return said.is_google or provider.startswith(("gemini", "vertex", "google")) or texts.is_about_google(text)
 
 
 def _scope(said: Said, text: str) -> str | None:

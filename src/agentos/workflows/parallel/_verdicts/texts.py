@@ -97,6 +97,13 @@ _LIMIT = (
     r"rate[ -]?limit|too many (?:requests|tokens|connections|concurrent)|throttl|abuse detection|requests? rate is too"
     r"|resource (?:has been )?exhausted|slow down"
 )
+# Said of what has happened, where no status says that it is an error: many texts are about limits.
+_LIMITED = (
+    r"rate[ _-]?limit(?:s|ed)? (?:was |has been |is |were )?(?:exceeded|reached|hit)"
+    r"|\brate[ _-]limited\b|RateLimitError|rate_limit_(?:error|exceeded)"
+    r"|(?:hit|reached|exceed(?:s|ed|ing)?) (?:a|the|your|our) (?:[\w-]+ ){0,2}?rate[ -]?limit"
+    r"|too many (?:requests|tokens)|throttl(?:ed|ing)|weekly (?:usage |rate )?limit|resource (?:has been )?exhausted"
+)
 _KEY = (
     r"(?:api|access)[ _-]?(?:key|token)\b[^.\n]{0,60}?\b(?:invalid|not valid|expired|incorrect|revoked|disabled|leaked"
     r"|suspended|deactivated|not found|unknown)|(?:invalid|incorrect|wrong|bad|expired|missing|revoked|unknown|no) "
@@ -152,6 +159,14 @@ def is_busy(text: str) -> bool:
 
 def is_limit(text: str) -> bool:
     return _is(_LIMIT, text)
+
+
+def is_limited(text: str) -> bool:
+    return _is(_LIMITED, text)
+
+
+def is_about_google(text: str) -> bool:
+    return _is(r"\bgemini\b|googleapis\.com", text)
 
 
 def is_about_key(text: str) -> bool:
