@@ -20,7 +20,11 @@ INTERRUPTED = 130
 def run_demo() -> int:
     """Returns the exit status."""
     keys = [f"demo-key-{number}" for number in range(1, KEYS + 1)]
-    with SimulatedProvider(keys, requests_per_second=REQUESTS_PER_SECOND, burst=BURST) as provider:
+    # Waits in whole seconds, as most real providers tell them.
+    provider = SimulatedProvider(
+        keys, requests_per_second=REQUESTS_PER_SECOND, burst=BURST, headers="off", retry_after="whole"
+    )
+    with provider:
         print(
             f"A provider on {provider.url} allows each of {KEYS} keys a burst of {BURST} requests and then "
             f"{REQUESTS_PER_SECOND:g} a second.\n"

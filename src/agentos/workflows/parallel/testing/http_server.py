@@ -1,0 +1,230 @@
+"""The provider on a port of this machine: HTTP/1.1 with kept connections, on one thread, for thousands of clients.
+
+Written by hand because it has to cost little: a benchmark on the same machine measures its client, and the standard
+library's server takes a thread per connection. It understands what HTTP clients send (a head, then a body of a stated
+length or in chunks), and answers the requests of one connection in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+import threading
+from contextlib import suppress
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from . import endpoints
+from .endpoints import Call
+
+if TYPE_CHECKING:
+    from .provider import Answer, SimulatedProvider
+
+# Bytes of a head that no client of ours comes near.
+LONGEST_HEAD = 65_536
+# Connections that may wait to be accepted; the system has its own bound.
+BACKLOG = 4096
+_REASONS = {status.value: status.phrase for status in HTTPStatus} | {529: "Overloaded"}
+
+
+class HttpServer:
+    """Serves from the moment it is made until `close`."""
+
+    def __init__(self, provider: SimulatedProvider) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        self._loop = asyncio.new_event_loop()
+        self._connections: set[_Connection] = set()  # only touched on the loop's thread
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, args=(provider,), name="simulated-provider", daemon=True)
+        self._thread.start()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def close(self) -> None:
+        """Cuts all connections, and returns when the thread has ended."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self, provider: SimulatedProvider) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve(provider))
+        self._loop.close()
+
+    async def _serve(self, provider: SimulatedProvider) -> None:
+        server = await self._loop.create_server(
+            lambda: _Connection(provider, self._connections), sock=self._socket, backlog=BACKLOG
+        )
+        await self._stop.wait()
+        server.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+        await asyncio.sleep(0)  # the transports close their sockets in the loop's next round
+
+
+class _Connection(asyncio.Protocol):
+    """One client. A request is answered before the next one of the same connection is read."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, provider: SimulatedProvider, connections: set[_Connection]) -> None:
+        self._provider = provider
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None  # the answer that is under way
+        self._answer: Answer | None = None
+        self._call: Call | None = None
+        self._keeps = True
+
+    # --- what asyncio calls ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(self)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        self._read_next()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._end_call()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def _read_next(self) -> None:
+        while self._answer is None and self._buffer:
+            head_end = self._buffer.find(b"\r\n\r\n")
+            if head_end < 0:
+                if len(self._buffer) > LONGEST_HEAD:
+                    self._reply(431, {}, {"error": "the head is too long"})
+                    self._close()
+                return
+            lines = self._buffer[:head_end].decode("latin-1").split("\r\n")
+            headers = {}
+            for line in lines[1:]:
+                name, _, value = line.partition(":")
+                headers[name.strip().lower()] = value.strip()
+            body, rest_at = self._body(headers, head_end + 4)
+            if body is None:
+                return
+            del self._buffer[:rest_at]
+            self._keeps = headers.get("connection", "").lower() != "close"
+            method, _, target = lines[0].partition(" ")
+            self._take(method, target.partition(" ")[0], headers, body)
+
+    def _body(self, headers: dict[str, str], start: int) -> tuple[bytes | None, int]:
+        """The body and where it ends; no body while it is not all there."""
+        if "expect" in headers and len(self._buffer) == start:
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            return self._chunks(start)
+        end = start + int(headers.get("content-length") or 0)
+        return (bytes(self._buffer[start:end]), end) if len(self._buffer) >= end else (None, 0)
+
+    def _chunks(self, start: int) -> tuple[bytes | None, int]:
+        body = bytearray()
+        while (line_end := self._buffer.find(b"\r\n", start)) >= 0:
+            size = int(self._buffer[start:line_end].partition(b";")[0], 16)
+            end = line_end + 2 + size + 2
+            if len(self._buffer) < end:
+                break
+            body += self._buffer[line_end + 2 : end - 2]
+            start = end
+            if size == 0:
+                return bytes(body), end
+        return None, 0
+
+    # --- answering ------------------------------------------------------------------------------------------------
+
+    def _take(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
+        if method == "GET" and target.partition("?")[0] == "/_stats":
+            self._reply(200, {}, self._provider.stats())
+            return
+        call = endpoints.understand(method, target, headers, body)
+        if call is None:
+            self._reply(404, {}, {"error": {"message": "no such endpoint", "type": "invalid_request_error"}})
+            return
+        answer = self._provider.ask(call.key, tokens=call.reserved_tokens, model=call.model, style=call.style)
+        self._call, self._answer = call, answer
+        if answer.drops:
+            self._close()
+        elif answer.status == 200 and call.is_stream:
+            self._begin_stream(answer, call)
+        elif answer.latency > 0:
+            self._timer = self._loop.call_later(answer.latency, self._complete)
+        else:
+            self._complete()
+
+    def _complete(self) -> None:
+        answer, call = self._answer, self._call
+        assert answer is not None
+        assert call is not None
+        self._timer = None
+        self._end_call()  # before the client can come back
+        self._reply(answer.status, answer.headers, endpoints.content(call) if answer.status == 200 else answer.body)
+        self._read_next()
+
+    def _begin_stream(self, answer: Answer, call: Call) -> None:
+        pieces = endpoints.events(call, answer.breaks_with)
+        pause = answer.latency / len(pieces)
+        head = {**answer.headers, "content-type": "text/event-stream", "transfer-encoding": "chunked"}
+        self._write(self._head(200, head))
+        self._stream(pieces, 0, pause)
+
+    def _stream(self, pieces: list[bytes], number: int, pause: float) -> None:
+        self._timer = None
+        while number < len(pieces):
+            self._write(b"%x\r\n%b\r\n" % (len(pieces[number]), pieces[number]))
+            number += 1
+            if pause > 0 and number < len(pieces):
+                self._timer = self._loop.call_later(pause, self._stream, pieces, number, pause)
+                return
+        self._end_call()
+        self._write(b"0\r\n\r\n")
+        if not self._keeps:
+            self._close()
+        self._loop.call_soon(self._read_next)
+
+    def _end_call(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None and self._call is not None:
+            self._provider.finish(answer, tokens=self._call.used_tokens)
+
+    def _reply(self, status: int, headers: dict[str, str], content: Any) -> None:
+        data = json.dumps(content).encode()
+        head = {**headers, "content-type": "application/json", "content-length": str(len(data))}
+        self._write(self._head(status, head) + data)
+        if not self._keeps:
+            self._close()
+
+    def _head(self, status: int, headers: dict[str, str]) -> bytes:
+        number = f"req_sim_{next(self._numbers)}"
+        headers = {"date": formatdate(usegmt=True), "request-id": number, "x-request-id": number, **headers}
+        if not self._keeps:
+            headers["connection"] = "close"
+        lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}", *(f"{n}: {v}" for n, v in headers.items())]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            with suppress(OSError):
+                self._transport.close()
