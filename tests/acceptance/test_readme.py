@@ -63,3 +63,5 @@ def test_the_house_in_the_design_is_the_house_on_disk() -> None:
     assert not [name for name in readers if name not in design]
     cores = [path.stem for path in (package / "_core").glob("*.py") if path.name != "__init__.py"]
     assert not [name for name in cores if name not in design]
+    fakes = [path.stem for path in (package / "testing").glob("*.py") if path.name != "__init__.py"]
+    assert not [name for name in fakes if name not in design]

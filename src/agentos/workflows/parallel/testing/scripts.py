@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
 
 # Why a request is not served. Each style of provider has its own status and body for each.
 Kind = Literal["limit", "quota", "payment", "dead", "overloaded", "forbidden", "bad_request", "server_error"]
@@ -40,8 +40,12 @@ def scripted(answer: int | str | Scripted, retry_after: float | None = None) -> 
     if isinstance(answer, Scripted):
         return answer
     if isinstance(answer, str):
-        return Scripted(answer, retry_after=retry_after)  # type: ignore[arg-type]
-    if answer < 400:
+        if answer not in get_args(Kind):
+            raise ValueError(f"{answer!r} is none of {', '.join(get_args(Kind))}")
+        kind, status = cast(Kind, answer), None
+    elif answer < 400:
         return Scripted()
-    kind = _KIND_OF_STATUS.get(answer, "server_error" if answer >= 500 else "bad_request")
-    return Scripted(kind, status=answer, retry_after=retry_after if kind in ("limit", "overloaded") else None)
+    else:
+        kind = _KIND_OF_STATUS.get(answer, "server_error" if answer >= 500 else "bad_request")
+        status = answer
+    return Scripted(kind, status=status, retry_after=retry_after if kind in ("limit", "overloaded") else None)
