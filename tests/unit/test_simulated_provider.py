@@ -214,6 +214,18 @@ def test_a_scripted_stream_may_break_inside_its_200() -> None:
     assert sim.ask("k1", now=0.0).drops
 
 
+def test_a_provider_can_be_made_as_new() -> None:
+    sim = provider("k1", "k2", burst=1, dead={"k2"})
+    statuses(sim, "k1", 2)
+    sim.exhaust("k1")
+    sim.overload_for(10, now=0.0)
+    sim.script([500])
+    sim.reset()
+    assert (sim.answered, sim.limited, len(sim.log)) == (0, 0, 0)
+    assert statuses(sim, "k1", 2) == [200, 429]
+    assert statuses(sim, "k2", 1) == [200]
+
+
 # --- how it is said --------------------------------------------------------------------------------------------------
 
 

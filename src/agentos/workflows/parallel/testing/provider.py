@@ -214,6 +214,14 @@ class SimulatedProvider:
         with self._lock:
             self._scripts[key].extend(scripted(answer, retry_after) for answer in answers)
 
+    def reset(self) -> None:
+        """As new: full limits, all keys good, no script, an empty log. What `overload` said stays, by its own time."""
+        with self._lock:
+            for state in (self._dead, self._out_of_quota, self._rules, self._scripts, self.log, self.counts):
+                state.clear()
+            self.peak_concurrency.clear()
+            self._overloaded_until = -math.inf
+
     # --- judging --------------------------------------------------------------------------------------------------
 
     @property
