@@ -1,0 +1,82 @@
+"""What docs/providers.md shows, runs: each recipe as it stands, against the simulated provider."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos.workflows.parallel.testing import SimulatedProvider
+from tests.integration.sdk_clients import load
+
+PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text()
+BEGINNING, *SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
+KEYS = {"KEY_A": "sk-the-first-team's-key", "KEY_B": "sk-the-second-team's-key"}
+# Recipes, and what their SDKs are called when imported.
+INSTALLED = {
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "google-genai": "google.genai",
+    "litellm": "litellm",
+    "httpx": "httpx",
+    "requests": "requests",
+    "aiohttp": "aiohttp",
+}
+OTHERS = ["groq", "mistralai", "cohere", "botocore"]
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def recipe(name: str) -> str:
+    (section,) = [section for section in SECTIONS if section.partition("\n")[0].partition(" ")[0] == name]
+    return "\n".join([*blocks(BEGINNING), *blocks(section)])
+
+
+@pytest.fixture
+def sim(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedProvider]:
+    for name, key in KEYS.items():
+        monkeypatch.setenv(name, key)
+    with SimulatedProvider(KEYS.values(), limits=[], latency=0.0) as provider:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{provider.base_url}/v1")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", provider.base_url)
+        yield provider
+
+
+@pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class .* is using the `ReadOnly` qualifier:UserWarning")
+@pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+@pytest.mark.parametrize("name", INSTALLED)
+def test_the_recipe_runs_as_it_stands_and_goes_on_when_a_key_is_limited(
+    name: str, sim: SimulatedProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load(INSTALLED[name])
+    code = recipe(name).replace("https://api.openai.com", sim.base_url)
+    sim.script([429], key=KEYS["KEY_A"], retry_after=0.01)
+    program: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(code, f"recipe for {name}", "exec"), program)
+    for name_of_client in {"client", "session"} & program.keys():  # a program leaves that to its end
+        program[name_of_client].close()
+    out = capsys.readouterr().out
+    answers = [line for line in out.splitlines() if line.strip() == "A simulated answer."]
+    assert len(answers) == code.count("print(") == sim.answered
+    assert sim.limited == 1
+    assert not any(key in out for key in KEYS.values())
+    if "settle(" in code:
+        assert sum(state.tokens for state in program["pool"].states()) > 0
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_recipes_for_other_sdks_are_at_least_python(name: str) -> None:
+    compile(recipe(name), f"recipe for {name}", "exec")
+
+
+def test_every_recipe_is_known_and_every_sdk_is_in_the_table_of_switches() -> None:
+    with_code = [section.partition("\n")[0].partition(" ")[0] for section in SECTIONS if blocks(section)]
+    assert sorted(with_code) == sorted([*INSTALLED, *OTHERS])
+    table = "\n".join(line for line in BEGINNING.splitlines() if line.startswith("|"))
+    assert not [name for name in with_code if name not in table]
