@@ -1,17 +1,19 @@
 """What the output of a command says: of coding agents first of all, in text, JSON and lines of JSON.
 
 Only what is printed as an error counts. An agent's own words may well be about rate limits: they stand in events that
-are passed over, and a command that succeeded is believed, whatever it printed, unless it printed nothing else.
+are passed over, and a command that succeeded is believed, whatever it printed, unless it printed nothing else. Of plain
+text, only lines that look like an API's error are read (`lines`).
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from typing import Any
 
 from .._core.events import AUTH_FAILED, NOTHING_SAID, RATE_LIMITED, ROTATING, Verdict
-from . import bodies, rules, texts
+from . import bodies, lines, rules, texts
 from .durations import wait_of
 
 # Failures are told at the end.
@@ -19,6 +21,7 @@ _MOST_TEXT = 256 * 1024
 _MOST_LINES = 400
 # A sentence about a limit and the time of its end may stand on different lines.
 _LINES_TOGETHER = 3
+_MOST_PRINTED = 20_000
 
 EX_TEMPFAIL = 75  # sysexits.h: try again later; what a command of ours uses to report a limit
 _GEMINI_LIMIT = 429 & 0xFF  # its exit status is an HTTP status, of which the system keeps the last byte
@@ -67,32 +70,34 @@ def _read_text(text: str, exit_status: int | None, provider: str, now: float) ->
 class _Reader:
     """Goes through an output from its beginning; what is told last and most clearly remains."""
 
-    def __init__(self, provider: str, now: float) -> None:
+    def __init__(self, provider: str, now: float, *, is_error: bool = False) -> None:
         self._provider = provider
+        self._is_error = is_error  # an event has told that what is read is an error
         self._now = now
         self._is_structured = False
         self.verdict = NOTHING_SAID
 
     def read(self, text: str, *, reads_text: bool) -> None:
-        position, lines = 0, 0
+        position = 0
         starts = [0, *(found.end() for found in re.finditer("\n", text))]
         for start in starts[-_MOST_LINES:]:
             if start < position:
                 continue  # inside an object that was read as a whole
             line = text[start : _end_of_line(text, start)]
-            lines += 1
             brace = line.find("{")
             if brace >= 0:
+                prefix = line[:brace]
                 try:
                     event, position = _decoder.raw_decode(text, start + brace)
                 except (ValueError, RecursionError):
-                    position = 0
-                else:
-                    if isinstance(event, dict):
-                        self.read_event(event, line[:brace])
-                        continue
+                    event, position = _printed_object(line[brace:]) if lines.is_of_api(prefix) else None, 0
+                if isinstance(event, dict):
+                    if not lines.is_about_errors(prefix):
+                        self.read_event(event, prefix)
+                    continue
             if reads_text and line.strip():
-                self._take(self._of_text(line, text[start : _end_of_line(text, start, _LINES_TOGETHER)]))
+                together = text[start : _end_of_line(text, start, _LINES_TOGETHER)]
+                self._take(self._of_text(line, together, is_error=self._is_error))
 
     def read_event(self, event: Any, prefix: str = "") -> Verdict:
         event = bodies.unfold(event)
@@ -119,7 +124,7 @@ class _Reader:
             self._take_object(event, None, is_error=True)
         told = event.get("result")
         if isinstance(told, str):
-            inner = _Reader(self._provider, self._now)
+            inner = _Reader(self._provider, self._now, is_error=True)
             inner.read(told, reads_text=True)
             self._take(inner.verdict)
 
@@ -129,14 +134,14 @@ class _Reader:
             return
         verdict = rules.judge(status, {}, said, self._provider, self._now)
         if verdict.kind is None or verdict.kind not in ROTATING:
-            spoken = self._of_text(said.text, said.text)
+            spoken = self._of_text(said.text, said.text, is_error=True)
             verdict = spoken if spoken.kind in ROTATING or verdict.kind is None else verdict
         self._take(verdict, is_structured=True)
 
-    def _of_text(self, line: str, together: str) -> Verdict:
+    def _of_text(self, line: str, together: str, *, is_error: bool) -> Verdict:
         line = line[:4000]
         meant = rules.by_text(line)
-        if meant is None:
+        if meant is None or not (is_error or lines.is_believed(line, meant[0])):
             return NOTHING_SAID
         said = bodies.Said()
         said.texts.append(together[:4000] if meant[0] in ROTATING else line)
@@ -162,6 +167,14 @@ class _Reader:
     def _forget(self) -> None:
         self.verdict = NOTHING_SAID
         self._is_structured = False
+
+
+def _printed_object(text: str) -> Any:
+    """The object at the beginning of a text as Python prints it: so the SDKs' exceptions show a body."""
+    try:
+        return ast.literal_eval(text[: text.rfind("}") + 1][:_MOST_PRINTED])
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
 
 
 def _end_of_line(text: str, start: int, lines: int = 1) -> int:

@@ -91,6 +91,7 @@ _MONEY = (
     r"|billing (?:hard )?limit|payment (?:is )?required|\b(?:arrears|unpaid|overdue|past due)\b|regain access"
     r"|(?:budget|key) (?:limit )?(?:has been |was )?(?:exceeded|reached|exhausted)|billing (?:is )?not active"
     r"|(?:add|buy) credits to (?:continue|your)"
+    r"|(?:n.?t|not|without) (?:\w+ )?(?:have )?(?:any |enough |sufficient )credits?\b"
 )
 _CREDITS = r"credit|balance|payment|\bfunds?\b|unpaid|overdue|arrears|billing"
 _LIMIT = (
@@ -99,10 +100,11 @@ _LIMIT = (
 )
 # Said of what has happened, where no status says that it is an error: many texts are about limits.
 _LIMITED = (
-    r"rate[ _-]?limit(?:s|ed)? (?:was |has been |is |were )?(?:exceeded|reached|hit)"
-    r"|\brate[ _-]limited\b|RateLimitError|rate_limit_(?:error|exceeded)"
+    r"(?<!\w)rate[ _-]?limit(?:s|ed)? (?:was |has been |is |were )?(?:exceeded|reached|hit)"
+    r"|\brate[ _-]limited\b|RateLimitError|(?<!\w)rate_limit_(?:error|exceeded)\b"
     r"|(?:hit|reached|exceed(?:s|ed|ing)?) (?:a|the|your|our) (?:[\w-]+ ){0,2}?rate[ -]?limit"
-    r"|too many (?:requests|tokens)|throttl(?:ed|ing)|weekly (?:usage |rate )?limit|resource (?:has been )?exhausted"
+    r"|too many (?:requests|tokens)|(?<!_)throttl(?:ed|ing)(?!_)|weekly (?:usage |rate )?limit"
+    r"|resource (?:has been )?exhausted"
 )
 _KEY = (
     r"(?:api|access)[ _-]?(?:key|token)\b[^.\n]{0,60}?\b(?:invalid|not valid|expired|incorrect|revoked|disabled|leaked"
@@ -127,8 +129,8 @@ _BROKEN = (
     r"|ETIMEDOUT|ENOTFOUND|EAI_AGAIN|socket hang up|fetch failed|network error|internal server error|bad gateway"
 )
 _STATUS = (
-    r"(?:\bstatus(?: code)?|\bAPI error|\bHTTP(?:/\d(?:\.\d)?)?|\berror(?: code)?|\brejected|\brepeated|\bcode)\"?:?\s*"
-    r"[(\[]?([45]\d\d)\b"
+    r"(?:\bstatus(?:[ _]?code)?|\bAPI error|\bHTTP(?:/\d(?:\.\d)?)?|error(?: code)?|\brejected|\brepeated|\bcode)"
+    r"\"?:?\s*[(\[]?([45]\d\d)\b|\b([45]\d\d) (?:client|server) error\b"
 )
 _WINDOWS: tuple[tuple[str, str], ...] = (
     ("month", r"per[ _-]?month|/ ?month|\bmonthly\b|ByMonth|this month"),
@@ -237,7 +239,7 @@ def wait(text: str) -> float | None:
 
 def status(text: str) -> int | None:
     found = _compiled(_STATUS).search(text) if text else None
-    return int(found[1]) if found is not None else None
+    return int(found[1] or found[2]) if found is not None else None
 
 
 def model(text: str) -> str | None:
