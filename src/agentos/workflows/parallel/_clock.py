@@ -88,6 +88,7 @@ class SystemClock:
                 call = heapq.heappop(self._timers)[2].call
             if call is not None:
                 call()
+            del call  # or it, and all that it refers to, lives until the next one
 
 
 SYSTEM_CLOCK = SystemClock()
