@@ -5,10 +5,11 @@ The two coordinators and what goes with them; everything else is private. Start 
 
 import typing as _typing
 
+from ._core.limits import Limits
 from .context import CurrentItem, current_item
 from .coordinator import ParallelCoordinator
 from .credential_coordinator import CredentialCoordinator, CredentialState
-from .credentials import Credential, Limits
+from .credentials import Credential
 from .errors import (
     AgentosError,
     AmbiguousRelease,
@@ -24,6 +25,7 @@ from .errors import (
     Permanent,
     QuotaExhausted,
     RateLimited,
+    RequestTooLarge,
     RunBusy,
     Transient,
     UnknownCredential,
@@ -73,6 +75,7 @@ __all__ = [
     "LeaseTimeout",
     "LedgerError",
     "NoUsableCredential",
+    "RequestTooLarge",
     "RunBusy",
     "UnknownCredential",
     "UnrecordableValue",

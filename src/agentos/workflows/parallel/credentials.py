@@ -4,51 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-import re
 import shlex
 import stat
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, SupportsIndex
 
+from ._core.limits import Limits
 from ._core.records import LeaseRecord
 from .errors import CredentialError
 
 MASK = "****"
 # A helper that prints a key answers at once; one that hangs must not hang the run.
 COMMAND_TIMEOUT_SECONDS = 30.0
-_DAY_RESETS = re.compile(r"([01]\d|2[0-3]):[0-5]\d \S+")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a provider allows one quota group. None means: not known.
-
-    `requests_per_minute`, `tokens_per_minute`, `requests_per_day` and `burst` are kept here for the pacing; the pool
-    enforces `max_concurrent`, the number of leases at once per credential.
-    """
-
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
-    requests_per_day: int | None = None
-    max_concurrent: int = 1
-    burst: float | None = None
-    day_resets: str = "00:00 UTC"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.max_concurrent, int) or isinstance(self.max_concurrent, bool) or self.max_concurrent < 1:
-            raise ValueError(f"max_concurrent must be a whole number from 1, not {self.max_concurrent!r}")
-        for name in ("requests_per_minute", "tokens_per_minute", "requests_per_day", "burst"):
-            value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (is_number and 0 < value < math.inf):
-                raise ValueError(f"{name} must be a number above 0, or None for not known; not {value!r}")
-        if not isinstance(self.day_resets, str) or not _DAY_RESETS.fullmatch(self.day_resets):
-            raise ValueError(f"day_resets must look like '00:00 UTC', not {self.day_resets!r}")
 
 
 class Credential:
@@ -77,6 +47,11 @@ class Credential:
             raise ValueError("scopes must be a collection of names, not one string: write scopes=[name]")  # noqa: TRY004
         if id is not None and (not isinstance(id, str) or not id or id == secret):
             raise ValueError("a credential's id is shown to people: a string that is not empty and not the secret")
+        if limits is not None and not isinstance(limits, Limits):
+            raise ValueError(f"limits must be a Limits object, such as Limits(requests_per_minute=60), not {limits!r}")
+        for name, value in (("provider", provider), ("quota_group", quota_group)):
+            if value is not None and not isinstance(value, str):
+                raise ValueError(f"{name} must be a name, not {value!r}")
         self.__source = secret
         self.__secret: str | None = None
         self.__id = id or fingerprint(secret)

@@ -1,0 +1,29 @@
+"""When a provider's day begins: a time of day in a zone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+
+
+def seconds_to_reset(day_resets: str, epoch: float) -> float:
+    """From an instant (epoch seconds) to the next `"HH:MM Zone"`; at the reset itself, to the one after."""
+    time, _, zone = day_resets.partition(" ")
+    hours, _, minutes = time.partition(":")
+    tz = _zone(zone)
+    now = datetime.fromtimestamp(epoch, tz)
+    reset = now.replace(hour=int(hours), minute=int(minutes), second=0, microsecond=0)
+    # By the calendar, not by 24 hours: two days of a year are longer or shorter.
+    while reset.timestamp() <= epoch:
+        reset = (reset.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=tz)
+    return reset.timestamp() - epoch
+
+
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC  # also on a machine without a database of zones
+    import zoneinfo  # only where it is needed
+
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"day_resets: no time zone is called {name!r} here") from None
