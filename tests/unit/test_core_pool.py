@@ -16,6 +16,7 @@ from agentos.workflows.parallel._core.events import (
     PoolWaiting,
     Verdict,
 )
+from agentos.workflows.parallel._core.limits import Limits
 from agentos.workflows.parallel._core.pool import Pool
 from agentos.workflows.parallel._core.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
 
@@ -25,7 +26,7 @@ NOW = 1000.0
 def make_pool(*ids: str, max_concurrent: int = 1, group: str | None = None, provider: str | None = None) -> Pool:
     pool = Pool()
     for id_ in ids:
-        pool.add(id_, group or f"own {id_}", provider, frozenset(), max_concurrent, NOW)
+        pool.add(id_, group or f"own {id_}", provider, frozenset(), Limits(max_concurrent=max_concurrent), NOW)
     return pool
 
 
@@ -55,8 +56,8 @@ def test_the_least_recently_used_credential_is_chosen() -> None:
 
 def test_the_least_loaded_credential_relative_to_its_concurrency_is_chosen() -> None:
     pool = Pool()
-    pool.add("small", "s", None, frozenset(), 2, NOW)
-    pool.add("large", "l", None, frozenset(), 8, NOW)
+    pool.add("small", "s", None, frozenset(), Limits(max_concurrent=2), NOW)
+    pool.add("large", "l", None, frozenset(), Limits(max_concurrent=8), NOW)
     grants = [held(ask(pool)) for _ in range(10)]
     assert grants.count("small") == 2
     assert grants.count("large") == 8
@@ -150,7 +151,7 @@ def test_a_prolonged_cool_down_ends_at_its_new_end_only() -> None:
 
 def test_a_group_cools_together_and_only_in_its_scope() -> None:
     pool = make_pool("a", "b", group="org")
-    pool.add("c", "other", None, frozenset(), 1, NOW)
+    pool.add("c", "other", None, frozenset(), Limits(max_concurrent=1), NOW)
     pool.cool(pool.credentials["a"].group, "big-model", 60.0, RATE_LIMITED, NOW)
     assert held(ask(pool, scope="big-model")) == "c"
     assert ask(pool, scope="big-model").state == WAITING
@@ -160,7 +161,7 @@ def test_a_group_cools_together_and_only_in_its_scope() -> None:
 
 def test_a_credential_serves_only_the_scopes_it_names() -> None:
     pool = Pool()
-    pool.add("a", "a", None, frozenset({"x"}), 1, NOW)
+    pool.add("a", "a", None, frozenset({"x"}), Limits(max_concurrent=1), NOW)
     assert ask(pool, scope="y").state == REFUSED
     assert held(ask(pool, scope="x")) == "a"
     waiter_x, waiter_any = ask(pool, scope="x"), ask(pool)
@@ -185,12 +186,12 @@ def test_overload_backs_off_the_provider_longer_each_time_and_a_success_ends_tha
     pool = make_pool("a", "b", provider="p")
     a = pool.credentials["a"]
     for expected in (1.0, 2.0, 4.0):
-        pool.answered(a, None, Verdict(OVERLOADED), NOW, jitter=1.0)
+        pool.answers.take(a, None, Verdict(OVERLOADED), NOW, jitter=1.0)
         assert a.provider.cooling[None] == NOW + expected
         assert pool.credentials["b"].usable_at(None) == NOW + expected  # no key is to blame: all wait
-    pool.answered(a, None, None, NOW)
+    pool.answers.take(a, None, None, NOW)
     pool.advance(NOW + 4)
-    pool.answered(a, None, Verdict(OVERLOADED), NOW + 4, jitter=1.0)
+    pool.answers.take(a, None, Verdict(OVERLOADED), NOW + 4, jitter=1.0)
     assert a.provider.cooling[None] == NOW + 5
 
 
@@ -208,12 +209,12 @@ def test_a_quarantined_credential_is_never_granted_until_restored() -> None:  # 
 def test_one_refusal_cools_and_a_second_from_another_item_quarantines() -> None:
     pool = make_pool("a", "b")
     a = pool.credentials["a"]
-    pool.answered(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
+    pool.answers.take(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
     assert a.quarantine is None
     assert a.usable_at(None) == NOW + 5
-    pool.answered(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW + 6)
+    pool.answers.take(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW + 6)
     assert a.quarantine is None  # the same item may itself be the reason
-    pool.answered(a, LeaseRecord("item-2"), Verdict(AUTH_FAILED, message="bad key"), NOW + 12)
+    pool.answers.take(a, LeaseRecord("item-2"), Verdict(AUTH_FAILED, message="bad key"), NOW + 12)
     assert a.quarantine is not None
     assert "bad key" in a.quarantine
     assert pool.credentials["b"].quarantine is None  # invariant 5
@@ -223,9 +224,9 @@ def test_one_refusal_cools_and_a_second_from_another_item_quarantines() -> None:
 def test_a_success_between_two_refusals_means_no_quarantine() -> None:
     pool = make_pool("a")
     a = pool.credentials["a"]
-    pool.answered(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
-    pool.answered(a, LeaseRecord("item-2"), None, NOW)
-    pool.answered(a, LeaseRecord("item-3"), Verdict(AUTH_FAILED), NOW)
+    pool.answers.take(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
+    pool.answers.take(a, LeaseRecord("item-2"), None, NOW)
+    pool.answers.take(a, LeaseRecord("item-3"), Verdict(AUTH_FAILED), NOW)
     assert a.quarantine is None
 
 
@@ -234,7 +235,7 @@ def test_refusals_in_a_row_from_one_requester_end_in_quarantine_too() -> None:  
     a = pool.credentials["a"]
     for _ in range(3):
         assert a.quarantine is None
-        pool.answered(a, LeaseRecord("lonely"), Verdict(AUTH_FAILED), NOW)
+        pool.answers.take(a, LeaseRecord("lonely"), Verdict(AUTH_FAILED), NOW)
     assert a.quarantine is not None
 
 
@@ -265,7 +266,7 @@ def test_fences_grow_also_when_a_credential_leaves_and_comes_back() -> None:  # 
     record = ask(pool)
     pool.release(record, NOW)
     pool.remove("a", NOW)
-    pool.add("a", "a", None, frozenset(), 1, NOW)
+    pool.add("a", "a", None, frozenset(), Limits(max_concurrent=1), NOW)
     assert ask(pool).fence > record.fence
 
 
@@ -301,7 +302,7 @@ def test_a_lease_that_became_worthless_on_the_way_is_not_handed_out() -> None:  
     waiter, behind = ask(pool), ask(pool)
     pool.release(first, NOW)
     assert served(pool) == [waiter]
-    pool.answered(pool.credentials["a"], second, Verdict(RATE_LIMITED, retry_after=10), NOW)
+    pool.answers.take(pool.credentials["a"], second, Verdict(RATE_LIMITED, retry_after=10), NOW)
     assert not pool.confirm(waiter, NOW)
     assert waiter.state == WAITING
     pool.advance(NOW + 10)
@@ -331,7 +332,7 @@ def test_a_wait_that_turns_from_exhausted_to_rate_limited_is_told_again() -> Non
     ask(pool)
     for record in (first, second):
         assert record.credential is not None
-        pool.answered(record.credential, record, Verdict(RATE_LIMITED, retry_after=30), NOW)
+        pool.answers.take(record.credential, record, Verdict(RATE_LIMITED, retry_after=30), NOW)
         pool.release(record, NOW)
         ask(pool)
         ask(pool)
@@ -369,10 +370,10 @@ def test_a_huge_wait_is_capped_and_the_cap_is_reported(asked: float) -> None:  #
 def test_settling_counts_once_and_only_while_the_lease_is_live() -> None:  # invariants 15, 16
     pool = make_pool("a")
     record = ask(pool, tokens=100)
-    assert pool.settle(record, None, 250)
-    assert not pool.settle(record, None, 9999)
+    assert pool.settle(record, None, 250, NOW)
+    assert not pool.settle(record, None, 9999, NOW)
     pool.release(record, NOW)
-    assert not pool.settle(record, None, 9999)
+    assert not pool.settle(record, None, 9999, NOW)
     assert (pool.credentials["a"].used_requests, pool.credentials["a"].used_tokens) == (1, 250)
 
 

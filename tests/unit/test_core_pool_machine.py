@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentos.workflows.parallel._core.events import AUTH_FAILED, OVERLOADED, RATE_LIMITED, Verdict
+from agentos.workflows.parallel._core.limits import Limits
 from agentos.workflows.parallel._core.pool import Pool
 from agentos.workflows.parallel._core.records import ENDED, LIVE, REFUSED, WAITING, CredentialRecord, LeaseRecord
 
@@ -47,6 +48,7 @@ class PoolMachine(RuleBasedStateMachine):
             and len([r for r in self.live if r.credential is credential]) < credential.max_concurrent
             and (scope is None or not credential.scopes or scope in credential.scopes)
             and self.cooled_until(credential, scope) <= self.now
+            and not credential.paced_until(scope, 1, 0, self.now)  # has its own model, in test_core_limits
         )
 
     def usable(self, scope: str | None) -> list[CredentialRecord]:
@@ -84,7 +86,7 @@ class PoolMachine(RuleBasedStateMachine):
     def add(self, id_: str, group: str, provider: str | None, only: frozenset[str], most: int) -> None:
         if id_ not in self.pool.credentials:
             self.cooling = {k: v for k, v in self.cooling.items() if k[:2] != ("credential", id_)}
-            self.pool.add(id_, group, provider, only, most, self.now)
+            self.pool.add(id_, group, provider, only, Limits(max_concurrent=most), self.now)
             self.take_served()
 
     @rule(scope=scopes, prefer=st.sampled_from([None, "a"]), front=st.booleans())
@@ -162,7 +164,7 @@ class PoolMachine(RuleBasedStateMachine):
     def rate_limited(self, data: st.DataObject, scope: str | None, seconds: float) -> None:
         credential = data.draw(st.sampled_from(sorted(self.pool.credentials.values(), key=lambda c: c.id)))
         verdict = Verdict(RATE_LIMITED, cool_down=seconds or 1.0)
-        self.pool.answered(credential, LeaseRecord(scope=scope), verdict, self.now)
+        self.pool.answers.take(credential, LeaseRecord(scope=scope), verdict, self.now)
         self.note_cooling("group", credential.group.name, scope, seconds or 1.0)
         self.take_served()
 
@@ -170,7 +172,9 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data(), scope=scopes)
     def overloaded(self, data: st.DataObject, scope: str | None) -> None:
         credential = data.draw(st.sampled_from(sorted(self.pool.credentials.values(), key=lambda c: c.id)))
-        self.pool.answered(credential, LeaseRecord(scope=scope), Verdict(OVERLOADED), self.now)
+        record = LeaseRecord(scope=scope)
+        record.granted_at = self.now
+        self.pool.answers.take(credential, record, Verdict(OVERLOADED), self.now)
         until = credential.provider.cooling[scope]
         assert until > self.now
         self.cooling["provider", credential.provider.name, scope] = until
@@ -181,7 +185,7 @@ class PoolMachine(RuleBasedStateMachine):
     def refused(self, data: st.DataObject, requester: str) -> None:
         credential = data.draw(st.sampled_from(sorted(self.pool.credentials.values(), key=lambda c: c.id)))
         others = {c.id: c.quarantine for c in self.pool.credentials.values() if c is not credential}
-        self.pool.answered(credential, LeaseRecord(requester), Verdict(AUTH_FAILED), self.now)
+        self.pool.answers.take(credential, LeaseRecord(requester), Verdict(AUTH_FAILED), self.now)
         if credential.domains[0].cooling.get(None) == self.now + 5.0:  # else it was quarantined
             self.note_cooling("credential", credential.id, None, 5.0)
         else:
@@ -193,7 +197,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def succeeded(self, data: st.DataObject) -> None:
         credential = data.draw(st.sampled_from(sorted(self.pool.credentials.values(), key=lambda c: c.id)))
-        self.pool.answered(credential, None, None, self.now)
+        self.pool.answers.take(credential, None, None, self.now)
         assert credential.auth_failures == 0
 
     @rule(id_=ids, action=st.sampled_from(["quarantine", "restore", "remove"]))
@@ -242,7 +246,7 @@ class PoolMachine(RuleBasedStateMachine):
     def the_end_of_each_awaited_cool_down_is_known(self) -> None:  # invariant 7
         for record in self.waiting:
             ends = [
-                self.cooled_until(c, record.scope)
+                max(self.cooled_until(c, record.scope), c.paced_until(record.scope, 1, 0, self.now))
                 for c in self.pool.credentials.values()
                 if c.has_room() and c.serves(record.scope)
             ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .events import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
+from .pacing import Pace
 
 if TYPE_CHECKING:
     from .records import CredentialRecord
@@ -22,12 +23,18 @@ LEAST_COOL_DOWN = 1.0
 MOST_COOL_DOWN = 86_400.0
 
 
-def cool_down(verdict: Verdict) -> float:
-    """Seconds to wait after this answer, before the cap: our own figure, else the provider's, else the default."""
+def hint_of(verdict: Verdict) -> float | None:
+    """Seconds to wait, before the cap, where that is known: our own figure, else the provider's."""
     for hint in (verdict.cool_down, verdict.retry_after):
         if hint is not None and hint == hint:  # not NaN
             return hint if hint > 0 else LEAST_COOL_DOWN
-    return DEFAULT_COOL_DOWN[verdict.kind or RATE_LIMITED]
+    return None
+
+
+def cool_down(verdict: Verdict) -> float:
+    """Seconds to wait after this answer, before the cap."""
+    hint = hint_of(verdict)
+    return hint if hint is not None else DEFAULT_COOL_DOWN[verdict.kind or RATE_LIMITED]
 
 
 class Domain:
@@ -36,14 +43,15 @@ class Domain:
     `cooling` holds only what has not ended yet: the pool removes an entry at its instant, before it decides anything.
     """
 
-    __slots__ = ("cooling", "kind", "members", "name", "overloads")
+    __slots__ = ("cooling", "kind", "members", "name", "overloads", "pace")
 
     def __init__(self, kind: str, name: str | None) -> None:
         self.kind = kind  # "group", "provider" or "credential"
         self.name = name  # None: the provider of credentials that name none
         self.members: dict[str, CredentialRecord] = {}
         self.cooling: dict[str | None, float] = {}
-        self.overloads: dict[str | None, int] = {}  # answers in a row that said overloaded, by scope
+        self.pace = Pace(name or "")  # of a group, or of groups that seem to share a limit
+        self.overloads: dict[str | None, tuple[int, float]] = {}  # by scope: how often in a row, and since when
 
     def usable_at(self, scope: str | None) -> float:
         """The instant from which this domain no longer forbids `scope`; 0 when it does not."""

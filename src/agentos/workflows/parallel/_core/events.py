@@ -55,7 +55,8 @@ class PoolWaiting(NamedTuple):
     credentials: int
     in_use: int
     cooling: int
-    usable_in: float | None  # seconds until the next cool-down ends
+    usable_in: float | None  # seconds until the next cool-down ends, or a limit admits the next request
+    limit: str | None = None  # the name of that limit
 
 
 class CoolDownStarted(NamedTuple):
@@ -67,6 +68,23 @@ class CoolDownStarted(NamedTuple):
     seconds: float
     verdict: str
     asked: float | None = None  # what the provider asked for, where we capped it
+
+
+class LimitLearned(NamedTuple):
+    """A limit that nobody declared is known by now."""
+
+    kind: str  # "group", or "shared": by several groups, as it seems
+    name: str | None
+    scope: str | None
+    requests_per_minute: float
+
+
+class LimitShared(NamedTuple):
+    """Groups that were declared apart seem to share a limit, or turned out not to."""
+
+    name: str | None
+    groups: tuple[str, ...]
+    is_shared: bool
 
 
 class CredentialQuarantined(NamedTuple):

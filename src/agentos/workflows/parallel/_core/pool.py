@@ -11,7 +11,8 @@ How it stays cheap with many credentials and many waiters:
   credential usable pushes it again, so that nothing ever has to be searched.
 * `waiting` has, per scope, the waiters in the order of asking. If a scope has waiters, no credential is usable for
   that scope: every change that makes one usable serves the first of them at once. So a newcomer need not look.
-* `_ends` has the instants at which cool-downs end. `advance(now)` is the only place where time acts.
+* `_ends` has the instants at which cool-downs end, or at which a group's limits admit more. `advance(now)` is the only
+  place where time acts. A group whose limits admit nothing now is not offered, and always has its instant there.
 
 Wherever a function says *scope*, None is the scope of those who named none.
 """
@@ -19,30 +20,42 @@ Wherever a function says *scope*, None is the scope of those who named none.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from itertools import islice
+from math import inf
+from operator import itemgetter
 from typing import Any
 
-from . import backoff
-from .cooling import DEFAULT_COOL_DOWN, MOST_COOL_DOWN, Domain, cool_down
+from .answers import Answers
+from .cooling import MOST_COOL_DOWN, Domain
 from .events import (
-    AUTH_FAILED,
     EXHAUSTED,
-    OVERLOADED,
-    QUOTA_EXHAUSTED,
     RATE_LIMITED,
     CoolDownStarted,
     CredentialQuarantined,
     PoolWaiting,
-    Verdict,
 )
+from .limits import Limits
 from .records import ENDED, LIVE, REFUSED, WAITING, CredentialRecord, LeaseRecord
 
+# A run gives a credential that nobody has used yet one request, and the next ones when it was answered well or after so
+# many seconds: a dead key says so at once.
+PROVING_SECONDS = 0.5
+# Waiting so long (seconds) for the next request that a limit admits is told.
+SHORT_WAIT = 5.0
 # Heaps per scope are kept for this many scopes; past that they are made anew when asked for.
 MOST_SCOPES = 256
 # Spent hints that may lie in a heap before they are thrown out: it stays small, and that costs next to nothing.
 SPENT_ENTRIES = 500
-# So many refusals in a row quarantine a credential even if they all came from one requester.
-AUTH_FAILURES_IN_A_ROW = 3
+# So many waiters who ask for more than a credential ever allows are passed over, to serve one behind them.
+MOST_PASSED_OVER = 16
+# Beside the scopes in the list of instants: not the end of a cool-down, but a group whose limits admit more by then.
+_PACED: Any = object()
+
+
+def _in_a_day(now: float) -> float:
+    return now + 86_400.0
 
 
 class Pool:
@@ -60,6 +73,8 @@ class Pool:
         self._sequence = 0
         self._fences: dict[str, int] = {}  # of removed credentials: a fence only grows, also if one comes back
         self._announced: str | None = None  # the reason that was told, in this episode of waiting
+        self._announce_after = 0.0
+        self.answers = Answers(self)
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
@@ -72,16 +87,16 @@ class Pool:
         if self._ends and self._ends[0][0] <= now:
             self.advance(now)
         if record.scope not in self.waiting:
-            credential = self._choose(record.scope, record.prefer)
+            credential = self._choose(record, now)
             if credential is not None:
-                self._grant(record, credential)
+                self._grant(record, credential, now)
                 if credential.max_concurrent > len(credential.leases):
-                    self._push(credential)
+                    self._push(credential, now)
                 self._announced = None
                 return True
         if not wait:
             return False
-        if not self._is_hopeful(record.scope):
+        if not self._is_hopeful(record):
             record.state = REFUSED
             return False
         self._enqueue(record, front)
@@ -95,7 +110,8 @@ class Pool:
             record.state = ENDED
             return True
         if record.state == LIVE:
-            record.requests = record.tokens = 0
+            self._correct(record, 0, 0, now)
+            record.is_unused = True
             self.release(record, now)
         return False
 
@@ -112,6 +128,7 @@ class Pool:
         requests, tokens = record.requests, record.tokens
         self.withdraw(record, now)
         record.requests, record.tokens = requests, tokens
+        record.is_unused = False
         record.state = WAITING
         record.credential = None
         if self.request(record, now, front=True):
@@ -122,14 +139,20 @@ class Pool:
 
     # --- giving back ----------------------------------------------------------------------------------------------
 
-    def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None) -> bool:
-        """What was really used, said once and only by a live lease."""
+    def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None, now: float) -> bool:
+        """What was really used, said once and only by a live lease. More than was reserved is debt."""
         if record.state != LIVE or record.settled:
             return False
         record.settled = True
-        record.requests = record.requests if requests is None else requests
-        record.tokens = record.tokens if tokens is None else tokens
+        requests = record.requests if requests is None else requests
+        tokens = record.tokens if tokens is None else tokens
+        if requests != record.requests or tokens != record.tokens:
+            self._correct(record, requests, tokens, now)
         return True
+
+    def use_more(self, record: LeaseRecord, requests: int, tokens: int, now: float) -> None:
+        """A live lease is used again, beyond what was reserved: that is debt."""
+        self._correct(record, record.requests + requests, record.tokens + tokens, now)
 
     def release(self, record: LeaseRecord, now: float) -> bool:
         """Ends a lease. A second release, or one after the lease was lost, changes nothing."""
@@ -145,36 +168,24 @@ class Pool:
         # A failed request is not refunded: providers count it.
         credential.used_requests += record.requests
         credential.used_tokens += record.tokens
+        for pace, charge in record.charges:
+            pace.end(charge, record, now)
+        if self.answers.sharing and not (record.is_answered or record.is_unused):
+            self.answers.admitted(credential, record, now)
         if self.waiting or credential.removed or credential.quarantine is not None:
-            self._serve(credential)
+            self.serve(credential, now)
         else:
-            self._push(credential)
+            self._push(credential, now)
         return True
-
-    def answered(self, credential: CredentialRecord, record: LeaseRecord | None, verdict: Verdict | None, now: float,
-                 jitter: float = 0.5) -> None:  # fmt: skip
-        """What the provider answered to this credential; None is a success. Cools or quarantines; frees nothing."""
-        scope = record.scope if record is not None else None
-        if verdict is None:
-            credential.is_proven = True
-            credential.auth_failures = 0
-            credential.auth_failed_by = None
-            credential.provider.overloads.pop(scope, None)
-            credential.is_trusted = not credential.provider.overloads
-        elif verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
-            self.cool(credential.group, verdict.scope or scope, cool_down(verdict), verdict.kind, now)
-        elif verdict.kind == OVERLOADED:
-            self._overloaded(credential.provider, verdict, verdict.scope or scope, now, jitter)
-        elif verdict.kind == AUTH_FAILED:
-            self._auth_failed(credential, record.requester if record is not None else None, verdict, now)
 
     # --- changing the pool ----------------------------------------------------------------------------------------
 
-    def add(self, id: str, group: str, provider: str | None, scopes: frozenset[str], max_concurrent: int,  # noqa: A002
-            now: float) -> None:  # fmt: skip
+    def add(self, id: str, group: str, provider: str | None, scopes: frozenset[str], limits: Limits,  # noqa: A002
+            now: float, day_ends_after: Callable[[float], float] = _in_a_day) -> None:  # fmt: skip
         in_group = self._groups.setdefault(group, Domain("group", group))
         of_provider = self._providers.setdefault(provider, Domain("provider", provider))
-        credential = CredentialRecord(id, in_group, of_provider, scopes, max_concurrent)
+        credential = CredentialRecord(id, in_group, of_provider, scopes, limits.max_concurrent)
+        in_group.pace.declare(limits, day_ends_after, now)
         credential.fence = self._fences.pop(id, 0)
         credential.last_used = self._next()
         credential.cooled = sum(len(domain.cooling) for domain in credential.domains)
@@ -182,7 +193,8 @@ class Pool:
             domain.members[id] = credential
         self.credentials[id] = credential
         self._most_entries = 2 * len(self.credentials) + SPENT_ENTRIES
-        self._serve(credential)
+        self._refuse_the_hopeless()
+        self.serve(credential, now)
 
     def remove(self, id: str, now: float) -> None:  # noqa: A002
         """Grants it no more. Leases that are live stay valid until they are released."""
@@ -191,8 +203,11 @@ class Pool:
         self._fences[id] = credential.fence
         if credential.leases:
             self.leaving[id] = credential
+        self.answers.sharing.leave(credential, now)
+        self.answers.sharing.changed.pop(id, None)
         for domain in credential.domains:
-            del domain.members[id]
+            domain.members.pop(id, None)
+        credential.group.pace.most -= credential.max_concurrent
         self._refuse_the_hopeless()
 
     def quarantine(self, id: str, reason: str, now: float) -> None:  # noqa: A002
@@ -208,7 +223,7 @@ class Pool:
         credential.quarantine = None
         credential.auth_failures = 0
         credential.auth_failed_by = None
-        self._serve(credential)
+        self.serve(credential, now)
 
     def cool(self, domain: Domain, scope: str | None, seconds: float, verdict: str, now: float) -> None:
         """Not used until `now + seconds`; of two cool-downs the later end holds."""
@@ -230,13 +245,17 @@ class Pool:
         ended: dict[str, CredentialRecord] = {}
         while self._ends and self._ends[0][0] <= now:
             until, _, domain, scope = heappop(self._ends)
-            if domain.cooling.get(scope) == until:  # else it was prolonged since
+            if scope is _PACED:
+                if domain.pace.wake_at == until:  # else it was brought forward since
+                    domain.pace.wake_at = inf
+                    ended.update(domain.members)
+            elif domain.cooling.get(scope) == until:  # else it was prolonged since
                 del domain.cooling[scope]
                 for member in domain.members.values():
                     member.cooled -= 1
                 ended.update(domain.members)
         for credential in ended.values():
-            self._serve(credential)
+            self.serve(credential, now)
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -248,17 +267,48 @@ class Pool:
         return sum(len(queue) for queue in self.waiting.values())
 
     def is_usable(self, credential: CredentialRecord, scope: str | None, now: float) -> bool:
-        return credential.has_room() and credential.usable_at(scope) <= now
+        return (
+            credential.has_room()
+            and credential.usable_at(scope) <= now
+            and not credential.paced_until(scope, 1, 0, now)
+        )
 
-    def waiting_for(self, scope: str | None, now: float) -> PoolWaiting:
-        """Why a request for this scope would wait: all that could serve it are in use, or the provider says wait."""
+    def waiting_for(self, scope: str | None, now: float, need: tuple[int, int] | None = None) -> PoolWaiting:
+        """Why a request for this scope would wait: all that could serve it are in use, or the provider says wait.
+        `need`: of requests and tokens; else what the first waiter needs."""
         candidates = [c for c in self.credentials.values() if c.quarantine is None and c.serves(scope)]
-        ends = [c.usable_at(scope) for c in candidates]
-        cooling = sum(1 for end in ends if end > now)
+        requests, tokens = need or self._first_need(scope)
+        paced = {
+            c.id: max((d.pace.binding(scope, requests, tokens, now) for d in c.paced_by), key=itemgetter(0))
+            for c in candidates
+        }
+        ends = {c.id: max(c.usable_at(scope), paced[c.id][0]) for c in candidates}
+        cooling = sum(1 for end in ends.values() if end > now)
         reason = RATE_LIMITED if candidates and cooling == len(candidates) else EXHAUSTED
         in_use = sum(1 for c in candidates if c.leases)
-        usable_in = min((end - now for end in ends if end > now), default=None)
-        return PoolWaiting(reason, len(candidates), in_use, cooling, usable_in)
+        usable_in, limit = None, None
+        if cooling:
+            first = min((c for c in candidates if ends[c.id] > now), key=lambda c: ends[c.id])
+            usable_in = ends[first.id] - now
+            limit = paced[first.id][1] if paced[first.id][0] == ends[first.id] else None
+        return PoolWaiting(reason, len(candidates), in_use, cooling, usable_in, limit)
+
+    def _first_need(self, scope: str | None) -> tuple[int, int]:
+        """What the first waiter asks for, or anybody would."""
+        queue = self.waiting.get(scope)
+        if not queue:
+            return 1, 0
+        head = next(iter(queue.values()))
+        return head.requests, head.tokens
+
+    def fastest(self, now: float) -> tuple[float | None, float]:
+        """How many requests a second all limits together allow, None where one is not known; and for how many seconds
+        no credential can be used."""
+        usable = [c for c in self.credentials.values() if c.quarantine is None]
+        rates = {c.paced_as.name: c.paced_as.pace.rate() for c in usable}
+        known = [rate for rate in rates.values() if rate is not None]
+        ready_at = min((max(c.usable_at(None), c.paced_until(None, 1, 0, now)) for c in usable), default=now)
+        return (sum(known) if known and len(known) == len(rates) else None), max(0.0, ready_at - now)
 
     def reasons(self, scope: str | None) -> dict[str, str]:
         """Why each credential is of no use for this scope."""
@@ -270,56 +320,148 @@ class Pool:
         self._sequence += 1
         return self._sequence
 
-    def _choose(self, scope: str | None, prefer: str | None) -> CredentialRecord | None:
+    def _choose(self, record: LeaseRecord, now: float) -> CredentialRecord | None:
         """Usable now; of those the least loaded; of those the least recently used. A wish comes first, if usable."""
-        if prefer is not None:
-            wished = self.credentials.get(prefer)
-            if wished is not None and wished.has_room() and wished.serves(scope) and not wished.usable_at(scope):
+        scope = record.scope
+        if record.prefer is not None:
+            wished = self.credentials.get(record.prefer)
+            if (
+                wished is not None
+                and wished.has_room()
+                and wished.serves(scope)
+                and not wished.usable_at(scope)
+                and self._is_admitted(wished, record, now)
+            ):
                 return wished
         heap = self._ready.get(scope)
         if heap is None:
-            heap = self._build_heap(scope)
+            heap = self._build_heap(scope, now)
+        passed_over = []
+        chosen = None
         while heap:
-            _, last_used, credential = heappop(heap)
+            entry = heappop(heap)
+            _, last_used, credential = entry
+            credential.offered.pop(scope, None)
             if (
                 last_used == credential.last_used
                 and credential.quarantine is None
                 and not credential.removed
                 and not (credential.cooled and credential.usable_at(scope))
             ):
-                return credential
-        return None
+                if self._is_admitted(credential, record, now):
+                    chosen = credential
+                    break
+                if not credential.paced_until(scope, 1, 0, now):  # what is asked for is too much, not one request
+                    passed_over.append(entry)
+        for entry in passed_over:
+            heappush(heap, entry)
+            entry[2].offered[scope] = entry[1]
+        return chosen
 
-    def _grant(self, record: LeaseRecord, credential: CredentialRecord) -> None:
+    def _is_admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
+        """By its limits. If not, its group is looked at again when that may have changed."""
+        at = credential.paced_until(record.scope, record.requests, record.tokens, now)
+        if not at and record.is_patient and not credential.is_proven and credential.leases:
+            at = credential.proves_until if credential.proves_until > now else 0.0
+        if not at:
+            return not (record.tokens and self.waiting and self._has_older_claim(credential, record, now))
+        if record.tokens or record.requests > 1:
+            # Whoever is the first waiter by then may need less than this one.
+            at = min(at, credential.changes_at(record.scope, record.tokens, now))
+        self._look_again(credential.group, at)
+        return False
+
+    def _look_again(self, group: Domain, at: float) -> None:
+        """Its limits admit something only at an instant."""
+        if at < group.pace.wake_at:
+            group.pace.wake_at = at
+            heappush(self._ends, (at, self._next(), group, _PACED))
+
+    def _grant(self, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
         self._sequence = credential.last_used = self._sequence + 1
         credential.fence = fence = credential.fence + 1
         credential.leases[fence] = record
         record.credential = credential
         record.fence = fence
         record.state = LIVE
+        record.granted_at = now
+        pace = credential.group.pace
+        if pace.is_free:
+            pace.count(record.requests, now)
+        elif credential.shared is None:
+            record.charges = ((pace, pace.take(record, now)),)
+        else:
+            record.charges = [(domain.pace, domain.pace.take(record, now)) for domain in credential.paced_by]
+        if not credential.is_proven and not credential.proves_until:
+            credential.proves_until = now + PROVING_SECONDS
 
-    def _serve(self, credential: CredentialRecord) -> None:
+    def _correct(self, record: LeaseRecord, requests: int, tokens: int, now: float) -> None:
+        """A live lease uses so much, and not what was reserved for it."""
+        assert record.credential is not None
+        is_given_back = requests < record.requests or tokens < record.tokens
+        for pace, charge in record.charges:
+            pace.correct(charge, record, requests, tokens, now)
+        record.requests, record.tokens = requests, tokens
+        if is_given_back and record.charges:
+            for member in tuple(record.credential.paced_as.members.values()):
+                self.serve(member, now)
+
+    def serve(self, credential: CredentialRecord, now: float) -> None:
         """A credential may have become usable: its waiters first, then whoever comes."""
         if credential.removed and not credential.leases and self.leaving.get(credential.id) is credential:
             del self.leaving[credential.id]
         while self.waiting and credential.has_room():
-            record = self._first_waiter(credential)
+            record = self._first_waiter(credential, now)
             if record is None:
                 break
             self._dequeue(record)
-            self._grant(record, credential)
+            self._grant(record, credential, now)
             self.served.append(record)
         if credential.has_room():
-            self._push(credential)
+            self._push(credential, now)
 
-    def _first_waiter(self, credential: CredentialRecord) -> LeaseRecord | None:
+    def _first_waiter(self, credential: CredentialRecord, now: float) -> LeaseRecord | None:
         first: LeaseRecord | None = None
+        full_until = credential.full_until
         for scope, queue in self.waiting.items():
             if credential.serves(scope) and not credential.usable_at(scope):
-                head = next(iter(queue.values()))
-                if first is None or head.sequence < first.sequence:
+                head = self._first_that_fits(queue, credential)
+                if head is None:
+                    continue
+                if full_until > now and head.requests:
+                    self._look_again(credential.group, full_until)
+                    continue
+                if (first is None or head.sequence < first.sequence) and self._is_admitted(credential, head, now):
                     first = head
         return first
+
+    def _first_that_fits(
+        self, queue: OrderedDict[int, LeaseRecord], credential: CredentialRecord
+    ) -> LeaseRecord | None:
+        """The first waiter, unless it asks for more than this credential's limit ever allows: then a later one."""
+        for record in islice(queue.values(), MOST_PASSED_OVER):
+            if not credential.group.pace.too_large(record.requests, record.tokens):
+                return record
+        return None
+
+    def _has_older_claim(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
+        """Whether somebody who asked earlier, in another scope, waits for tokens of the same group: those who need
+        tokens too must not take them away, or a large request would never be served."""
+        allowance = credential.group.pace.allowance
+        for scope, queue in self.waiting.items():
+            head = next(iter(queue.values()))
+            if (
+                scope != record.scope
+                and head.tokens
+                and (not record.sequence or head.sequence < record.sequence)
+                and credential.serves(scope)
+                and allowance is not None
+                and not allowance.too_large(head.requests, head.tokens)
+                and allowance.next_tokens_at(head.tokens, now)
+            ):
+                self._look_again(credential.group, allowance.next_tokens_at(head.tokens, now))
+                return True
+        return False
 
     def _enqueue(self, record: LeaseRecord, front: bool) -> None:
         queue = self.waiting.setdefault(record.scope, OrderedDict())
@@ -331,14 +473,19 @@ class Pool:
 
     def _announce(self, scope: str | None, now: float) -> None:
         """Once per episode, which ends when somebody is served without waiting; and once more if in the meantime all
-        credentials cool, because then it is the provider that has to be waited for."""
+        credentials cool, because then it is the provider that has to be waited for. To wait a moment for a limit is
+        how a limit is kept, and not worth a word."""
+        if now < self._announce_after:
+            return
         if self._announced is not None and (
             self._announced == RATE_LIMITED
             or not all(c.cooled or c.quarantine is not None for c in self.credentials.values())
         ):
             return
         waiting = self.waiting_for(scope, now)
-        if waiting.reason != self._announced:
+        if waiting.limit is not None and waiting.usable_in is not None and waiting.usable_in < SHORT_WAIT:
+            self._announce_after = now + SHORT_WAIT
+        elif waiting.reason != self._announced:
             self._announced = waiting.reason
             self.events.append(waiting)
 
@@ -348,55 +495,68 @@ class Pool:
         if not queue:
             del self.waiting[record.scope]
 
-    def _push(self, credential: CredentialRecord) -> None:
+    def _push(self, credential: CredentialRecord, now: float) -> None:
         """Offers a credential that has room to every scope that it may serve now."""
+        if credential.full_until > now:
+            self._look_again(credential.group, credential.full_until)
+            return
         entry = (len(credential.leases) / credential.max_concurrent, credential.last_used, credential)
         is_free = not (credential.cooled or credential.scopes)
         for scope, heap in self._ready.items():
+            if credential.offered.get(scope) == credential.last_used:
+                continue  # and still is
             if is_free or (credential.serves(scope) and not credential.usable_at(scope)):
+                at = credential.paced_until(scope, 1, 0, now)
+                if at:
+                    self._look_again(credential.group, at)
+                    continue
                 heappush(heap, entry)
+                credential.offered[scope] = credential.last_used
                 if len(heap) > self._most_entries:
                     heap[:] = [e for e in heap if e[1] == e[2].last_used]  # the rest are spent hints
                     heapify(heap)
 
-    def _build_heap(self, scope: str | None) -> list[tuple[float, int, CredentialRecord]]:
+    def _build_heap(self, scope: str | None, now: float) -> list[tuple[float, int, CredentialRecord]]:
         if len(self._ready) >= MOST_SCOPES:
             self._ready.clear()
-        heap = [
-            (len(c.leases) / c.max_concurrent, c.last_used, c)
-            for c in self.credentials.values()
-            if c.has_room() and c.serves(scope) and not c.usable_at(scope)
-        ]
+            for c in self.credentials.values():
+                c.offered.clear()
+        heap = []
+        for c in self.credentials.values():
+            if c.has_room() and c.serves(scope) and not c.usable_at(scope):
+                at = c.paced_until(scope, 1, 0, now)
+                if at:
+                    self._look_again(c.group, at)
+                else:
+                    heap.append((len(c.leases) / c.max_concurrent, c.last_used, c))
+                    c.offered[scope] = c.last_used
         heapify(heap)
         self._ready[scope] = heap
         return heap
 
-    def _is_hopeful(self, scope: str | None) -> bool:
-        return any(c.quarantine is None and c.serves(scope) for c in self.credentials.values())
+    def _is_hopeful(self, record: LeaseRecord) -> bool:
+        """Whether any credential can ever serve it. One that asks for more than any limit allows learns so."""
+        too_large = None
+        for credential in self.credentials.values():
+            if credential.quarantine is None and credential.serves(record.scope):
+                too_large = credential.group.pace.too_large(record.requests, record.tokens)
+                if too_large is None:
+                    return True
+        record.too_large = too_large
+        return False
 
     def _refuse_the_hopeless(self) -> None:
-        for scope in [scope for scope in self.waiting if not self._is_hopeful(scope)]:
-            for record in self.waiting.pop(scope).values():
-                record.state = REFUSED
-                self.served.append(record)
-
-    def _overloaded(self, provider: Domain, verdict: Verdict, scope: str | None, now: float, jitter: float) -> None:
-        in_a_row = provider.overloads[scope] = provider.overloads.get(scope, 0) + 1
-        for member in provider.members.values():
-            member.is_trusted = False
-        seconds = backoff.delay(in_a_row, jitter, base=DEFAULT_COOL_DOWN[OVERLOADED])
-        if verdict.retry_after is not None or verdict.cool_down is not None:
-            seconds = max(seconds, cool_down(verdict))
-        self.cool(provider, scope, seconds, OVERLOADED, now)
-
-    def _auth_failed(self, credential: CredentialRecord, requester: str | None, verdict: Verdict, now: float) -> None:
-        """One refusal may be a blip, or the item's own fault: a second opinion decides, or the third in a row."""
-        credential.is_trusted = False
-        credential.auth_failures += 1
-        by_another = credential.auth_failures > 1 and (requester is None or requester != credential.auth_failed_by)
-        credential.auth_failed_by = requester
-        if by_another or credential.auth_failures >= AUTH_FAILURES_IN_A_ROW:
-            reason = f"refused by the provider {credential.auth_failures} times in a row"
-            self.quarantine(credential.id, f"{reason}: {verdict.message}" if verdict.message else reason, now)
-        else:
-            self.cool(credential.domains[0], None, cool_down(verdict), AUTH_FAILED, now)
+        for queue in tuple(self.waiting.values()):
+            is_plain_hopeful = None  # those who ask for one request and no tokens all have the same hope
+            for record in tuple(queue.values()):
+                is_plain = record.requests <= 1 and not record.tokens
+                if is_plain and is_plain_hopeful is not None:
+                    is_hopeful = is_plain_hopeful
+                else:
+                    is_hopeful = self._is_hopeful(record)
+                    if is_plain:
+                        is_plain_hopeful = is_hopeful
+                if not is_hopeful:
+                    self._dequeue(record)
+                    record.state = REFUSED
+                    self.served.append(record)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .cooling import Domain
+from .pacing import Charge, Pace
 
 # The life of a lease.
 WAITING = "waiting"
@@ -17,9 +19,14 @@ class LeaseRecord:
     """One request for a credential, from asking to its end. Its owner makes it; only the pool changes it."""
 
     __slots__ = (
+        "charges",
         "credential",
         "deliver",
         "fence",
+        "granted_at",
+        "is_answered",
+        "is_patient",
+        "is_unused",
         "prefer",
         "requester",
         "requests",
@@ -28,6 +35,7 @@ class LeaseRecord:
         "settled",
         "state",
         "tokens",
+        "too_large",
     )
 
     def __init__(
@@ -49,6 +57,12 @@ class LeaseRecord:
         self.settled = False
         self.sequence = 0
         self.fence = 0
+        self.granted_at = 0.0
+        self.is_answered = False  # with a verdict: it is not on its way any more, although it lives
+        self.is_unused = False  # it went back without having been picked up
+        self.charges: Sequence[tuple[Pace, Charge]] = ()  # what it has taken from whose limits
+        self.is_patient = False  # it does not mind waiting until a new credential has proved itself
+        self.too_large: str | None = None  # why no credential can ever serve it
         self.credential: CredentialRecord | None = None
 
 
@@ -68,10 +82,13 @@ class CredentialRecord:
         "last_used",
         "leases",
         "max_concurrent",
+        "offered",
+        "proves_until",
         "provider",
         "quarantine",
         "removed",
         "scopes",
+        "shared",
         "used_requests",
         "used_tokens",
     )
@@ -80,16 +97,19 @@ class CredentialRecord:
         self.id = id
         self.group = group
         self.provider = provider
-        self.domains = (Domain("credential", id), group, provider)
+        self.shared: Domain | None = None  # with credentials of other groups, as it seems
+        self.domains: tuple[Domain, ...] = (Domain("credential", id), group, provider)
         self.scopes = scopes  # empty: serves every scope
         self.max_concurrent = max_concurrent
         self.leases: dict[int, LeaseRecord] = {}  # the live ones, by fence
         self.fence = 0
         self.last_used = 0
+        self.offered: dict[str | None, int] = {}  # scope -> the `last_used` with which it lies in the scope's heap
         self.cooled = 0  # how many cool-downs in `domains` are running: 0 spares looking
         self.quarantine: str | None = None  # why
         self.removed = False
         self.is_proven = False  # it has been used successfully
+        self.proves_until = 0.0  # since it was first lent: until then nobody else should need it
         self.is_trusted = False  # ... and nothing has gone wrong since: one more success would be no news
         self.auth_failures = 0  # in a row
         self.auth_failed_by: str | None = None
@@ -103,8 +123,37 @@ class CredentialRecord:
         return scope is None or not self.scopes or scope in self.scopes
 
     def usable_at(self, scope: str | None) -> float:
-        """When cool-downs no longer forbid it; 0 when they do not. The limits per minute and day belong here too."""
+        """When cool-downs no longer forbid it; 0 when they do not."""
         return max(domain.usable_at(scope) for domain in self.domains) if self.cooled else 0.0
+
+    @property
+    def paced_as(self) -> Domain:
+        """Where its limit is learned."""
+        return self.group if self.shared is None else self.shared
+
+    @property
+    def paced_by(self) -> tuple[Domain, ...]:
+        """Where its use is counted."""
+        return (self.group,) if self.shared is None else (self.group, self.shared)
+
+    def paced_until(self, scope: str | None, requests: int, tokens: int, now: float) -> float:
+        """When its limits admit so much; 0 when they do now."""
+        pace = self.group.pace
+        if pace.is_free:
+            return 0.0
+        at = pace.ready_at(scope, requests, tokens, now)
+        return at if self.shared is None else max(at, self.shared.pace.ready_at(scope, requests, tokens, now))
+
+    @property
+    def full_until(self) -> float:
+        """Until when its declared limits are known to admit no request, so that they need not be asked again."""
+        allowance = self.group.pace.allowance
+        return 0.0 if allowance is None else allowance.full_until
+
+    def changes_at(self, scope: str | None, tokens: int, now: float) -> float:
+        """When its limits may admit something that they do not admit now; not later than that."""
+        plain_at = self.paced_until(scope, 1, 0, now)
+        return plain_at or min(domain.pace.changes_at(tokens, now) for domain in self.paced_by)
 
     def has_room(self) -> bool:
         return len(self.leases) < self.max_concurrent and self.quarantine is None and not self.removed

@@ -221,8 +221,10 @@ class Run:
             self._put_back(item, front=kind != AUTH_FAILED)
         return decision
 
-    def rejected(self) -> None:
-        """An item fails without an attempt: it cannot be started as given."""
+    def rejected(self, item_id: str | None = None) -> None:
+        """An item fails without an attempt: it cannot be started as given. `item_id`: if it had been read."""
+        if item_id is not None:
+            del self.unfinished[item_id]
         self.failed += 1
         self.completed += 1
 

@@ -9,12 +9,17 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from .._clock import Clock, Timer
-from .._core.events import RATE_LIMITED, PoolWaiting, Verdict
+from .._core.events import RATE_LIMITED, ROTATING, PoolWaiting, Verdict
+from .._core.limits import REQUESTS_PER_DAY
+from .._core.plan import Planned
 from .._core.pool import Pool
 from .._core.records import LIVE, WAITING, CredentialRecord, LeaseRecord
+from .._days import seconds_to_reset
 from ..credentials import Credential
 from ..errors import UnknownCredential
 
@@ -38,6 +43,10 @@ class CredentialSnapshot(NamedTuple):
     fence: int
     requests: int
     tokens: int
+    paced: float  # seconds until its limits admit one more request
+    binding: str | None  # the limit that decides that
+    used: dict[str, tuple[float, float]]  # of each declared limit: what is used, and the limit
+    learned: dict[str | None, float]  # scope -> requests per minute
 
 
 class MemoryStore:
@@ -78,27 +87,52 @@ class MemoryStore:
             now = self._now()
             credential = record.credential
             assert credential is not None
-            if verdict is not None or (success and not credential.is_trusted):
-                pool.answered(credential, record, verdict, now, _jitter())
+            if verdict is not None and verdict.kind not in ROTATING:
+                pool.answers.observe(record, verdict, now)
+            elif verdict is not None or (success and not credential.is_trusted):
+                pool.answers.take(credential, record, verdict, now, _jitter())
             pool.release(record, now)
-            if not (pool.served or pool.events):
+            if not (pool.served or pool.events or pool.waiting):
                 return
             served, events = self._collect()
         finally:
             self._release()
         self._act(served, events)
 
+    def cool_and_end(self, record: LeaseRecord, seconds: float) -> None:
+        """Ends a lease and cools its credential's group. Does nothing if the lease is not live."""
+
+        def decide(pool: Pool, now: float) -> None:
+            if record.state == LIVE and record.credential is not None:
+                pool.cool(record.credential.group, None, seconds, RATE_LIMITED, now)
+                pool.release(record, now)
+
+        self._locked(decide)
+
+    def use_more(self, record: LeaseRecord, requests: int, tokens: int) -> None:
+        """A live lease is used for more than was reserved: that is debt."""
+        self._locked(
+            lambda pool, now: pool.use_more(record, requests, tokens, now) if record.state == LIVE else None,
+        )
+
     def observed(self, record: LeaseRecord, verdict: Verdict) -> None:
         """An answer in the middle of a lease."""
         with self._lock:
             if record.credential is not None:
-                self._pool.answered(record.credential, record, verdict, self._now(), _jitter())
+                now = self._now()
+                if verdict.kind in ROTATING:
+                    self._pool.answers.take(record.credential, record, verdict, now, _jitter())
+                else:
+                    self._pool.answers.observe(record, verdict, now)
             served, events = self._collect()
         self._act(served, events)
 
     def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None) -> bool:
         with self._lock:
-            return self._pool.settle(record, requests, tokens)
+            settled = self._pool.settle(record, requests, tokens, self._now())
+            served, events = self._collect()
+        self._act(served, events)
+        return settled
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -123,17 +157,22 @@ class MemoryStore:
     # --- the pool -------------------------------------------------------------------------------------------------
 
     def add(self, credential: Credential) -> None:
-        limits = credential.limits
+        ends_after = self._day_ends_after(credential.limits.day_resets)
         self._locked(
             lambda pool, now: pool.add(
                 credential.id,
                 credential.quota_group,
                 credential.provider,
                 credential.scopes,
-                limits.max_concurrent,
+                credential.limits,
                 now,
+                ends_after,
             )
         )
+
+    def _day_ends_after(self, day_resets: str) -> Callable[[float], float]:
+        clock = self._clock
+        return lambda now: now + seconds_to_reset(day_resets, clock.epoch() + now - clock.now())
 
     def remove(self, credential_id: str) -> None:
         self._locked(lambda pool, now: pool.remove(self._find(credential_id).id, now))
@@ -155,8 +194,8 @@ class MemoryStore:
             credential = self._pool.credentials.get(credential_id) or self._pool.leaving.get(credential_id)
             return list(credential.leases.values()) if credential else []
 
-    def waiting_for(self, scope: str | None) -> PoolWaiting:
-        return self._locked(lambda pool, now: pool.waiting_for(scope, now))
+    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None) -> PoolWaiting:
+        return self._locked(lambda pool, now: pool.waiting_for(scope, now, need))
 
     def reasons(self, scope: str | None) -> dict[str, str]:
         return self._locked(lambda pool, _now: pool.reasons(scope))
@@ -175,6 +214,13 @@ class MemoryStore:
 
     def snapshot(self) -> list[CredentialSnapshot]:
         return self._locked(lambda pool, now: [_snapshot(pool, c, now) for c in pool.credentials.values()])
+
+    def fastest(self) -> tuple[float | None, float]:
+        return self._locked(lambda pool, now: pool.fastest(now))
+
+    def planned(self) -> list[Planned]:
+        """What a plan needs to know of each credential that can be used."""
+        return self._locked(lambda pool, now: [_planned(c, now) for c in pool.credentials.values() if not c.quarantine])
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -225,6 +271,8 @@ def _snapshot(pool: Pool, credential: CredentialRecord, now: float) -> Credentia
     for domain in credential.domains:
         for scope, until in domain.cooling.items():
             cooling[scope] = max(cooling.get(scope, 0.0), until - now)
+    at, binding = max((domain.pace.binding(None, 1, 0, now) for domain in credential.paced_by), key=itemgetter(0))
+    pace = credential.group.pace
     return CredentialSnapshot(
         id=credential.id,
         group=credential.group.name or "",
@@ -238,4 +286,25 @@ def _snapshot(pool: Pool, credential: CredentialRecord, now: float) -> Credentia
         fence=credential.fence,
         requests=credential.used_requests + sum(record.requests for record in credential.leases.values()),
         tokens=credential.used_tokens + sum(record.tokens for record in credential.leases.values()),
+        paced=max(0.0, at - now),
+        binding=binding,
+        used={} if pace.allowance is None else pace.allowance.used(now),
+        learned=pace.learned(),
+    )
+
+
+def _planned(credential: CredentialRecord, now: float) -> Planned:
+    pace = credential.paced_as.pace
+    limits, ends_after = credential.group.pace.limits, credential.group.pace.ends_after
+    used = {} if credential.group.pace.allowance is None else credential.group.pace.allowance.used(now)
+    return Planned(
+        credential.id,
+        credential.paced_as.name or "",
+        credential.provider.name,
+        credential.scopes,
+        replace(limits, max_concurrent=credential.max_concurrent),
+        cooling=max(0.0, credential.usable_at(None) - now),
+        learned=pace.learned().get(None),
+        used_today=int(used.get(REQUESTS_PER_DAY, (0, 0))[0]),
+        day_ends_after=None if ends_after is None else lambda then: ends_after(now + then) - now,
     )
