@@ -194,14 +194,14 @@ def test_release_with_rate_limited_cools_for_a_minute_unless_told_otherwise() ->
     key = pool.reserve()
     assert key is not None
     pool.release(key, rate_limited=True)
-    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 60)
+    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 60, abs=0.1)
     clock.advance(60)
     key = pool.reserve()
     assert key is not None
     pool.release(key, rate_limited=True, backoff_seconds=7)
-    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7)
+    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7, abs=0.1)
     pool.release(key, rate_limited=True, backoff_seconds=500)  # a second release changes nothing
-    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7)
+    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7, abs=0.1)
 
 
 def test_a_plain_equal_string_releases_the_only_live_lease() -> None:
@@ -283,7 +283,7 @@ def test_a_lease_times_out_with_the_reason_and_the_numbers() -> None:
     ("error", "cooling"),
     [
         (RateLimited(retry_after=12), 12),
-        (RateLimited(), 60),
+        (RateLimited(), 1),  # nothing is known of the limit: for the time of one request, taken to be a second
         (RateLimited(retry_after=0), 1),
         (QuotaExhausted(), 3600),
         (AuthFailed("no"), 5),
@@ -301,7 +301,7 @@ def test_an_exception_that_leaves_the_block_cools_the_credential_and_goes_on(
     with pytest.raises(type(error)), pool.lease():
         raise error
     until = pool.states()[0].rate_limited_until
-    assert until == (pytest.approx(clock.epoch() + cooling) if cooling else None)
+    assert until == (pytest.approx(clock.epoch() + cooling, abs=0.1) if cooling else None)
     assert not pool.states()[0].in_use
 
 
@@ -310,7 +310,7 @@ def test_quota_cools_until_its_reset() -> None:
     pool = make_pool(KEYS[0], clock=clock)
     with pytest.raises(QuotaExhausted), pool.lease():
         raise QuotaExhausted(until=clock.epoch() + 7200)
-    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7200)
+    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7200, abs=0.1)
 
 
 def test_overload_is_nobodys_fault_so_all_credentials_of_the_provider_wait() -> None:
@@ -332,7 +332,7 @@ def test_a_429_with_retry_after_is_read_from_an_exceptions_response() -> None:
     pool = make_pool(KEYS[0], clock=clock)
     with pytest.raises(SdkError), pool.lease():
         raise SdkError
-    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 17)
+    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 17, abs=0.1)
     clock.advance(17)
     with pool.lease() as lease:
         lease.observe(Response())  # the same answer, from a library that raises nothing
@@ -672,7 +672,7 @@ def test_states_are_snapshots_without_a_secret() -> None:
         ("bravo", False, None, False),
         ("charlie", False, None, True),
     ]
-    assert states[1].rate_limited_until == pytest.approx(clock.epoch() + 60)
+    assert states[1].rate_limited_until == pytest.approx(clock.epoch() + 60, abs=0.1)
     for key in KEYS:
         assert key not in repr(states)
         assert key not in repr(pool)

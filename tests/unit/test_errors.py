@@ -28,6 +28,7 @@ from agentos.workflows.parallel.errors import (
     PoolError,
     QuotaExhausted,
     RateLimited,
+    RequestTooLarge,
     RunBusy,
     RunError,
     Transient,
@@ -64,6 +65,7 @@ BARE_SAMPLES: list[AgentosError] = [
     Overloaded(),
     LeaseTimeout("none", reason="exhausted"),
     NoUsableCredential("none"),
+    RequestTooLarge("no limit is large enough"),
     *(cls("a message") for cls in sorted(ALL - WITH_OWN_CONSTRUCTOR, key=lambda cls: cls.__name__)),
 ]
 
@@ -176,6 +178,7 @@ TREE: dict[type[AgentosError], set[type[Exception]]] = {
     Interrupted: set(),
     LeaseTimeout: {PoolError, TimeoutError, OSError},
     NoUsableCredential: {PoolError},
+    RequestTooLarge: {PoolError, ValueError},
     UnknownCredential: {PoolError, LookupError, ValueError},
     AmbiguousRelease: {PoolError, ValueError},
     CredentialError: {PoolError, ValueError},

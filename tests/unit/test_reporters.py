@@ -31,6 +31,8 @@ from agentos.workflows.parallel._core.events import (
     CredentialQuarantined,
     DryRun,
     ItemEnded,
+    LimitLearned,
+    LimitShared,
     PoolWaiting,
     RunEnded,
     RunResumed,
@@ -78,6 +80,8 @@ def as_json(event: Any) -> dict[str, Any]:
 EVENTS: list[Any] = [
     PoolWaiting("exhausted", 3, 3, 0, None),
     CoolDownStarted("group", "team", None, 60.0, "rate_limited"),
+    LimitShared("a + b", ("credential a", "credential b"), True),
+    LimitLearned("group", "team", None, 594.3),
     CredentialQuarantined("key-1", "refused by the provider 2 times in a row"),
     RunStarted("run-1", 4, 2, 3),
     RunResumed("run-1", 2, 10, 1, 3, True),
@@ -230,7 +234,7 @@ def test_why_somebody_waits_can_be_said_without_a_reporter() -> None:
         ),
         (
             CoolDownStarted("group", "team", None, 86_400.0, "rate_limited", 100_000.0),
-            "[COORDINATOR] Cooling down group team for 86400.0 s: rate_limited "
+            "[COORDINATOR] Cooling down group team for 24.0 hours: rate_limited "
             "(capped: the provider asked for 100000 s)\n",
         ),
     ],
@@ -331,7 +335,7 @@ def test_every_event_is_one_json_object_with_all_of_its_fields(event: Any) -> No
     assert list(told) == ["event", *event._fields]
     assert told["event"] == type(event).__name__
     for name in set(event._fields) - {"stats", "result", "waiting"}:
-        assert told[name] == getattr(event, name)
+        assert told[name] == json.loads(json.dumps(getattr(event, name)))
 
 
 def test_a_result_and_the_figures_are_objects_in_json() -> None:
@@ -460,7 +464,7 @@ def test_a_pool_tells_a_wait_that_it_cut_short() -> None:
     with pool.lease() as lease:
         lease.observe(httpx.Response(429, headers={"Retry-After": "100000"}))
     assert stream.getvalue() == (
-        "[COORDINATOR] Cooling down credential one for 86400.0 s: rate_limited "
+        "[COORDINATOR] Cooling down credential one for 24.0 hours: rate_limited "
         "(capped: the provider asked for 100000 s)\n"
     )
 

@@ -14,6 +14,9 @@ from ._outbox import Outbox
 from .credential_coordinator import CredentialCoordinator
 from .results import ProgressStats, WorkflowResult
 
+# How often (seconds) the pool is asked how fast its limits allow a run to go.
+LIMITS_SECONDS = 1.0
+
 
 class Account:
     """Only the holder of the run's role calls it, but for `refreshed_stats`."""
@@ -38,6 +41,7 @@ class Account:
         self._is_recorded = is_recorded
         self._bound = Bound(clock.now())
         self._told_completed = 0
+        self._ask_limits_at = 0.0
         self.stats = ProgressStats(total=run.total, start_time=clock.epoch())
 
     def start(self) -> None:
@@ -91,6 +95,9 @@ class Account:
         stats.running = run.running
         stats.waiting = len(run.unfinished) - run.running
         stats.rate_limited = run.sent_back
+        if self._pool is not None and self._clock.now() >= self._ask_limits_at:
+            self._ask_limits_at = self._clock.now() + LIMITS_SECONDS
+            stats.fastest, stats.not_before = self._pool._store.fastest()
         return stats
 
     def heartbeat(self, waiting: PoolWaiting | None) -> None:

@@ -32,6 +32,7 @@ class Admission:
     def admit(self, item: Item) -> LeaseRecord | None:
         """A live lease, if it can be had at once. Else the item asks, and `on_lease` will be called."""
         record = LeaseRecord(item.id, 1, item.tokens, item.scope)
+        record.is_patient = True
         if self._request_now(record):
             return record
         record.deliver = lambda: self._on_lease(item, record)

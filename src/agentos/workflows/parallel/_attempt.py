@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import verdicts
 from ._clock import Timer
 from ._core.events import Verdict
 from ._core.records import LeaseRecord
@@ -50,7 +49,7 @@ class RunContext:
         if attempt.usage is not None:
             # What a worker left at zero it did not report: that stays as it was reserved.
             pool._store.settle(record, int(attempt.usage["requests"]) or None, int(attempt.usage["tokens"]) or None)
-        pool._store.end(record, None if verdict is None else pool._with_default_wait(verdict), success=success)
+        pool._store.end(record, None if verdict is None else pool._redacted(verdict), success=success)
 
     def is_proven(self, attempt: Attempt) -> bool:
         """Whether others use the attempt's credential successfully."""
@@ -99,6 +98,7 @@ class Attempt(CurrentItem):
         "context",
         "credential",
         "ended_at",
+        "has_lent",
         "is_abandoned",
         "is_on_record",
         "is_preparing",
@@ -135,6 +135,7 @@ class Attempt(CurrentItem):
         self.timer: Timer | None = None
         self.task: Any = None  # for the workers: what carries it out
         self._own_lease: threading.Lock | None = None
+        self.has_lent = False  # its own lease
 
     def to_be_recorded(self) -> None:
         """Only a run with a ledger needs the rest."""
@@ -159,7 +160,8 @@ class Attempt(CurrentItem):
         return self._own_lease
 
     def observe(self, response: Any) -> None:
-        self.observed(verdicts.from_observed(response))
+        if self.context.pool is not None and self.record is not None:
+            self.context.pool._observe(self.record, response)
 
     def observed(self, verdict: Verdict) -> None:
         if self.context.pool is not None and self.record is not None:
@@ -225,6 +227,13 @@ class AttemptLease(LeaseContext):
         if own is None or self._record.scope not in (None, own.scope) or not attempt.own_lease.acquire(blocking=False):
             return None
         self._is_own = True
+        wished = self._record
+        if attempt.has_lent:  # what was reserved for the attempt covers the first use
+            self._pool._store.use_more(own, wished.requests, wished.tokens)
+        elif wished.requests > own.requests or wished.tokens > own.tokens:
+            more = max(0, wished.requests - own.requests), max(0, wished.tokens - own.tokens)
+            self._pool._store.use_more(own, *more)
+        attempt.has_lent = True
         return self._pool._lease_of(own)
 
     def __enter__(self) -> Lease:

@@ -26,7 +26,6 @@ from ._core.events import (
     AUTH_FAILED,
     PERMANENT,
     RATE_LIMITED,
-    ROTATING,
     AttemptEnded,
     RunResumed,
     RunStopping,
@@ -51,7 +50,9 @@ if TYPE_CHECKING:  # only a run with a ledger needs them
     from ._recording import Recording
 
 # How often a run in which nothing ends says that it is still there.
-HEARTBEAT_SECONDS = 30.0
+HEARTBEAT_SECONDS = 15.0
+# How often the pool is asked what its waiters wait for.
+BINDING_SECONDS = 0.5
 # How often (seconds) attempts that are still running are put on record as started.
 STARTS_SECONDS = 0.25
 # With a ledger results come in whole batches, and the next batch should not have to wait until the last one was taken.
@@ -96,6 +97,7 @@ class Driver:
         self._is_told = False  # running attempts have been told to stop
         self._is_killed = False  # nothing is waited for any more
         self._last_start = clock.now()
+        self._ask_binding_at = 0.0
         self._source_error: BaseException | None = None
         size = options.max_workers if record is None else max(options.max_workers, RECORDED_OUTBOX)
         self.outbox = Outbox(size, lambda: self._post((self._on_room, None, None)))
@@ -160,7 +162,7 @@ class Driver:
                 kind, verdict = self._judge(attempt, exc)
             except Exception as broken:  # `classify` is the user's code
                 exc, kind, verdict = broken, None, None
-            self._context.end_lease(attempt, verdict if kind in ROTATING else None)
+            self._context.end_lease(attempt, verdict)
             fact = (self._on_failure, attempt, (exc, kind))
         self._role.post_and_drive(fact)
 
@@ -257,8 +259,9 @@ class Driver:
     def _what_binds_admission(self, admission: Admission) -> str:
         if self._run.sent_back:
             return bound.LIMITS
-        if self.account.bound_reason in (bound.KEYS, bound.LIMITS):
+        if self.account.bound_reason in (bound.KEYS, bound.LIMITS) and self._now() < self._ask_binding_at:
             return self.account.bound_reason  # asking the pool each time would cost too much
+        self._ask_binding_at = self._now() + BINDING_SECONDS
         assert self._pool is not None
         is_limited = self._pool._store.waiting_for(admission.scopes()[0]).reason == RATE_LIMITED
         return bound.LIMITS if is_limited else bound.KEYS
@@ -286,6 +289,11 @@ class Driver:
             # No credential can come; or several lanes have asked for the same place and this one comes too late: the
             # lease goes back unused, and the item is the first to ask again.
             admission.withdraw(item)
+            if record.too_large is not None:
+                self._reject(
+                    item, Problem(f"no limit is large enough: {record.too_large}", "RequestTooLarge"), was_read=True
+                )
+                return
             self._run.put_back(item)
             if record.state == REFUSED:
                 self._stop_soon(str(pool._no_usable(item.scope)))
@@ -331,9 +339,9 @@ class Driver:
             else:
                 self._run.read(item)
 
-    def _reject(self, item: Item, problem: Problem) -> None:
-        self._run.rejected()
-        metadata = {"error_type": problem.error_type}
+    def _reject(self, item: Item, problem: Problem, *, was_read: bool = False) -> None:
+        self._run.rejected(item.id if was_read else None)
+        metadata = {"error_type": problem.error_type, "verdict": PERMANENT if was_read else None}
         result = WorkflowResult(item.id, False, self._context.redact(problem.text), metadata=metadata, attempts=0)
         if problem.has_other_record:
             self.account.deliver(result)

@@ -12,6 +12,7 @@ from ._attempt import Attempt
 from ._clock import Clock
 from ._core.events import NOTHING_SAID, PERMANENT, TRANSIENT, VERDICT_KINDS, Verdict
 from ._core.run import INTERRUPTED, WORKER_DIED
+from .credential_coordinator import provider_of
 from .errors import Interrupted, WorkerDied, WorkerError
 from .results import WorkflowResult
 
@@ -43,7 +44,8 @@ class Judge:
         verdict = self._classified(original)
         if verdict is None:
             read_there = exc.verdict if isinstance(exc, WorkerError) else None  # with all of its causes
-            verdict = read_there or verdicts.from_exception(exc, now=self._clock.epoch())
+            provider = provider_of(attempt.record)
+            verdict = read_there or verdicts.from_exception(exc, provider=provider, now=self._clock.epoch())
         if verdict.kind is None and isinstance(original, self._retry_on):
             return TRANSIENT, verdict
         return verdict.kind, verdict

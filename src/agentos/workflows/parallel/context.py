@@ -72,6 +72,8 @@ class CurrentItem(ABC):
 
     def report_usage(self, *, requests: int = 0, tokens: int = 0, cost: float = 0.0) -> None:
         """Adds to what this attempt used. The lease is settled with the sum when the attempt ends."""
+        if requests < 0 or tokens < 0 or not cost >= 0:
+            raise ValueError(f"usage is counted from 0, not {requests!r} requests, {tokens!r} tokens, cost {cost!r}")
         usage = self.usage
         if usage is None:
             usage = self.usage = {"requests": 0, "tokens": 0, "cost": 0.0}

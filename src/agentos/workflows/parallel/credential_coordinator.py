@@ -7,6 +7,7 @@ so that a credential which is about to cool down is not handed to the next one f
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable
@@ -18,10 +19,18 @@ from ._clock import SYSTEM_CLOCK, Clock
 from ._core.cooling import DEFAULT_COOL_DOWN
 from ._core.events import RATE_LIMITED, ROTATING, Verdict
 from ._core.records import LeaseRecord
+from ._days import seconds_to_reset
 from ._stores.memory import CredentialSnapshot, MemoryStore
 from .credentials import Credential, LeasedKey, forms_of, redact, refuse_to_copy
-from .errors import AmbiguousRelease, LeaseTimeout, NoUsableCredential, UnknownCredential
-from .leases import Lease, LeaseContext, wait
+from .errors import (
+    AmbiguousRelease,
+    LeaseTimeout,
+    NoUsableCredential,
+    PoolError,
+    RequestTooLarge,
+    UnknownCredential,
+)
+from .leases import Lease, LeaseContext, check_counts, wait
 
 T = TypeVar("T")
 
@@ -52,6 +61,14 @@ class CredentialState:
     fence: int = 0
     requests: int = 0  # used and reserved, since it joined the pool
     tokens: int = 0
+    waits_for: str | None = None  # the limit that does not admit another request now
+    used: dict[str, tuple[float, float]] = field(default_factory=dict)  # of each declared limit: used, and the limit
+    learned: dict[str, float] = field(default_factory=dict)  # scope ("" for none) -> requests per minute
+
+    @property
+    def keys_file_line(self) -> str | None:
+        """What was learned about its limit, as a line for the keys file."""
+        return f"requests_per_minute = {math.floor(min(self.learned.values()))}" if self.learned else None
 
 
 class CredentialCoordinator:
@@ -109,8 +126,7 @@ class CredentialCoordinator:
         Raises `LeaseTimeout` when none came within `timeout` seconds, `NoUsableCredential` when none can. An exception
         that leaves the block is read as the provider's answer and cools or quarantines the credential; it goes on.
         """
-        if requests < 0 or tokens < 0:
-            raise ValueError(f"requests and tokens are counts from 0, not {requests!r} and {tokens!r}")
+        check_counts(requests, tokens)
         return LeaseContext(self, LeaseRecord(requester_id, requests, tokens, scope, prefer), timeout)
 
     def call(self, func: Callable[[str], T], *, tokens: int = 0, scope: str | None = None,
@@ -165,8 +181,8 @@ class CredentialCoordinator:
         if record is None:
             return
         if rate_limited:
-            seconds = _seconds(backoff_seconds) or self.RATE_LIMIT_BACKOFF_SECONDS
-            self._store.end(record, Verdict(RATE_LIMITED, cool_down=seconds))
+            # A person's word, not a provider's answer: it is obeyed, and nothing is learned from it.
+            self._store.cool_and_end(record, _seconds(backoff_seconds) or self.RATE_LIMIT_BACKOFF_SECONDS)
         else:
             self._store.end(record, None, success=True)
 
@@ -199,7 +215,7 @@ class CredentialCoordinator:
             "total": len(states),
             "available": sum(s.is_available for s in states),
             "reserved": sum(bool(s.holders) for s in states),
-            "rate_limited": sum(None in s.cooling for s in states),
+            "rate_limited": sum(None in s.cooling or s.paced > 0 for s in states),
             "quarantined": sum(s.quarantine is not None for s in states),
             "waiting": self._store.waiters(),
         }
@@ -231,6 +247,8 @@ class CredentialCoordinator:
             credential = Credential.literal(credential)
         elif not isinstance(credential, Credential):
             raise TypeError(f"a credential is a string or a Credential, not {type(credential).__name__}")
+        if credential.limits.requests_per_day is not None:
+            seconds_to_reset(credential.limits.day_resets, self._clock.epoch())  # raises if there is no such zone
         secret = credential.secret
         if secret == credential.id:
             raise ValueError("a credential's id is shown to people and must not be the secret itself")
@@ -329,29 +347,24 @@ class CredentialCoordinator:
         if exc is None:
             self._store.end(record, None, success=True)
             return
-        self._store.end(record, self._verdict_of(exc))
+        self._store.end(record, self._redacted(self._verdict_of(exc, record)))
 
-    def _verdict_of(self, exc: BaseException) -> Verdict | None:
-        """What an exception says about the credential or its provider; None if nothing."""
-        try:
-            verdict = verdicts.from_exception(exc, now=self._clock.epoch())
-        except Exception:  # an exception that cannot even be read says nothing, and its lease must end all the same
-            return None
-        return self._with_default_wait(verdict) if verdict.kind in ROTATING else None
+    def _verdict_of(self, exc: BaseException, record: LeaseRecord | None = None) -> Verdict:
+        """What an exception says about the credential or its provider."""
+        return verdicts.from_exception(exc, provider=provider_of(record), now=self._clock.epoch())
+
+    def _observe(self, record: LeaseRecord, response: Any) -> None:
+        self._observed(record, verdicts.from_observed(response, provider=provider_of(record), now=self._clock.epoch()))
 
     def _observed(self, record: LeaseRecord, verdict: Verdict) -> None:
-        if verdict.kind in ROTATING:
-            self._store.observed(record, self._with_default_wait(verdict))
+        self._store.observed(record, self._redacted(verdict))
 
-    def _with_default_wait(self, verdict: Verdict) -> Verdict:
-        verdict = verdict._replace(message=self.redact(verdict.message))
-        if verdict.kind == RATE_LIMITED and verdict.retry_after is None and verdict.cool_down is None:
-            return verdict._replace(cool_down=self.RATE_LIMIT_BACKOFF_SECONDS)
-        return verdict
+    def _redacted(self, verdict: Verdict) -> Verdict:
+        return verdict._replace(message=self.redact(verdict.message)) if verdict.message else verdict
 
     def _raise_unless_rotating(self, exc: Exception) -> None:
         """Called in an `except` block: another credential, or a wait, is the answer to some exceptions."""
-        if isinstance(exc, LeaseTimeout | NoUsableCredential) or self._verdict_of(exc) is None:
+        if isinstance(exc, PoolError) or self._verdict_of(exc).kind not in ROTATING:
             raise exc
 
     def _left(self, deadline: float | None) -> float | None:
@@ -362,12 +375,18 @@ class CredentialCoordinator:
             self._store.cool(next(iter(self._secrets)), self.RATE_LIMIT_BACKOFF_SECONDS)
 
     def _timed_out(self, record: LeaseRecord, timeout: float | None) -> LeaseTimeout:
-        waiting = self._store.waiting_for(record.scope)
+        waiting = self._store.waiting_for(record.scope, (record.requests, record.tokens))
         return LeaseTimeout(
             f"no credential within {timeout:g} s: {reporters.waiting_text(waiting)}",
             reason=waiting.reason,
             usable_in=waiting.usable_in,
         )
+
+    def _refusal(self, record: LeaseRecord) -> RequestTooLarge | NoUsableCredential:
+        """Why a request was refused by the pool."""
+        if record.too_large is not None:
+            return RequestTooLarge(f"no limit is large enough: {record.too_large}")
+        return self._no_usable(record.scope)
 
     def _no_usable(self, scope: str | None) -> NoUsableCredential:
         reasons = self._store.reasons(scope)
@@ -394,8 +413,14 @@ def _first_n(credentials: Iterable[str | Credential]) -> list[str | Credential]:
     return unique[: int(limit)]
 
 
+def provider_of(record: LeaseRecord | None) -> str | None:
+    return None if record is None or record.credential is None else record.credential.provider.name
+
+
 def _state(snapshot: CredentialSnapshot, epoch: float) -> CredentialState:
     cooling = {scope: epoch + left for scope, left in snapshot.cooling.items()}
+    if snapshot.paced > 0:
+        cooling[None] = max(cooling.get(None, 0.0), epoch + snapshot.paced)
     return CredentialState(
         key_id=snapshot.id,
         in_use=bool(snapshot.holders),
@@ -411,4 +436,7 @@ def _state(snapshot: CredentialSnapshot, epoch: float) -> CredentialState:
         fence=snapshot.fence,
         requests=snapshot.requests,
         tokens=snapshot.tokens,
+        waits_for=snapshot.binding,
+        used=snapshot.used,
+        learned={scope or "": rate for scope, rate in snapshot.learned.items()},
     )

@@ -28,7 +28,8 @@ class WorkerVerdict(AgentosError):
 
 
 class RateLimited(WorkerVerdict):
-    """The provider says wait: the credential's group cools down for `retry_after` seconds (60 when not given)."""
+    """The provider says wait: the credential's group cools down for `retry_after` seconds. When that is not given, for
+    the time that one request takes by what is known of the limit, doubled while it goes on."""
 
     kind = "rate_limited"
 
@@ -104,6 +105,10 @@ class NoUsableCredential(PoolError):
     def __init__(self, message: str, *, reasons: dict[str, str] | None = None) -> None:
         super().__init__(message)
         self.reasons = reasons or {}
+
+
+class RequestTooLarge(PoolError, ValueError):
+    """More requests or tokens at once than any credential's limit allows: waiting would be for nothing."""
 
 
 class UnknownCredential(PoolError, LookupError, ValueError):

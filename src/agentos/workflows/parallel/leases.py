@@ -8,13 +8,19 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
-from . import verdicts
 from ._clock import Timer
 from ._core.records import ENDED, LIVE, REFUSED, LeaseRecord
 from .credentials import MASK, refuse_to_copy
 
 if TYPE_CHECKING:
     from .credential_coordinator import CredentialCoordinator
+
+
+def check_counts(*counts: Any) -> None:
+    """Of requests and tokens; None is: not said."""
+    for count in counts:
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+            raise ValueError(f"requests and tokens are whole numbers from 0, not {count!r}")
 
 
 class Lease:
@@ -43,11 +49,12 @@ class Lease:
 
     def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None:
         """Says what was really used, once. More than was reserved is debt."""
+        check_counts(requests, tokens)
         self._pool._store.settle(self._record, requests, tokens)
 
     def observe(self, response: Any) -> None:
-        """Shows the pool an answer that raised nothing: a 429 among them cools the credential's group."""
-        self._pool._observed(self._record, verdicts.from_observed(response, now=self._pool._clock.epoch()))
+        """Shows the pool an answer that raised nothing: its rate-limit headers set the pace, a 429 cools the group."""
+        self._pool._observe(self._record, response)
 
     def __repr__(self) -> str:
         return f"<Lease of {self.credential_id} {MASK}, fence {self.fence}, {self._record.state}>"
@@ -138,7 +145,7 @@ class _Wait:
         if self._asked:
             self.has_lease = True
         elif record.state == REFUSED:
-            raise self._pool._no_usable(record.scope)
+            raise self._pool._refusal(record)
         elif record.state == LIVE:
             self.has_lease = self._pool._store.confirm(record)
             if not self.has_lease and record.state != LIVE and self._is_late():

@@ -7,6 +7,7 @@ event at a time.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -20,6 +21,8 @@ from ._core.events import (
     CredentialQuarantined,
     DryRun,
     ItemEnded,
+    LimitLearned,
+    LimitShared,
     PoolWaiting,
     RunEnded,
     RunResumed,
@@ -106,7 +109,8 @@ def waiting_text(waiting: PoolWaiting) -> str:
     if waiting.reason == RATE_LIMITED:
         usable_in = waiting.usable_in or 0.0
         what = f"all {waiting.credentials} usable credentials are rate-limited or cooling down"
-        return f"{what}, the next for {usable_in:.1f} s"
+        limit = "" if waiting.limit is None else f" ({waiting.limit})"
+        return f"{what}, the next for {progress.duration(usable_in)}{limit}"
     cooling = f", {waiting.cooling} rate-limited" if waiting.cooling else ""
     return f"{waiting.in_use} of {waiting.credentials} credentials in use{cooling}"
 
@@ -166,11 +170,29 @@ def _pool_waiting(event: PoolWaiting) -> str:
 def _cool_down_started(event: CoolDownStarted) -> str | None:
     if event.seconds < SHORT_COOL_DOWN:
         return None
-    name = event.name or "(not named)"
-    what = f"{event.kind} {name}" if event.kind != "group" or not name.startswith("credential ") else name
+    what = _domain_text(event)
     scope = f" for {event.scope}" if event.scope is not None else ""
     capped = f" (capped: the provider asked for {event.asked:.0f} s)" if event.asked is not None else ""
-    return f"[COORDINATOR] Cooling down {what}{scope} for {event.seconds:.1f} s: {event.verdict}{capped}"
+    return f"[COORDINATOR] Cooling down {what}{scope} for {progress.duration(event.seconds)}: {event.verdict}{capped}"
+
+
+def _limit_learned(event: LimitLearned) -> str:
+    scope = f" for {event.scope}" if event.scope is not None else ""
+    line = f"requests_per_minute = {math.floor(event.requests_per_minute)}"
+    return f"[COORDINATOR] Learned the limit of {_domain_text(event)}{scope}: {line} (declared, it need not be learned)"
+
+
+def _limit_shared(event: LimitShared) -> str:
+    groups = ", ".join(group.removeprefix("credential ") for group in event.groups)
+    if not event.is_shared:
+        return f"[COORDINATOR] These do not share a limit after all: {groups}"
+    advice = "if they belong to one account, give them one quota_group"
+    return f"[COORDINATOR] These seem to share a limit and are paced together: {groups} ({advice})"
+
+
+def _domain_text(event: CoolDownStarted | LimitLearned) -> str:
+    name = event.name or "(not named)"
+    return f"{event.kind} {name}" if event.kind != "group" or not name.startswith("credential ") else name
 
 
 def _quarantined(event: CredentialQuarantined) -> str:
@@ -180,7 +202,9 @@ def _quarantined(event: CredentialQuarantined) -> str:
 def _still_running(event: StillRunning) -> str:
     stats = event.stats
     why = f": {waiting_text(event.waiting)}" if event.waiting is not None else ""
-    return f"[COORDINATOR] Still here: {stats.completed} done, {stats.running} running, {stats.waiting} waiting{why}"
+    to_go = "" if stats.eta is None else f", about {progress.duration(stats.eta)} to go"
+    counts = f"{stats.completed} done, {stats.running} running, {stats.waiting} waiting"
+    return f"[COORDINATOR] Still here: {counts}{to_go}{why}"
 
 
 def _thread_abandoned(event: ThreadAbandoned) -> str:
@@ -240,6 +264,8 @@ _TEXTS: dict[type, Callable[[Any], str | None]] = {
     PoolWaiting: _pool_waiting,
     CoolDownStarted: _cool_down_started,
     CredentialQuarantined: _quarantined,
+    LimitLearned: _limit_learned,
+    LimitShared: _limit_shared,
     StillRunning: _still_running,
     ThreadAbandoned: _thread_abandoned,
     RunStopping: _run_stopping,

@@ -38,6 +38,8 @@ class ProgressStats:
     rate_limited: int = 0  # of those waiting: sent back by a provider
     stopped: str | None = None  # why the run ended early
     recorded: int = 0  # of those completed: on record before this run began
+    fastest: float | None = None  # items a second that the limits of the credentials allow, where that is known
+    not_before: float = 0.0  # seconds in which none of them can be used
 
     @property
     def elapsed(self) -> float:
@@ -51,5 +53,7 @@ class ProgressStats:
 
     @property
     def eta(self) -> float | None:
-        """Seconds to go at the rate so far; None when that cannot be told."""
-        return progress.seconds_to_go(self.completed, self.total, self.elapsed, self.recorded)
+        """Seconds to go, at the rate so far and within the limits; None when that cannot be told."""
+        return progress.seconds_to_go(
+            self.completed, self.total, self.elapsed, self.recorded, self.fastest, self.not_before
+        )
