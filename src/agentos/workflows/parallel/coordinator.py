@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import itertools
+import math
 import os
 import secrets
 import threading
@@ -30,10 +31,11 @@ from .input_sanitizer import sanitize_identifier
 from .results import ProgressStats, WorkflowResult
 from .streams import AsyncResultStream, ResultStream
 
-if TYPE_CHECKING:  # only a run with a ledger needs them
+if TYPE_CHECKING:  # only a run with a ledger needs them, or a plan
     from ._ledger.recall import Recall
     from ._ledger.record import RunRecord
     from ._ledger.sifter import Sifter
+    from .planning import RunPlan
 
 __all__ = ["ParallelCoordinator", "ProgressStats", "WorkflowResult"]
 
@@ -232,6 +234,39 @@ class ParallelCoordinator:
         _signals.watch(driver)
         driver.start()
         return stream
+
+    def plan(
+        self,
+        items: int | Iterable[Any],
+        *,
+        item_seconds: float = 1.0,
+        tokens: int = 0,
+        tokens_func: Callable[[Any], int] | None = None,
+    ) -> RunPlan:
+        """How long a run would take, which limit would bind it, and what another key or a higher limit would change.
+
+        The run is simulated with the pool's own rules; nothing is started and nothing is used up. `items` is their
+        number, or a collection; `item_seconds` is how long one takes, and `tokens` (or `tokens_func`) what it reserves.
+        """
+        from . import planning
+        from ._core.plan import Work
+
+        whole_number("tokens", tokens, 0)
+        if isinstance(items, int):
+            if tokens_func is not None:
+                raise ValueError("tokens_func needs the items themselves, not their number; for a number say tokens=")
+            count = whole_number("items", items, 0)
+            needs: tuple[int, ...] = (tokens,)
+        elif tokens_func is not None:
+            needs = tuple(whole_number("tokens_func", tokens_func(item), 0) for item in items)
+            count = len(needs)
+        else:
+            count, needs = sum(1 for _ in items), (tokens,)
+        if seconds("item_seconds", item_seconds) in (None, math.inf):
+            raise ValueError(f"item_seconds must be a number of seconds, not {item_seconds!r}")
+        pool = self.credential_coordinator
+        credentials = pool._store.planned() if pool is not None and self._admission == "lease" else None
+        return planning.make_plan(credentials, Work(count, self.max_workers, item_seconds, needs or (0,)))
 
     def request_shutdown(self) -> None:
         """What the first Ctrl-C does, from code: nothing new starts, running attempts are told. From any thread."""

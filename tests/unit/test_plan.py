@@ -1,0 +1,133 @@
+"""A run in virtual time tells how long the real one takes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, ParallelCoordinator, RateLimited
+from agentos.workflows.parallel._core.progress import duration
+from agentos.workflows.parallel.testing import FakeClock
+
+
+def coordinator(workers: int, *limits: Limits, clock: FakeClock | None = None, **options: Any) -> ParallelCoordinator:
+    keys = [Credential(f"sk-plan-secret-{n}", id=f"key-{n}", **options, limits=rules) for n, rules in enumerate(limits)]
+    pool = CredentialCoordinator(keys, clock=clock or FakeClock())
+    return ParallelCoordinator(workers, pool, max_parallelism=1000, reporter=None)
+
+
+def test_requests_per_minute_bind_and_another_key_or_a_higher_limit_helps() -> None:
+    rules = Limits(requests_per_minute=600, burst=10, max_concurrent=4)
+    plan = coordinator(32, *[rules] * 8).plan(1600, item_seconds=0.02)
+    assert plan.seconds == pytest.approx(19.0, rel=0.01)
+    assert plan.bound_by == "requests per minute"
+    assert sum(plan.requests.values()) == 1600
+    assert all(share > 0.99 for share in plan.utilisation.values())
+    assert plan.changes["one more credential"] == pytest.approx(19.0 * 8 / 9, rel=0.02)
+    assert plan.changes["twice the requests per minute"] == pytest.approx(19.0 / 2, rel=0.05)
+
+
+def test_workers_bind() -> None:
+    plan = coordinator(5, Limits(max_concurrent=50)).plan(100, item_seconds=1.0)
+    assert plan.seconds == pytest.approx(20.0, rel=0.1)
+    assert plan.bound_by == "5 workers"
+    assert plan.changes["twice the workers"] < 0.6 * plan.seconds
+
+
+def test_credentials_in_use_bind() -> None:
+    plan = coordinator(20, Limits(max_concurrent=2)).plan(100, item_seconds=1.0)
+    assert plan.seconds == pytest.approx(50.0, rel=0.1)
+    assert "max_concurrent" in plan.bound_by
+    assert plan.changes["one more credential"] < 0.6 * plan.seconds
+
+
+def test_tokens_bind() -> None:
+    plan = coordinator(10, Limits(tokens_per_minute=1000, max_concurrent=10)).plan(50, item_seconds=0.1, tokens=100)
+    assert plan.seconds == pytest.approx(240, rel=0.05)
+    assert plan.bound_by == "tokens per minute"
+
+
+def test_tokens_of_each_item_are_counted() -> None:
+    planner = coordinator(10, Limits(tokens_per_minute=1000, max_concurrent=10))
+    plan = planner.plan([100, 900, 1000], item_seconds=0.1, tokens_func=lambda item: item)
+    assert plan.seconds == pytest.approx(60.1, rel=0.01)
+
+
+def test_a_daily_limit_takes_days() -> None:
+    plan = coordinator(3, Limits(requests_per_day=100, max_concurrent=3)).plan(250, item_seconds=1.0)
+    assert plan.seconds == pytest.approx((16 + 24) * 3600, rel=0.01)  # it is eight o'clock in the morning
+    assert plan.bound_by == "requests per day"
+    assert "40.0 hours" in str(plan)
+
+
+def test_keys_of_one_group_are_not_extra_capacity() -> None:
+    rules = Limits(requests_per_minute=60, burst=1)
+    together = coordinator(9, rules, rules, quota_group="team").plan(60, item_seconds=0.1)
+    apart = coordinator(9, rules, rules).plan(60, item_seconds=0.1)
+    assert together.seconds == pytest.approx(2 * apart.seconds, rel=0.05)
+
+
+def test_what_was_learned_and_what_cools_is_part_of_the_plan() -> None:
+    clock = FakeClock()
+    planner = coordinator(4, Limits(max_concurrent=4), clock=clock)
+    pool = planner.credential_coordinator
+    assert pool is not None
+    with pytest.raises(RateLimited), pool.lease():
+        raise RateLimited(retry_after=100)
+    assert planner.plan(1, item_seconds=1).seconds == pytest.approx(101)
+
+
+def test_a_quarantined_pool_never_ends() -> None:
+    planner = coordinator(4, Limits())
+    assert planner.credential_coordinator is not None
+    planner.credential_coordinator.quarantine("key-0", "tested")
+    plan = planner.plan(10)
+    assert plan.seconds == math.inf
+    assert plan.bound_by == "no usable credential"
+    assert "for ever" in str(plan)
+
+
+@pytest.mark.parametrize("items", [0, [], range(0)])
+def test_nothing_to_do_takes_no_time(items: Any) -> None:
+    plan = coordinator(4, Limits()).plan(items)
+    assert plan.seconds == 0
+    assert plan.changes == {}
+
+
+def test_a_run_without_credentials_is_planned_by_its_workers() -> None:
+    plan = ParallelCoordinator(3, reporter=None).plan(["a", "b", "c", "d"], item_seconds=2)
+    assert plan.seconds == 4
+    assert plan.bound_by == "3 workers"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"items": -1}, {"items": True}, {"items": 5, "item_seconds": 0}, {"items": 5, "item_seconds": math.nan}]
+)
+def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        coordinator(3, Limits()).plan(wrong.pop("items"), **wrong)
+
+
+def test_a_plan_uses_nothing_up() -> None:
+    planner = coordinator(3, Limits(requests_per_minute=1, burst=1))
+    planner.plan(100)
+    assert planner.credential_coordinator is not None
+    assert planner.credential_coordinator.reserve_credential() is not None
+
+
+def test_a_plan_is_a_text_for_people() -> None:
+    text = str(coordinator(3, Limits(requests_per_minute=60)).plan(100, item_seconds=0.5))
+    assert text.splitlines()[0].startswith("100 items take about ")
+    assert "Bound by: requests per minute" in text
+    assert "key-0: 100 requests" in text
+    assert "With one more credential" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.23, "1.2 s"), (300, "5.0 minutes"), (9000, "2.5 hours"), (400_000, "4.6 days"), (math.inf, "for ever")],
+)
+def test_durations_are_told_in_the_unit_that_fits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
