@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 ROUNDS = 9
+MARKS = {True: "ok", False: "MISSED", None: ""}
 
 
 class Series(NamedTuple):
@@ -34,7 +35,8 @@ class Row(NamedTuple):
     peer_figure: str
     ratio: float
     target: str
-    is_met: bool
+    is_met: bool | None  # None: nothing is aimed at
+    details: Any = None  # what is behind it, for those who write more than this line
 
 
 def per_operation(call: Callable[[], object], operations: int) -> Callable[[], float]:
@@ -77,16 +79,21 @@ def above(times: float, what: str, ours: Series, peer: Series) -> Row:
     return Row(what, str(ours), peer.name, str(peer), ratio, f"> {times:g} x", ratio > times)
 
 
-def print_table(rows: Iterable[Row]) -> None:
+def table(rows: Iterable[Row]) -> list[str]:
     titles = ("what", "median (min-max)", "peer", "peer's median (min-max)", "ratio", "target", "")
-    lines = [titles] + [
-        (r.what, r.figure, r.peer, r.peer_figure, f"{r.ratio:.3f} x", r.target, "ok" if r.is_met else "MISSED")
-        for r in rows
+    return aligned(
+        titles, [(r.what, r.figure, r.peer, r.peer_figure, f"{r.ratio:.3f} x", r.target, MARKS[r.is_met]) for r in rows]
+    )
+
+
+def aligned(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
+    """A table that can be read as it is, and as Markdown."""
+    every = [titles, *lines]
+    widths = [max(len(line[column]) for line in every) for column in range(len(titles))]
+    every.insert(1, ["-" * width for width in widths])
+    return [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in every
     ]
-    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-    lines.insert(1, tuple("-" * width for width in widths))
-    for line in lines:
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
 
 
 def _micro(seconds: float) -> str:

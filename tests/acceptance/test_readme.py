@@ -20,7 +20,7 @@ def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
 
 
 def test_the_examples_of_the_ledger_run_one_after_the_other(tmp_path: Path) -> None:
-    section = (ROOT / "README.md").read_text().partition("### Nothing lost")[2].partition("### Cred")[0]
+    section = (ROOT / "README.md").read_text().partition("### Nothing lost")[2].partition("### Full")[0]
     run, look = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     program = f"""
 from agentos.workflows.parallel import CredentialCoordinator, Ledger, ParallelCoordinator

@@ -1,0 +1,23 @@
+"""What the clients on an event loop share: so many at once, until each item has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from .job import WORKERS, Job, Tally
+
+
+async def each(job: Job, ask: Callable[[int], Awaitable[object]], tally: Tally) -> None:
+    places = asyncio.Semaphore(WORKERS)
+
+    async def work(item: int) -> None:
+        async with places:
+            try:
+                await ask(item)
+            except Exception as error:
+                tally.fail(error)
+            else:
+                tally.succeed()
+
+    await asyncio.gather(*(work(item) for item in range(job.requests)))

@@ -1,0 +1,46 @@
+"""Ours: `execute_parallel` on threads, each with an httpx client that knows nothing of limits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import httpx
+
+from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, ParallelCoordinator, current_item
+
+from .job import WORKERS, Job, Tally, headers_for
+
+
+def limits_of(job: Job) -> Limits:
+    if job.knows == "limits":
+        return Limits(requests_per_minute=job.rate * 60, burst=job.burst, max_concurrent=job.concurrent)
+    return Limits(max_concurrent=job.concurrent)
+
+
+def prepare(job: Job) -> Callable[[Tally], None]:
+    pool = CredentialCoordinator([Credential(key, limits=limits_of(job)) for key in job.keys])
+    coordinator = ParallelCoordinator(WORKERS, pool, max_parallelism=WORKERS, reporter=None)
+    tls = httpx.create_ssl_context()  # unused, but each client would make its own
+    ready = [httpx.Client(verify=tls) for _ in range(WORKERS)]
+    clients = threading.local()
+
+    def ask(item: int, key: str) -> str:
+        client = getattr(clients, "client", None)
+        if client is None:
+            client = clients.client = ready.pop()
+        response = client.post(job.url, headers=headers_for(key), json={"item": item})
+        response.raise_for_status()
+        if job.knows == "headers":
+            current_item().observe(response)
+        return response.text
+
+    def run(tally: Tally) -> None:
+        _, results = coordinator.execute_parallel(range(job.requests), ask)
+        for result in results:
+            if result.success:
+                tally.succeed()
+            else:
+                tally.fail(result.error)
+
+    return run

@@ -1,0 +1,104 @@
+"""The simulated provider in a process of its own, and the judge of what its log says.
+
+`python -m agentos.workflows.parallel.testing` has no options for dead keys or for groups of unequal size; here all the
+settings come as JSON. The first line of output is the address; it serves until its input is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from agentos.workflows.parallel.testing import Concurrency, SimulatedProvider, TokenBucket
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the provider allows and how it tells; each key has a limit of its own unless `groups` says otherwise."""
+
+    keys: list[str]
+    rate: float  # requests a second
+    burst: float
+    concurrent: int
+    latency: float
+    headers: str = "off"
+    retry_after: str | None = "seconds"
+    groups: dict[str, str] = field(default_factory=dict)
+    dead: list[str] = field(default_factory=list)
+    out_of_quota: list[str] = field(default_factory=list)
+
+    def provider(self) -> SimulatedProvider:
+        return SimulatedProvider(
+            self.keys,
+            limits=[TokenBucket(self.rate, self.burst), Concurrency(self.concurrent)],
+            groups=self.groups,
+            latency=self.latency,
+            headers=self.headers,  # type: ignore[arg-type]
+            retry_after=self.retry_after,  # type: ignore[arg-type]
+            dead=self.dead,
+            out_of_quota=self.out_of_quota,
+        )
+
+    def legal_minimum(self, requests: int) -> float:
+        """Seconds from the first to the last of so many, if every limit is used from the first instant on."""
+        groups = {key: self.groups.get(key, key) for key in self.keys}
+        useless = {groups[key] for key in self.out_of_quota}
+        good = [key for key, group in groups.items() if group not in useless and key not in self.dead]
+        one_of_each = list({groups[key]: key for key in good}.values())
+        fresh = SimulatedProvider(one_of_each, requests_per_second=self.rate, burst=self.burst, clock=lambda: 0.0)
+        return fresh.legal_minimum(requests)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the provider saw."""
+
+    answered: int
+    limited: int  # with 429
+    refused: int  # with anything but 200, 429 among it
+    seconds: float  # from the first request to the last that was answered
+    peak: int  # requests at once, of the busiest group
+
+
+class Simulator:
+    """In a `with` block: a provider in another process, at `base_url`."""
+
+    def __init__(self, settings: Settings) -> None:
+        command = [sys.executable, "-m", "benchmarks.simulator", json.dumps(asdict(settings))]
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.base_url = self._process.stdout.readline().strip()
+
+    def judge(self) -> Judged:
+        with urllib.request.urlopen(f"{self.base_url}/_stats") as answer:
+            stats: dict[str, Any] = json.load(answer)
+        log = [(at, status) for at, _key, _group, status, *_ in stats["log"]]
+        answered = [at for at, status in log if status == 200]
+        return Judged(
+            answered=len(answered),
+            limited=sum(status == 429 for _, status in log),
+            refused=len(log) - len(answered),
+            seconds=max(answered) - log[0][0] if answered else 0.0,
+            peak=max(stats["peak_concurrency"].values(), default=0),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+if __name__ == "__main__":
+    with Settings(**json.loads(sys.argv[1])).provider() as provider:
+        print(provider.base_url, flush=True)
+        sys.stdin.read()

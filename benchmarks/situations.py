@@ -1,0 +1,214 @@
+"""What `legal_speed` measures: who has to do what, against which provider, and what is aimed at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from .peers.job import Job
+from .simulator import Settings
+
+KEYS = [f"sim-key-{number}" for number in range(1, 9)]
+CONCURRENT = 4
+LATENCY = 0.02
+# Its errors have a sentence in which no wait is told, so that the client knows what the headers say and no more.
+WORDLESS = "/v1/messages"
+PLAIN = "/v1/work"
+# Seconds: several times the legal minimum of everything here.
+CAP = 150.0
+PEERS_CAP = 65.0
+
+
+class Target(NamedTuple):
+    """What is aimed at; nothing for peers."""
+
+    share: float = 0.0
+    per_1000: float | None = None  # answers with 429
+    refused: int | None = None  # answers with 401 or 429, in all
+
+    @property
+    def text(self) -> str:
+        if self.refused is not None:
+            return f">= {self.share:.0%}, <= {self.refused} refusals in all"
+        return f">= {self.share:.0%}, <= {self.per_1000:g} per 1,000" if self.share else ""
+
+
+NO_TARGET = Target()
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One line of the table."""
+
+    name: str
+    what: str
+    target: Target = NO_TARGET
+    client: str = "ours"
+    knows: Literal["limits", "headers", "nothing"] = "nothing"
+    path: str = WORDLESS
+    headers: str = "off"
+    retry_after: str | None = "seconds"
+    rate: float = 10.0
+    requests: int = 1600
+    # The first so many keys have one limit together.
+    sharing: int = 0
+    has_useless_keys: bool = False
+    cap: float = CAP
+    # Takes so little of the machine that others can be measured at the same time.
+    is_idle: bool = False
+
+    @property
+    def shown(self) -> str:
+        return f"ours, {self.what}" if self.client == "ours" else self.what
+
+    @cached_property
+    def settings(self) -> Settings:
+        return Settings(
+            keys=KEYS,
+            rate=self.rate,
+            burst=self.rate,  # a second's worth
+            concurrent=CONCURRENT,
+            latency=LATENCY,
+            headers=self.headers,
+            retry_after=self.retry_after,
+            groups=dict.fromkeys(KEYS[: self.sharing], "shared"),
+            dead=KEYS[:1] if self.has_useless_keys else [],
+            out_of_quota=KEYS[1:2] if self.has_useless_keys else [],
+        )
+
+    def job(self, base_url: str) -> Job:
+        return Job(
+            base_url=base_url,
+            path=self.path,
+            keys=KEYS,
+            requests=self.requests,
+            knows=self.knows,
+            rate=self.rate,
+            burst=self.rate,
+            concurrent=CONCURRENT,
+            cap=self.cap,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What came of it."""
+
+    situation: Situation
+    seconds: float
+    legal_minimum: float  # of what was answered
+    answered: int
+    undone: int
+    limited: int
+    refused: int
+    peak: int
+    cpu: float  # seconds, of the client
+    was_stopped: bool
+    disturbance: float = 0.0  # the share of the machine that other programs used
+
+    @property
+    def share(self) -> float:
+        return self.legal_minimum / self.seconds if self.seconds else 0.0
+
+    @property
+    def per_1000(self) -> float:
+        return self.limited / self.answered * 1000 if self.answered else 0.0
+
+    @property
+    def cpu_ms(self) -> float:
+        """Per request that was answered."""
+        return self.cpu / self.answered * 1000 if self.answered else 0.0
+
+    @property
+    def is_met(self) -> bool | None:
+        """None where nothing is aimed at."""
+        return None if self.situation.target is NO_TARGET else not self.misses
+
+    @property
+    def misses(self) -> list[str]:
+        """What is aimed at and was not reached, in words."""
+        target = self.situation.target
+        misses = [f"{self.undone} items failed"] if self.undone else []
+        if self.share < target.share:
+            misses.append(f"{self.share:.1%} instead of {target.share:.0%}")
+        if target.per_1000 is not None and self.per_1000 > target.per_1000:
+            misses.append(f"{self.per_1000:.1f} instead of {target.per_1000:g} per 1,000")
+        if target.refused is not None and self.refused > target.refused:
+            misses.append(f"{self.refused} instead of {target.refused} refusals")
+        return misses
+
+    def __str__(self) -> str:
+        state = ", stopped" if self.was_stopped else ""
+        return (
+            f"{self.situation.name}: {self.share:.1%} of the legal maximum ({self.seconds:.2f} s{state}), "
+            f"{self.limited} x 429 ({self.per_1000:.1f} per 1,000), {self.refused} refusals, {self.undone} undone, "
+            f"{self.peak} at once, {self.cpu_ms:.2f} ms of processor per request, "
+            f"others used {self.disturbance:.0%} of the machine"
+        )
+
+
+def peer(name: str, client: str, what: str) -> Situation:
+    """The provider is that of `RETRY_AFTER`; so are the requests."""
+    return Situation(name, what, client=client, cap=PEERS_CAP)
+
+
+HEADERS = Situation("headers", "limits in headers only", Target(0.95, 5), knows="headers", path=PLAIN, headers="on")
+RETRY_AFTER = Situation("retry-after", "nothing known, Retry-After exact", Target(0.90, 30))
+WHOLE = Situation(
+    "retry-after-whole", "nothing known, Retry-After in whole seconds", Target(0.90, 30), retry_after="whole"
+)
+UNTOLD = Situation("untold", "nothing known, no Retry-After", Target(0.80, 50), retry_after=None)
+LEARNED = (HEADERS, RETRY_AFTER, WHOLE, UNTOLD)
+
+USUAL = (
+    Situation("declared", "limits declared", Target(0.98, 1), knows="limits", path=PLAIN),
+    *LEARNED,
+    Situation("shared", "4 keys secretly share one limit, Retry-After exact", Target(0.85, 60), sharing=4),
+    Situation(
+        "shared-whole",
+        "4 keys secretly share one limit, Retry-After in whole seconds",
+        Target(0.85, 60),
+        sharing=4,
+        retry_after="whole",
+    ),
+    Situation(
+        "dead",
+        "limits declared, one key dead, one out of quota",
+        Target(0.97, refused=3),
+        knows="limits",
+        path=PLAIN,
+        has_useless_keys=True,
+    ),
+)
+# At 1/s the share may be five points lower.
+SLOW = tuple(
+    replace(
+        s,
+        name=f"{s.name}-1",
+        what=f"{s.what}, 1/s",
+        target=s.target._replace(share=round(s.target.share - 0.05, 2)),
+        rate=1.0,
+        requests=8 * 100,
+        is_idle=True,
+    )
+    for s in LEARNED
+)
+FAST = tuple(replace(s, name=f"{s.name}-50", what=f"{s.what}, 50/s", rate=50.0, requests=8 * 1000) for s in LEARNED)
+PEERS = (
+    peer("openai-tenacity", "openai_tenacity", "OpenAI SDK, tenacity, a random key for each try"),
+    peer("litellm-shuffle", "litellm_router", "litellm.Router, simple-shuffle, limits declared"),
+    peer("litellm-usage", "litellm_usage", "litellm.Router, usage-based-routing-v2, limits declared"),
+    peer("aiolimiter", "aiolimiter_keys", "aiolimiter per key, keys in turn, limits declared"),
+    replace(peer("sketch", "sketch", "one user per key, a refused key rests for 60 s"), is_idle=True),
+)
+SITUATIONS = (*USUAL, *SLOW, *FAST, *PEERS)
+GROUPS = (
+    ("8 keys of 10 requests/s, 1,600 requests", USUAL),
+    (f"8 keys of 1 request/s, {SLOW[0].requests:,} requests", SLOW),
+    (f"8 keys of 50 requests/s, {FAST[0].requests:,} requests", FAST),
+    ("Peers: 8 keys of 10 requests/s, 1,600 requests, Retry-After exact", (USUAL[0], RETRY_AFTER, *PEERS)),
+)

@@ -1,0 +1,61 @@
+"""What the benchmark of legal speed judges by, without running it."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from benchmarks import page
+from benchmarks.situations import NO_TARGET, SITUATIONS, Figures
+
+BY_NAME = {situation.name: situation for situation in SITUATIONS}
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("declared", (200 - 10) / 10),
+        ("shared", (320 - 10) / 10),  # 5 limits
+        ("dead", (267 - 10) / 10),  # 6 keys, some of which have to serve one more
+        ("untold-1", 39.0),
+        ("untold-50", 19.0),
+    ],
+)
+def test_the_legal_minimum_is_that_of_the_limits_that_can_be_used(name, seconds):
+    situation = BY_NAME[name]
+    assert situation.settings.legal_minimum(situation.requests) == pytest.approx(seconds, abs=1e-3)
+
+
+def test_every_client_that_is_named_is_there():
+    for situation in SITUATIONS:
+        assert importlib.util.find_spec(f"benchmarks.peers.{situation.client}")
+
+
+def figures(name, **changes):
+    usual = {"seconds": 19.1, "legal_minimum": 19.0, "answered": 1600, "undone": 0, "limited": 1, "refused": 1}
+    return Figures(situation=BY_NAME[name], peak=4, cpu=3.2, was_stopped=False, **(usual | changes))
+
+
+def test_a_target_is_met_only_in_all_its_parts():
+    assert figures("declared").is_met
+    assert figures("declared", undone=1).misses == ["1 items failed"]
+    assert figures("declared", seconds=20.0).misses == ["95.0% instead of 98%"]
+    assert figures("declared", limited=2).misses == ["1.2 instead of 1 per 1,000"]
+    assert figures("dead", refused=4).misses == ["4 instead of 3 refusals"]
+
+
+def test_peers_have_no_target():
+    assert BY_NAME["sketch"].target is NO_TARGET
+    assert figures("sketch", undone=1000).is_met is None
+
+
+def test_a_page_keeps_what_stands_outside_the_marks(tmp_path: Path):
+    path = tmp_path / "page.md"
+    path.write_text("# Title\n\n<!-- one: begin -->\nold\n<!-- one: end -->\n\nAfter.\n")
+    page.put(path, "one", ["new"])
+    page.put(path, "two", ["more"])
+    page.put(path, "one", ["newer"])
+    assert path.read_text() == (
+        "# Title\n\n<!-- one: begin -->\n\nnewer\n\n<!-- one: end -->\n\nAfter.\n\n"
+        "<!-- two: begin -->\n\nmore\n\n<!-- two: end -->\n"
+    )
