@@ -192,7 +192,7 @@ SLOW = tuple(
         what=f"{s.what}, 1/s",
         target=s.target._replace(share=round(s.target.share - 0.05, 2)),
         rate=1.0,
-        requests=8 * 100,
+        cap=2 * CAP,
         is_idle=True,
     )
     for s in LEARNED

@@ -26,7 +26,7 @@ from .limits import Bucket
 
 # Slow start: one more at once for so many successes; or this many a second more, doubled after so many seconds of use.
 SUCCESSES_PER_PLACE = 32
-FIRST_RATE = 32.0
+FIRST_RATE = 4.0
 RAMP_RATE = 8.0  # after a cool-down
 DOUBLES_AFTER = 0.5
 # A provider does not answer faster than this.
@@ -118,6 +118,8 @@ class SlowStart:
         if seconds < LEAST_ANSWER:
             self._bucket.take(-1.0, now)
         else:
+            if not self._successes:  # the first may have waited for more than its answer: connections, programs
+                self._bucket.change(now, level=0.0)
             self._successes += 1
 
     def is_over(self, most: int) -> bool:
@@ -167,6 +169,7 @@ class Learner:
         "_stagger",
         "_step",
         "_stores",
+        "_succeeded_at",
         "_uncertainty",
         "estimate",
         "in_flight",
@@ -211,6 +214,7 @@ class Learner:
         self._step = STEP_UP
         self._next_hold = LEAST_HOLD
         self._last_at = now
+        self._succeeded_at = now  # the last time, as far as that is told
         self._is_tainted = False  # since the last episode there was at times too little to do
         self._futile = 0
         self._leap: Leap | None = None
@@ -265,6 +269,7 @@ class Learner:
     def succeeded(self, sent_at: float, most: int, now: float) -> None:
         """An answer came that was no refusal; `most`: how many can be on their way at once."""
         self.refusals = 0
+        self._succeeded_at = now
         if self.slow is not None:
             self.slow.succeeded(now - sent_at, now)
             if self.slow.is_over(most):
@@ -393,8 +398,8 @@ class Learner:
             if hint is not None and hint > 0:
                 self.estimate = max(self.estimate, HINT_SHARE / hint)
                 if not self._stores and hint % 1.0:
-                    # Nothing was left right after an admission: an exact hint is the time of one request.
-                    self.estimate = max(self.estimate, EXACT_SHARE / hint)
+                    # Nothing was left after one admission: an exact hint ends the time of one request.
+                    self.estimate = max(self.estimate, EXACT_SHARE / (hint + now - self._succeeded_at))
                     self._hold = LEAST_HOLD // 2
             self._burst = max(1.0, self.estimate * STORED_SECONDS)
             self._uncertainty, self._length = UNCERTAINTY_AT_FIRST, max(8.0, count / 2.0)

@@ -41,7 +41,7 @@ from .records import ENDED, LIVE, REFUSED, WAITING, CredentialRecord, LeaseRecor
 
 # A run gives a credential that nobody has used yet one request, and the next ones when it was answered well or after so
 # many seconds: a dead key says so at once.
-PROVING_SECONDS = 0.5
+PROVING_SECONDS = 2.0
 # Waiting so long (seconds) for the next request that a limit admits is told.
 SHORT_WAIT = 5.0
 # Heaps per scope are kept for this many scopes; past that they are made anew when asked for.

@@ -15,13 +15,18 @@ from .cooling import Domain
 from .events import LimitShared
 from .records import CredentialRecord, LeaseRecord
 
-# Refusals this close to each other (seconds) happened at the same moment; so many times is again and again.
+# Refusals this close to each other (seconds), or within the time of one request, happened at the same moment; so many
+# times is again and again; and who was there half as often is suspected, too.
 SAME_MOMENT = 0.25
+MOST_MOMENT = 1.0
 OFTEN = 4
-# In a trial one goes at this share of what all had together, but at least so much faster than before, and has passed it
+HALF_AS_OFTEN = 0.5
+# How much was admitted lately is known after so many requests; what is twice as long ago counts half.
+LEAST_FLOW = 3
+FLOW_SECONDS = 10.0
+# In a trial the slowest goes at this share of what all had together, at least 1.6 times what it had, and has passed
 # after so many requests. Alone it would be refused after two or three.
 TRIAL_SHARE = 0.8
-LEAST_TRIAL = 1.6
 TRIAL_REQUESTS = 12
 # A request that is admitted within this share of the time of one request after a refusal speaks against a common limit.
 SOON = 0.125
@@ -38,13 +43,35 @@ class _Refusal(NamedTuple):
 
 
 class _Trial:
-    def __init__(self, runner: Domain, paused: list[Domain], rate: float, now: float) -> None:
+    def __init__(self, runner: Domain, paused: list[Domain], rate: float, now: float, until: float) -> None:
         self.runner = runner
         self.paused = paused  # all that may share with it
         self.rate_before = rate
         self.since = now
-        self.until = now
+        self.until = until
         self.admitted = 0
+
+
+class _Flow:
+    """How much was admitted lately, of one group. Not what was learned about it: a hint tells the rate of the whole
+    limit to each of those who share it."""
+
+    def __init__(self, now: float) -> None:
+        self._admitted = 0.0
+        self._since = now
+
+    def count(self, now: float) -> None:
+        self._admitted += 1.0
+        if now - self._since > FLOW_SECONDS and self._admitted > 2 * LEAST_FLOW:
+            self._admitted /= 2.0
+            self._since = (self._since + now) / 2.0
+
+    @property
+    def is_known(self) -> bool:
+        return self._admitted >= LEAST_FLOW
+
+    def rate(self, now: float) -> float:
+        return self._admitted / max(1e-3, now - self._since)
 
 
 class _Suspicions:
@@ -54,7 +81,13 @@ class _Suspicions:
         self.refusals: deque[_Refusal] = deque(maxlen=REMEMBERED)
         self.coincidences: dict[frozenset[str], int] = {}
         self.disproved: dict[frozenset[str], int] = {}  # how often; the next time takes twice as much
+        self.flows: dict[Domain, _Flow] = {}  # of those that were refused
         self.trial: _Trial | None = None
+
+    def has_met(self, one: Domain, other: Domain, share: float = 1.0) -> bool:
+        """Whether two were refused at the same moments, again and again, or this share of it."""
+        pair = _pair(one, other)
+        return self.coincidences.get(pair, 0) >= share * OFTEN * 2.0 ** self.disproved.get(pair, 0)
 
 
 class Sharing:
@@ -99,10 +132,13 @@ class Sharing:
             return
         self._end_trial_if_late(known, record.scope, now)
         trial, domain = known.trial, credential.paced_as
+        if trial is None and domain in known.flows:
+            known.flows[domain].count(now)
         if trial is not None and trial.runner is domain and record.granted_at > trial.since:
             trial.admitted += 1
             if trial.admitted >= TRIAL_REQUESTS:
                 known.trial = None
+                known.flows = {other: flow for other, flow in known.flows.items() if other not in trial.paused}
                 self._join([trial.runner, *trial.paused], record.scope, now)
         elif credential.shared is not None:
             for refusal in known.refusals:
@@ -112,31 +148,34 @@ class Sharing:
                     return
 
     def _count(self, known: _Suspicions, domain: Domain, sent_at: float, scope: str | None, now: float) -> None:
-        recent = [refusal.domain for refusal in known.refusals if sent_at - refusal.sent_at <= SAME_MOMENT]
-        met = {other.name: other for other in recent if other.members}
-        if met.pop(domain.name, None) is not None:  # the same episode
+        known.flows.setdefault(domain, _Flow(now))
+        rate = domain.pace.learned_rate(scope)
+        moment = min(MOST_MOMENT, max(SAME_MOMENT, 1.0 / rate)) if rate else SAME_MOMENT
+        met = {refusal.domain for refusal in known.refusals if sent_at - refusal.sent_at <= moment}
+        if domain in met:  # the same episode
             return
-        suspects = []
-        for other in met.values():
+        for other in met:
             pair = _pair(domain, other)
             known.coincidences[pair] = known.coincidences.get(pair, 0) + 1
-            if known.coincidences[pair] >= OFTEN * 2 ** known.disproved.get(pair, 0):
-                suspects.append(other)
-        if suspects:
-            self._try(known, domain, suspects, scope, now)
+        if any(known.has_met(domain, other) for other in met if other.members):
+            others = dict.fromkeys(refusal.domain for refusal in known.refusals if refusal.domain.members)
+            suspects = [other for other in others if known.has_met(domain, other, HALF_AS_OFTEN)]
+            if all(known.flows[suspect].is_known for suspect in (domain, *suspects)):
+                self._try(known, [domain, *suspects], scope, now)
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
-    def _try(self, known: _Suspicions, runner: Domain, paused: list[Domain], scope: str | None, now: float) -> None:
+    def _try(self, known: _Suspicions, suspects: list[Domain], scope: str | None, now: float) -> None:
+        rates = {suspect: known.flows[suspect].rate(now) for suspect in suspects}
+        runner = min(suspects, key=rates.__getitem__)
         before = runner.pace.learned_rate(scope)
         if before is None:
             return
-        trial = known.trial = _Trial(runner, paused, before, now)
-        together = before + sum(other.pace.learned_rate(scope) or 0.0 for other in paused)
-        rate = max(TRIAL_SHARE * together, LEAST_TRIAL * before)
-        trial.until = now + 2.0 * TRIAL_REQUESTS / rate
+        rate = TRIAL_SHARE * sum(rates.values())
+        paused = [suspect for suspect in suspects if suspect is not runner]
+        known.trial = _Trial(runner, paused, before, now, until=now + 2.0 * TRIAL_REQUESTS / rate)
         for other in paused:
-            other.pace.pause(trial.until)
+            other.pace.pause(known.trial.until)
         runner.pace.start_with(scope, rate, now)
 
     def _end_trial_if_late(self, known: _Suspicions, scope: str | None, now: float) -> None:
