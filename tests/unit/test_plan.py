@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, ParallelCoordinator, RateLimited
+from agentos.workflows.parallel._core.plan import Planned, Simulation, Work, simulate
+from agentos.workflows.parallel._core.pool import Pool
 from agentos.workflows.parallel._core.progress import duration
 from agentos.workflows.parallel.testing import FakeClock
 
@@ -131,3 +133,30 @@ def test_a_plan_is_a_text_for_people() -> None:
 )
 def test_durations_are_told_in_the_unit_that_fits(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("workers", [7, 60])
+@pytest.mark.parametrize("item_seconds", [0.7, 3.0, 90.0])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_concurrent=4),
+        Limits(requests_per_minute=30, max_concurrent=4),
+        Limits(tokens_per_minute=9_000, max_concurrent=9),
+        Limits(requests_per_minute=40, burst=15, tokens_per_minute=20_000, max_concurrent=20),
+    ],
+)
+def test_what_a_long_run_repeats_is_reckoned_and_not_simulated(
+    limits: Limits, item_seconds: float, workers: int
+) -> None:
+    credentials = [Planned(f"key-{number}", f"key-{number}", None, frozenset(), limits) for number in range(5)]
+    work = Work(6_000, workers, item_seconds, (300,))
+    pool = Pool()
+    for planned in credentials:
+        pool.add(planned.id, planned.group, None, planned.scopes, limits, 0.0)
+    whole = Simulation(pool, work)
+    whole.run()
+    outcome = simulate(credentials, work)
+    assert outcome.seconds == pytest.approx(whole.ended_at, rel=0.02)
+    assert sum(outcome.requests.values()) == 6_000
+    assert outcome.bound_by == max(whole.held, key=whole.held.__getitem__)

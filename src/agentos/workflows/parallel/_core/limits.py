@@ -164,7 +164,8 @@ class Window:
         self._entries: deque[Entry] = deque()
 
     def ready_at(self, amount: float, now: float) -> float:
-        self._forget(now)
+        if self._entries and self._entries[0].at + WINDOW_SECONDS <= now:
+            self._forget(now)
         excess = self.total + amount - self.limit
         if excess <= 0:
             return 0.0
@@ -180,7 +181,6 @@ class Window:
         return self._entries[0].at + WINDOW_SECONDS if self._entries else 0.0
 
     def take(self, amount: float, now: float) -> Entry:
-        self._forget(now)
         entry = Entry(now, amount)
         self._entries.append(entry)
         self.total += amount

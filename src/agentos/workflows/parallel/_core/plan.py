@@ -6,20 +6,26 @@ itself and every answer is a good one. `Simulation` is also how the rules are te
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from heapq import heappop, heappush
-from math import inf
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 from .bound import KEYS, WORKERS
 from .events import RATE_LIMITED, Verdict
-from .limits import Limits
+from .limits import WINDOW_SECONDS, Limits
 from .pool import Pool
 from .records import LIVE, LeaseRecord
 
-# Which limit binds is asked so often in the course of a plan, and whenever nothing happens for so many seconds.
+# Which limit binds is asked so often in the course of a plan, at least after so many events, and whenever nothing
+# happens for so many seconds.
 SAMPLES = 100
+MOST_EVENTS = 250
 LONG_WAIT = 1.0
+# A run has become steady when so many periods in a row began as many items, or at most so many times as many.
+STEADY_PERIODS = 5
+STEADY = 1.005
 
 
 class Planned(NamedTuple):
@@ -68,20 +74,23 @@ class Simulation:
         self.running = 0
         self.asking = 0
         self.ended_at = 0.0
-        self.busy: dict[str, float] = {}
         self.too_large = 0
+        # By credential: requests and tokens used, seconds in use. And by reason, for how many seconds it held.
+        self.requests: dict[str, float] = defaultdict(float)
+        self.tokens: dict[str, float] = defaultdict(float)
+        self.busy: dict[str, float] = defaultdict(float)
+        self.held: dict[str, float] = defaultdict(float)
         self.told: list[Any] = []  # events
-        self.held: dict[str, float] = {}  # reason -> for how many seconds it held
         self._reason: str | None = None
         self._latency = latency
         self._answer = answer
         self._ends: list[tuple[float, int, LeaseRecord]] = []
         self._numbers = 0
         self._events = 0
-        self._sample_each = max(1, work.items // SAMPLES)
+        self._sample_each = max(1, min(MOST_EVENTS, work.items // SAMPLES))
 
-    def run(self, until: float = inf) -> None:
-        """Until all is done, nothing more can happen, or `until`."""
+    def run(self, until: float = inf) -> bool:
+        """Until all is done, nothing more can happen, or `until`. Returns whether it goes on after that."""
         pool = self.pool
         self._fill()
         while self._ends or pool.waiting:
@@ -89,7 +98,7 @@ class Simulation:
             ends_at = self._ends[0][0] if self._ends else inf
             then = min(ends_at, inf if wake_at is None else wake_at)
             if then > until or then == inf:
-                return
+                return then < inf
             self._note_what_binds(then)
             self.now = then
             if ends_at <= self.now:
@@ -98,6 +107,7 @@ class Simulation:
                 pool.advance(self.now)
             self._start_served()
             self._fill()
+        return False
 
     def _fill(self) -> None:
         work, pool = self.work, self.pool
@@ -127,7 +137,9 @@ class Simulation:
         self.running += 1
         self._numbers += 1
         name = record.credential.id
-        self.busy[name] = self.busy.get(name, 0.0) + seconds
+        self.requests[name] += record.requests
+        self.tokens[name] += record.tokens
+        self.busy[name] += seconds
         heappush(self._ends, (self.now + seconds, self._numbers, record))
 
     def _end(self, record: LeaseRecord) -> None:
@@ -153,7 +165,7 @@ class Simulation:
             waiting = self.pool.waiting_for(None, self.now)
             self._reason = waiting.limit or KEYS
         if self._reason is not None:
-            self.held[self._reason] = self.held.get(self._reason, 0.0) + seconds
+            self.held[self._reason] += seconds
 
 
 def simulate(credentials: list[Planned], work: Work) -> Outcome:
@@ -177,11 +189,38 @@ def simulate(credentials: list[Planned], work: Work) -> Outcome:
         if planned.cooling:
             pool.cool(pool.credentials[planned.id].domains[0], None, planned.cooling, RATE_LIMITED, 0.0)
     run = Simulation(pool, work)
-    run.run()
-    seconds = run.ended_at if not (run.left or run.asking or run.running) else inf
-    requests = {id_: record.used_requests for id_, record in pool.credentials.items()}
+    skipped = _run(run)
+    seconds = run.ended_at + skipped if not (run.left or run.asking or run.running) else inf
+    requests = {id_: int(run.requests[id_]) for id_ in pool.credentials}
     bound_by = max(run.held, key=lambda reason: run.held[reason], default=None)
     return Outcome(seconds, bound_by, requests, _utilisation(pool, run, seconds), run.too_large)
+
+
+def _run(run: Simulation) -> float:
+    """To its end. A long run repeats itself, so what a number of whole periods would add is only reckoned; returns how
+    many seconds that is. A period is as long as the window of a limit, in whole items; days are too long to repeat."""
+    work, seconds = run.work, 0.0
+    has_days = any(c.group.pace.limits.requests_per_day for c in run.pool.credentials.values())
+    if len(work.tokens) == 1 and work.item_seconds > 0 and not has_days:
+        period = work.item_seconds * ceil(WINDOW_SECONDS / work.item_seconds)
+        tallies = (run.requests, run.tokens, run.busy, run.held)
+        before, counts = [dict(tally) for tally in tallies], [0] * STEADY_PERIODS
+        until = period - work.item_seconds / 2.0  # not at the instant at which items end
+        left = run.left
+        while run.run(until) and run.left:
+            counts = [*counts[1:], left - run.left]
+            if 0 < max(counts) <= min(counts) * STEADY:
+                periods = run.left // counts[-1]
+                run.left -= periods * counts[-1]
+                seconds = periods * period
+                for tally, old in zip(tallies, before, strict=True):
+                    for name in tally:
+                        tally[name] += periods * (tally[name] - old.get(name, 0.0))
+                break
+            before, left = [dict(tally) for tally in tallies], run.left
+            until += period
+    run.run()
+    return seconds
 
 
 def _utilisation(pool: Pool, run: Simulation, seconds: float) -> dict[str, float]:
@@ -189,14 +228,14 @@ def _utilisation(pool: Pool, run: Simulation, seconds: float) -> dict[str, float
     shares = {}
     for id_, credential in pool.credentials.items():
         limits, members = credential.group.pace.limits, credential.group.members.values()
-        requests = sum(member.used_requests for member in members)
+        requests = sum(run.requests[member.id] for member in members)
         used = []
         if 0 < seconds < inf:
-            used.append(run.busy.get(id_, 0.0) / (seconds * credential.max_concurrent))
+            used.append(run.busy[id_] / (seconds * credential.max_concurrent))
             if limits.rate is not None:
                 used.append(requests / (limits.rate * seconds + (limits.burst or max(1.0, limits.rate))))
             if limits.tokens_per_minute is not None:
-                tokens = sum(member.used_tokens for member in members)
+                tokens = sum(run.tokens[member.id] for member in members)
                 used.append(tokens / (limits.tokens_per_minute * (1.0 + seconds / 60.0)))
             if limits.requests_per_day is not None:
                 used.append(requests / (limits.requests_per_day * (1 + seconds // 86_400)))

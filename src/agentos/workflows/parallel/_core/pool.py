@@ -424,13 +424,16 @@ class Pool:
         first: LeaseRecord | None = None
         full_until = credential.full_until
         for scope, queue in self.waiting.items():
-            if credential.serves(scope) and not credential.usable_at(scope):
-                head = self._first_that_fits(queue, credential)
-                if head is None:
-                    continue
+            if credential.serves(scope) and not (credential.cooled and credential.usable_at(scope)):
+                head: LeaseRecord | None = next(iter(queue.values()))
+                assert head is not None
                 if full_until > now and head.requests:
                     self._look_again(credential.group, full_until)
                     continue
+                if head.tokens or head.requests > 1:
+                    head = self._first_that_fits(queue, credential)
+                    if head is None:
+                        continue
                 if (first is None or head.sequence < first.sequence) and self._is_admitted(credential, head, now):
                     first = head
         return first
