@@ -1,13 +1,49 @@
 """The `agentos` command: arguments in, a coordinator at work, an exit status out.
 
-Nothing heavy is imported before a command runs, so that `agentos --help` answers at once.
+One module per group of commands. Nothing but click is imported before a command is chosen, so that `agentos --help`
+answers at once: the group knows where each command lives, and what it is for.
 """
 
 from __future__ import annotations
 
+import importlib
+
 import click
 
 from agentos import __version__
+
+# command -> the module that has it under the same name (a dash is an underscore there), and its line in `--help`.
+COMMANDS = {
+    "run": ("run", "Run a command, or a Python function, on every item."),
+    "resume": ("run", "Go on with what a run has left."),
+    "retry": ("run", "Try again what failed in a run."),
+    "plan": ("plan", "How long a run would take, and which limit binds it."),
+    "runs": ("look", "List runs, or prune old ones."),
+    "show": ("look", "A run, or one of its items: what happened, and why."),
+    "logs": ("look", "What an item printed."),
+    "export": ("look", "The results of a run, as JSON lines or CSV."),
+    "stop": ("control", "Stop a run, as Ctrl-C in its terminal would."),
+    "report": ("control", "Inside a command: say what the provider answered, or what was used."),
+    "keys": ("keys", "The credentials: state, head-room, who holds them."),
+    "demo": ("demo", "The whole thing against a provider on this machine. Needs no key."),
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, _context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"agentos.cli.{COMMANDS[name][0]}")
+        command: click.Command = getattr(module, name)
+        return command
+
+    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
 def _version_text() -> str:
@@ -23,7 +59,10 @@ def _show_version(context: click.Context, _parameter: click.Parameter, is_asked:
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "AGENTOS"},
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -34,12 +73,3 @@ def _show_version(context: click.Context, _parameter: click.Parameter, is_asked:
 )
 def main() -> None:
     """Run many agent workflows in parallel over a shared pool of rate-limited API credentials."""
-
-
-@main.command()
-@click.pass_context
-def demo(context: click.Context) -> None:
-    """Run 60 items over 4 keys of a simulated provider that answers 429. Needs no key and no network."""
-    from agentos.cli.demo import run_demo
-
-    context.exit(run_demo())

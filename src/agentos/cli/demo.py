@@ -6,6 +6,8 @@ import json
 import urllib.request
 from typing import Any
 
+import click
+
 from agentos.workflows.parallel import Credential, CredentialCoordinator, ParallelCoordinator
 from agentos.workflows.parallel.testing import SimulatedProvider
 
@@ -15,6 +17,13 @@ WORKERS = 8
 REQUESTS_PER_SECOND = 2.0
 BURST = 5
 INTERRUPTED = 130
+
+
+@click.command()
+@click.pass_context
+def demo(context: click.Context) -> None:
+    """Run 60 items over 4 keys of a simulated provider that answers 429. Needs no key and no network."""
+    context.exit(run_demo())
 
 
 def run_demo() -> int:
