@@ -1,0 +1,17 @@
+"""The name of an item's log: safe whatever the id is, distinct for distinct ids, and told at a glance."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+# Of the id, so much is kept in the name, for people; the digest is what makes it distinct.
+MOST_READABLE = 40
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def log_name(item_id: str) -> str:
+    """Only letters, digits, dots, dashes and underscores; no file system mistakes it for another's or a device's."""
+    digest = hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    readable = _UNSAFE.sub("-", item_id)[:MOST_READABLE].strip("-.")
+    return f"{readable}-{digest}.log" if readable else f"{digest}.log"
