@@ -62,6 +62,7 @@ LEAP_REFUSALS = 3
 MOST_PATIENCE = 64
 # Hints are spread evenly over the time of one request; a first one this much shorter says that the estimate is too low.
 HINT_SHARE = 0.2
+FEW_AFTER_HINT = 6  # requests: if so few were admitted then, the hint was short by chance
 EXACT_SHARE = 0.95
 # After so many seconds without a request, counting begins anew: a provider has filled its store by then.
 IDLE_SECONDS = 1.0
@@ -149,6 +150,7 @@ class Learner:
     __slots__ = (
         "_admitted",
         "_burst",
+        "_counted",
         "_cut_at",
         "_episode_at",
         "_evidence",
@@ -201,6 +203,7 @@ class Learner:
         self._cut_at = -math.inf  # of the last episode; what was sent before belongs to it
         self._episode_at = now  # the last one, or the beginning
         self._admitted = 0  # until then
+        self._counted = 0.0  # the first estimate by what was admitted, where the hint said more
         self._evidence = self._seconds = 0.0  # so many requests were admitted in so many seconds between refusals
         self._burst = 1.0  # what the provider seems to store
         self._stores = True
@@ -396,13 +399,16 @@ class Learner:
             self._stores = count > 2
             self.estimate = self._known_rate or max(1, count) / (seconds + STORED_SECONDS)
             if hint is not None and hint > 0:
-                self.estimate = max(self.estimate, HINT_SHARE / hint)
+                if HINT_SHARE / hint > self.estimate:
+                    self._counted, self.estimate = self.estimate, HINT_SHARE / hint
                 if not self._stores and hint % 1.0:
                     # Nothing was left after one admission: an exact hint ends the time of one request.
                     self.estimate = max(self.estimate, EXACT_SHARE / (hint + now - self._succeeded_at))
                     self._hold = LEAST_HOLD // 2
             self._burst = max(1.0, self.estimate * STORED_SECONDS)
             self._uncertainty, self._length = UNCERTAINTY_AT_FIRST, max(8.0, count / 2.0)
+        elif self._counted and count < FEW_AFTER_HINT:
+            self.estimate, self._counted = math.sqrt(self._counted * self.estimate), 0.0
         elif is_tainted:
             pass  # we were slower than we might have been: what was admitted says nothing about the limit
         elif self._stores:
