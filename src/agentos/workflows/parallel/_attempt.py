@@ -15,6 +15,7 @@ from ._clock import Timer
 from ._core.events import Verdict
 from ._core.records import LeaseRecord
 from ._core.run import Item
+from ._logs import log_name
 from .context import CurrentItem
 from .credential_coordinator import CredentialCoordinator
 from .leases import Lease, LeaseContext
@@ -29,14 +30,24 @@ class RunContext:
     """What all attempts of a run share: its id, its pool, its record, and the items' own files. With a ledger these are
     kept beside it until their item succeeds; else they are made when first asked for and gone with the run."""
 
-    def __init__(self, run_id: str, pool: CredentialCoordinator | None, record: RunRecord | None = None) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        pool: CredentialCoordinator | None,
+        record: RunRecord | None = None,
+        checkpoints: Path | None = None,
+    ) -> None:
+        """`checkpoints`: where commands have a folder for each item."""
         self.run_id = run_id
         self.pool = pool
         self.record = record
+        self._checkpoints = checkpoints
         self._lock = threading.Lock()  # guards _folder
         self._folder: Path | None = None
         self._remove: weakref.finalize[..., RunContext] | None = None
         self.has_files = record is not None and record.has_files
+        if checkpoints is not None and checkpoints.is_dir() and any(checkpoints.iterdir()):
+            self.has_files = True
 
     def end_lease(self, attempt: Attempt, verdict: Verdict | None, *, success: bool = False) -> None:
         """Ends the attempt's lease together with what the provider answered."""
@@ -83,9 +94,15 @@ class RunContext:
                 self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             return self._folder
 
+    def checkpoint_dir(self, item_id: str) -> Path:
+        """Where a command may leave what it needs to go on with this item. The folder need not be there."""
+        return (self._checkpoints or self._temporary_folder()) / Path(log_name(item_id)).stem
+
     def forget(self, item_id: str) -> None:
-        """The item has succeeded, or starts anew: its file is not needed any more."""
+        """The item has succeeded, or starts anew: its files are not needed any more."""
         remove_file(self.file_of(item_id))
+        if self._checkpoints is not None:
+            shutil.rmtree(self.checkpoint_dir(item_id), ignore_errors=True)
 
     def close(self) -> None:
         if self._remove is not None:
@@ -104,6 +121,7 @@ class Attempt(CurrentItem):
         "is_preparing",
         "is_timed_out",
         "item",
+        "process_group",
         "record",
         "started_at",
         "task",
@@ -142,6 +160,7 @@ class Attempt(CurrentItem):
         asked_at = self.item.asked_at
         self.waited = 0.0 if asked_at is None else self.started_at - asked_at  # for its credential
         self.is_on_record = False  # as started
+        self.process_group: int | None = None  # of its own, to be ended by the next launch if this one cannot
 
     @property
     def run_id(self) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._account import Account
@@ -70,6 +71,7 @@ class Driver:
         on_finished: Callable[[Driver], None],
         record: RunRecord | None = None,
         recall: Recall | None = None,
+        checkpoints: Path | None = None,
     ) -> None:
         self._options = options
         self.recall = recall  # what was on record before
@@ -80,7 +82,7 @@ class Driver:
         self._now = clock.now
         self._workers = make_workers(self.attempt_ended)
         self._judge = Judge(options.classify, options.retry_on, clock)
-        self._context = RunContext(options.run_id, pool, record)
+        self._context = RunContext(options.run_id, pool, record, checkpoints)
         # Its holder may touch everything below.
         self._role = Role(f"agentos-run-{options.run_id}", self._workers, self._settle, self._on_error)
         self._post = self._role.post

@@ -13,7 +13,7 @@ from ._clock import Clock
 from ._core.events import NOTHING_SAID, PERMANENT, TRANSIENT, VERDICT_KINDS, Verdict
 from ._core.run import INTERRUPTED, WORKER_DIED
 from .credential_coordinator import provider_of
-from .errors import Interrupted, WorkerDied, WorkerError
+from .errors import CommandFailed, Interrupted, WorkerDied, WorkerError
 from .results import WorkflowResult
 
 
@@ -43,10 +43,10 @@ class Judge:
             return PERMANENT, NOTHING_SAID  # nobody had told it to stop
         verdict = self._classified(original)
         if verdict is None:
-            read_there = exc.verdict if isinstance(exc, WorkerError) else None  # with all of its causes
+            read_there = exc.verdict if isinstance(exc, WorkerError | CommandFailed) else None  # with all of its causes
             provider = provider_of(attempt.record)
             verdict = read_there or verdicts.from_exception(exc, provider=provider, now=self._clock.epoch())
-        if verdict.kind is None and isinstance(original, self._retry_on):
+        if verdict.kind is None and isinstance(original, (CommandFailed, *self._retry_on)):
             return TRANSIENT, verdict
         return verdict.kind, verdict
 
@@ -62,11 +62,14 @@ class Judge:
 def failed_result(
     attempt: Attempt, exc: BaseException, kind: str | None, redact: Callable[[str], str], now: float
 ) -> WorkflowResult:
-    if isinstance(exc, WorkerError):
-        name, trace = exc.type_name, exc.trace
+    metadata: dict[str, Any]
+    if isinstance(exc, CommandFailed):  # no line of Python has a part in it
+        name = type(exc).__name__
+        metadata = {"error_type": name, "verdict": exc.verdict.kind, **exc.details}
     else:
-        name, trace = type(exc).__name__, "".join(traceback.format_exception(exc))
-    metadata: dict[str, Any] = {"error_type": name, "verdict": kind, "traceback": redact(trace)}
+        name = exc.type_name if isinstance(exc, WorkerError) else type(exc).__name__
+        trace = exc.trace if isinstance(exc, WorkerError) else "".join(traceback.format_exception(exc))
+        metadata = {"error_type": name, "verdict": kind, "traceback": redact(trace)}
     if attempt.usage is not None:
         metadata["usage"] = attempt.usage
     item = attempt.item

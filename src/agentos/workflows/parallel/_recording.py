@@ -42,6 +42,8 @@ class Recording:
         for attempt in running:
             if not attempt.is_on_record:
                 self._record.attempt_started(attempt)
+                if attempt.process_group is not None:
+                    self._record.process_started(attempt.process_group)
 
     def is_pending(self) -> bool:
         """Whether something has ended that will be on record soon, and can only then be told of."""

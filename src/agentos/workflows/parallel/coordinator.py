@@ -26,6 +26,7 @@ from ._workers.base import EndedCall, Workers
 from ._workers.processes import ProcessWorkers
 from ._workers.tasks import TaskWorkers
 from ._workers.threads import ThreadWorkers
+from .commands import Command
 from .credential_coordinator import LEAST_REDACTED, CredentialCoordinator
 from .input_sanitizer import sanitize_identifier
 from .results import ProgressStats, WorkflowResult
@@ -339,6 +340,7 @@ class ParallelCoordinator:
                 self._finished,
                 record,
                 recall,
+                worker_func.folder / "checkpoints" if isinstance(worker_func, Command) and worker_func.folder else None,
             )
         except BaseException:
             if record is not None:
@@ -401,6 +403,10 @@ class ParallelCoordinator:
         loop: asyncio.AbstractEventLoop | None,
         record: RunRecord | None,
     ) -> Workers:
+        if isinstance(worker_func, Command):
+            from ._workers.commands import CommandWorkers
+
+            return CommandWorkers(worker_func, ended, self.credential_coordinator)
         if self._workers == "processes":
             return ProcessWorkers(worker_func, ended, record.process_started if record is not None else None)
         if _is_async(worker_func):

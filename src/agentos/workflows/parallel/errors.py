@@ -162,6 +162,19 @@ class WorkerDied(RunError):
     """A worker process ended without an answer: a crash, `os._exit`, or the system's memory killer."""
 
 
+class CommandFailed(RunError):
+    """A command ended with a status other than 0, or could not be started; `exit_status` is negative for a signal, None
+    if it never ran. `verdict`: what it said about the provider. `details`: what is kept of it in the result."""
+
+    def __init__(
+        self, message: str, *, exit_status: int | None, verdict: Verdict, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+        self.verdict = verdict
+        self.details = details or {}
+
+
 class WorkerStartError(RunError):
     """Worker processes cannot be started at all: the worker cannot be imported or sent to another process."""
 

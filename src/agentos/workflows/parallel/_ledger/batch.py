@@ -156,6 +156,9 @@ class Batch:
     def process_started(self, pgid: int, born: str) -> None:
         self._add("INSERT OR REPLACE INTO processes (run, pgid, born) VALUES (?, ?, ?)", pgid, born)
 
+    def process_ended(self, pgid: int) -> None:
+        self._add("DELETE FROM processes WHERE run = ? AND pgid = ?", pgid)
+
     def _add(self, statement: str, *values: Any) -> None:
         self._others.append((statement, (self._run, *values)))
 

@@ -275,6 +275,10 @@ class RunRecord:
                 self._batch.process_started(pid, born)
             self._writer.call()
 
+    def process_ended(self, pid: int) -> None:
+        with self._batch_lock:
+            self._batch.process_ended(pid)
+
     # --- on the writer's thread -----------------------------------------------------------------------------------
 
     def _new_batch(self) -> Batch:

@@ -1,0 +1,122 @@
+"""What a command prints, on its way: without secrets, then to its log, to whoever shows it, and to the judge.
+
+Everything here is bytes: what a command prints need not be text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+# A longer line is shown in pieces.
+LONGEST_LINE = 64 * 1024
+# So much of the end of each stream is kept for the result, and to be judged.
+KEPT_BYTES = 64 * 1024
+
+# Called with an item's id, "stdout" or "stderr", and whole lines, the last of which ends with a newline as well.
+OutputCall = Callable[[str, str, bytes], None]
+
+
+class Redacting(Protocol):
+    def feed(self, data: bytes) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+class Lines:
+    """Gives out whole lines. What has no newline yet is held, up to the longest line."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        complete, newline, rest = data.rpartition(b"\n")
+        if newline:
+            complete = self._held + complete + newline
+            self._held = rest
+        else:
+            complete, self._held = b"", self._held + rest
+        while len(self._held) > LONGEST_LINE:
+            complete += self._held[:LONGEST_LINE] + b"\n"
+            self._held = self._held[LONGEST_LINE:]
+        return complete
+
+    def flush(self) -> bytes:
+        held, self._held = self._held, b""
+        return held + b"\n" if held else b""
+
+
+class Log:
+    """An item's log: the output of all its attempts, in the order in which it came. Made when there is any."""
+
+    __slots__ = ("_descriptor", "_heading", "_on_error", "_path")
+
+    def __init__(self, path: Path, heading: bytes, on_error: Callable[[OSError], None]) -> None:
+        """`heading` is written before the output of a further attempt."""
+        self._path = path
+        self._heading = heading
+        self._on_error = on_error
+        self._descriptor: int | None = None
+
+    def write(self, data: bytes) -> None:
+        try:
+            if self._descriptor is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._descriptor = os.open(self._path, flags, 0o600)
+                if self._heading and os.fstat(self._descriptor).st_size:
+                    data = self._heading + data
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            self._on_error(error)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class Output:
+    """One stream of one attempt."""
+
+    __slots__ = ("_item_id", "_lines", "_log", "_name", "_redaction", "_show", "_tail", "is_cut")
+
+    def __init__(self, item_id: str, name: str, redaction: Redacting | None, log: Log | None,
+                 show: OutputCall | None) -> None:  # fmt: skip
+        self._item_id = item_id
+        self._name = name
+        self._redaction = redaction
+        self._log = log
+        self._show = show
+        self._lines = Lines()
+        self._tail = b""
+        self.is_cut = False  # its tail is not all of it
+
+    def feed(self, data: bytes) -> None:
+        self._pass_on(data if self._redaction is None else self._redaction.feed(data))
+
+    def close(self) -> None:
+        if self._redaction is not None:
+            self._pass_on(self._redaction.flush())
+        if self._show is not None and (rest := self._lines.flush()):
+            self._show(self._item_id, self._name, rest)
+
+    @property
+    def tail(self) -> bytes:
+        return self._tail
+
+    def _pass_on(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._log is not None:
+            self._log.write(data)
+        self._tail = data if len(data) >= KEPT_BYTES else self._tail + data
+        if len(self._tail) > KEPT_BYTES:
+            self._tail = self._tail[-KEPT_BYTES:]
+            self.is_cut = True
+        if self._show is not None and (lines := self._lines.feed(data)):
+            self._show(self._item_id, self._name, lines)

@@ -1,0 +1,436 @@
+"""Attempts as commands: one thread starts them, reads what they print, and learns when they end.
+
+Each command leads a session and a process group of its own. Whoever ends it ends the whole group; and when its leader
+has ended by itself, whatever it has left behind is ended too, because the attempt's credential goes back to the pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from .. import verdicts
+from .._attempt import Attempt
+from .._core.events import Verdict
+from .._fields import field_of
+from .._logs import log_name
+from .._output import Log, Output
+from .._reports import read_reports
+from ..commands import Command, inherited_environment
+from ..credential_coordinator import CredentialCoordinator, provider_of
+from ..errors import CommandFailed, Interrupted
+from .base import EndedCall
+from .guard import Guard
+
+READ_BYTES = 256 * 1024
+# An item with more than this is handed over in a file: the system has a limit for one variable.
+MOST_IN_VARIABLE = 100 * 1024
+# How long a killed process may take to be gone; it has no say in it.
+REAP_SECONDS = 2.0
+# The system has no room for another process or descriptor now, but will have when one of ours has ended.
+_FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_REPORT, _ITEM = ".report", ".item.json"
+
+
+class CommandWorkers:
+    can_kill = True
+    can_take_over = True
+
+    def __init__(self, command: Command, ended: EndedCall, pool: CredentialCoordinator | None) -> None:
+        self._command = command
+        self._ended = ended
+        self._redactor = None if pool is None else pool.redactor()
+        self._hides_secret = (lambda _: False) if pool is None else pool.hides_secret
+        self._environment = inherited_environment(self._hides_secret)
+        self._folder = command.folder
+        if self._folder is not None:
+            (self._folder / "logs").mkdir(parents=True, exist_ok=True)
+        self._thread: threading.Thread | None = None
+        self._selector = selectors.DefaultSelector()
+        self._called, self._call = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(self._called, selectors.EVENT_READ, self._drain_calls)
+        self._todo: deque[Callable[[], None]] = deque()
+        self._is_called = False
+        self._postponed: deque[Attempt] = deque()  # until one that runs has ended
+        self._lock = threading.Lock()  # guards _running and _is_closed
+        self._running: dict[int, _Process] = {}  # by process group
+        self._is_closed = False
+        self._is_log_lost = False
+        self._guard: Guard | None = None
+
+    # --- what the driver asks for ---------------------------------------------------------------------------------
+
+    def start(self, attempt: Attempt, running: int) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="agentos-commands", daemon=True)
+            self._thread.start()
+        attempt.is_preparing = True
+        self._in_thread(partial(self._launch, attempt))
+
+    def spend_thread(self, drive: Callable[[], None]) -> bool:
+        self._in_thread(drive)
+        return True
+
+    def take_over(self, drive: Callable[[], None]) -> None:
+        self._in_thread(drive)
+
+    def interrupt(self, attempt: Attempt) -> None:
+        self._signal(attempt, signal.SIGTERM)
+
+    def kill(self, attempt: Attempt) -> None:
+        self._signal(attempt, signal.SIGKILL)
+
+    def abandon(self, attempt: Attempt) -> None:
+        """Not even SIGKILL has ended it: it hangs in the system. There is room for another."""
+
+    def close(self) -> None:
+        """On any thread; the other one may be held up by whoever reads our output."""
+        with self._lock:
+            self._is_closed = True
+            left = list(self._running.values())
+        for process in left:
+            process.signal(signal.SIGKILL)
+        for process in left:
+            process.give_up(REAP_SECONDS)
+        if self._guard is not None:
+            self._guard.close()
+        self._wake()
+
+    # --- the thread -----------------------------------------------------------------------------------------------
+
+    def _in_thread(self, call: Callable[[], None]) -> None:
+        self._todo.append(call)
+        if not self._is_called and threading.current_thread() is not self._thread:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._is_called = True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._call, b"\0")
+
+    def _drain_calls(self) -> None:
+        self._is_called = False  # before the calls are looked at: who comes later calls again
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._called, 4096)
+
+    def _work(self) -> None:
+        while not (self._is_closed and not self._todo):
+            while self._todo:
+                self._todo.popleft()()
+            if self._is_closed:
+                break
+            for key, _ in self._selector.select():
+                cast(Callable[[], None], key.data)()
+        self._selector.close()
+        os.close(self._called)
+        os.close(self._call)
+
+    def _launch(self, attempt: Attempt) -> None:
+        if attempt.should_stop or self._is_closed:
+            self._end(attempt, None, Interrupted("stopped before it started"))
+            return
+        try:
+            process = self._started(attempt)
+        except OSError as error:
+            if error.errno in _FULL and self._running:
+                self._postponed.append(attempt)
+                return
+            self._end(attempt, None, _cannot_start(error, self._command))
+            return
+        except Exception as error:  # the item lacks a field, or holds what no argument can
+            self._end(attempt, None, error)
+            return
+        attempt.is_preparing = False
+        with self._lock:
+            self._running[process.pid] = process
+            is_too_late = self._is_closed
+            attempt.task = process
+            attempt.process_group = process.pid
+        if is_too_late or attempt.should_stop:
+            process.signal(signal.SIGKILL if is_too_late else signal.SIGTERM)
+        self._tell_guard()
+        for descriptor, output in process.outputs.items():
+            self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, descriptor, output))
+        self._selector.register(process.pidfd, selectors.EVENT_READ, partial(self._exited, process))
+
+    def _started(self, attempt: Attempt) -> _Process:
+        command, item = self._command, attempt.item.payload
+        arguments = command.filled(item, attempt.id)
+        if self._hides_secret("\0".join(arguments)):
+            raise ValueError(
+                "an argument of the command would hold a credential's secret, for all to see in the list of processes: "
+                "hand it over in a variable (credential_env)"
+            )
+        folder = attempt.context.checkpoint_dir(attempt.id)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        environment = self._environment_of(attempt, folder)
+        stdin: int = subprocess.DEVNULL
+        if command.stdin is not None:
+            text = attempt.id if command.stdin == "id" else field_of(item, command.stdin)
+            if text is None:
+                raise LookupError(f"the item has no field {command.stdin!r}, which the command is to read")
+            stdin = _readable(text.encode("utf-8", "surrogateescape"))
+        try:
+            popen = subprocess.Popen(  # noqa: S603 - running the user's own command is the job
+                arguments,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                cwd=command.cwd,
+                start_new_session=True,
+            )
+        finally:
+            if stdin >= 0:
+                os.close(stdin)
+        log = None
+        if self._folder is not None:
+            heading = f"--- attempt {attempt.attempt} ---\n".encode()
+            log = Log(self._folder / "logs" / log_name(attempt.id), heading, self._on_log_error)
+        return _Process(popen, attempt, folder, log, self._outputs(popen, attempt, log))
+
+    def _outputs(self, popen: subprocess.Popen[bytes], attempt: Attempt, log: Log | None) -> dict[int, Output]:
+        outputs = {}
+        for name, pipe in (("stdout", popen.stdout), ("stderr", popen.stderr)):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            redaction = None if self._redactor is None else self._redactor.stream()
+            outputs[pipe.fileno()] = Output(attempt.id, name, redaction, log, self._command.show)
+        return outputs
+
+    def _environment_of(self, attempt: Attempt, folder: Path) -> dict[str, str]:
+        environment = self._environment.copy()
+        environment["AGENTOS_RUN_ID"] = attempt.run_id
+        environment["AGENTOS_ATTEMPT"] = str(attempt.attempt)
+        environment["AGENTOS_WORKFLOW_DB"] = str(attempt.context.file_of(attempt.id))
+        environment["AGENTOS_CHECKPOINT_DIR"] = str(folder)
+        environment["AGENTOS_REPORT"] = str(folder / _REPORT)
+        if "\0" not in attempt.id:  # what no variable can hold is told in the item
+            environment["AGENTOS_ITEM_ID"] = attempt.id
+        item = json.dumps(attempt.item.payload, separators=(",", ":"))
+        if len(item) <= MOST_IN_VARIABLE:
+            environment["AGENTOS_ITEM"] = item
+        else:
+            (folder / _ITEM).write_text(item)
+            environment["AGENTOS_ITEM_FILE"] = str(folder / _ITEM)
+        if attempt.credential_id is not None and attempt.credential is not None:
+            environment["AGENTOS_CREDENTIAL_ID"] = attempt.credential_id
+            variable = self._command.variable(attempt.credential_id)
+            if variable is not None:
+                environment[variable] = str(attempt.credential)
+        return environment
+
+    def _read(self, descriptor: int, output: Output) -> None:
+        if not _feed(descriptor, output):
+            self._selector.unregister(descriptor)
+
+    def _exited(self, process: _Process) -> None:
+        """Its leader has ended."""
+        self._selector.unregister(process.pidfd)
+        for descriptor in process.outputs:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(descriptor)
+        status = process.finish()
+        with self._lock:
+            self._running.pop(process.pid, None)
+        self._tell_guard()
+        attempt = process.attempt
+        attempt.task = None
+        if attempt.context.record is not None and attempt.is_on_record:
+            attempt.context.record.process_ended(process.pid)
+        value, error = self._outcome(process, status)
+        self._clean(process, is_done=error is None)
+        self._end(attempt, value, error)
+        while self._postponed:
+            self._todo.append(partial(self._launch, self._postponed.popleft()))
+
+    def _end(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
+        attempt.is_preparing = False
+        self._ended(attempt, value, error)
+
+    def _outcome(self, process: _Process, status: int) -> tuple[Any, BaseException | None]:
+        attempt = process.attempt
+        stdout, stderr = process.outputs.values()
+        verdict = self._verdict(process, status)
+        told = {"exit_status": status, "log": None if self._folder is None else log_name(attempt.id)}
+        if status == 0 and verdict.kind is None:
+            return {**told, "stdout": stdout.tail.decode("utf-8", "replace"), "is_cut": stdout.is_cut}, None
+        if attempt.should_stop and not attempt.is_timed_out:
+            return None, Interrupted(f"stopped ({_status_text(status)})")
+        last = _last_line(stderr.tail) or _last_line(stdout.tail)
+        text = _status_text(status) + (f": {last}" if last else "")
+        told["stderr"] = stderr.tail[-4096:].decode("utf-8", "replace")
+        return None, CommandFailed(text, exit_status=status, verdict=verdict, details=told)
+
+    def _verdict(self, process: _Process, status: int) -> Verdict:
+        """What the command reported; else what its output says, by own patterns first."""
+        attempt = process.attempt
+        said: Verdict | None = None
+        for report in read_reports(process.folder / _REPORT):
+            if "usage" in report:
+                attempt.report_usage(**report["usage"])
+            else:
+                said = _reported(report)
+        if said is not None:
+            return said
+        text = b"\n".join(output.tail for output in process.outputs.values()).decode("utf-8", "replace")
+        if status != 0:
+            for pattern in self._command.patterns:
+                if (verdict := pattern.read(text)) is not None:
+                    return verdict
+        return verdicts.from_output(text, status, provider=provider_of(attempt.record), now=time.time())
+
+    def _clean(self, process: _Process, *, is_done: bool) -> None:
+        """What the command has saved is kept until its item's success is on record."""
+        folder, context = process.folder, process.attempt.context
+        for name in (_REPORT, _ITEM):
+            with contextlib.suppress(OSError):
+                (folder / name).unlink()
+        try:
+            folder.rmdir()
+        except OSError:
+            context.has_files = context.has_files or folder.exists()
+        if context.file_of(process.attempt.id).exists():
+            _ = process.attempt.workflow_db  # it is on record from now on
+
+    def _tell_guard(self) -> None:
+        if self._guard is None:
+            self._guard = Guard()
+        with self._lock:
+            groups = list(self._running)
+        self._guard.watch(groups)
+
+    def _signal(self, attempt: Attempt, signum: signal.Signals) -> None:
+        process: _Process | None = attempt.task
+        if process is not None:
+            process.signal(signum)
+
+    def _on_log_error(self, error: OSError) -> None:
+        if not self._is_log_lost and self._command.show is not None:
+            self._is_log_lost = True
+            self._command.show("", "stderr", f"agentos: logs cannot be written any more: {error}\n".encode())
+
+
+class _Process:
+    """A running command."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], attempt: Attempt, folder: Path, log: Log | None,
+                 outputs: dict[int, Output]) -> None:  # fmt: skip
+        self._popen = popen
+        self.pid = popen.pid  # of its group, too
+        self.pidfd = os.pidfd_open(popen.pid)
+        self.attempt = attempt
+        self.folder = folder
+        self.outputs = outputs  # by descriptor: stdout, then stderr
+        self._log = log
+        self._lock = threading.Lock()  # guards the number of the group, which is somebody else's once it was reaped
+        self._is_reaped = False
+
+    def signal(self, signum: signal.Signals) -> None:
+        with self._lock, contextlib.suppress(ProcessLookupError, PermissionError):
+            if not self._is_reaped:
+                os.killpg(self.pid, signum)
+
+    def finish(self) -> int:
+        """The leader has ended: so does the rest. Returns the exit status, negative for a signal."""
+        with self._lock:
+            if self._is_reaped:
+                return self._popen.returncode
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)  # before it is reaped: until then the number is its own
+            status = self._popen.wait()
+            self._is_reaped = True
+            for descriptor, output in self.outputs.items():
+                while _feed(descriptor, output, is_last=True):
+                    pass
+                output.close()
+            if self._log is not None:
+                self._log.close()
+            os.close(self.pidfd)
+            for pipe in (self._popen.stdout, self._popen.stderr):
+                if pipe is not None:
+                    pipe.close()
+        return status
+
+    def give_up(self, seconds: float) -> None:
+        """It was killed, and the run is over."""
+        poll = selectors.DefaultSelector()
+        try:
+            with contextlib.suppress(OSError, ValueError):  # finished already
+                poll.register(self.pidfd, selectors.EVENT_READ)
+                if not poll.select(seconds):
+                    return
+        finally:
+            poll.close()
+        self.finish()
+
+
+def _feed(descriptor: int, output: Output, *, is_last: bool = False) -> bool:
+    """Whether there may be more. At the last, somebody who has left the group may still hold the other end."""
+    try:
+        data = os.read(descriptor, READ_BYTES)
+    except BlockingIOError:
+        return not is_last
+    except OSError:
+        return False
+    output.feed(data)
+    return bool(data)
+
+
+def _reported(report: dict[str, Any]) -> Verdict:
+    wait = report.get("retry_after")
+    if wait is None and "until" in report:
+        wait = max(0.0, report["until"] - time.time())
+    return Verdict(report["verdict"], wait, message=report.get("message", ""))
+
+
+def _readable(data: bytes) -> int:
+    """A descriptor from which data can be read, however much it is."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("item")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    while data:
+        data = data[os.write(descriptor, data) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _cannot_start(error: OSError, command: Command) -> CommandFailed:
+    if error.errno == errno.E2BIG:
+        text = "its arguments are longer than the system allows: hand the item over on stdin (stdin=FIELD)"
+    else:
+        text = error.strerror or str(error)
+    return CommandFailed(
+        f"{command.arguments[0]} cannot be started: {text}",
+        exit_status=None,
+        verdict=Verdict("permanent", message=text),
+        details={},
+    )
+
+
+def _status_text(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    with contextlib.suppress(ValueError):
+        return f"ended by signal {-status} ({signal.Signals(-status).name})"
+    return f"ended by signal {-status}"
+
+
+def _last_line(output: bytes) -> str:
+    lines = output[-2048:].decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip()[:300] if lines else ""
