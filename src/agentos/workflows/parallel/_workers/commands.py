@@ -60,7 +60,9 @@ class CommandWorkers:
             (self._folder / "logs").mkdir(parents=True, exist_ok=True)
         self._thread: threading.Thread | None = None
         self._selector = selectors.DefaultSelector()
-        self._called, self._call = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._called, self._call = os.pipe()
+        os.set_blocking(self._called, False)
+        os.set_blocking(self._call, False)
         self._selector.register(self._called, selectors.EVENT_READ, self._drain_calls)
         self._todo: deque[Callable[[], None]] = deque()
         self._is_called = False
@@ -164,7 +166,7 @@ class CommandWorkers:
         self._tell_guard()
         for descriptor, output in process.outputs.items():
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, descriptor, output))
-        self._selector.register(process.pidfd, selectors.EVENT_READ, partial(self._exited, process))
+        self._selector.register(process.exit_notice, selectors.EVENT_READ, partial(self._exited, process))
 
     def _started(self, attempt: Attempt) -> _Process:
         command, item = self._command, attempt.item.payload
@@ -239,7 +241,7 @@ class CommandWorkers:
 
     def _exited(self, process: _Process) -> None:
         """Its leader has ended."""
-        self._selector.unregister(process.pidfd)
+        self._selector.unregister(process.exit_notice)
         for descriptor in process.outputs:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
@@ -331,7 +333,7 @@ class _Process:
                  outputs: dict[int, Output]) -> None:  # fmt: skip
         self._popen = popen
         self.pid = popen.pid  # of its group, too
-        self.pidfd = os.pidfd_open(popen.pid)
+        self.exit_notice = _exit_notice(popen.pid)
         self.attempt = attempt
         self.folder = folder
         self.outputs = outputs  # by descriptor: stdout, then stderr
@@ -359,7 +361,7 @@ class _Process:
                 output.close()
             if self._log is not None:
                 self._log.close()
-            os.close(self.pidfd)
+            os.close(self.exit_notice)
             for pipe in (self._popen.stdout, self._popen.stderr):
                 if pipe is not None:
                     pipe.close()
@@ -370,7 +372,7 @@ class _Process:
         poll = selectors.DefaultSelector()
         try:
             with contextlib.suppress(OSError, ValueError):  # finished already
-                poll.register(self.pidfd, selectors.EVENT_READ)
+                poll.register(self.exit_notice, selectors.EVENT_READ)
                 if not poll.select(seconds):
                     return
         finally:
@@ -395,6 +397,20 @@ def _reported(report: dict[str, Any]) -> Verdict:
     if wait is None and "until" in report:
         wait = max(0.0, report["until"] - time.time())
     return Verdict(report["verdict"], wait, message=report.get("message", ""))
+
+
+def _exit_notice(pid: int) -> int:
+    """A descriptor that can be read from as soon as the process has ended."""
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    notice, end = os.pipe()
+
+    def wait() -> None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.close(end)
+
+    threading.Thread(target=wait, name="agentos-exit", daemon=True).start()
+    return notice
 
 
 def _readable(data: bytes) -> int:
