@@ -86,6 +86,15 @@ def test_each_style_finds_its_key_and_its_words(sim: SimulatedProvider, client: 
     assert sim.counts["k2"] == {200: 3}
 
 
+def test_each_style_lists_its_models_to_who_has_a_key(client: httpx.Client) -> None:
+    by_anthropic = client.get("/v1/models?limit=1", headers={"x-api-key": "k2"})
+    assert by_anthropic.json()["data"][0]["type"] == "model"
+    assert client.get("/v1/models", headers={"x-api-key": "nobody"}).json()["type"] == "error"
+    by_gemini = client.get("/v1beta/models?pageSize=1", headers={"x-goog-api-key": "k2"})
+    assert by_gemini.json()["models"][0]["name"] == "models/sim-1"
+    assert client.get("/v1beta/models").json()["error"]["status"] == "INVALID_ARGUMENT"
+
+
 def stream(client: httpx.Client, path: str, **options: Any) -> list[dict[str, Any]]:
     lines = client.post(path, json=CHAT | {"stream": True}, **options).text.splitlines()
     data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]

@@ -49,7 +49,7 @@ def understand(method: str, target: str, headers: dict[str, str], body: bytes) -
     path, _, query = target.partition("?")
     bearer = headers.get("authorization", "").removeprefix("Bearer ")
     if method == "GET":
-        return Call("models", "openai", bearer) if path.endswith("/v1/models") else None
+        return _list_of_models(path, headers, bearer)
     if method != "POST":
         return None
     if path.endswith("/v1/work"):
@@ -68,6 +68,16 @@ def understand(method: str, target: str, headers: dict[str, str], body: bytes) -
         call.is_stream = verb == "streamGenerateContent"
         return call
     return None
+
+
+def _list_of_models(path: str, headers: dict[str, str], bearer: str) -> Call | None:
+    """OpenAI's and Anthropic's have one address: the header that holds the key tells them apart."""
+    if path.endswith("/v1beta/models"):
+        return Call("models", "gemini", headers.get("x-goog-api-key", ""))
+    if not path.endswith("/v1/models"):
+        return None
+    key = headers.get("x-api-key")
+    return Call("models", "openai", bearer) if key is None else Call("models", "anthropic", key)
 
 
 def _call(endpoint: str, style: Style, key: str, body: bytes, *prompts: str) -> Call:
@@ -133,7 +143,12 @@ def _work(call: Call) -> dict[str, Any]:
     return {"status": 200, "echo": call.body.decode("utf-8", "replace")}
 
 
-def _models(call: Call) -> dict[str, Any]:  # noqa: ARG001 - every endpoint is given its call
+def _models(call: Call) -> dict[str, Any]:
+    if call.style == "gemini":
+        return {"models": [{"name": "models/sim-1", "displayName": "Sim 1"}]}
+    if call.style == "anthropic":
+        model = {"type": "model", "id": "sim-1", "display_name": "Sim 1", "created_at": "1970-01-01T00:00:00Z"}
+        return {"data": [model], "has_more": False, "first_id": "sim-1", "last_id": "sim-1"}
     return {"object": "list", "data": [{"id": "sim-1", "object": "model", "created": 0, "owned_by": "simulator"}]}
 
 
