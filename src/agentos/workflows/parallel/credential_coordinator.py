@@ -64,6 +64,7 @@ class CredentialState:
     waits_for: str | None = None  # the limit that does not admit another request now
     used: dict[str, tuple[float, float]] = field(default_factory=dict)  # of each declared limit: used, and the limit
     learned: dict[str, float] = field(default_factory=dict)  # scope ("" for none) -> requests per minute
+    holders: tuple[str, ...] = ()  # the requesters of its live leases, where they gave a name
 
     @property
     def keys_file_line(self) -> str | None:
@@ -439,4 +440,5 @@ def _state(snapshot: CredentialSnapshot, epoch: float) -> CredentialState:
         waits_for=snapshot.binding,
         used=snapshot.used,
         learned={scope or "": rate for scope, rate in snapshot.learned.items()},
+        holders=tuple(holder for holder in snapshot.holders if holder is not None),
     )
