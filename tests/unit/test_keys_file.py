@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentos.cli._keysfile import CREDENTIAL as CREDENTIAL_NAMES
+from agentos.cli._keysfile import PATTERN as PATTERN_NAMES
+from agentos.cli._keysfile import PROVIDER as PROVIDER_NAMES
 from agentos.cli._keysfile import Keys, KeysFileError, keys_from_environment, load_keys
 from agentos.cli._toml_lines import TomlLines
 from agentos.workflows.parallel import Limits
@@ -497,3 +501,19 @@ def test_an_environment_without_usable_keys_is_an_error(environ: dict[str, Any],
     with pytest.raises(KeysFileError) as caught:
         keys_from_environment("K*", environ)
     assert caught.value.format_message() == says
+
+
+# --- the documentation ------------------------------------------------------------------------------------------------
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
+
+
+def test_the_examples_in_the_documentation_can_be_read(write: Write) -> None:
+    keys = load(write, "\n".join(re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)))
+    assert [one.id for one in keys.credentials] == ["team-a", "team-b"]
+    assert [one.verdict for one in keys.patterns] == ["rate_limited", "quota_exhausted"]
+
+
+@pytest.mark.parametrize("name", sorted({*CREDENTIAL_NAMES, *PATTERN_NAMES, *PROVIDER_NAMES} - {"limits"}))
+def test_every_name_is_in_the_documentation(name: str) -> None:
+    assert f"`{name}`" in DOCUMENT or f"\n{name} = " in DOCUMENT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -91,3 +92,12 @@ def test_the_environment_moves_a_base_url_as_it_does_for_the_sdk() -> None:
     azure = preset_of("azure")
     assert azure is not None
     assert base_url_of(azure, {}) is None
+
+
+def test_every_preset_is_in_the_documentation() -> None:
+    table = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
+    for preset in PRESETS:
+        row = next(line for line in table.splitlines() if line.startswith(f"| `{preset.name}`"))
+        names = [preset.variable, *preset.aliases, *preset.other_variables, preset.day_resets or ""]
+        assert all(name in row for name in names)
+        assert ("GET" in row) == (preset.check is not None)

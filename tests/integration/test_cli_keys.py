@@ -1,0 +1,547 @@
+"""`agentos keys`: what people see, what is kept, and that no key is in either."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from agentos.cli import main
+from agentos.cli._disabled import disable, disabled
+from agentos.cli._home import Failure, RunFolder, RunSpec
+from agentos.cli._poolnote import PoolNote, note_of, read_notes, write_note
+from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits
+from agentos.workflows.parallel.testing import SimulatedProvider
+
+CANARY = "sk-canary-1a2b3c4d5e6f"
+
+Agentos = Callable[..., Result]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in list(os.environ):
+        if name.startswith("AGENTOS_") or name.endswith(("_BASE_URL", "_proxy", "_PROXY")):
+            monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    monkeypatch.setenv("AGENTOS_HOME", str(home))
+    monkeypatch.setenv("TEST_CANARY", CANARY)
+    return home
+
+
+@pytest.fixture
+def agentos(home: Path, tmp_path: Path) -> Iterator[Agentos]:
+    """Runs the command; afterwards the key must be in nothing that was printed and in no file."""
+    printed = []
+
+    def agentos(*arguments: str, **options: Any) -> Result:
+        result = CliRunner().invoke(main, ["keys", *arguments], **options)
+        printed.append(result.output)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    yield agentos
+    assert CANARY not in "".join(printed)
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or CANARY.encode() not in path.read_bytes()
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> Callable[[str], str]:
+    def write(text: str) -> str:
+        path = tmp_path / "keys.toml"
+        path.write_text(text)
+        path.chmod(0o600)
+        return str(path)
+
+    return write
+
+
+TWO = """
+[[credential]]
+secret = "env:TEST_CANARY"
+id = "team-a"
+provider = "openai"
+quota_group = "org-1"
+requests_per_minute = 60
+tokens_per_minute = 1000000
+max_concurrent = 5
+
+[[credential]]
+secret = "env:TEST_NOT_SET"
+id = "team-b"
+provider = "gemini"
+requests_per_day = 250
+burst = 2
+"""
+
+
+def make_run(run_id: str) -> RunFolder:
+    folder = RunFolder(run_id)
+    folder.make()
+    folder.write_spec(RunSpec(1, run_id, time.time(), "/", []))
+    return folder
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def test_status_tells_what_is_declared_and_what_can_be_used(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    result = agentos("status", "--keys", keys_file(TWO))
+    assert result.exit_code == 0
+    head, first, second = (line.split("  ") for line in result.stdout.splitlines())
+    assert [cell.strip() for cell in head if cell] == ["ID", "PROVIDER", "GROUP", "LIMITS", "STATE"]
+    assert [cell.strip() for cell in first if cell] == [
+        "team-a",
+        "openai",
+        "org-1",
+        "60 requests/min, 1,000,000 tokens/min, 5 at once",
+        "ready",
+    ]
+    assert [cell.strip() for cell in second if cell] == [
+        "team-b",
+        "gemini",
+        "-",
+        "250 requests/day from 00:00 America/Los_Angeles, burst 2, 1 at once",
+        "variable TEST_NOT_SET not set",
+    ]
+
+
+def test_status_is_what_keys_does_without_a_command(
+    agentos: Agentos, keys_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = keys_file(TWO)
+    told = agentos("status", "--keys", path).stdout
+    assert agentos("--keys", path).stdout == told
+    monkeypatch.setenv("AGENTOS_KEYS", path)
+    assert agentos().stdout == told
+    assert "status" in agentos("--help").stdout
+    assert "status" in agentos("--keys", path, "-h").stdout
+    assert "[env var: AGENTOS_KEYS]" in agentos("status", "--help").stdout
+
+
+def test_status_can_be_read_by_programs(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    agentos("disable", "team-b", "--reason", "leaked", "--keys", keys_file(TWO))
+    told = json.loads(agentos("--json", "--keys", keys_file(TWO)).stdout)
+    first, second = told["credentials"]
+    assert first["id"] == "team-a"
+    assert first["limits"]["requests_per_minute"] == 60
+    assert (first["credential_env"], first["state"]) == ("OPENAI_API_KEY", "ready")
+    assert (second["quota_group"], second["state"]) == (None, "disabled: leaked")
+    assert told["disabled"] == {"team-b": "leaked"}
+    assert told["runs"] == []
+
+
+def test_status_of_files_and_commands_asks_nobody(
+    agentos: Agentos, keys_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    made = tmp_path / "made"
+    (tmp_path / "open.key").write_text("a-key-for-all")
+    (tmp_path / "open.key").chmod(0o644)
+    text = f"""
+        credential = [
+            {{ id = "command", secret = "cmd:touch {made}" }},
+            {{ id = "file", secret = "file:open.key" }},
+        ]
+    """
+    lines = agentos("--keys", keys_file(text)).stdout.splitlines()
+    assert lines[1].endswith("ready")
+    assert "can be read by others" in lines[2]
+    assert not made.exists()
+
+
+def test_keys_come_from_the_environment_too(agentos: Agentos, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY_1", CANARY)
+    result = agentos("--key-env", "OPENAI_API_KEY_*")
+    assert "openai-api-key-1  openai" in result.stdout
+    assert agentos("--key-env", "NOTHING_LIKE_IT*").exit_code == 2
+
+
+def test_what_is_typed_counts_before_the_environment(
+    agentos: Agentos, keys_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTOS_KEY_ENV", "NOTHING_LIKE_IT*")
+    assert "team-a" in agentos("--keys", keys_file(TWO)).stdout
+    monkeypatch.setenv("AGENTOS_KEYS", "/not/there")
+    assert "test-canary" in agentos("--key-env", "TEST_CANARY").stdout
+    result = agentos("--keys", keys_file(TWO), "--key-env", "X*")
+    assert result.exit_code == 2
+    assert "give one of them" in result.stderr
+
+
+def test_no_keys_at_all_is_wrong_usage_that_says_what_to_type(agentos: Agentos) -> None:
+    for command in ((), ("check",), ("disable", "x")):
+        result = agentos(*command)
+        assert result.exit_code == 2
+        assert "Give --keys FILE or --key-env PATTERN, or set AGENTOS_KEYS" in result.stderr
+
+
+def test_a_wrong_file_is_wrong_usage(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    result = agentos("--keys", keys_file("[[credential]]\nsecrte = 'x'\n"))
+    assert result.exit_code == 2
+    assert "line 2: a credential has no 'secrte': did you mean secret?" in result.stderr
+
+
+def test_a_key_in_plain_is_shown_to_nobody(home: Path, keys_file: Callable[[str], str]) -> None:
+    path = keys_file(f'[[credential]]\nsecret = "{CANARY}"\nid = "a"\n')
+    for arguments in (["--keys", path], ["--json", "--keys", path], ["check", "--keys", path], ["disable", CANARY]):
+        result = CliRunner().invoke(main, ["keys", *arguments], env={"AGENTOS_KEYS": path})
+        assert CANARY not in result.output
+    assert "holds keys in plain (a)" in CliRunner().invoke(main, ["keys", "--keys", path]).stderr
+
+
+# --- runs that are executing ------------------------------------------------------------------------------------------
+
+
+def test_status_shows_what_the_pools_of_executing_runs_say(agentos: Agentos, home: Path) -> None:
+    pool = CredentialCoordinator(
+        [
+            Credential(
+                "env:TEST_CANARY", id="team-a", limits=Limits(requests_per_minute=60, burst=9, max_concurrent=5)
+            ),
+            Credential("key-b", id="team-b"),
+            Credential("key-c", id="team-c"),
+        ]
+    )
+    keys = [pool.reserve_credential(f"doc-{number}") for number in range(6)]
+    pool.quarantine("team-b", "no credit")
+    pool.mark_rate_limited(next(str(key) for key in keys if key == "key-c"), 90)
+    write_note(make_run("nightly"), pool)
+
+    out = agentos("status").stdout  # without any keys: a run is there to be told of
+    assert f"Run nightly (pid {os.getpid()}), 0." in out
+    lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("team")}
+    assert "4 of 60 requests/min" in lines["team-a"]
+    assert "and 1 more" in lines["team-a"]
+    assert "4 of 5" in lines["team-a"]
+    assert "quarantined: no credit" in lines["team-b"]
+    assert "usable in 1 min" in lines["team-c"]
+
+    (run,) = json.loads(agentos("status", "--json").stdout)["runs"]
+    assert run["run_id"] == "nightly"
+    assert [one["id"] for one in run["credentials"]] == ["team-a", "team-b", "team-c"]
+    assert len(run["credentials"][0]["holders"]) == 4
+
+
+def test_an_item_that_is_called_like_a_key_or_a_terminal_command_does_no_harm(agentos: Agentos, home: Path) -> None:
+    pool = CredentialCoordinator([Credential("env:TEST_CANARY", id="a", limits=Limits(max_concurrent=2))])
+    pool.reserve_credential(f"document about {CANARY}")
+    pool.reserve_credential("\x1b[2J\nRun forged")
+    assert CANARY not in repr(note_of(pool))
+    write_note(make_run("r"), pool)
+    out = agentos().stdout
+    assert "\x1b" not in out
+    assert len(out.splitlines()) == 4
+
+
+def test_a_note_of_a_run_that_is_gone_counts_for_nothing(home: Path) -> None:
+    folder = make_run("r")
+    pool = CredentialCoordinator(["key-a"])
+    note = note_of(pool)
+    path = folder.path / "pool.json"
+
+    def is_read(**changes: Any) -> bool:
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(note, **changes)))
+        return bool(read_notes(note.written_at))
+
+    assert is_read()
+    assert is_read(written_at=note.written_at - 9)
+    assert not is_read(written_at=note.written_at - 11)
+    assert not is_read(written_at=note.written_at + 11)
+    assert not is_read(host="another-machine")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert not is_read(pid=ended.pid)
+    assert not is_read(pid=0)
+    assert not is_read(pid=2**62)
+    path.write_text("not a note")
+    assert read_notes() == []
+    path.unlink()
+    assert read_notes() == []
+
+
+def test_a_note_survives_being_written_and_read(home: Path) -> None:
+    pool = CredentialCoordinator([Credential("key-a", id="a", limits=Limits(requests_per_day=3))])
+    pool.reserve_credential("doc")
+    folder = make_run("r")
+    write_note(folder, pool)
+    ((found, note),) = read_notes()
+    assert found.run_id == "r"
+    assert isinstance(note, PoolNote)
+    assert note.credentials == note_of(pool).credentials
+    assert note.credentials[0].used == {"requests per day": (1, 3)}
+    assert (folder.path / "pool.json").stat().st_mode & 0o077 == 0
+
+
+# --- disable, enable, reset -------------------------------------------------------------------------------------------
+
+
+def test_what_is_disabled_stays_so_until_it_is_enabled(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    path = keys_file(TWO)
+    result = agentos("disable", "team-a", "--reason", "leaked", "--keys", path)
+    assert result.stdout.startswith("team-a is disabled for runs that start from now on")
+    assert disabled() == {"team-a": "leaked"}
+    assert "disabled: leaked" in agentos("--keys", path).stdout
+    assert "team-a  leaked" in agentos().stdout  # also without the keys
+    assert agentos("enable", "team-a").stdout == "team-a is enabled.\n"
+    assert disabled() == {}
+    assert "No credential with this id was disabled" in agentos("enable", "team-a").stdout
+
+
+def test_options_may_stand_before_the_command(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    path = keys_file(TWO)
+    assert agentos("--keys", path, "disable", "team-a", "--reason", "x").exit_code == 0
+    assert agentos(f"--keys={path}", "--reason", "reset", "disable", "team-b").exit_code == 0
+    assert disabled() == {"team-a": "x", "team-b": "reset"}
+    assert agentos("--keys", path, "nonsense").exit_code == 2
+
+
+def test_reset_enables_all_or_those_of_the_keys(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    path = keys_file(TWO)
+    agentos("disable", "team-a", "--keys", path)
+    agentos("disable", "team-b", "--keys", path)
+    agentos("disable", "test-canary", "--key-env", "TEST_CANARY")
+    assert disabled() == dict.fromkeys(("team-a", "team-b", "test-canary"), "by hand")
+    assert (
+        "Disabled, and not in these keys:\nID           REASON\ntest-canary  by hand" in agentos("--keys", path).stdout
+    )
+    assert agentos("reset", "--keys", path).stdout == "Enabled: team-a, team-b.\n"
+    assert agentos("reset").stdout == "Enabled: test-canary.\n"
+    assert agentos("reset").stdout == "No credential was disabled.\n"
+
+
+def test_an_id_that_nobody_has_is_not_repeated(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    for command in ("disable", "enable"):
+        result = agentos(command, CANARY, "--keys", keys_file(TWO))
+        assert result.exit_code == 2
+        assert "no credential has this id; there are team-a, team-b" in result.stderr
+    assert agentos("enable", CANARY).exit_code == 0
+
+
+def test_a_damaged_list_of_the_disabled_stops_us(agentos: Agentos, home: Path) -> None:
+    home.mkdir()
+    (home / "disabled.json").write_text('{"team-a": ')
+    with pytest.raises(Failure, match="mend it, or remove it"):
+        disabled()
+    result = agentos("reset")
+    assert result.exit_code == 3
+    assert (home / "disabled.json").read_text() == '{"team-a": '
+
+
+def test_those_who_disable_at_once_do_not_undo_each_other(home: Path) -> None:
+    threads = [threading.Thread(target=disable, args=(f"k{number}", "x")) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(disabled()) == 8
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+def checked(result: Result) -> dict[str, str]:
+    rows = [line.split(maxsplit=2) for line in result.stdout.splitlines()[1:]]
+    return {row[0]: row[2] for row in rows}
+
+
+def providers_at(url: str) -> str:
+    return f"""
+[provider.openai]
+base_url = "{url}/v1"
+[provider.anthropic]
+base_url = "{url}"
+[provider.gemini]
+base_url = "{url}/"
+"""
+
+
+def test_check_asks_each_provider_in_its_own_way(
+    agentos: Agentos, keys_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, keys, text = ("openai", "anthropic", "gemini"), [], ""
+    for name in names:
+        for kind in ("good", "dead"):
+            keys.append(f"{CANARY}-{name}-{kind}")
+            monkeypatch.setenv(f"TEST_{name}_{kind}", keys[-1])
+            text += f'[[credential]]\nid = "{name}-{kind}"\nprovider = "{name}"\nsecret = "env:TEST_{name}_{kind}"\n'
+    with SimulatedProvider(keys, dead=keys[1::2], latency=0.0) as provider:
+        result = agentos("check", "--keys", keys_file(text + providers_at(provider.base_url)))
+        assert sorted(entry.key for entry in provider.log if entry.status == 200) == sorted(keys[::2])
+    assert result.exit_code == 1
+    told = checked(result)
+    assert [told[f"{name}-good"] for name in names] == ["ok"] * 3
+    assert told["openai-dead"] == "refused: HTTP 401: Incorrect API key provided."
+    assert told["anthropic-dead"] == "refused: HTTP 401: invalid x-api-key"
+    assert told["gemini-dead"] == "refused: HTTP 400: API key not valid."
+
+
+def test_check_tells_limits_and_when_they_end(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
+    with SimulatedProvider([CANARY], latency=0.0) as provider:
+        path = keys_file(text + providers_at(provider.base_url))
+        provider.script([429], retry_after=125)
+        assert checked(agentos("check", "--keys", path)) == {"a": "limited, resets in 2 min 5 s"}
+        provider.exhaust(CANARY)
+        told = checked(agentos("check", "--keys", path))["a"]
+        assert told.startswith("limited")
+        assert "The quota of this account is used up." in told
+        provider.refill(CANARY)
+        provider.script([503])
+        assert checked(agentos("check", "--keys", path))["a"].startswith("not answered (overloaded)")
+        result = agentos("check", "--keys", path)
+        assert (result.exit_code, checked(result)) == (0, {"a": "ok"})
+        told = json.loads(agentos("check", "--json", "--keys", path).stdout)
+        assert told == [{"id": "a", "provider": "openai", "is_ok": True, "told": "ok"}]
+
+
+def test_what_cannot_be_asked_is_no_failure_but_what_cannot_be_read_is(
+    agentos: Agentos, keys_file: Callable[[str], str]
+) -> None:
+    asked = '[[credential]]\nid = "a"\nprovider = "our-gateway"\nsecret = "env:TEST_CANARY"\n'
+    result = agentos("check", "--keys", keys_file(asked))
+    assert (result.exit_code, checked(result)) == (0, {"a": "no cheap call known"})
+    agentos("disable", "a", "--keys", keys_file(asked))
+    assert checked(agentos("check", "--keys", keys_file(asked))) == {"a": "no cheap call known (disabled)"}
+    unread = '[[credential]]\nid = "b"\nprovider = "openai"\nsecret = "env:TEST_NOT_SET"\n'
+    result = agentos("check", "--keys", keys_file(unread))
+    assert result.exit_code == 1
+    assert "the environment variable TEST_NOT_SET is not set or empty" in checked(result)["b"]
+
+
+def test_where_nobody_answers_is_told(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    with SimulatedProvider([CANARY]) as provider:
+        url = provider.base_url  # nobody's, after this block
+    text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
+    result = agentos("check", "--keys", keys_file(text + providers_at(url)))
+    assert (result.exit_code, checked(result)) == (1, {"a": "no answer: Connection refused"})
+
+
+@pytest.mark.parametrize("url", ["file:///etc/hosts", "nonsense", "https://"])
+def test_an_environment_with_a_strange_address_is_told(
+    agentos: Agentos, keys_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
+    result = agentos("check", "--keys", keys_file(text))
+    assert result.exit_code == 1
+    assert checked(result)["a"].startswith("no answer")
+
+
+class Strange(BaseHTTPRequestHandler):
+    """Repeats the key, or sends it elsewhere."""
+
+    seen: list[str]
+
+    def do_GET(self) -> None:
+        type(self).seen.append(self.path)
+        if self.path.startswith("/elsewhere"):
+            self.send_response(200)
+            body = b"{}"
+        elif self.path.startswith("/moved"):
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            body = b""
+        else:
+            key = self.headers["Authorization"].removeprefix("Bearer ")
+            self.send_response(401)
+            pad = self.path.split("/")[1] if self.path.startswith("/pad") else ""
+            body = json.dumps({"error": {"message": f"Bad key: {pad}{key}", "code": "invalid_api_key"}}).encode()
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def strange() -> Iterator[tuple[str, list[str]]]:
+    Strange.seen = []
+    with HTTPServer(("127.0.0.1", 0), Strange) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", Strange.seen
+        server.shutdown()
+        thread.join()
+
+
+def test_an_answer_that_repeats_the_key_is_shown_without_it(
+    agentos: Agentos, keys_file: Callable[[str], str], strange: tuple[str, list[str]]
+) -> None:
+    text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
+    result = agentos("check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{strange[0]}"\n'))
+    assert checked(result) == {"a": "refused: HTTP 401: Bad key: ****"}
+    assert strange[1] == ["/models"]
+
+
+@pytest.mark.parametrize("length", [170, 180, 190, 270, 280, 290, 380, 480, 490, 500, 980, 990])
+def test_nor_is_its_beginning_where_a_long_answer_is_cut(
+    agentos: Agentos, keys_file: Callable[[str], str], strange: tuple[str, list[str]], length: int
+) -> None:
+    text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
+    url = f"{strange[0]}/pad{'x' * length}"
+    result = agentos("check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{url}"\n'))
+    assert CANARY[:4] not in result.output
+
+
+def test_a_key_does_not_follow_a_redirect(
+    agentos: Agentos, keys_file: Callable[[str], str], strange: tuple[str, list[str]]
+) -> None:
+    text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
+    result = agentos("check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{strange[0]}/moved"\n'))
+    assert result.exit_code == 1
+    assert checked(result)["a"].startswith("no answer: HTTP 302")
+    assert strange[1] == ["/moved/models"]
+
+
+@pytest.mark.parametrize("tail", ["\x01", "é€"])
+def test_a_key_that_no_header_can_carry_is_not_quoted(
+    agentos: Agentos,
+    keys_file: Callable[[str], str],
+    strange: tuple[str, list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tail: str,
+) -> None:
+    monkeypatch.setenv("TEST_CANARY", CANARY + tail)
+    text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
+    result = agentos("check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{strange[0]}"\n'))
+    assert result.exit_code == 1
+    assert checked(result)["a"].startswith("refused")
+
+
+# --- the program itself -----------------------------------------------------------------------------------------------
+
+
+def test_the_program_itself_does_it(home: Path, keys_file: Callable[[str], str]) -> None:
+    def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "agentos.cli", "keys", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert CANARY not in done.stdout + done.stderr
+        return done
+
+    text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
+    with SimulatedProvider([CANARY], latency=0.0) as provider:
+        path = keys_file(text + providers_at(provider.base_url))
+        done = program("check", "--keys", path)
+        assert (done.returncode, done.stdout) == (0, "ID  PROVIDER  ANSWER\na   openai    ok\n")
+        provider.kill(CANARY)
+        assert program("check", "--keys", path).returncode == 1
+    assert program("disable", "a", "--keys", path).returncode == 0
+    assert program("--keys", path).stdout.endswith("disabled: by hand\n")
+    keys_file("[[credential]]\n")
+    done = program("--keys", path)
+    assert done.returncode == 2
+    assert "line 1: secret is missing" in done.stderr
