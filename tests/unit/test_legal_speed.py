@@ -17,7 +17,7 @@ BY_NAME = {situation.name: situation for situation in SITUATIONS}
         ("declared", (200 - 10) / 10),
         ("shared", (320 - 10) / 10),  # 5 limits
         ("dead", (267 - 10) / 10),  # 6 keys, some of which have to serve one more
-        ("untold-1", 99.0),
+        ("untold-1", 199.0),
         ("untold-50", 19.0),
     ],
 )

@@ -61,7 +61,7 @@ def _show_version(context: click.Context, _parameter: click.Parameter, is_asked:
 
 @click.command(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "AGENTOS"},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
     "--version",

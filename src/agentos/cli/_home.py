@@ -102,6 +102,14 @@ class Failure(click.ClickException):
     exit_code = 3
 
 
+def existing(run_id: str) -> RunFolder:
+    """The folder of a run that a person has named."""
+    try:
+        return RunFolder(run_id)
+    except ValueError as error:
+        raise click.UsageError(f"{error}; agentos runs lists those that are there") from None
+
+
 def home() -> Path:
     """`$AGENTOS_HOME`, else `~/.agentos`."""
     named = os.environ.get("AGENTOS_HOME")

@@ -59,7 +59,9 @@ class Printed:
             self._outputs[item_id] = (
                 log,
                 {
-                    name: Output(item_id, name, None if self._redactor is None else self._redactor.stream(), log, self._show)
+                    name: Output(
+                        item_id, name, None if self._redactor is None else self._redactor.stream(), log, self._show
+                    )
                     for name in ("stdout", "stderr")
                 },
             )

@@ -14,6 +14,13 @@ _locks: weakref.WeakKeyDictionary[Any, threading.RLock] = weakref.WeakKeyDiction
 _lock_of_the_rest = threading.RLock()  # for streams that cannot be remembered
 
 
+def prefix_lines(prefix: bytes, lines: bytes) -> bytes:
+    """Whole lines, each with the prefix before it; empty ones stay bare."""
+    if b"\n\n" in lines or lines.startswith(b"\n"):
+        return b"\n".join([prefix + line if line else line for line in lines[:-1].split(b"\n")]) + b"\n"
+    return prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
+
+
 class OutputPrefixer:
     """Writes each complete line as `prefix + " " + line`, empty lines bare; holds a partial line until its newline or
     `flush`. Any number of threads may write. As a context manager it flushes at the end."""

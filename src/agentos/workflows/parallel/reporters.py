@@ -146,7 +146,7 @@ def _item_ended(event: ItemEnded) -> str | None:
     if not event.result.success:
         kind, error = event.result.metadata.get("error_type"), _first_line(event.result.error)
         told = error if kind is None or kind == error else f"{kind}: {error}"
-        lines.append(f"[COORDINATOR] Failed: {_shown(event.result.item_id)}: {told}")
+        lines.append(f"[COORDINATOR] Failed: {shown(event.result.item_id)}: {told}")
     if progress.is_worth_a_line(stats.completed, stats.total):
         of_total = "" if stats.total is None else f"/{stats.total} ({stats.completion_rate:.1f}%)"
         lines.append(f"[COORDINATOR] Progress: {stats.completed}{of_total}")
@@ -156,7 +156,7 @@ def _item_ended(event: ItemEnded) -> str | None:
 def _attempt_ended(event: AttemptEnded) -> str | None:
     if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died"):
         again = f" in {event.again_in:.1f} s" if event.again_in else ""
-        what = f"{_shown(event.item_id)}: attempt {event.attempt} {event.verdict}, again{again}"
+        what = f"{shown(event.item_id)}: attempt {event.attempt} {event.verdict}, again{again}"
         return f"[COORDINATOR] {what}: {_first_line(event.error)}"
     return None  # a rate limit or an overload is told once, as a cool-down
 
@@ -209,7 +209,7 @@ def _still_running(event: StillRunning) -> str:
 
 def _thread_abandoned(event: ThreadAbandoned) -> str:
     return (
-        f"[COORDINATOR] {_shown(event.item_id)} did not end within {event.timeout:g} s; it cannot be killed, so it is "
+        f"[COORDINATOR] {shown(event.item_id)} did not end within {event.timeout:g} s; it cannot be killed, so it is "
         f"left to itself ({event.abandoned} so far)"
     )
 
@@ -242,17 +242,18 @@ def _run_ended(event: RunEnded) -> str:
 
 
 def _dry_run(event: DryRun) -> str:
-    ids = [f"  - {_shown(item_id)}" for item_id in event.ids]
+    ids = [f"  - {shown(item_id)}" for item_id in event.ids]
     count = f"{event.total} items" if event.total is not None else f"{len(ids)} items, or more,"
     return "\n".join([f"[COORDINATOR] Dry run mode: {count} would be processed, nothing is started:", *ids])
 
 
 def _first_line(text: str | None) -> str:
     lines = (text or "").strip().splitlines()
-    return _shown(lines[0][:300]) if lines else ""
+    return shown(lines[0][:300]) if lines else ""
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """A text of others, so that it moves no cursor and starts no line."""
     return text.translate(_ESCAPES)
 
 

@@ -1,0 +1,428 @@
+"""Carries out a run that is described by a `RunSpec`: pool, worker, items, display, and the exit status at the end."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import click
+
+from agentos.workflows.parallel import (
+    CredentialCoordinator,
+    LedgerError,
+    ParallelCoordinator,
+    ProgressStats,
+    WorkerStartError,
+)
+from agentos.workflows.parallel._core.events import (
+    CredentialQuarantined,
+    ItemEnded,
+    LimitShared,
+    RunEnded,
+    RunResumed,
+    RunStopping,
+    ThreadAbandoned,
+)
+from agentos.workflows.parallel._fields import field_of
+from agentos.workflows.parallel.commands import Command
+from agentos.workflows.parallel.output_prefixer import prefix_lines
+from agentos.workflows.parallel.reporters import JsonReporter, shown, text_of
+
+from ._home import Ended, Failure, RunFolder, RunSpec
+from ._items import Items, SizedItems, changed_files, read_items
+from ._keysfile import Keys
+from ._lines import LinesReporter, json_output
+from ._pool import PoolWatch, make_pool, read_keys
+from ._printed import Printed
+from ._screen import Screen, Stream
+from ._view import RunView
+
+SUCCEEDED, SOME_FAILED, OUR_FAILURE, STOPPED = 0, 1, 3, 4
+INTERRUPTED = 128  # plus the signal
+# Without a run to learn it from, an item of a plan takes so long.
+ITEM_SECONDS = 10.0
+# A command is repeated only if it is said so: it may have done half of its work.
+FUNCTION_RETRIES = 2
+# Above a live display, people are told of these and of failures; whatever else there is to say is in the display.
+_WORTH_A_LINE = (RunResumed, RunStopping, CredentialQuarantined, LimitShared, ThreadAbandoned)
+
+
+class Shown(NamedTuple):
+    """How a run is to be shown."""
+
+    as_json: bool = False
+    quiet: bool = False
+    no_progress: bool = False
+
+
+class Work(NamedTuple):
+    """What a run is made of, checked as far as it can be before anything starts."""
+
+    worker: Any  # a Command or a function
+    pool: CredentialCoordinator | None
+    items: Items
+    coordinator: ParallelCoordinator
+    tokens: Callable[[Any], int] | None
+
+
+def execute(
+    folder: RunFolder, spec: RunSpec, how: Shown, *, retry_failed: bool = False, is_resume: bool = False
+) -> int:
+    """Returns the exit status."""
+    screen = Screen()
+    teller = Teller(screen, how, spec.run_id)
+    work = prepare(folder, spec, teller)
+    if is_resume:
+        for changed in changed_files(spec):
+            screen.message(f"Warning: {changed}: items that are not as they were will not be run")
+    folder.make()
+    if not folder.exists():
+        spec.total = work.items.total
+        folder.write_spec(spec)
+    if not how.as_json and not how.quiet:
+        screen.message(f"Run {spec.run_id} in {folder.path}")
+    with screen, PoolWatch(folder, work.pool):
+        status = _carry_out(folder, spec, work, teller, retry_failed=retry_failed)
+    teller.advise(folder, status)
+    return status
+
+
+def prepare(folder: RunFolder, spec: RunSpec, teller: Teller, *, keep: bool = True) -> Work:
+    """Raises a `click.UsageError` that says what to do. Items come last: what came by stdin cannot come again."""
+    options = spec.options
+    keys = read_keys(options.get("keys"), options.get("key_env"), spec.cwd)
+    for warning in keys.warnings if keys is not None else ():
+        teller.screen.message(f"Warning: {warning}")
+    pool = None if keys is None else make_pool(keys)
+    teller.pool = pool
+    worker: Any = _command(spec, keys, folder, teller) if spec.command is not None else _function(spec)
+    _check_secrets(spec, pool)
+    retries = 0 if spec.command is not None else FUNCTION_RETRIES
+    coordinator = make_coordinator(options, pool, retries=retries, ledger=folder.ledger, reporter=teller)
+    items = read_items(spec.items, folder, options.get("id_field"), keep=keep)
+    if isinstance(worker, Command) and isinstance(items, SizedItems):
+        _check_fields(worker, items)
+    return Work(worker, pool, items, coordinator, tokens_func(options.get("tokens")))
+
+
+def _command(spec: RunSpec, keys: Keys | None, folder: RunFolder, teller: Teller) -> Command:
+    named = spec.options.get("credential_env")
+    variables = named if named is not None else {} if keys is None else keys.variables
+    field = spec.options.get("stdin_field")
+    command = Command(
+        spec.command or [],
+        credential_env=variables,
+        stdin="" if field == "{}" else field,
+        patterns=() if keys is None else keys.patterns,
+        folder=folder.path,
+        cwd=spec.cwd,
+        show=teller.output,
+    )
+    problem = command.problem()
+    if problem is not None:
+        raise click.UsageError(problem)
+    for credential in keys.credentials if keys is not None else ():
+        if command.variable(credential.id) is None:
+            raise click.UsageError(
+                f"nobody has said in which variable the command finds the key {credential.id!r}: name it with "
+                "--credential-env, or name the key's provider in the keys file"
+            )
+    return command
+
+
+def _function(spec: RunSpec) -> Callable[..., Any]:
+    assert spec.function is not None
+    module_name, _, name = spec.function.partition(":")
+    if spec.cwd not in sys.path:
+        sys.path.insert(0, spec.cwd)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            raise click.UsageError(f"there is no module {module_name!r} in {spec.cwd}, nor is one installed") from None
+        raise click.UsageError(f"the module {module_name!r} cannot be imported: {error}") from error
+    except Exception as error:
+        raise click.UsageError(
+            f"the module {module_name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise click.UsageError(f"the module {module_name!r} has no function {name!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise click.UsageError(f"{spec.function} is no function: one that takes (item, credential) is needed")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _check_secrets(spec: RunSpec, pool: CredentialCoordinator | None) -> None:
+    if pool is not None and any(pool.hides_secret(argument) for argument in spec.command or ()):
+        raise click.UsageError(
+            "the command holds the secret of a credential, for all to see in the list of processes: leave it out; the "
+            "command finds it in its environment (--credential-env)"
+        )
+
+
+def _check_fields(command: Command, items: SizedItems) -> None:
+    for number, item in enumerate(items, start=1):
+        missing = command.missing(item)
+        if missing is not None:
+            has = f"it has {', '.join(item)}" if isinstance(item, dict) else "it is a text: {} stands for it"
+            raise click.UsageError(
+                f"item {number} ({shown(items.id_of(item))[:60]}) has no field {missing!r}, which the command asks for: {has}"
+            )
+
+
+def tokens_func(told: str | None) -> Callable[[Any], int] | None:
+    if told is None:
+        return None
+    if told.isdigit():
+        number = int(told)
+        return lambda _: number
+
+    def tokens(item: Any) -> int:
+        value = field_of(item, told)
+        if value is None or not value.isdigit():
+            raise ValueError(f"the field {told!r} of an item is its number of tokens (--tokens), not {value!r}")
+        return int(value)
+
+    return tokens
+
+
+def make_coordinator(
+    options: dict[str, Any],
+    pool: CredentialCoordinator | None,
+    *,
+    retries: int = 0,
+    ledger: Path | None = None,
+    reporter: Callable[[Any], None] | None = None,
+) -> ParallelCoordinator:
+    """`retries`: if the options do not say."""
+    parallel, most = options.get("parallel"), options.get("max_parallelism")
+    if parallel == "auto":
+        slots = os.cpu_count() or 1 if pool is None else sum(state.max_concurrent for state in pool.states())
+        parallel, most = slots, most or max(slots, ParallelCoordinator.MAX_PARALLELISM)
+    try:
+        return ParallelCoordinator(
+            parallel,
+            pool,
+            max_parallelism=most,
+            retries=options.get("retries", retries),
+            timeout=options.get("timeout"),
+            halt=options.get("halt"),
+            max_wait=options.get("max_wait"),
+            grace_seconds=options.get("grace", 5.0),
+            ledger=ledger,
+            reporter=reporter,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _carry_out(folder: RunFolder, spec: RunSpec, work: Work, teller: Teller, *, retry_failed: bool) -> int:
+    redactor = None if work.pool is None else work.pool.redactor()
+    printed = Printed(folder.logs, redactor, teller.output) if not isinstance(work.worker, Command) else None
+    teller.printed = printed
+    try:
+        stream = work.coordinator.stream(
+            work.items.source,
+            work.worker,
+            work.items.id_of,
+            run_id=spec.run_id,
+            retry_failed=retry_failed,
+            tokens_func=work.tokens,
+        )
+        with _hang_up(work.coordinator), stream:
+            teller.start(RunView(stream, work.pool))
+            if printed is not None:
+                printed.__enter__()
+            try:
+                for _ in stream:
+                    pass
+            finally:
+                teller.stop()
+                if printed is not None:
+                    printed.__exit__(None, None, None)
+        status = _status(stream.stats, teller.signal)
+    except KeyboardInterrupt:
+        status = INTERRUPTED + (teller.signal or signal.SIGINT)
+        teller.screen.message(f"Ended at once. agentos resume {spec.run_id} continues it.")
+    except LedgerError as error:
+        raise Failure(str(error)) from None
+    except WorkerStartError as error:
+        raise Failure(str(error)) from None
+    if teller.ended is not None:
+        launch = _launch(folder)
+        ended = teller.ended
+        folder.write_ended(Ended(launch, status, ended.bound_by, ended.stats.elapsed, ended.stats.stopped))
+    return status
+
+
+def _launch(folder: RunFolder) -> int:
+    from agentos.workflows.parallel.ledger import Ledger
+
+    with Ledger.open(folder.ledger) as ledger:
+        return len(ledger.launches())
+
+
+def _status(stats: ProgressStats, signum: int | None) -> int:
+    if stats.stopped is None or stats.stopped.startswith("halted"):
+        return SUCCEEDED if not stats.failed and stats.stopped is None else SOME_FAILED
+    if stats.stopped == "interrupted":
+        return INTERRUPTED + (signum or signal.SIGINT)
+    return STOPPED
+
+
+class _hang_up:  # noqa: N801 - reads as a phrase
+    """When the terminal is closed, the run stops as with Ctrl-C, unless somebody has asked that it be ignored."""
+
+    def __init__(self, coordinator: ParallelCoordinator) -> None:
+        self._coordinator = coordinator
+        self._before: Any = None
+
+    def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
+        self._coordinator.request_shutdown()
+
+    def __enter__(self) -> None:
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+            self._before = signal.signal(signal.SIGHUP, self._on_signal)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGHUP, self._before)
+
+
+class Teller:
+    """The run's reporter: to the display, to people, or to programs; and remembers what the exit status needs."""
+
+    def __init__(self, screen: Screen, how: Shown, run_id: str) -> None:
+        self.screen = screen
+        self.pool: CredentialCoordinator | None = None
+        self.printed: Printed | None = None
+        self.signal: int | None = None
+        self.ended: RunEnded | None = None
+        self._how = how
+        self._run_id = run_id
+        self._lock = threading.Lock()  # guards _tell until it is known whom to tell
+        self._early: list[Any] = []  # events before that
+        self._tell: Callable[[Any], None] = self._early.append
+        self._lines: LinesReporter | None = None
+        self._is_live = False
+
+    def __call__(self, event: Any) -> None:
+        if isinstance(event, RunStopping):
+            self.signal = event.signal or self.signal
+        elif isinstance(event, RunEnded):
+            self.ended = event
+            if self._is_live:
+                self.screen.stop()
+        elif isinstance(event, ItemEnded) and self.printed is not None:
+            self.printed.item_ended(event.result.item_id)
+        with self._lock:
+            self._tell(event)
+
+    def start(self, view: RunView) -> None:
+        """From now on."""
+        with self._lock:
+            self._choose(view)
+            for event in self._early:
+                self._tell(event)
+
+    def _choose(self, view: RunView) -> None:
+        redact = None if self.pool is None else self.pool.redact
+        if self._how.as_json:
+            events = JsonReporter(self.screen.text_stream("stdout"))
+            if redact is not None:
+                events.redact_with(redact)
+            self._tell = events
+            return
+        is_live = self.screen.can_be_live and not self._how.quiet and not self._how.no_progress
+        lines = self._lines = LinesReporter(
+            self.screen.text_stream("stderr"),
+            view,
+            quiet=self._how.quiet or is_live,
+            go_on=f"agentos resume {self._run_id}",
+        )
+        if redact is not None:
+            lines.redact_with(redact)
+        if not is_live:
+            self._tell = lines
+            lines.start()
+            return
+        from ._display import Display
+
+        display = Display(view, color=self.screen.has_color, unicode=self.screen.has_unicode)
+        if redact is not None:
+            display.redact_with(redact)
+
+        def tell(event: Any) -> None:
+            display.note(event)
+            lines(event)
+            if isinstance(event, _WORTH_A_LINE) and (text := text_of(event)) is not None:
+                self.screen.message(text if redact is None else redact(text))
+
+        self._tell = tell
+        self._is_live = self.screen.start(display.frame)
+
+    def stop(self) -> None:
+        self.screen.stop()
+        if self._lines is not None:
+            self._lines.stop()
+
+    def output(self, item_id: str, stream: str, data: bytes) -> None:
+        """What an item has printed, in whole lines."""
+        if self._how.as_json:
+            self.screen.write_output(json_output(item_id, stream, data), "stdout")
+            return
+        name: Stream = "stderr" if stream == "stderr" else "stdout"
+        self.screen.write_output(prefix_lines(_prefix(item_id), data) if item_id else data, name)
+
+    def advise(self, folder: RunFolder, status: int) -> None:
+        """What to type next."""
+        if self._how.as_json or status == SUCCEEDED:
+            return
+        if status == SOME_FAILED:
+            self.screen.message(f"agentos show {folder.run_id} says more; agentos retry {folder.run_id} tries again.")
+        else:
+            self.screen.message(f"Continue with: agentos resume {folder.run_id}")
+
+
+@functools.lru_cache(maxsize=4096)
+def _prefix(item_id: str) -> bytes:
+    return f"[{shown(item_id)}] ".encode("utf-8", "backslashreplace")
+
+
+# --- what would be ------------------------------------------------------------------------------------------------
+
+
+def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, how: Shown) -> int:
+    """Shows what would run, and for how long; starts nothing, and leaves nothing behind."""
+    screen = Screen()
+    teller = Teller(screen, how, spec.run_id)
+    work = prepare(folder, spec, teller, keep=False)
+    items = list(work.items)
+    teller.start(RunView(None, work.pool))
+    work.coordinator.execute_parallel(items, work.worker, work.items.id_of, dry_run=True, run_id=spec.run_id)
+    teller.stop()
+    seconds = item_seconds if item_seconds is not None else usual_seconds(folder)
+    print(work.coordinator.plan(items, item_seconds=seconds, tokens_func=work.tokens))
+    return SUCCEEDED
+
+
+def usual_seconds(folder: RunFolder) -> float:
+    """That an item of a run took, if it was begun already."""
+    from agentos.workflows.parallel.ledger import Ledger
+
+    if not Path(folder.ledger).exists():
+        return ITEM_SECONDS
+    with Ledger.open(folder.ledger) as ledger:
+        durations = sorted(item.duration for item in ledger.items("succeeded") if item.duration)
+    return durations[len(durations) // 2] if durations else ITEM_SECONDS
