@@ -1,0 +1,416 @@
+"""Secrets are taken out of bytes and texts, however they are written and wherever the output was cut."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import html
+import itertools
+import json
+import pickle
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agentos.workflows.parallel.redaction import MOST_CODE_BYTES, Redactor, _Finder
+
+SECRET = "sk-Zq7Xw-canary-0123456789abcdef"
+# Of every length that is searched in another way, and with all that some way of writing escapes.
+SECRETS = [
+    SECRET,
+    "hunter22",
+    "AIzaSy-16-chars.",
+    "p@ss w0rd/with+slash=",
+    'it\'s "quoted" & <tagged> \\ $HOME `id`!',
+    "schlüssel-日本-🔑-geheim",
+    "tab\tand\nnewline\x07\x1f",
+    "~/a,b;c|d*e?[f]{g}(h)#i^j%k:l",
+    "\\u0041\\n%41&amp;'\"'",
+]
+CODES = [
+    b"\x1b[0m",
+    b"\x1b[38;2;255;10;3m",
+    b"\x1b[K",
+    b"\x1b[?25l",
+    b"\x1b]0;a title\x07",
+    b"\x1b]8;;https://example.com/a\x1b\\",
+    b"\x1bPsome device string\x1b\\",
+    b"\x1b(B",
+    b"\x1b7",
+    b"\x1bM",
+]
+
+Writer = Callable[[str], str]
+
+
+def lower_escapes(text: str) -> str:
+    return re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), text)
+
+
+WRITERS: dict[str, Writer] = {
+    "raw": str,
+    "hex": lambda s: s.encode().hex(),
+    "hex in capitals": lambda s: s.encode().hex().upper(),
+    "base64": lambda s: base64.b64encode(s.encode()).decode().rstrip("="),
+    "URL": quote,
+    "URL, slash too": lambda s: quote(s, safe=""),
+    "URL with lower-case digits": lambda s: lower_escapes(quote(s, safe="")),
+    "URL of a form": quote_plus,
+    "URL of a form with lower-case digits": lambda s: lower_escapes(quote_plus(s)),
+    "URL of every byte": lambda s: "".join(f"%{byte:02X}" for byte in s.encode()),
+    "JSON": lambda s: json.dumps(s)[1:-1],
+    "JSON with all characters": lambda s: json.dumps(s, ensure_ascii=False)[1:-1],
+    "JSON with escaped slashes": lambda s: json.dumps(s)[1:-1].replace("/", "\\/"),
+    "JSON fit for HTML": lambda s: re.sub("[<>&]", lambda m: f"\\u{ord(m[0]):04x}", json.dumps(s)[1:-1]),
+    "JSON in JSON": lambda s: json.dumps(json.dumps(s)[1:-1])[1:-1],
+    "repr in JSON": lambda s: json.dumps(repr(s)[1:-1])[1:-1],
+    "HTML": html.escape,
+    "HTML text": lambda s: html.escape(s, quote=False),
+    "HTML with decimal apostrophe": lambda s: html.escape(s).replace("&#x27;", "&#39;"),
+    "HTML with named apostrophe": lambda s: html.escape(s).replace("&#x27;", "&apos;"),
+    "HTML with numbers": lambda s: re.sub("[&<>\"']", lambda m: f"&#{ord(m[0])};", s),
+    "HTML with hex numbers": lambda s: re.sub("[&<>\"']", lambda m: f"&#x{ord(m[0]):X};", s),
+    "HTML in ASCII": lambda s: html.escape(s).encode("ascii", "xmlcharrefreplace").decode(),
+    "HTML of every character": lambda s: "".join(f"&#{ord(c)};" for c in s),
+    "shlex.quote": lambda s: shlex.quote(s + " ")[1:-2],
+    "shell, closed and opened": lambda s: s.replace("'", "'\\''"),
+    "shell, backslashes": lambda s: re.sub(r"(\W)", r"\\\1", s, flags=re.ASCII),
+    "shell, fewer backslashes": lambda s: re.sub(r"([^\w@%+=:,./-])", r"\\\1", s, flags=re.ASCII),
+    "shell, double quotes": lambda s: re.sub(r"([\"$`\\])", r"\\\1", s),
+    "repr": lambda s: repr(s)[1:-1],
+    "repr with escaped apostrophes": lambda s: repr(s + "'\"")[1:-4],
+    "ascii": lambda s: ascii(s)[1:-1],
+    "repr of bytes": lambda s: repr(s.encode())[2:-1],
+}
+
+
+def in_chunks(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(places)]
+
+
+def redacted(redactor: Redactor, chunks: list[bytes]) -> bytes:
+    stream = redactor.stream()
+    return b"".join([stream.feed(chunk) for chunk in chunks]) + stream.flush()
+
+
+# --- forms --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_secret_is_found_however_it_is_written(name: str, secret: str) -> None:
+    written = WRITERS[name](secret).encode()
+    redactor = Redactor([secret])
+    for before, after in [(b"", b""), (b"key: ", b" refused\n"), (b"\xff\x1b", b"\x1b[0m\xff"), (b"key=", b"&x=1")]:
+        clean = redactor.data(before + written + after)
+        if name == "base64":
+            assert re.fullmatch(re.escape(before) + rb"\*{4}.?" + re.escape(after), clean)
+        else:
+            assert clean == before + b"****" + after
+
+
+@given(secret=st.text(min_size=8, max_size=40), name=st.sampled_from(sorted(set(WRITERS) - {"base64"})))
+def test_any_text_can_be_a_secret(secret: str, name: str) -> None:
+    try:
+        written = WRITERS[name](secret)
+    except UnicodeEncodeError:  # lone surrogates: most ways of writing cannot
+        return
+    assert Redactor([secret]).text(f"<<{written}>>") == "<<****>>"
+
+
+@given(before=st.binary(max_size=20), after=st.binary(max_size=20), secret=st.sampled_from(SECRETS), url=st.booleans())
+def test_of_base64_only_what_other_bytes_have_a_part_in_is_left(
+    before: bytes, after: bytes, secret: str, url: bool
+) -> None:
+    encode = base64.urlsafe_b64encode if url else base64.b64encode
+    text = encode(before + secret.encode() + after)
+    first, end = -(-8 * len(before) // 6), 8 * (len(before) + len(secret.encode())) // 6
+    assert Redactor([secret]).data(text) == text[:first] + b"****" + text[end:]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize("secret", SECRETS)
+def test_what_bash_prints_is_found(secret: str) -> None:
+    for script in ('printf %q "$1"', 'x=$1; echo "${x@Q}"', "x=$1; declare -p x", 'set -x; : "$1"'):
+        done = subprocess.run(["bash", "-c", script, "bash", secret], capture_output=True, check=True)
+        clean = Redactor([secret]).data(done.stdout + done.stderr)
+        assert b"****" in clean, done
+        assert len(clean) < 30
+
+
+def test_a_short_secret_is_left_in_streams_and_told_of() -> None:
+    redactor = Redactor(["seven77", SECRET])
+    assert redactor.too_short
+    assert redactor.data(b"seven77 " + SECRET.encode()) == b"seven77 ****"
+    assert redactor.text(f"seven77 {SECRET}") == "seven77 ****"
+    assert redactor.text(f"seven77 {SECRET}", short_too=True) == "**** ****"
+    assert not Redactor([SECRET]).too_short
+
+
+def test_without_secrets_nothing_is_held_back() -> None:
+    stream = Redactor([]).stream()
+    assert stream.feed(b"text\x1b]0;") == b"text\x1b]0;"
+    assert stream.flush() == b""
+    assert Redactor([""]).text("text", short_too=True) == "text"
+
+
+# --- several secrets ----------------------------------------------------------------------------------------------
+
+
+def test_a_secret_that_begins_like_a_shorter_one_leaves_no_rest() -> None:
+    for secrets in ([SECRET, SECRET[:12]], [SECRET[:12], SECRET]):
+        assert Redactor(secrets).text(f"Bearer {SECRET} refused, {SECRET[:12]}") == "Bearer **** refused, ****"
+
+
+def test_secrets_that_overlap_become_one_mask_and_neighbours_two() -> None:
+    redactor = Redactor(["abcdefghij", "ghijklmnop", "klmnopqrst"])
+    assert redactor.text("-abcdefghijklmnop-") == "-****-"
+    assert redactor.text("-abcdefghijklmnopqrst-") == "-****-"
+    assert redactor.text("-abcdefghijabcdefghij-") == "-********-"
+    for size in range(1, 12):
+        chunks = [b"-abcdefghijklmnopqrstabcdefghij-"[at : at + size] for at in range(0, 32, size)]
+        assert redacted(redactor, chunks) == b"-********-"
+
+
+@given(
+    forms=st.lists(st.text("ab", min_size=8, max_size=30).map(str.encode), min_size=1, max_size=5),
+    shortest=st.sampled_from([8, 15, 23]),
+    text=st.lists(st.text("ab", max_size=40).map(str.encode), max_size=4).map(b"c".join),
+)
+def test_every_place_of_every_form_is_found(forms: list[bytes], shortest: int, text: bytes) -> None:
+    forms = [form for form in forms if len(form) >= shortest]
+    text = text.join(forms[:2])
+    places = {(at, at + len(form)) for form in forms for at in range(len(text)) if text.startswith(form, at)}
+    finder = _Finder(forms)
+    assert set(finder.spans(text)) == places
+    open_at = (
+        at
+        for at in range(len(text))
+        if any(len(form) > len(text) - at and form.startswith(text[at:]) for form in forms)
+    )
+    assert finder.settle(text) == (finder.spans(text), next(open_at, len(text)))
+
+
+@given(
+    secrets=st.lists(st.text(alphabet="ab-", min_size=1, max_size=12), max_size=4),
+    pieces=st.lists(st.text(alphabet="ab-c", max_size=6), max_size=6),
+)
+def test_no_secret_is_left_in_any_text(secrets: list[str], pieces: list[str]) -> None:
+    text = "".join(itertools.chain.from_iterable(itertools.zip_longest(pieces, secrets, fillvalue="")))
+    clean = Redactor(secrets).text(text, short_too=True)
+    assert not [secret for secret in secrets if secret in clean]
+    assert clean.count("c") == text.count("c")
+
+
+# --- chunks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_in_two_chunks_is_found_wherever_it_was_cut(secret: str) -> None:
+    redactor = Redactor([secret])
+    for write in (str, WRITERS["URL of every byte"], WRITERS["JSON"], WRITERS["hex"]):
+        data = b"a " + write(secret).encode() + b" z"
+        for cut in range(len(data)):
+            assert redacted(redactor, [data[:cut], data[cut:]]) == b"a **** z"
+        assert redacted(redactor, [data[at : at + 1] for at in range(len(data))]) == b"a **** z"
+
+
+PIECES = st.one_of(
+    st.sampled_from([b"abababab", b"babababa", b"abababababababa", b"aab", b"sabababab", b"[\\u0061b"]),
+    st.sampled_from([*CODES, b"\x1b[s", b"\x1b[", b"\x1b]", b"\x1b", b"\x1b\\", b"\x07", b"\x1bP", b";1m"]),
+    st.text("ab", max_size=9).map(str.encode),
+    st.binary(max_size=4),
+)
+OUTPUTS = st.lists(PIECES, max_size=12).map(b"".join)
+CUTS = st.lists(st.integers(0, 200), max_size=12)
+
+
+@given(
+    secrets=st.lists(
+        st.sampled_from(
+            ["abababab", "ababababababab", "babababaabababab", "sabababab", "[abababab", "\\u0061babababababa"]
+        ),
+        min_size=1,
+    ),
+    data=OUTPUTS,
+    cuts=CUTS,
+)
+@example(["sabababab"], b"\x1b[sabababab", [3])
+@example(["sabababab"], b"ab\x1b[s\x1b[0mabababab", [5])
+def test_the_output_is_the_same_for_every_chunking(secrets: list[str], data: bytes, cuts: list[int]) -> None:
+    redactor = Redactor(secrets)
+    clean = redactor.data(data)
+    assert redacted(redactor, in_chunks(data, cuts)) == clean
+    assert redacted(redactor, [data[at : at + 1] for at in range(len(data))]) == clean
+    assert not [secret for secret in secrets if secret.encode() in clean]
+
+
+@given(data=OUTPUTS, cuts=CUTS, secret=st.sampled_from(["abababab", SECRET]))
+def test_only_a_possible_secret_or_code_is_held_back(data: bytes, cuts: list[int], secret: str) -> None:
+    redactor = Redactor([secret])
+    stream = redactor.stream()
+    longest = 14 * len(secret)
+    for chunk in in_chunks(data, cuts):
+        stream.feed(chunk)
+        held = re.sub(rb"\x1b(\[[0-?]*[ -/]*[@-~]?|[\]P][^\x00-\x1f]*(\x07|\x1b\\?)?|[ -/]*[0-~]?)", b"", stream._held)
+        assert len(held) < longest
+
+
+def test_what_cannot_become_a_secret_is_shown_at_once() -> None:
+    stream = Redactor([SECRET]).stream()
+    assert stream.feed(b"a line\nand a half") == b"a line\nand a half"
+    assert stream.feed(SECRET[:-1].encode()) == b""
+    assert stream.feed(b"?") == SECRET[:-1].encode() + b"?"
+    assert stream.feed(b"all but the last " + SECRET[:5].encode()) == b"all but the last "
+    assert stream.flush() == SECRET[:5].encode()
+    assert stream.flush() == b""
+
+
+def test_a_stream_can_go_on_after_a_flush() -> None:
+    stream = Redactor([SECRET]).stream()
+    half = SECRET[:9].encode()
+    assert stream.feed(half) + stream.flush() + stream.feed(SECRET[9:].encode()) == SECRET.encode()
+    assert stream.feed(SECRET.encode()) == b"****"
+
+
+@given(data=st.binary(max_size=200), cuts=CUTS)
+def test_what_holds_no_secret_passes_byte_by_byte(data: bytes, cuts: list[int]) -> None:
+    redactor = Redactor(SECRETS)
+    assert redactor.data(data) is data
+    assert redacted(redactor, in_chunks(data, cuts)) == data
+
+
+# --- terminal codes -----------------------------------------------------------------------------------------------
+
+
+@given(
+    secret=st.sampled_from(SECRETS),
+    name=st.sampled_from(sorted(set(WRITERS) - {"base64"})),
+    codes=st.lists(st.lists(st.sampled_from(CODES), max_size=3).map(b"".join), min_size=1, max_size=20),
+    cuts=CUTS,
+)
+def test_a_secret_is_found_across_terminal_codes(secret: str, name: str, codes: list[bytes], cuts: list[int]) -> None:
+    written = WRITERS[name](secret).encode()
+    spread = b"".join(bytes([byte]) + code for byte, code in zip(written, itertools.cycle(codes), strict=False))
+    data = b"\x1b[31mkey: " + spread + b"\x1b[0m.\n"
+    clean = redacted(Redactor([secret]), in_chunks(data, cuts))
+    # Codes between the characters go with them; those around them stay.
+    assert clean == b"\x1b[31mkey: ****" + codes[(len(written) - 1) % len(codes)] + b"\x1b[0m.\n"
+
+
+def test_a_secret_inside_a_terminal_code_or_right_after_its_beginning_is_found() -> None:
+    redactor = Redactor([SECRET])
+    raw = SECRET.encode()
+    assert redactor.data(b"\x1b]0;" + raw + b"\x07") == b"\x1b]0;****\x07"
+    assert redactor.data(b"\x1b]8;;https://a/?key=" + raw + b"\x1b\\link") == b"\x1b]8;;https://a/?key=****\x1b\\link"
+    for beginning in (b"\x1b", b"\x1b[", b"\x1b]", b"\x1b[1;"):
+        for cut in range(len(beginning + raw)):
+            data = beginning + raw
+            assert redacted(redactor, [data[:cut], data[cut:]]) == beginning + b"****"
+
+
+def test_a_code_without_an_end_is_not_held_back_for_ever() -> None:
+    stream = Redactor([SECRET]).stream()
+    assert stream.feed(b"a\x1b]0;title") == b"a"
+    assert stream.feed(b"\n") == b"\x1b]0;title\n"
+    assert stream.feed(b"\x1b]0;" + b"x" * 1000) == b""
+    assert len(stream.feed(b"x" * MOST_CODE_BYTES)) == MOST_CODE_BYTES + 1004
+    assert stream.feed(b"\x1b[" + b"1;" * 1000) == b"\x1b[" + b"1;" * 1000
+    assert stream.feed(b"b\x1b[1") == b"b"
+    assert stream.flush() == b"\x1b[1"
+
+
+@pytest.mark.parametrize("size", [29, 1000, 4000, 5000])
+@pytest.mark.parametrize("length", [4000, 4084, 4088, 4092, 4096, 4100, 9000])
+def test_codes_that_are_too_long_are_the_same_text_for_every_chunking(length: int, size: int) -> None:
+    redactor = Redactor([SECRET])
+    for inside in (
+        b"\x1b]" + b"x" * length + b"\x1b\\",
+        b"\x1b]" + b"x" * length + b"\x07",
+        b"\x1b[0m" * (length // 4),
+    ):
+        data = SECRET[:9].encode() + inside + SECRET[9:].encode() + b" " + SECRET.encode()
+        chunks = [data[at : at + size] for at in range(0, len(data), size)]
+        assert redacted(redactor, chunks) == redactor.data(data)
+        assert redactor.data(data) in (b"**** ****", data.replace(SECRET.encode(), b"****"))
+
+
+def test_endless_codes_are_not_held_back_for_ever() -> None:
+    stream = Redactor([SECRET]).stream()
+    shown = stream.feed(SECRET[:9].encode())
+    for _ in range(100):
+        shown += stream.feed(b"\x1b[0m" * 100)
+    assert shown == SECRET[:9].encode() + b"\x1b[0m" * 10_000
+
+
+# --- texts --------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(st.characters(), max_size=60))
+def test_a_text_without_secrets_is_returned_as_it_is(text: str) -> None:
+    assert Redactor(SECRETS).text(text) is text
+
+
+@given(before=st.text(st.characters(), max_size=9), secret=st.sampled_from(SECRETS))
+def test_the_rest_of_a_text_stays_lone_surrogates_too(before: str, secret: str) -> None:
+    before += "\udc80\ud83d"
+    assert Redactor([secret]).text(f"{before}{secret}{before}") == f"{before}****{before}"
+
+
+# --- no secret shows ----------------------------------------------------------------------------------------------
+
+
+def test_neither_is_copied_or_pickled_or_shows_a_secret() -> None:
+    redactor = Redactor([SECRET])
+    stream = redactor.stream()
+    stream.feed(SECRET[:-1].encode())
+    assert repr(redactor) == "<Redactor of 1 secrets>"
+    assert repr(stream) == f"<RedactionStream: {len(SECRET) - 1} bytes held back>"
+    for thing in (redactor, stream, redactor._finder):
+        assert SECRET[:8] not in f"{thing!r}{thing}"
+        for way in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError) as caught:
+                way(thing)
+            assert SECRET[:8] not in str(caught.value)
+
+
+def test_a_wrong_argument_shows_no_secret() -> None:
+    stream = Redactor([SECRET]).stream()
+    stream.feed(SECRET[:-1].encode())
+    with pytest.raises(TypeError) as caught:
+        stream.feed("text")  # type: ignore[arg-type]
+    assert SECRET[:8] not in str(caught.value)
+
+
+# --- time ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x1b]" * 100_000,
+        (b"\x1b]" + b"x" * 4000 + b"\n") * 50,
+        b"\x1b[1;1;1;1;1" * 18_000,
+        b"\x1b[s" * 66_000,
+        b"a" * 200_000,
+        b"ab" * 100_000,
+        SECRET[:-1].encode() * 6_000,
+        SECRET.encode() * 6_000,
+    ],
+    ids=["strings", "long strings", "parameters", "codes", "letters", "pairs", "almost", "secrets"],
+)
+def test_the_worst_outputs_take_seconds_at_most(data: bytes) -> None:
+    redactor = Redactor([SECRET, "a" * 200, "ab" * 100, "aaaaaaaa", "s" * 100, "]" * 50])
+    start = time.process_time()
+    clean = redacted(redactor, [data[at : at + 4096] for at in range(0, len(data), 4096)])
+    assert redactor.data(data) == clean
+    assert time.process_time() - start < 10
