@@ -20,6 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agentos.workflows.parallel import Credential, CredentialCoordinator
 from agentos.workflows.parallel.redaction import MOST_CODE_BYTES, Redactor, _Finder
 
 SECRET = "sk-Zq7Xw-canary-0123456789abcdef"
@@ -414,3 +415,35 @@ def test_the_worst_outputs_take_seconds_at_most(data: bytes) -> None:
     clean = redacted(redactor, [data[at : at + 4096] for at in range(0, len(data), 4096)])
     assert redactor.data(data) == clean
     assert time.process_time() - start < 10
+
+
+# --- the pool's redactor ------------------------------------------------------------------------------------------
+
+
+def test_the_pool_takes_its_secrets_out_in_every_form() -> None:
+    pool = CredentialCoordinator([SECRET])
+    encoded = base64.b64encode(SECRET.encode()).decode().rstrip("=")
+    assert pool.redact(f"{SECRET} is {encoded[:-1]}") == "**** is ****"
+    assert pool.redact_value(quote(f"a b {SECRET}")) == "a%20b%20****"
+    assert pool.hides_secret(SECRET.encode().hex())
+    assert not pool.hides_secret(SECRET[:-1])
+    assert pool.redactor().data(SECRET.encode()) == b"****"
+
+
+def test_a_short_secret_is_taken_out_of_messages_only() -> None:
+    pool = CredentialCoordinator([Credential('k"1', id="short"), SECRET])
+    assert pool.redactor().too_short
+    assert pool.redact('k"1, k\\"1') == "****, ****"
+    assert pool.redact_value('k"1') == 'k"1'
+    assert not pool.hides_secret('k"1')
+
+
+def test_the_pool_has_another_redactor_when_a_credential_was_added() -> None:
+    pool = CredentialCoordinator([SECRET])
+    before = pool.redactor()
+    assert pool.redactor() is before
+    added = pool.add("sk-added-later-0123")
+    assert pool.redactor() is not before
+    assert pool.redact(f"{SECRET} sk-added-later-0123") == "**** ****"
+    pool.remove(added)
+    assert pool.redact("sk-added-later-0123") == "****"  # whoever holds it may use it still

@@ -27,8 +27,9 @@ from ._workers.processes import ProcessWorkers
 from ._workers.tasks import TaskWorkers
 from ._workers.threads import ThreadWorkers
 from .commands import Command
-from .credential_coordinator import LEAST_REDACTED, CredentialCoordinator
+from .credential_coordinator import CredentialCoordinator
 from .input_sanitizer import sanitize_identifier
+from .redaction import LEAST_REDACTED
 from .results import ProgressStats, WorkflowResult
 from .streams import AsyncResultStream, ResultStream
 

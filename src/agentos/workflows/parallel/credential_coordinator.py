@@ -21,7 +21,7 @@ from ._core.events import RATE_LIMITED, ROTATING, Verdict
 from ._core.records import LeaseRecord
 from ._days import seconds_to_reset
 from ._stores.memory import CredentialSnapshot, MemoryStore
-from .credentials import Credential, LeasedKey, forms_of, redact, refuse_to_copy
+from .credentials import Credential, LeasedKey, refuse_to_copy
 from .errors import (
     AmbiguousRelease,
     LeaseTimeout,
@@ -31,6 +31,7 @@ from .errors import (
     UnknownCredential,
 )
 from .leases import Lease, LeaseContext, check_counts, wait
+from .redaction import Redactor
 
 T = TypeVar("T")
 
@@ -38,9 +39,6 @@ T = TypeVar("T")
 # the reservation itself. The mapping behind it is looked at instead, which `os.environ` changes in place.
 _ENVIRONMENT: Any = getattr(os.environ, "_data", os.environ)
 _SIMULATE_429: Any = os.fsencode("AGENTOS_SIMULATE_429") if _ENVIRONMENT is not os.environ else "AGENTOS_SIMULATE_429"
-
-# A shorter secret cannot be told from what happens to look like it.
-LEAST_REDACTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +97,11 @@ class CredentialCoordinator:
         self._store = MemoryStore(self._clock, self._tell)
         self._listeners: list[Callable[[Any], None]] = []
         self._teller = reporters.PlainReporter()
-        self._change_lock = threading.Lock()  # guards _secrets and _ids; both are only added to while others read
+        # Guards _secrets and _ids, which are only added to while others read, and _redactor.
+        self._change_lock = threading.Lock()
         self._secrets: dict[str, str] = {}  # credential id -> secret
         self._ids: dict[str, str] = {}  # secret -> credential id; kept after `remove`, for those still in use
-        self._forms: tuple[str, ...] = ()  # what is redacted, made of them
-        self._long_forms: tuple[str, ...] = ()
+        self._redactor: Redactor | None = None  # of all _ids, made when it is first needed: that takes a while
         for credential in _first_n(credentials):
             if isinstance(credential, Credential) or credential not in self._ids:  # identical strings count once
                 self.add(credential)
@@ -263,8 +261,7 @@ class CredentialCoordinator:
                 raise ValueError(f"two credentials have the id {credential.id!r}: give each its own")
             self._secrets[credential.id] = secret
             self._ids[secret] = credential.id
-            self._forms = forms_of(self._ids)
-            self._long_forms = forms_of(secret for secret in self._ids if len(secret) >= LEAST_REDACTED)
+            self._redactor = None
         self._store.add(credential)
         return credential.id
 
@@ -276,14 +273,23 @@ class CredentialCoordinator:
 
     # --- for the rest of the package ------------------------------------------------------------------------------
 
+    def redactor(self) -> Redactor:
+        """Takes the secrets that the pool has or had out of texts and outputs. It knows none that is added later: then
+        there is another."""
+        redactor = self._redactor
+        if redactor is None:
+            with self._change_lock:  # so that it is made once, and of all that were added
+                redactor = self._redactor = self._redactor or Redactor(self._ids)
+        return redactor
+
     def redact(self, text: str) -> str:
-        """Takes the pool's secrets out of a text."""
-        return redact(text, self._forms)
+        """Takes the pool's secrets out of a text for people."""
+        return self.redactor().text(text, short_too=True)
 
     def redact_value(self, text: str) -> str:
         """Takes them out of a text that a program will read. A secret so short that it may stand there by chance is
         left: to replace it would change what the text says."""
-        return redact(text, self._long_forms)
+        return self.redactor().text(text)
 
     def hides_secret(self, text: str) -> bool:
         """Whether `redact_value` would change a text."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shlex
 import stat
@@ -148,25 +147,6 @@ def fingerprint(secret: str, digits: int = 8) -> str:
     """A stable name for a key: a one-way digest, never a piece of it."""
     data = secret.encode("utf-8", "surrogatepass")
     return "key-" + hashlib.blake2b(data, digest_size=digits // 2, person=b"agentos-key").hexdigest()
-
-
-def forms_of(secrets: Iterable[str]) -> tuple[str, ...]:
-    """The secrets, and how they look in JSON where that differs; the longest first, as one may be the beginning of
-    another."""
-    forms = {form for secret in secrets for form in (secret, *(_json_form(secret, plain) for plain in (True, False)))}
-    return tuple(sorted(forms, key=len, reverse=True))
-
-
-def _json_form(secret: str, ensure_ascii: bool) -> str:
-    return json.dumps(secret, ensure_ascii=ensure_ascii)[1:-1]
-
-
-def redact(text: str, forms: Iterable[str]) -> str:
-    """Takes every secret out of a text that will be stored or shown."""
-    for form in forms:
-        if form in text:
-            text = text.replace(form, MASK)
-    return text
 
 
 def _resolve(source: str, credential_id: str) -> str:
