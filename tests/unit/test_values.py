@@ -7,11 +7,14 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import json
 import math
+import shlex
 import subprocess
 import sys
 import types
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.workflows.parallel import UnrecordableValue, _values
+from agentos.workflows.parallel.redaction import Redactor
 
 
 class Colour(enum.Enum):
@@ -195,3 +199,18 @@ def test_texts_with_nothing_to_hide_are_returned_as_they_are() -> None:
     texts = ['"a"', None, "[1]"]
     assert _values.all_without_secrets(texts, redact) is texts
     assert _values.all_without_secrets([*texts, '"12345678"'], redact) == [*texts, '"****"']
+
+
+@pytest.mark.parametrize("between", ["", "\x1b[31m", "\x1b]0;title\x07"])
+@pytest.mark.parametrize("encode", [lambda value: _values.encode(value, "result"), json.dumps])
+def test_a_secret_is_found_in_json_whatever_is_escaped_in_it(encode: Callable[[Any], str], between: str) -> None:
+    redactor = Redactor(['it\'s a "sécret"/\\'])
+    for written in (str, shlex.quote, repr, ascii, json.dumps):
+        value = {"said": ["so: " + between.join(written('it\'s a "sécret"/\\')), 1]}
+        for clean in (
+            _values.without_secrets(encode(value), redactor.text),
+            _values.all_without_secrets([None, encode(value)], redactor.text)[1],
+        ):
+            said = json.loads(clean or "")["said"][0]
+            assert "****" in said
+            assert "cret" not in said.replace(between or "-", "")

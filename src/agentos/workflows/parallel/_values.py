@@ -15,6 +15,7 @@ from .errors import UnrecordableValue
 
 # Characters. To compare so much costs less than a digest.
 SHORT_INPUT = 500
+_ESCAPED_ESC = "\\u001b"
 ADVICE = "use plain data: None, bool, int, float, str, list, dict, a dataclass, a msgspec struct, a pydantic model"
 
 
@@ -101,7 +102,7 @@ def decode(text: str | bytes) -> Any:
 
 def without_secrets(text: str, redact: Callable[[str], str]) -> str:
     """Redacts a JSON text string by string: a number that looks like a secret must stay a number."""
-    if redact(text) == text:
+    if not _may_hold_secrets(text, redact):
         return text
     value = json.loads(text)
     clean = _redacted(value, redact)
@@ -111,9 +112,14 @@ def without_secrets(text: str, redact: Callable[[str], str]) -> str:
 def all_without_secrets(texts: list[str | None], redact: Callable[[str], str]) -> list[str | None]:
     """Hardly any has something to hide, so they are looked at all together first; then the list itself is returned."""
     together = "\n".join([text for text in texts if text is not None])
-    if redact(together) == together:
+    if not _may_hold_secrets(together, redact):
         return texts
     return [text if text is None else without_secrets(text, redact) for text in texts]
+
+
+def _may_hold_secrets(text: str, redact: Callable[[str], str]) -> bool:
+    # A secret with terminal codes in between is seen only once the JSON is read: here their ESC is escaped.
+    return _ESCAPED_ESC in text or redact(text) != text
 
 
 def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
