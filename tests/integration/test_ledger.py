@@ -1378,3 +1378,27 @@ def test_pages_and_counts_use_their_indexes(path: Path) -> None:
             plan = " ".join(str(row) for row in ledger._all(query, 1, 0))
             assert words in plan
             assert "TEMP B-TREE" not in plan
+
+
+@pytest.mark.usefixtures("_short_pauses")
+def test_a_look_at_ids_standing_and_the_slowest_needs_no_values(path: Path) -> None:
+    def worker(item: str, _credential: str | None) -> str:
+        current_item().report_usage(tokens=10, cost=0.25)
+        if item == "b" and current_item().attempt < 3:
+            raise Transient("again")
+        if item == "c":
+            raise ValueError("bad")
+        return item
+
+    quiet(path).execute_parallel(["a", "b", "c"], worker)
+    with Ledger.open(path) as ledger:
+        assert sorted(ledger.ids()) == ["a", "b", "c"]
+        assert ledger.standing("a") == ("succeeded", 1)
+        assert ledger.standing("c") == ("failed", 1)
+        assert ledger.standing("d") is None
+        slowest = ledger.slowest(2)
+        assert slowest[0][0] == "b"
+        assert len(slowest) == 2
+        assert slowest[0][1] >= slowest[1][1] > 0
+        used = {item.id: (item.tokens, item.cost) for item in ledger.items()}
+        assert used == {"a": (10, 0.25), "b": (30, 0.75), "c": (10, 0.25)}

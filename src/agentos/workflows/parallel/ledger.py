@@ -22,7 +22,9 @@ from .errors import LedgerError
 from .input_sanitizer import sanitize_identifier
 
 UNFINISHED = "unfinished"
-_ITEM = """SELECT rowid, id, outcome, input, value, error, metadata, n, launch, duration, ended_at, credential_id
+_EARLIER = "FROM earlier_attempts AS e WHERE e.run = items.run AND e.item_id = items.id"
+_ITEM = f"""SELECT rowid, id, outcome, input, value, error, metadata, n, launch, duration, ended_at, credential_id,
+    coalesce(tokens, 0) + (SELECT total(e.tokens) {_EARLIER}), coalesce(cost, 0) + (SELECT total(e.cost) {_EARLIER})
     FROM items"""
 # The plus keeps SQLite from sorting the whole run for each page; the others have an index of their own.
 _WHICH = {
@@ -50,6 +52,8 @@ class RecordedItem:
     duration: float | None  # seconds from its first start in that launch to its end
     ended_at: float | None  # epoch
     credential_id: str | None  # of the newest attempt
+    tokens: int  # of all attempts, as the cost
+    cost: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,22 @@ class Ledger:
         for page in self._pages(f"{_ITEM} WHERE {_WHICH[outcome]}"):
             yield from (_item(row) for row in page)
 
+    def ids(self) -> Iterator[str]:
+        """Of all items, in the same order. Costs much less than the items."""
+        for page in self._pages("SELECT rowid, id FROM items WHERE +run = ?"):
+            yield from (shown_id(row[1]) for row in page)
+
+    def standing(self, item_id: str) -> tuple[str, int] | None:
+        """Its outcome, and the launch of its newest attempt. Costs much less than the item."""
+        query = "SELECT coalesce(outcome, ?), launch FROM items WHERE run = ? AND id = ?"
+        rows = self._all(query, UNFINISHED, self._run, stored_id(item_id))
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    def slowest(self, count: int) -> list[tuple[str, float]]:
+        """The items that took longest from their first start to their end, with that time in seconds."""
+        query = "SELECT id, duration FROM items WHERE run = ? AND duration > 0 ORDER BY duration DESC LIMIT ?"
+        return [(shown_id(item_id), duration) for item_id, duration in self._all(query, self._run, count)]
+
     def attempts(self, item_id: str | None = None) -> Iterator[RecordedAttempt]:
         """Of one item, or of all, item by item; the first of each comes first."""
         if item_id is not None:
@@ -216,7 +236,8 @@ def _find_run(connection: sqlite3.Connection, path: Path, run_id: str | None) ->
 
 
 def _item(row: tuple[Any, ...]) -> RecordedItem:
-    _, item_id, outcome, given, value, error, metadata, n, launch, duration, ended_at, credential_id = row
+    _, item_id, outcome, given, value, error, metadata, n, launch, duration, ended_at, credential_id, *usage = row
+    tokens, cost = usage
     return RecordedItem(
         id=shown_id(item_id),
         outcome=outcome or UNFINISHED,
@@ -229,4 +250,6 @@ def _item(row: tuple[Any, ...]) -> RecordedItem:
         duration=duration,
         ended_at=ended_at,
         credential_id=credential_id,
+        tokens=int(tokens),
+        cost=cost,
     )

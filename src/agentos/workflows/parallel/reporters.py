@@ -144,7 +144,7 @@ def _item_ended(event: ItemEnded) -> str | None:
     stats = event.stats
     lines = []
     if not event.result.success:
-        kind, error = event.result.metadata.get("error_type"), _first_line(event.result.error)
+        kind, error = event.result.metadata.get("error_type"), first_line(event.result.error)
         told = error if kind is None or kind == error else f"{kind}: {error}"
         lines.append(f"[COORDINATOR] Failed: {shown(event.result.item_id)}: {told}")
     if progress.is_worth_a_line(stats.completed, stats.total):
@@ -157,7 +157,7 @@ def _attempt_ended(event: AttemptEnded) -> str | None:
     if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died"):
         again = f" in {event.again_in:.1f} s" if event.again_in else ""
         what = f"{shown(event.item_id)}: attempt {event.attempt} {event.verdict}, again{again}"
-        return f"[COORDINATOR] {what}: {_first_line(event.error)}"
+        return f"[COORDINATOR] {what}: {first_line(event.error)}"
     return None  # a rate limit or an overload is told once, as a cool-down
 
 
@@ -196,7 +196,7 @@ def _domain_text(event: CoolDownStarted | LimitLearned) -> str:
 
 
 def _quarantined(event: CredentialQuarantined) -> str:
-    return f"[COORDINATOR] Credential {event.credential_id} is quarantined: {_first_line(event.reason)}"
+    return f"[COORDINATOR] Credential {event.credential_id} is quarantined: {first_line(event.reason)}"
 
 
 def _still_running(event: StillRunning) -> str:
@@ -247,13 +247,14 @@ def _dry_run(event: DryRun) -> str:
     return "\n".join([f"[COORDINATOR] Dry run mode: {count} would be processed, nothing is started:", *ids])
 
 
-def _first_line(text: str | None) -> str:
+def first_line(text: str | None) -> str:
+    """Of an error, for people."""
     lines = (text or "").strip().splitlines()
     return shown(lines[0][:300]) if lines else ""
 
 
 def shown(text: str) -> str:
-    """A text of others, so that it moves no cursor and starts no line."""
+    """Other people's text on a terminal."""
     return text.translate(_ESCAPES)
 
 

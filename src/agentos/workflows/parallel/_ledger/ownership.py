@@ -16,16 +16,20 @@ import json
 import mmap
 import os
 import socket
+import struct
+import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import LedgerError, RunBusy
 
 # Of the file: more than the longest host name and run id can take.
 NOTE_BYTES = 2048
 OWN = " (a stream ends with its close(), or when its with block is left)"
+# What the kernel is asked with, and answers in: `struct flock`, whose order of fields is the system's own.
+_QUESTION, _TYPE, _PID = ("qqihh", 3, 2) if sys.platform == "darwin" else ("hhqqi", 0, 4)
 
 _held_lock = threading.Lock()
 _held: set[str] = set()  # real paths of the ledgers that this process owns
@@ -107,6 +111,46 @@ class Ownership:
                 self._memory.close()
             os.close(self._descriptor)
             _held.discard(self._real_path)
+
+
+class Owner(NamedTuple):
+    """Who is writing to a ledger. None where the owner has not said it yet, or cannot be seen from here."""
+
+    pid: int | None
+    host: str | None
+    since: float | None  # epoch
+    run_id: str | None
+    is_here: bool  # a process of this machine, which can be sent a signal
+
+
+def owner_of(path: Path) -> Owner | None:
+    """None: nobody. The kernel is asked who has the lock; nobody is kept from it by that, and nobody loses it."""
+    with _held_lock:  # or this process might begin to own it before our descriptor is closed, and lose it then
+        if os.path.realpath(path) in _held:
+            return Owner(os.getpid(), socket.gethostname(), None, None, is_here=True)
+        try:
+            descriptor = os.open(_lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            pid = _locked_by(descriptor)
+            return None if pid is None else _owner(pid, _read(descriptor))
+        finally:
+            os.close(descriptor)
+
+
+def _locked_by(descriptor: int) -> int | None:
+    """None: nobody. Below 1: a process that has no number here, in another container or on another machine."""
+    question = [0] * 5
+    question[_TYPE] = fcntl.F_WRLCK
+    told = struct.unpack(_QUESTION, fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_QUESTION, *question)))
+    return None if told[_TYPE] == fcntl.F_UNLCK else told[_PID]
+
+
+def _owner(pid: int, note: dict[str, Any]) -> Owner:
+    if pid > 0 and note.get("pid") != pid:  # a note of the owner before, or by a number that is good elsewhere only
+        return Owner(pid, socket.gethostname(), None, None, is_here=True)
+    return Owner(note.get("pid"), note.get("host"), note.get("since"), note.get("run_id"), is_here=pid > 0)
 
 
 def _lock_path(path: Path) -> Path:

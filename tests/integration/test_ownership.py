@@ -1,0 +1,100 @@
+"""Who owns a ledger, as other processes see it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agentos.workflows.parallel import ParallelCoordinator, RunBusy
+from agentos.workflows.parallel._ledger.ownership import Owner, Ownership, owner_of
+
+OWNING = """
+import sys
+from pathlib import Path
+from agentos.workflows.parallel._ledger.ownership import Ownership
+
+owner = Ownership.take(Path(sys.argv[1]))
+if "announced" in sys.argv:
+    owner.announce("a-run", "a-ledger")
+    owner.saw_commits(3)
+print("owned", flush=True)
+sys.stdin.readline()
+owner.release(in_order=True)
+"""
+ASKING = """
+import sys
+from pathlib import Path
+from agentos.workflows.parallel._ledger.ownership import owner_of
+
+print(owner_of(Path(sys.argv[1])))
+"""
+
+
+@contextmanager
+def owning(path: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNING, str(path), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "owned\n"
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
+def test_nobody_owns_a_ledger_that_is_not_there_or_at_rest(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    assert owner_of(path) is None
+    assert owner_of(tmp_path / "none" / "run.db") is None
+    ParallelCoordinator(ledger=path, reporter=None).execute_parallel(["a"], lambda item, _: item)
+    assert owner_of(path) is None
+
+
+def test_the_owner_is_told_with_what_it_has_said_and_keeps_its_lock(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    before = time.time()
+    with owning(path, "announced") as program:
+        for _ in range(3):
+            owner = owner_of(path)
+            assert owner is not None
+            assert owner.since is not None
+            assert before <= owner.since <= time.time()
+            assert owner == Owner(program.pid, socket.gethostname(), owner.since, "a-run", is_here=True)
+        with pytest.raises(RunBusy):
+            Ownership.take(path)
+    assert owner_of(path) is None  # killed: its note is still there
+
+
+def test_the_note_of_a_launch_that_was_killed_is_not_mistaken_for_the_next_ones(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with owning(path, "announced") as first:
+        pass
+    assert path.with_name("run.db-lock").exists()
+    with owning(path) as second:
+        assert owner_of(path) == Owner(second.pid, socket.gethostname(), None, None, is_here=True)
+        assert second.pid != first.pid
+
+
+def test_a_process_may_ask_about_the_ledger_that_it_owns_itself(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    own = Ownership.take(path)
+    try:
+        owner = owner_of(path)
+        assert owner is not None
+        assert owner.pid == os.getpid()
+        asked = subprocess.run(
+            [sys.executable, "-c", ASKING, str(path)], capture_output=True, text=True, check=True
+        ).stdout
+        assert f"pid={os.getpid()}" in asked
+    finally:
+        own.release(in_order=True)
+    assert owner_of(path) is None
