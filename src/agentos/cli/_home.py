@@ -7,6 +7,8 @@ has not succeeded yet, and `ended.json` how its last launch ended.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -44,6 +46,7 @@ class RunSpec(msgspec.Struct, omit_defaults=True):
     command: list[str] | None = None
     function: str | None = None  # "module:function"
     options: dict[str, Any] = {}  # of `agentos run`, by their names
+    total: int | None = None  # of items, where that was known when the run was created
 
 
 class Ended(msgspec.Struct, omit_defaults=True):
@@ -77,14 +80,15 @@ class RunFolder:
 
     def read_spec(self) -> RunSpec:
         try:
-            return msgspec.json.decode(self._spec.read_bytes(), type=RunSpec)
+            return msgspec.convert(json.loads(self._spec.read_bytes()), RunSpec)
         except FileNotFoundError:
             raise click.UsageError(f"there is no run {self.run_id!r} in {home() / 'runs'}: see agentos runs") from None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise Failure(f"{self._spec} cannot be read: {error}") from None
 
     def write_spec(self, spec: RunSpec) -> None:
-        write_whole(self._spec, msgspec.json.format(msgspec.json.encode(spec), indent=2))
+        # Arguments and names of files may be bytes that are no text. Those are surrogates, which only `json` writes.
+        write_whole(self._spec, json.dumps(msgspec.to_builtins(spec), indent=2).encode())
 
     def read_ended(self) -> Ended | None:
         try:
@@ -121,9 +125,13 @@ def run_folders() -> Iterator[RunFolder]:
     folder = home() / "runs"
     if not folder.is_dir():
         return
-    paths = [path for path in folder.iterdir() if (path / "run.json").exists()]
-    for path in sorted(paths, key=lambda path: (path / "run.json").stat().st_mtime, reverse=True):
-        yield RunFolder(path.name)
+    made: list[tuple[float, str]] = []
+    for path in folder.iterdir():
+        # What is no run, or is removed just now, is passed over.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
+            made.append(((path / "run.json").stat().st_mtime, sanitize_identifier(path.name)))
+    for _, run_id in sorted(made, reverse=True):
+        yield RunFolder(run_id)
 
 
 def write_whole(path: Path, content: bytes) -> None:
