@@ -357,6 +357,7 @@ def test_a_mistake_in_stdin_is_told_when_it_is_reached(folder: RunFolder, stdin:
 
 
 def test_an_array_on_stdin_says_which_format_to_tell(folder: RunFolder, stdin: int) -> None:
+    assert "found an array (of all items? name the file .json)" in problem(folder, "a.jsonl", b'["a"]')
     feed(stdin, b'["a", "b"]\n')
     with pytest.raises(BadItems, match=r"stdin, line 1: .* found an array .*--format json"):
         list(from_stdin(folder))

@@ -24,6 +24,7 @@ Item = str | dict[str, Any]
 Located = tuple[int, Item]
 Lines = Iterator[tuple[int, bytes]]
 
+STDIN = "stdin"
 FORMATS = ("jsonl", "json", "csv", "txt")
 BY_EXTENSION = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".txt": "txt"}
 # Objects within objects, at the most: what is written down again must not be deeper than can be written.
@@ -164,12 +165,11 @@ def _jsonl(name: str, lines: Lines) -> Iterator[Located]:
         try:
             value = parse(text)
         except (ValueError, RecursionError) as error:
-            hint = " (plain lines? --format txt)" if number == 1 else ""
+            hint = " (plain lines? --format txt)" if name == STDIN and number == 1 else ""
             raise BadItems(place, f"expected a JSON string or object: {_told(error)}{hint}") from None
         if isinstance(value, list):
-            raise BadItems(
-                place, "expected a string or an object, and found an array (if it is the whole input: --format json)"
-            )
+            hint = "--format json" if name == STDIN else "name the file .json"
+            raise BadItems(place, f"expected a string or an object, and found an array (of all items? {hint})")
         yield number, as_item(value, place)
 
 

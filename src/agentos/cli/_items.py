@@ -18,13 +18,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from agentos.cli._formats import BY_EXTENSION, BadItems, Item, as_item, items_in, listed, parse, place_of
+from agentos.cli._formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_in, listed, parse, place_of
 from agentos.cli._home import Failure, ItemsFrom, RunFolder, RunSpec
 
 __all__ = ["BadItems", "Item", "Items", "SizedItems", "changed_files", "read_items"]
 
 CHUNK_BYTES = 65536
-STDIN = "stdin"
 # Only their owner may read what came by stdin.
 PRIVATE_FILE = 0o600
 
