@@ -32,7 +32,7 @@ class Account:
         *,
         is_recorded: bool = False,
     ) -> None:
-        self._run_id = run_id
+        self.run_id = run_id
         self._run = run
         self._pool = pool
         self._reporter = reporter
@@ -45,7 +45,7 @@ class Account:
         self.stats = ProgressStats(total=run.total, start_time=clock.epoch())
 
     def start(self) -> None:
-        self.tell(RunStarted(self._run_id, self._run.total, self._run.max_workers, self._credentials()))
+        self.tell(RunStarted(self.run_id, self._run.total, self._run.max_workers, self._credentials()))
 
     def tell(self, event: Any) -> None:
         if self._reporter is None:

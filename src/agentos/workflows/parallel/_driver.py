@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from ._core.events import (
     PERMANENT,
     RATE_LIMITED,
     AttemptEnded,
+    PoolWaiting,
     RunResumed,
     RunStopping,
     ThreadAbandoned,
@@ -42,7 +44,7 @@ from ._role import Fact, Role
 from ._workers.base import Workers
 from .credential_coordinator import CredentialCoordinator
 from .errors import AttemptTimeout, UnrecordableValue, WorkerStartError
-from .results import WorkflowResult
+from .results import RunningItem, WorkflowResult
 
 if TYPE_CHECKING:  # only a run with a ledger needs them
     from ._ledger.recall import Recall
@@ -134,6 +136,18 @@ class Driver:
 
     def join(self, timeout: float | None = None) -> None:
         self._role.join(timeout)
+
+    def running(self, most: int | None = None) -> list[RunningItem]:
+        """The attempts that are running, or so many of them, the oldest first."""
+        now = self._now()
+        # A copy in one step, which no other thread can interrupt; the dict itself may change while it is walked.
+        attempts = islice(list(self._attempts), most)
+        return [RunningItem(a.id, a.attempt, a.credential_id, now - a.started_at) for a in attempts]
+
+    def waiting(self) -> PoolWaiting | None:
+        """Why items wait for a credential although a worker is free; None when none does."""
+        scopes = () if self._admission is None else self._admission.scopes()
+        return self._pool._store.waiting_for(scopes[0]) if self._pool is not None and scopes else None
 
     def items_read(self, read: list[Read]) -> None:
         """From the thread that reads the input, where that is not the role's holder."""
@@ -517,10 +531,7 @@ class Driver:
 
     def _on_heartbeat(self, _: Any, __: Any) -> None:
         """Nothing has ended for a while: a person wants to know why, and until when."""
-        waiting = None
-        if self._pool is not None and self._admission:
-            waiting = self._pool._store.waiting_for(self._admission.scopes()[0])
-        self.account.heartbeat(waiting)
+        self.account.heartbeat(self.waiting())
         self._set_timer("heartbeat", self._now() + HEARTBEAT_SECONDS, self._on_heartbeat)
 
     # --- facts: stopping ------------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ class CredentialState:
     max_concurrent: int = 1
     quarantined: str | None = None  # why
     cooling: dict[str, float] = field(default_factory=dict)  # scope -> epoch, where only a scope cools
+    cooled_by: dict[str, str] = field(default_factory=dict)  # scope ("" for all) -> the verdict that cools it
     fence: int = 0
     requests: int = 0  # used and reserved, since it joined the pool
     tokens: int = 0
@@ -440,6 +441,7 @@ def _state(snapshot: CredentialSnapshot, epoch: float) -> CredentialState:
         max_concurrent=snapshot.max_concurrent,
         quarantined=snapshot.quarantine,
         cooling={scope: until for scope, until in cooling.items() if scope is not None},
+        cooled_by={scope or "": verdict for scope, verdict in snapshot.cooled_by.items()},
         fence=snapshot.fence,
         requests=snapshot.requests,
         tokens=snapshot.tokens,

@@ -71,7 +71,7 @@ class PlainReporter(TextReporter):
     """`[COORDINATOR]` lines, for people."""
 
     def __call__(self, event: Any) -> None:
-        text = _TEXTS.get(type(event), _nothing)(event)
+        text = text_of(event)
         if text is not None:
             self._write(text)
 
@@ -102,6 +102,21 @@ def _shortened_repr(value: Any) -> str:
         return repr(value)[:MOST_REPR]
     except Exception as error:
         return f"<{type(value).__name__}, whose repr failed: {type(error).__name__}>"
+
+
+def text_of(event: Any) -> str | None:
+    """What people are told of an event: a line, or several; None if that is nothing."""
+    return _TEXTS.get(type(event), _nothing)(event)
+
+
+def failed_line(result: WorkflowResult) -> str:
+    return f"[COORDINATOR] Failed: {shown(result.item_id)}: {error_text(result)}"
+
+
+def error_text(result: WorkflowResult) -> str:
+    """Why an item failed, in one line."""
+    kind, error = result.metadata.get("error_type"), first_line(result.error)
+    return error if kind is None or kind == error else f"{kind}: {error}"
 
 
 def waiting_text(waiting: PoolWaiting) -> str:
@@ -144,9 +159,7 @@ def _item_ended(event: ItemEnded) -> str | None:
     stats = event.stats
     lines = []
     if not event.result.success:
-        kind, error = event.result.metadata.get("error_type"), first_line(event.result.error)
-        told = error if kind is None or kind == error else f"{kind}: {error}"
-        lines.append(f"[COORDINATOR] Failed: {shown(event.result.item_id)}: {told}")
+        lines.append(failed_line(event.result))
     if progress.is_worth_a_line(stats.completed, stats.total):
         of_total = "" if stats.total is None else f"/{stats.total} ({stats.completion_rate:.1f}%)"
         lines.append(f"[COORDINATOR] Progress: {stats.completed}{of_total}")
@@ -223,6 +236,10 @@ def _run_stopping(event: RunStopping) -> str:
 
 
 def _run_ended(event: RunEnded) -> str:
+    return ended_text(event, "the same call continues them" if event.is_recorded else "see get_checkpoints()")
+
+
+def ended_text(event: RunEnded, how_to_go_on: str) -> str:
     stats = event.stats
     heading = "Execution complete" if stats.stopped is None else f"Execution stopped early: {stats.stopped}"
     lines = [
@@ -234,8 +251,7 @@ def _run_ended(event: RunEnded) -> str:
     ]
     if event.unfinished is None or event.unfinished:
         unfinished = "an unread rest of the input" if event.unfinished is None else event.unfinished
-        how = "the same call continues them" if event.is_recorded else "see get_checkpoints()"
-        lines.append(f"  Unfinished: {unfinished} ({how})")
+        lines.append(f"  Unfinished: {unfinished} ({how_to_go_on})")
     lines.append(f"  Duration: {stats.elapsed:.2f}s")
     lines.append(f"  Bound by: {event.bound_by}")
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._core import progress
 
@@ -21,6 +21,15 @@ class WorkflowResult:
     value: Any = None  # what the worker returned
     attempts: int = 1
     credential_id: str | None = None  # of the last attempt
+
+
+class RunningItem(NamedTuple):
+    """One attempt that is running."""
+
+    id: str
+    attempt: int
+    credential_id: str | None
+    age_seconds: float
 
 
 @dataclass(slots=True)

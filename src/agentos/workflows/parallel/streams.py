@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from ._driver import Driver
 from ._outbox import RECALL
-from .results import ProgressStats, WorkflowResult
+from .results import ProgressStats, RunningItem, WorkflowResult
 
 if TYPE_CHECKING:
+    from ._core.events import PoolWaiting
     from ._ledger.recall import Recall
 
 # A run that was killed has nothing to wait for but its worker processes' end.
@@ -36,6 +37,18 @@ class _Results:
     def stats(self) -> ProgressStats:
         """Where the run stands; after the last result, how it ended."""
         return self._driver.account.refreshed_stats()
+
+    @property
+    def run_id(self) -> str:
+        return self._driver.account.run_id
+
+    def running(self, most: int | None = None) -> list[RunningItem]:
+        """The attempts that are running now, or the `most` oldest of them. From any thread."""
+        return self._driver.running(most)
+
+    def waiting(self) -> PoolWaiting | None:
+        """Why items wait for a credential, and until when; None when none does. From any thread."""
+        return self._driver.waiting()
 
     def _end(self) -> None:
         if not self._is_ended:

@@ -43,13 +43,14 @@ class Domain:
     `cooling` holds only what has not ended yet: the pool removes an entry at its instant, before it decides anything.
     """
 
-    __slots__ = ("cooling", "kind", "members", "name", "overloads", "pace")
+    __slots__ = ("cooled_by", "cooling", "kind", "members", "name", "overloads", "pace")
 
     def __init__(self, kind: str, name: str | None) -> None:
         self.kind = kind  # "group", "provider" or "credential"
         self.name = name  # None: the provider of credentials that name none
         self.members: dict[str, CredentialRecord] = {}
         self.cooling: dict[str | None, float] = {}
+        self.cooled_by: dict[str | None, str] = {}  # the verdict behind each of them
         self.pace = Pace(name or "")  # of a group, or of groups that seem to share a limit
         self.overloads: dict[str | None, tuple[int, float]] = {}  # by scope: how often in a row, and since when
 

@@ -237,6 +237,7 @@ class Pool:
             for member in domain.members.values():
                 member.cooled += 1
         domain.cooling[scope] = until
+        domain.cooled_by[scope] = verdict
         heappush(self._ends, (until, self._next(), domain, scope))
         self.events.append(CoolDownStarted(domain.kind, domain.name, scope, seconds, verdict, asked))
 
@@ -251,6 +252,7 @@ class Pool:
                     ended.update(domain.members)
             elif domain.cooling.get(scope) == until:  # else it was prolonged since
                 del domain.cooling[scope]
+                del domain.cooled_by[scope]
                 for member in domain.members.values():
                     member.cooled -= 1
                 ended.update(domain.members)

@@ -38,6 +38,7 @@ class CredentialSnapshot(NamedTuple):
     holders: tuple[str | None, ...]
     max_concurrent: int
     cooling: dict[str | None, float]  # scope -> seconds left
+    cooled_by: dict[str | None, str]  # scope -> the verdict that lasts longest
     quarantine: str | None
     is_available: bool
     fence: int
@@ -268,9 +269,12 @@ class MemoryStore:
 
 def _snapshot(pool: Pool, credential: CredentialRecord, now: float) -> CredentialSnapshot:
     cooling: dict[str | None, float] = {}
+    cooled_by: dict[str | None, str] = {}
     for domain in credential.domains:
         for scope, until in domain.cooling.items():
-            cooling[scope] = max(cooling.get(scope, 0.0), until - now)
+            if until - now > cooling.get(scope, 0.0):
+                cooling[scope] = until - now
+                cooled_by[scope] = domain.cooled_by[scope]
     at, binding = max((domain.pace.binding(None, 1, 0, now) for domain in credential.paced_by), key=itemgetter(0))
     pace = credential.group.pace
     return CredentialSnapshot(
@@ -281,6 +285,7 @@ def _snapshot(pool: Pool, credential: CredentialRecord, now: float) -> Credentia
         holders=tuple(record.requester for record in credential.leases.values()),
         max_concurrent=credential.max_concurrent,
         cooling=cooling,
+        cooled_by=cooled_by,
         quarantine=credential.quarantine,
         is_available=pool.is_usable(credential, None, now),
         fence=credential.fence,
