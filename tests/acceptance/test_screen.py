@@ -1,0 +1,543 @@
+"""The program's stdout and stderr, on a real (pseudo-)terminal, on pipes, and on what is left of them."""
+
+from __future__ import annotations
+
+import fcntl
+import inspect
+import io
+import itertools
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from agentos.cli import _screen
+from agentos.cli._screen import Screen
+
+from ..conftest import eventually
+from .terminal import Terminal
+
+ENVIRON = {"TERM": "xterm"}
+NEVER = 3600.0  # between two ticks: the tests call `tick` themselves
+PATIENCE = 30
+
+Frame = Callable[[int, int], list[str]]
+
+
+def screen_on(terminal: Terminal, **more: Any) -> Screen:
+    stream: Any = terminal.stream
+    return Screen(stream, stream, **{"environ": ENVIRON, "tick_seconds": NEVER, **more})
+
+
+def box(width: int, height: int) -> list[str]:
+    """A frame that uses all the room it has."""
+    return [f"{number}:".ljust(width, "=")[:width] for number in range(height)]
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    with Terminal(40, 12) as made:
+        yield made
+
+
+# --- lines and the region -----------------------------------------------------------------------------------------
+
+
+def test_lines_appear_above_the_region_and_the_region_goes_at_the_end(terminal: Terminal) -> None:
+    with screen_on(terminal) as screen:
+        screen.write_output(b"one\n")
+        assert screen.start(lambda width, height: ["region 1", "region 2"])
+        screen.write_output(b"two\n")
+        screen.message("three")
+        screen.write_output(b"four\n", "stderr")
+        screen.tick()
+        assert terminal.update().lines() == ["one", "two", "three", "four", "region 1", "region 2"]
+        assert not terminal.emulator.is_cursor_visible
+    assert terminal.update().lines() == ["one", "two", "three", "four", ""]
+    assert terminal.emulator.is_cursor_visible
+    screen.write_output(b"five\n")
+    assert terminal.update().lines() == ["one", "two", "three", "four", "five", ""]
+
+
+def test_a_line_after_a_pause_is_shown_at_once_and_those_behind_it_with_the_next_tick(terminal: Terminal) -> None:
+    with screen_on(terminal, tick_seconds=NEVER) as screen:
+        screen.start(lambda width, height: ["region"])
+        screen._drawn_at -= NEVER
+        screen.write_output(b"at once\n")
+        assert terminal.update().lines() == ["at once", "region"]
+        screen.write_output(b"soon\n")
+        assert terminal.update().lines() == ["at once", "region"]
+        screen.tick()
+        assert terminal.update().lines() == ["at once", "soon", "region"]
+
+
+def test_the_last_lines_are_not_lost_when_it_stops(terminal: Terminal) -> None:
+    with screen_on(terminal) as screen:
+        screen.start(lambda width, height: ["region"])
+        for number in range(3):
+            screen.write_output(b"%d\n" % number)
+    assert terminal.update().lines() == ["0", "1", "2", ""]
+
+
+def test_the_region_is_drawn_only_when_it_has_changed(terminal: Terminal) -> None:
+    frames = iter([["a"], ["a"], ["b"], ["b"]])
+    with screen_on(terminal) as screen:
+        screen.start(lambda width, height: next(frames))
+        drawn = [terminal.update().drawn]
+        for _ in range(3):
+            screen.tick()
+            drawn.append(terminal.update().drawn)
+    assert drawn == [1, 1, 2, 2]
+
+
+def test_a_flood_of_lines_does_not_draw_the_region_each_time(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_screen, "MOST_HELD", 10_000)
+    line = b"x" * 99 + b"\n"
+    with screen_on(terminal) as screen:
+        screen.start(lambda width, height: ["region"])
+        for _ in range(1000):
+            screen.write_output(line)
+        screen.tick()
+        assert len(terminal.update().lines()) == 1001
+    assert terminal.emulator.drawn <= 2 + 1000 * len(line) // 10_000
+
+
+def test_many_threads_write_and_every_line_stays_whole_and_in_its_order() -> None:
+    writers, lines = 6, 150
+    with Terminal(50, 20) as terminal, screen_on(terminal, tick_seconds=0.002) as screen:
+        numbers = itertools.count()
+        screen.start(lambda width, height: [f"region {next(numbers)}"] * 4)
+
+        def write(writer: int) -> None:
+            for number in range(lines):
+                screen.write_output(f"[{writer}] {number} {'-' * 60}\n".encode(), ("stdout", "stderr")[number % 2])
+
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        screen.stop()
+        shown = terminal.update().lines()
+        assert shown.pop() == ""
+        assert len(shown) == writers * lines
+        for writer in range(writers):
+            expected = [f"[{writer}] {number} {'-' * 60}" for number in range(lines)]
+            assert [line for line in shown if line.startswith(f"[{writer}]")] == expected
+
+
+def test_bytes_that_are_not_text_are_written_as_they_are(terminal: Terminal) -> None:
+    with screen_on(terminal) as screen:
+        screen.write_output(b"caf\xe9 \xff\n")
+        assert terminal.update().lines() == ["caf\\xe9 \\xff", ""]
+
+
+def test_without_a_newline_a_line_is_ended_before_the_region(terminal: Terminal) -> None:
+    with screen_on(terminal) as screen:
+        screen.start(lambda width, height: ["region"])
+        screen.write_output(b"half")
+        screen.tick()
+        assert terminal.update().lines() == ["half", "region"]
+
+
+# --- sizes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("columns", "rows", "most"), [(20, 5, 4), (100, 30, 15), (3, 2, 1), (1, 1, 0), (80, 10, 8)])
+def test_the_region_leaves_room_for_lines_on_every_terminal(columns: int, rows: int, most: int) -> None:
+    with Terminal(columns, rows) as terminal, screen_on(terminal) as screen:
+        asked: list[tuple[int, int]] = []
+
+        def frame(width: int, height: int) -> list[str]:
+            asked.append((width, height))
+            return ["x" * width] * (height + 5)
+
+        screen.start(frame)
+        assert asked == [(max(1, columns - 1), most)]
+        assert [line for line in terminal.update().lines() if line] == ["x" * (columns - 1)] * most
+
+
+def test_all_of_the_terminal_but_one_row_is_the_regions_when_stdout_goes_elsewhere(terminal: Terminal) -> None:
+    stream: Any = terminal.stream
+    elsewhere: Any = io.TextIOWrapper(io.BytesIO())
+    with Screen(elsewhere, stream, environ=ENVIRON, tick_seconds=NEVER) as screen:
+        screen.start(box)
+        assert len(terminal.update().lines()) == 11
+        screen.write_output(b"out\n")
+        assert elsewhere.buffer.getvalue() == b"out\n"
+
+
+@pytest.mark.parametrize("reflows", [True, False], ids=["wraps anew", "cuts off"])
+@settings(max_examples=25)
+@given(
+    steps=st.lists(
+        st.one_of(st.tuples(st.integers(2, 90), st.integers(2, 40)), st.integers(0, 120)), min_size=1, max_size=8
+    )
+)
+def test_resizing_leaves_no_garbage(reflows: bool, steps: list[Any]) -> None:
+    """Steps: a new size, or a line of so many characters."""
+    with Terminal(60, 20, reflows=reflows) as terminal, screen_on(terminal) as screen:
+        screen.start(box)
+        expected: list[str] = []
+        narrowest = 60
+        for number, step in enumerate(steps):
+            if isinstance(step, tuple):
+                terminal.resize(*step)
+                narrowest = min(narrowest, step[0])
+            else:
+                expected.append(f"{number} ".ljust(step, "-"))
+                screen.write_output(expected[-1].encode() + b"\n")
+            screen.tick()
+            size = terminal.update()
+            assume(not size.is_out_of_reach)
+            region = box(max(1, size.columns - 1), max(min(size.height - 1, 8), size.height // 2))
+            shown = size.lines()
+            assert shown[len(shown) - len(region) :] == region
+            above = shown[: len(shown) - len(region)]
+            if reflows:
+                assert above == [line.rstrip() for line in expected]
+            else:  # rows were cut off, and wrapped lines fell into pieces: but each is still there, in its order
+                starts = [line.rstrip() for line in above if not line.startswith("-")]
+                kept = [line[:narrowest].rstrip() for line in expected]
+                assert [line[:narrowest].rstrip() for line in starts if line] == [line for line in kept if line]
+
+
+def test_a_line_between_a_resize_and_the_next_tick_leaves_no_garbage() -> None:
+    with Terminal(60, 20) as terminal, screen_on(terminal, tick_seconds=0.0) as screen:
+        screen._run = lambda is_over: None  # type: ignore[method-assign]
+        screen.start(box)
+        terminal.resize(60, 6)
+        screen.write_output(b"line\n")
+        terminal.resize(90, 6)
+        screen.tick()
+        assert terminal.update().lines() == ["line", *box(89, 5)]
+
+
+def test_a_line_that_is_wider_than_was_thought_costs_only_its_end(terminal: Terminal) -> None:
+    with screen_on(terminal) as screen:
+        frames = iter([["wide " * 20, "second"], ["third"]])
+        screen.start(lambda width, height: next(frames))
+        assert terminal.update().lines()[1] == "second"
+        assert len(terminal.emulator.lines()) == 2
+        screen.tick()
+        assert terminal.update().lines() == ["third"]
+
+
+# --- where nothing is drawn ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {}])
+def test_nothing_is_drawn_on_a_dumb_terminal(terminal: Terminal, environ: dict[str, str]) -> None:
+    with screen_on(terminal, environ=environ) as screen:
+        assert not screen.start(box)
+        screen.message("still here")
+        assert terminal.update().lines() == ["still here", ""]
+        assert terminal.emulator.is_cursor_visible
+
+
+def test_nothing_is_drawn_where_stderr_is_no_terminal() -> None:
+    out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
+    with Screen(out, err, environ=ENVIRON) as screen:
+        assert not screen.can_be_live
+        assert not screen.start(box)
+        screen.write_output(b"line\n")
+        screen.message("message")
+    assert out.buffer.getvalue() == b"line\n"  # type: ignore[attr-defined]
+    assert err.buffer.getvalue() == b"message\n"  # type: ignore[attr-defined]
+
+
+def test_a_stream_of_text_only_is_good_enough() -> None:
+    out = io.StringIO()
+    Screen(out, io.StringIO()).write_output(b"caf\xc3\xa9 \xff\n")
+    assert out.getvalue() == "café \\xff\n"
+
+
+def test_no_color_is_heard(terminal: Terminal) -> None:
+    assert screen_on(terminal).has_color
+    assert not screen_on(terminal, environ={**ENVIRON, "NO_COLOR": "1"}).has_color
+    assert screen_on(terminal, environ={**ENVIRON, "NO_COLOR": ""}).has_color
+
+
+def test_what_the_terminal_cannot_show_is_known(terminal: Terminal) -> None:
+    assert screen_on(terminal).has_unicode
+    with open(terminal.slave, "w", encoding="latin-1", closefd=False) as latin:
+        screen = Screen(latin, latin, environ=ENVIRON)
+        assert not screen.has_unicode
+        screen.message("café …")
+    terminal.emulator._decode = lambda data: data.decode("latin-1")  # type: ignore[method-assign, assignment]
+    assert terminal.update().lines() == ["café \\u2026", ""]
+
+
+def test_a_job_in_the_background_writes_its_lines_and_draws_nothing(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with screen_on(terminal) as screen:
+        monkeypatch.setattr(screen._stderr, "is_in_foreground", lambda: False)
+        screen.start(lambda width, height: ["region"])
+        screen.write_output(b"line\n")
+        screen.tick()
+        assert terminal.update().lines() == ["line", ""]
+        assert terminal.emulator.is_cursor_visible
+        monkeypatch.undo()
+        screen.tick()
+        assert terminal.update().lines() == ["line", "region"]
+
+
+def test_only_the_live_display_needs_rich() -> None:
+    code = "import agentos.cli._screen, agentos.cli._lines, agentos.cli._view, sys; print('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_frame_that_fails_is_told_once_and_the_cursor_comes_back(terminal: Terminal) -> None:
+    def frame(width: int, height: int) -> list[str]:
+        raise ValueError("no frame")
+
+    with screen_on(terminal) as screen:
+        assert not screen.start(frame)
+        screen.tick()
+        told = "agentos: the live display failed and is not used any more: ValueError('no frame')"
+        assert terminal.update().lines() == [told, ""]
+        assert terminal.emulator.is_cursor_visible
+
+
+def test_printing_to_a_text_stream_writes_whole_lines(terminal: Terminal) -> None:
+    with screen_on(terminal) as screen:
+        screen.start(lambda width, height: ["region"])
+        stream = screen.text_stream("stderr")
+        print("a", "b", file=stream, end="")
+        screen.tick()
+        assert terminal.update().lines() == ["region"]
+        print("c\nd\n\ud800", file=stream, flush=True)
+        screen.tick()
+        assert terminal.update().lines() == ["a bc", "d", "\\ud800", "region"]
+
+
+# --- streams that are gone ----------------------------------------------------------------------------------------
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", f"from agentos.cli._screen import Screen\nimport os, sys\n{code}"]
+
+
+def test_a_reader_who_has_seen_enough_does_not_end_the_program() -> None:
+    code = """
+screen = Screen()
+for number in range(100_000):
+    screen.write_output(b"line %d\\n" % number)
+print("printed by somebody else")
+screen.message(f"done: {screen.lost}")
+"""
+    command = f"{shlex.join(python(code))} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert done.stdout == "line 0\n0\n"
+    assert done.stderr == "done: {'stdout': BrokenPipeError(32, 'Broken pipe')}\n"
+
+
+def test_a_program_without_stdout_says_what_it_has_to_say() -> None:
+    code = """
+opened = open(os.devnull, "w")  # gets the number that stdout would have
+screen = Screen()
+screen.write_output(b"line\\n")
+screen.message(f"done: {list(screen.lost)} {opened.fileno()}")
+"""
+    command = f"{shlex.join(python(code))} >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert done.stderr == "done: ['stdout'] 1\n"
+
+
+def test_stdout_that_was_closed_on_the_way_is_dropped() -> None:
+    out: Any = io.TextIOWrapper(io.BytesIO())
+    err: Any = io.TextIOWrapper(io.BytesIO())
+    screen = Screen(out, err)
+    out.close()
+    for _ in range(3):
+        screen.write_output(b"line\n")
+    told = err.buffer.getvalue().decode()
+    assert told.startswith("agentos: stdout cannot be written any more, the run goes on without it: ")
+    assert len(told.splitlines()) == 1
+    assert list(screen.lost) == ["stdout"]
+
+
+def test_a_full_disk_is_told_once() -> None:
+    code = """
+screen = Screen()
+for number in range(3):
+    screen.write_output(b"line\\n")
+"""
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            python(code), stdout=full, stderr=subprocess.PIPE, text=True, check=True, timeout=PATIENCE
+        )
+    told = (
+        "agentos: stdout cannot be written any more, the run goes on without it: [Errno 28] No space left on device\n"
+    )
+    assert done.stderr == told
+
+
+def test_a_pipe_that_nobody_empties_does_not_hold_up_messages() -> None:
+    reading, writing = os.pipe()
+    out: Any = open(writing, "w")  # noqa: PTH123, SIM115
+    err: Any = io.TextIOWrapper(io.BytesIO())
+    screen = Screen(out, err)
+    size = fcntl.fcntl(reading, fcntl.F_GETPIPE_SZ)
+    writer = threading.Thread(target=screen.write_output, args=(b"x" * size + b"y\n",))
+    writer.start()
+    eventually(lambda: screen._stdout.lock.locked() and _pending(reading) == size)
+    screen.message("heard")
+    assert err.buffer.getvalue() == b"heard\n"
+    assert writer.is_alive()
+    assert len(os.read(reading, size)) == size
+    assert os.read(reading, size) == b"y\n"
+    writer.join(PATIENCE)
+    out.close()
+    os.close(reading)
+
+
+def _pending(descriptor: int) -> int:
+    import array
+    import termios
+
+    count = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]
+
+
+def test_a_pipe_that_does_not_block_gets_everything() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    out: Any = open(writing, "w")  # noqa: PTH123, SIM115
+    screen = Screen(out, io.StringIO())
+    data = b"0123456789" * 100_000
+    writer = threading.Thread(target=screen.write_output, args=(data + b"\n",))
+    writer.start()
+    read = b""
+    while len(read) <= len(data):
+        read += os.read(reading, 1 << 16)
+    writer.join(PATIENCE)
+    assert read == data + b"\n"
+    assert not screen.lost
+    out.close()
+    os.close(reading)
+
+
+# --- the cursor ---------------------------------------------------------------------------------------------------
+
+LIVE = """
+import signal, threading
+screen = Screen(environ={"TERM": "xterm"})
+screen.start(lambda width, height: ["region"])
+screen.message("live")
+"""
+ENDINGS = {
+    "a way out without stop": "",
+    "an exception": "raise ValueError('boom')",
+    "exit": "sys.exit(3)",
+    "Ctrl-C": "os.kill(os.getpid(), signal.SIGINT); threading.Event().wait()",
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait()",
+    "SIGQUIT": "os.kill(os.getpid(), signal.SIGQUIT); threading.Event().wait()",
+    "a stop": "screen.stop()",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_cursor_is_shown_again_however_the_program_ends(terminal: Terminal, ending: str) -> None:
+    program = subprocess.Popen(python(LIVE + ENDINGS[ending]), stdout=terminal.slave, stderr=terminal.slave)
+    status = program.wait(PATIENCE)
+    expected = {"SIGTERM": -signal.SIGTERM, "SIGQUIT": -signal.SIGQUIT, "exit": 3, "an exception": 1}
+    assert status == expected.get(ending, -signal.SIGINT if ending == "Ctrl-C" else 0)
+    shown = terminal.update()
+    assert shown.is_cursor_visible
+    assert "region" not in shown.lines()
+    assert shown.wraps
+
+
+def test_a_suspended_program_leaves_the_cursor_and_draws_again_when_it_goes_on(terminal: Terminal) -> None:
+    code = LIVE + "threading.Event().wait()"
+    program = subprocess.Popen(python(code), stdout=terminal.slave, stderr=terminal.slave)
+    try:
+        terminal.wait_for(b"live")
+        for _ in range(2):
+            program.send_signal(signal.SIGTSTP)
+            _pid, status = os.waitpid(program.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            shown = terminal.update()
+            assert shown.is_cursor_visible
+            assert shown.lines()[-1] == ""
+            program.send_signal(signal.SIGCONT)
+            terminal.wait_for(b"region")
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(PATIENCE) == -signal.SIGTERM
+        assert terminal.update().is_cursor_visible
+    finally:
+        program.kill()
+        program.wait()
+
+
+def test_handlers_of_signals_are_those_of_before_when_it_has_stopped(terminal: Terminal) -> None:
+    before = [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP)]
+    with screen_on(terminal) as screen:
+        screen.start(box)
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+    assert [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP)] == before
+
+
+# --- a terminal that is not ours ----------------------------------------------------------------------------------
+
+IN_TMUX = """
+import signal, threading
+is_over = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: is_over.set())
+screen = Screen()
+screen.start(box)
+for number in range(30):
+    screen.write_output(b"line %d %s\\n" % (number, b"-" * 70))
+is_over.wait()
+screen.stop()
+screen.message(f"stopped {os.getpid()}")
+threading.Event().wait()
+"""
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_resizing_a_tmux_window_leaves_no_garbage() -> None:
+    server = ["tmux", "-L", f"agentos-test-{os.getpid()}", "-f", os.devnull]
+
+    def tmux(*arguments: str) -> str:
+        return subprocess.run([*server, *arguments], capture_output=True, text=True, check=True).stdout
+
+    def shown() -> list[str]:
+        """The history too, lines that are wrapped as one."""
+        return [line.rstrip() for line in tmux("capture-pane", "-p", "-J", "-S", "-").rstrip().split("\n")]
+
+    def eventually_shown(expected: list[str]) -> None:
+        try:
+            eventually(lambda: shown() == expected)
+        except AssertionError:
+            assert shown() == expected
+
+    lines = [f"line {number} {'-' * 70}" for number in range(30)]
+    environ = [f"-e{name}={os.environ[name]}" for name in ("PYTHONPATH", "PATH") if name in os.environ]
+    tmux("new-session", "-d", "-x", "80", "-y", "24", *environ, shlex.join(python(inspect.getsource(box) + IN_TMUX)))
+    try:
+        for columns, rows in ((80, 24), (40, 24), (40, 16), (120, 40), (60, 10), (80, 24)):
+            tmux("resize-window", "-x", str(columns), "-y", str(rows))
+            expected = lines + box(columns - 1, max(min(rows - 1, 8), rows // 2))
+            eventually_shown(expected)
+            assert tmux("display", "-p", "#{cursor_flag}").strip() == "0"
+        os.kill(int(tmux("display", "-p", "#{pane_pid}")), signal.SIGUSR1)
+        eventually(lambda: shown()[-1].startswith("stopped"))
+        assert shown()[:-1] == lines
+        assert tmux("display", "-p", "#{cursor_flag}").strip() == "1"
+    finally:
+        subprocess.run([*server, "kill-server"], check=False)
