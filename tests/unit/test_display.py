@@ -1,0 +1,395 @@
+"""The live display: what a frame shows, at every size."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from agentos.cli._display import Display, amount_text, clock_text, soon_text
+from agentos.cli._view import RunningItem
+from agentos.workflows.parallel import CredentialState, ProgressStats, WorkflowResult
+from agentos.workflows.parallel._core.events import EXHAUSTED, RATE_LIMITED, ItemEnded, PoolWaiting, RunStopping
+
+START = 1_700_000_000.0
+NOW = START + 125.0
+LIMITS = {"requests per minute": (45.0, 60.0), "tokens per minute": (12_000.0, 40_000.0)}
+
+
+class ScriptedView:
+    """A run as it is told here."""
+
+    def __init__(self, **more: Any) -> None:
+        self.run_id = "nightly-42"
+        self.given = ProgressStats(None, start_time=START)
+        self.items: list[RunningItem] = []
+        self.keys: tuple[CredentialState, ...] = ()
+        self.why: PoolWaiting | None = None
+        self.asked = 0
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    def stats(self) -> ProgressStats:
+        return self.given
+
+    def running(self, most: int | None = None) -> list[RunningItem]:
+        assert most is not None
+        return self.items[:most]
+
+    def credentials(self) -> tuple[CredentialState, ...]:
+        self.asked += 1
+        return self.keys
+
+    def waiting(self) -> PoolWaiting | None:
+        return self.why
+
+
+def stats(total: int | None = 300, completed: int = 120, failed: int = 0, **more: Any) -> ProgressStats:
+    return ProgressStats(total, completed, failed, completed - failed, START, **more)
+
+
+def busy_view(items: int = 1000, keys: int = 20) -> ScriptedView:
+    return ScriptedView(
+        given=stats(5000, 1200, 12, running=items, waiting=700, rate_limited=3),
+        items=[RunningItem(f"document-{n:04d}", 1 + (n == 0), f"key-{n % keys}", 605.0 - n / 2) for n in range(items)],
+        keys=tuple(
+            CredentialState(
+                f"key-{n}",
+                in_use=True,
+                live_leases=2,
+                max_concurrent=4,
+                used=LIMITS,
+                rate_limited_until=NOW + 11.5 if n == 1 else None,
+                cooled_by={"": RATE_LIMITED} if n == 1 else {},
+                quarantined="refused by the provider 2 times in a row" if n == 2 else None,
+            )
+            for n in range(keys)
+        ),
+        why=PoolWaiting(RATE_LIMITED, 20, 19, 20, 11.5, "tokens per minute"),
+    )
+
+
+def failed(item_id: str, error: str, kind: str | None = "ValueError") -> ItemEnded:
+    return ItemEnded(WorkflowResult(item_id, False, error, metadata={"error_type": kind}), None)
+
+
+def display_of(view: ScriptedView, *failures: ItemEnded, **more: Any) -> Display:
+    display = Display(view, **{"clock": lambda: NOW, "color": False, **more})
+    for event in failures:
+        display.note(event)
+    return display
+
+
+def plain(line: str) -> str:
+    return re.sub(r"\x1b\[\d*m", "", line)
+
+
+# --- whole frames -------------------------------------------------------------------------------------------------
+
+SMALL = ScriptedView(
+    given=stats(300, 120, 2, running=3, waiting=4),
+    items=[
+        RunningItem("document-0001", 1, "key-1", 65.0),
+        RunningItem("文書-2", 3, "key-2", 12.9),
+        RunningItem("document-0003", 1, None, 0.4),
+    ],
+    keys=(
+        CredentialState("key-1", in_use=True, used=LIMITS),
+        CredentialState("key-2", in_use=True, live_leases=1, max_concurrent=4, learned={"": 58.7}),
+        CredentialState("key-3", rate_limited_until=NOW + 11.2, cooled_by={"": "overloaded"}, used=LIMITS),
+        CredentialState("key-4", quarantined="refused by the provider: no such key"),
+        CredentialState("key-5"),
+    ),
+    why=PoolWaiting(EXHAUSTED, 4, 2, 1, 11.2),
+)
+
+
+def test_a_run_that_fits_is_shown_in_full() -> None:
+    display = display_of(SMALL, failed("document-0007", "bad input\nsecond line"), failed("d-8", "Timeout", "Timeout"))
+    assert display.frame(100, 30) == [
+        "run nightly-42  2:05 elapsed, about 3.1 minutes to go, 58 items/min",
+        "━" * 31 + "─" * 46 + " 120/300 done, 2 failed",
+        "waiting for a credential: 2 of 4 credentials in use, 1 rate-limited",
+        "running 3, 4 waiting",
+        "  1:05  document-0001  key-1",
+        "  0:12  文書-2         key-2  attempt 3",
+        "  0:00  document-0003",
+        "credentials 5: 2 in use, 1 free, 1 cooling, 1 quarantined",
+        "  key-1  ━━━━━━── 45/60 requests/min  ━━────── 12k/40k tokens/min  in use",
+        "  key-2                                                            in use 1/4, learned 59 requests/…",
+        "  key-3  ━━━━━━── 45/60 requests/min  ━━────── 12k/40k tokens/min  cooling 12 s: overloaded",
+        "  key-4                                                            quarantined: refused by the prov…",
+        "  key-5                                                            free",
+        "failed document-0007: ValueError: bad input",
+        "failed d-8: Timeout",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "expected"),
+    [
+        (
+            60,
+            12,
+            [
+                "run nightly-42  2:05 elapsed, about 6.6 minutes to go",
+                "━━━━━━━━━───────────────────────── 1200/5000 done, 12 failed",
+                "nothing starts for 12 s (tokens per minute): all 20 usable …",
+                "running 1000, 700 waiting (3 sent back by a provider)",
+                "  10:05  document-0000  key-0  attempt 2",
+                "  10:04  document-0001  key-1",
+                "  … and 998 more",
+                "credentials 20: 18 in use, 1 cooling, 1 quarantined",
+                "  key-1  cooling 12 s: rate_limited",
+                "  … and 19 more",
+                "failed document-8: ValueError: worse",
+                "failed document-9: ValueError: worst",
+            ],
+        ),
+        (
+            40,
+            6,
+            [
+                "run nightly-42  2:05 elapsed",
+                "━━━━────────── 1200/5000 done, 12 failed",
+                "nothing starts for 12 s (tokens per min…",
+                "running 1000, 700 waiting (3 sent back …",
+                "credentials 20: 18 in use, 1 cooling, 1…",
+                "failed document-9: ValueError: worst",
+            ],
+        ),
+        (40, 4, ["run nightly-42  2:05 elapsed", "━━━━────────── 1200/5000 done, 12 failed",
+                 "nothing starts for 12 s (tokens per min…", "running 1000, 700 waiting (3 sent back …"]),
+        (40, 2, ["run nightly-42  2:05 elapsed", "━━━━────────── 1200/5000 done, 12 failed"]),
+        (40, 1, ["━━━━────────── 1200/5000 done, 12 failed"]),
+        (20, 3, ["2:05 elapsed", "1200/5000, 12 failed", "nothing starts for …"]),
+        (40, 0, []),
+    ],
+)  # fmt: skip
+def test_with_less_room_lists_get_shorter_then_titles_then_only_the_top_is_left(
+    width: int, height: int, expected: list[str]
+) -> None:
+    failures = [failed("document-7", "bad"), failed("document-8", "worse"), failed("document-9", "worst")]
+    assert display_of(busy_view(), *failures).frame(width, height) == expected
+
+
+def test_a_frame_before_anything_has_happened() -> None:
+    view = ScriptedView(run_id="")
+    assert [line.rstrip() for line in display_of(view).frame(60, 10)] == ["run   2:05 elapsed", "0 done"]
+
+
+def test_a_run_whose_length_is_not_known_has_no_bar_and_no_time_to_go() -> None:
+    view = ScriptedView(given=stats(None, 50, 1))
+    assert display_of(view).frame(60, 2) == ["run nightly-42  2:05 elapsed, 24 items/min", "50 done, 1 failed"]
+
+
+def test_colors_are_only_around_texts() -> None:
+    colored = display_of(busy_view(), failed("a", "b"), color=True).frame(100, 30)
+    assert [plain(line).rstrip() for line in colored] == display_of(busy_view(), failed("a", "b")).frame(100, 30)
+    assert any("\x1b[31m" in line for line in colored)
+    assert all(len(re.findall(r"\x1b\[\d+m", line)) == line.count("\x1b[m") for line in colored)  # each is ended
+
+
+def test_without_unicode_everything_is_ascii() -> None:
+    view = ScriptedView(given=stats(running=1), items=[RunningItem("文書" * 30, 1, "ключ", 1.0)], keys=SMALL.keys)
+    lines = display_of(view, failed("é", "…"), unicode=False).frame(60, 20)
+    assert all(line.isascii() for line in lines)
+    assert lines[1].startswith("####")
+    assert any("\\u6587" in line and "..." in line for line in lines)
+
+
+# --- what is shown ------------------------------------------------------------------------------------------------
+
+
+def test_few_failures_are_seen_in_the_bar_and_nothing_is_full_before_the_end() -> None:
+    bar = display_of(ScriptedView(given=stats(100_000, 99_998, 1)), color=True).frame(80, 1)[0]
+    assert "\x1b[31m━\x1b[m" in bar
+    done = display_of(ScriptedView(given=stats(10, 10, 0)), color=True).frame(80, 1)[0]
+    assert "─" not in done
+
+
+def test_what_was_on_record_before_says_nothing_about_the_rate() -> None:
+    view = ScriptedView(given=stats(300, 120, recorded=118))
+    assert "items/min" not in display_of(view).frame(100, 2)[0]
+
+
+def test_a_countdown_goes_on_between_two_looks_at_the_pool() -> None:
+    now = NOW
+    view = busy_view()
+    display = Display(view, clock=lambda: now, color=False)
+    display.frame(100, 30)
+    assert view.asked == 1
+    now += 0.4
+    shown = "\n".join(display.frame(100, 30))
+    assert view.asked == 1
+    assert "nothing starts for 12 s" in shown
+    now += 0.2
+    display.frame(100, 30)
+    assert view.asked == 2
+    now -= 3600  # a clock may be set back
+    display.frame(100, 30)
+    assert view.asked == 3
+
+
+def test_only_a_scope_may_cool() -> None:
+    state = CredentialState("k", cooling={"large": NOW + 30, "small": NOW + 3}, cooled_by={"large": "quota_exhausted"})
+    assert "  k  cooling 30 s: quota_exhausted for large" in display_of(ScriptedView(keys=(state,))).frame(80, 9)
+
+
+def test_a_limit_of_our_own_is_named() -> None:
+    state = CredentialState("k", rate_limited_until=NOW + 300, waits_for="requests per day")
+    assert "  k  cooling 5.0 minutes: requests per day" in display_of(ScriptedView(keys=(state,))).frame(80, 9)
+
+
+def test_the_pauses_between_requests_are_not_shown_as_cooling() -> None:
+    state = CredentialState("k", in_use=True, rate_limited_until=NOW + 0.4, waits_for="requests per minute")
+    assert "  k  in use" in display_of(ScriptedView(keys=(state,))).frame(80, 9)
+
+
+def test_a_shutdown_is_shown_instead_of_what_was_waited_for() -> None:
+    view = busy_view()
+    display = display_of(view)
+    display.note(RunStopping("interrupted", 2, 8, 5.0))
+    lines = display.frame(100, 10)
+    assert lines[2] == "stopping, interrupted: 1000 still running (Ctrl-C once more: at once)"
+    assert "to go" not in lines[0]
+    display.note(RunStopping("halted: 3 failed", None, 8, None))
+    assert display.frame(100, 10)[2] == "stopping, halted: 3 failed: 1000 still running"
+
+
+def test_successes_are_not_remembered_and_only_the_last_failures_are() -> None:
+    display = display_of(ScriptedView())
+    display.note(ItemEnded(WorkflowResult("fine", True), None))
+    for number in range(9):
+        display.note(failed(f"item-{number}", "bad", None))
+    assert display.frame(80, 40)[2:] == [f"failed item-{number}: bad" for number in range(4, 9)]
+
+
+def test_control_characters_and_what_reverses_text_are_shown_as_escapes() -> None:
+    view = ScriptedView(given=stats(running=1), items=[RunningItem("a\x1b[2J\n\u202eb\udc80", 1, "k\x07", 1.0)])
+    shown = "\n".join(display_of(view, failed("\rx", "\x9b31m")).frame(100, 20))
+    assert "a\\x1b[2J\\x0a\\u202eb\\udc80  k\\x07" in shown
+    assert "failed \\x0dx: ValueError: \\x9b31m" in shown
+
+
+def test_secrets_are_taken_out_before_anything_is_shortened() -> None:
+    view = ScriptedView(given=stats(running=1), items=[RunningItem("see sk-secret-key there", 1, "k", 1.0)])
+    display = Display(view, clock=lambda: NOW, color=False)
+    display.redact_with(lambda text: text.replace("sk-secret-key", "[redacted]"))
+    display.note(failed("sk-secret-key", "sk-secret-key"))
+    for width in range(1, 80):
+        assert "sk-" not in "\n".join(display.frame(width, 20))
+
+
+# --- at every size ------------------------------------------------------------------------------------------------
+
+texts = st.one_of(st.text(max_size=30), st.text("漢👩\u200d\ufe0f\u0301\u202e ", max_size=60), st.just("x" * 3000))
+seconds = st.floats(0, 1e9)
+instants = st.none() | st.floats(-10, 1e9).map(lambda left: NOW + left)
+states = st.builds(
+    CredentialState,
+    texts,
+    in_use=st.booleans(),
+    rate_limited_until=instants,
+    quarantined=st.none() | texts,
+    live_leases=st.integers(0, 99),
+    max_concurrent=st.integers(1, 99),
+    cooling=st.dictionaries(texts, st.floats(-10, 1e9).map(lambda left: NOW + left), max_size=2),
+    used=st.dictionaries(
+        st.sampled_from(["requests per minute", "tokens per minute", "requests per day"]),
+        st.tuples(st.floats(-10, 1e15), st.floats(0, 1e15)),
+    ),
+    learned=st.dictionaries(texts, st.floats(0, 1e6), max_size=2),
+)
+runs = st.builds(
+    ProgressStats,
+    st.none() | st.integers(0, 10**9),
+    st.integers(0, 10**9),
+    st.integers(0, 10**6),
+    start_time=st.floats(0, 2e9),
+    waiting=st.integers(0, 1000),
+    running=st.integers(0, 1000),
+    rate_limited=st.integers(0, 10),
+)
+
+
+@given(
+    width=st.integers(1, 120),
+    height=st.integers(0, 40),
+    run_id=texts,
+    given_stats=runs,
+    items=st.lists(st.builds(RunningItem, texts, st.integers(1, 99), st.none() | texts, seconds), max_size=4),
+    keys=st.lists(states, max_size=4),
+    failures=st.lists(st.tuples(texts, texts), max_size=3),
+    why=st.none() | st.builds(PoolWaiting, st.sampled_from([RATE_LIMITED, EXHAUSTED]), st.integers(0, 9),
+                              st.integers(0, 9), st.integers(0, 9), st.none() | seconds | st.just(float("inf"))),
+    unicode=st.booleans(),
+)  # fmt: skip
+def test_no_frame_is_larger_than_the_room_it_has(
+    width: int,
+    height: int,
+    run_id: str,
+    given_stats: ProgressStats,
+    items: list[RunningItem],
+    keys: list[CredentialState],
+    failures: list[tuple[str, str]],
+    why: PoolWaiting | None,
+    unicode: bool,
+) -> None:
+    view = ScriptedView(run_id=run_id, given=given_stats, items=items, keys=tuple(keys), why=why)
+    events = [failed(*failure) for failure in failures]
+    lines = display_of(view, *events, color=True, unicode=unicode).frame(width, height)
+    assert len(lines) <= height
+    assert len(lines) >= min(height, 2)
+    for line in map(plain, lines):
+        assert cell_len(line) <= width
+        assert line.isprintable()
+        assert unicode or line.isascii()
+
+
+def test_a_thousand_running_items_cost_next_to_nothing() -> None:
+    """Ten frames a second in less than 5 % of a core."""
+    now = NOW
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.1
+        return now
+
+    display = display_of(busy_view(), failed("a", "b"), clock=clock, color=True)
+    display.frame(120, 50)
+    began = time.process_time()
+    for _ in range(100):
+        display.frame(120, 50)
+    assert time.process_time() - began < 0.5
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (-3, "0:00"), (65.9, "1:05"), (3600, "1:00:00"), (360_000, "100:00:00")]
+)
+def test_a_time_that_has_passed(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s"), (0.1, "1 s"), (12, "12 s"), (150, "2.5 minutes"), (float("inf"), "for ever")]
+)
+def test_a_time_to_come(seconds: float, text: str) -> None:
+    assert soon_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0, "0"), (7.52, "7.5"), (10, "10"), (9999, "9999"), (12_345, "12k"), (999_000, "999k"), (3_400_000, "3.4M"),
+     (4e10, "40G"), (5e15, "5000T")],
+)  # fmt: skip
+def test_an_amount(amount: float, text: str) -> None:
+    assert amount_text(amount) == text
