@@ -149,7 +149,7 @@ def test_a_command_gets_its_own_key_and_no_other(monkeypatch: pytest.MonkeyPatch
     pool.quarantine("two", "not today")
     shown = Shown()
     run(["a"], python("import os; print(sorted(os.environ))", credential_env="USED", show=shown), pool)
-    names = eval(shown.of("a"))  # noqa: S307 - our own list
+    names = eval(shown.of("a"))
     assert "USED" in names
     assert not {"KEY_ONE", "KEY_TWO", "HEADER"} & set(names)
 
@@ -188,7 +188,7 @@ def test_a_secret_never_becomes_an_argument() -> None:
 
 def test_output_comes_in_whole_lines_and_is_logged_byte_by_byte(tmp_path: Path) -> None:
     shown = Shown()
-    script = "import os, sys; os.write(1, b'a\\nb'); os.write(1, b'c\\n\\xff\\xfe\\n'); os.write(2, b'err'); os.write(1, b'end')"
+    script = "import os; [os.write(1, p) for p in (b'a\\nb', b'c\\n\\xff\\xfe\\n', b'end')]; os.write(2, b'err')"
     run(["x"], python(script, folder=tmp_path, show=shown))
     assert shown.of("x") == b"a\nbc\n\xff\xfe\nend\n"
     assert shown.of("x", "stderr") == b"err\n"
@@ -371,7 +371,7 @@ def test_a_permanent_report_fails_at_once() -> None:
 
 
 def test_what_a_command_saves_is_there_in_its_next_attempt_and_gone_with_its_success(tmp_path: Path) -> None:
-    script = 'cat "$AGENTOS_CHECKPOINT_DIR/state" 2>/dev/null; echo saved > "$AGENTOS_CHECKPOINT_DIR/state"; test $AGENTOS_ATTEMPT = 2'
+    script = 'cd "$AGENTOS_CHECKPOINT_DIR"; cat state 2>/dev/null; echo saved > state; test $AGENTOS_ATTEMPT = 2'
     shown = Shown()
     result = run(["a"], sh(script, folder=tmp_path, show=shown), retries=1, ledger=tmp_path / "ledger.db")["a"]
     assert result.success
@@ -380,7 +380,7 @@ def test_what_a_command_saves_is_there_in_its_next_attempt_and_gone_with_its_suc
 
 
 def test_a_failed_item_keeps_what_it_has_saved_for_a_retry(tmp_path: Path) -> None:
-    script = 'cat "$AGENTOS_CHECKPOINT_DIR/state" 2>/dev/null && exit 0; echo saved > "$AGENTOS_CHECKPOINT_DIR/state"; exit 1'
+    script = 'cd "$AGENTOS_CHECKPOINT_DIR"; cat state 2>/dev/null && exit 0; echo saved > state; exit 1'
     shown = Shown()
     command = sh(script, folder=tmp_path, show=shown)
     assert not run(["a"], command, ledger=tmp_path / "ledger.db")["a"].success

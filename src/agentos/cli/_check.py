@@ -19,7 +19,7 @@ import msgspec
 from agentos import __version__
 from agentos.workflows.parallel import Credential, CredentialError, Verdict, verdicts
 from agentos.workflows.parallel._core.events import OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
-from agentos.workflows.parallel.credentials import forms_of, redact
+from agentos.workflows.parallel.redaction import Redactor
 
 from ._keysfile import Keys
 from ._presets import CheckCall, base_url_of, preset_of
@@ -81,7 +81,7 @@ def _ask(base_url: str, call: CheckCall, secret: str, provider: str) -> tuple[bo
     except ValueError:  # its text may quote the key
         return False, "refused: a key with characters that no request can carry"
     # Some repeat the key. It is taken out first: of a message that was cut, the beginning of a key would stay.
-    text = redact(body.decode("utf-8", "replace"), forms_of([secret]))
+    text = Redactor([secret]).text(body.decode("utf-8", "replace"), short_too=True)
     return _told(status, verdicts.from_response(status, told, text, provider=provider))
 
 

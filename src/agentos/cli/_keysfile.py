@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentos.workflows.parallel import Credential, Limits
+from agentos.workflows.parallel import Credential, Limits, Pattern
 from agentos.workflows.parallel._core.events import VERDICT_KINDS
-from agentos.workflows.parallel.credential_coordinator import LEAST_REDACTED
+from agentos.workflows.parallel.redaction import LEAST_REDACTED
 
 from ._presets import preset_of, preset_of_variable
 from ._toml_table import VARIABLE, KeysFileError, Table, nearest, parse
@@ -31,15 +31,6 @@ PROVIDER = ("credential_env", "day_resets", "base_url")
 
 _REFERENCE = re.compile(r"(env|file|cmd):(.*)", re.DOTALL)
 _EXAMPLES = {"env": "env:OPENAI_API_KEY", "file": "file:~/keys/openai", "cmd": "cmd:pass show openai"}
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """What a command's output means to its credential. A group called `seconds` in the expression is the wait."""
-
-    regex: re.Pattern[str]
-    verdict: str
-    retry_after: float | None = None
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def sources(options: dict[str, Any]) -> list[ItemsFrom]:
     return [*told, ItemsFrom("inline", items=list(options["inline"]))] if options["inline"] else told
 
 
-class Parallel(click.ParamType):
+class Parallel(click.ParamType[Any]):
     """A number, or `auto`."""
 
     name = "N|auto"

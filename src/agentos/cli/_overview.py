@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 
 import click
 
-from agentos.cli._home import Failure, RunFolder, RunSpec, home, run_folders
+from agentos.cli._home import Failure, RunFolder, RunSpec, existing, home, run_folders
 from agentos.workflows.parallel._ledger.database import Counts
 from agentos.workflows.parallel._ledger.ownership import Owner, owner_of
 from agentos.workflows.parallel.errors import LedgerError
@@ -128,10 +128,7 @@ def find_run(run_id: str | None) -> RunFolder:
         if newest is None:
             raise click.UsageError(f"there is no run in {home() / 'runs'}")
         return newest
-    try:
-        folder = RunFolder(run_id)
-    except ValueError as error:
-        raise click.UsageError(f"that is no run id: {error}") from None
+    folder = existing(run_id)
     folder.read_spec()
     return folder
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from agentos.workflows.parallel import Redactor
 from agentos.workflows.parallel._logs import log_name
 from agentos.workflows.parallel._output import Log, Output, OutputCall
 from agentos.workflows.parallel.context import current_item
+from agentos.workflows.parallel.redaction import Redactor
 
 NOBODY = ""
 

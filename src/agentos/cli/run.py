@@ -44,7 +44,7 @@ _LATER = (
 @_options.SHOWN
 @click.argument("worker", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND... | MODULE:FUNCTION")
 @click.pass_context
-def run(context: click.Context, worker: tuple[str, ...], **options: Any) -> None:
+def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> None:
     """Run COMMAND, or the Python function MODULE:FUNCTION, on every item.
 
     In COMMAND, {id} is the item's id, {} the item itself, {field} a field of it, and {{ a brace. No shell has a part in
@@ -82,7 +82,7 @@ def run(context: click.Context, worker: tuple[str, ...], **options: Any) -> None
 @_options.SHOWN
 @click.argument("run_id", metavar="RUN")
 @click.pass_context
-def resume(context: click.Context, run_id: str, **options: Any) -> None:
+def resume(context: click.Context, /, run_id: str, **options: Any) -> None:
     """Go on with what RUN has left: its command, items and options are known.
 
     Options that are given take the place of those that the run was started with.
@@ -100,7 +100,7 @@ def resume(context: click.Context, run_id: str, **options: Any) -> None:
 @_options.SHOWN
 @click.argument("run_id", metavar="RUN")
 @click.pass_context
-def retry(context: click.Context, run_id: str, **options: Any) -> None:
+def retry(context: click.Context, /, run_id: str, **options: Any) -> None:
     """Try again what failed in RUN, and go on with what it has left.
 
     \b

@@ -6,6 +6,7 @@ The two coordinators and what goes with them; everything else is private. Start 
 import typing as _typing
 
 from ._core.limits import Limits
+from .commands import Command, Pattern
 from .context import CurrentItem, current_item
 from .coordinator import ParallelCoordinator
 from .credential_coordinator import CredentialCoordinator, CredentialState
@@ -15,6 +16,7 @@ from .errors import (
     AmbiguousRelease,
     AttemptTimeout,
     AuthFailed,
+    CommandFailed,
     CredentialError,
     Interrupted,
     InvalidItemId,
@@ -48,6 +50,8 @@ __all__ = [
     "ParallelCoordinator",
     "ProgressStats",
     "WorkflowResult",
+    "Command",
+    "Pattern",
     "CurrentItem",
     "current_item",
     "Ledger",
@@ -70,6 +74,7 @@ __all__ = [
     "AgentosError",
     "AmbiguousRelease",
     "AttemptTimeout",
+    "CommandFailed",
     "CredentialError",
     "InvalidItemId",
     "LeaseTimeout",

@@ -178,6 +178,7 @@ class CommandWorkers:
             )
         folder = attempt.context.checkpoint_dir(attempt.id)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / _REPORT).touch(0o600)
         environment = self._environment_of(attempt, folder)
         stdin: int = subprocess.DEVNULL
         if command.stdin is not None:
