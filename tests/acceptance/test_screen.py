@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -510,8 +511,8 @@ threading.Event().wait()
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-def test_resizing_a_tmux_window_leaves_no_garbage() -> None:
-    server = ["tmux", "-L", f"agentos-test-{os.getpid()}", "-f", os.devnull]
+def test_resizing_a_tmux_window_leaves_no_garbage(tmp_path: Path) -> None:
+    server = ["tmux", "-S", str(tmp_path / "socket"), "-f", os.devnull]
 
     def tmux(*arguments: str) -> str:
         return subprocess.run([*server, *arguments], capture_output=True, text=True, check=True).stdout

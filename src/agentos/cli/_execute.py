@@ -177,7 +177,7 @@ def _check_fields(command: Command, items: SizedItems) -> None:
         if missing is not None:
             has = f"it has {', '.join(item)}" if isinstance(item, dict) else "it is a text: {} stands for it"
             raise click.UsageError(
-                f"item {number} ({shown(items.id_of(item))[:60]}) has no field {missing!r}, which the command asks for: "
+                f"item {number} ({shown(items.id_of(item))[:60]}) has no field {missing!r}, but the command needs it: "
                 f"{has}"
             )
 

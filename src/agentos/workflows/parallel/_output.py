@@ -40,6 +40,8 @@ class Lines:
             self._held = rest
         else:
             complete, self._held = b"", self._held + rest
+        if len(complete) > LONGEST_LINE and max(map(len, complete.split(b"\n"))) > LONGEST_LINE:
+            complete = _in_pieces(complete)
         while len(self._held) > LONGEST_LINE:
             complete += self._held[:LONGEST_LINE] + b"\n"
             self._held = self._held[LONGEST_LINE:]
@@ -48,6 +50,14 @@ class Lines:
     def flush(self) -> bytes:
         held, self._held = self._held, b""
         return held + b"\n" if held else b""
+
+
+def _in_pieces(lines: bytes) -> bytes:
+    pieces = []
+    for line in lines[:-1].split(b"\n"):
+        starts = range(0, max(1, len(line)), LONGEST_LINE)
+        pieces += [line[start : start + LONGEST_LINE] + b"\n" for start in starts]
+    return b"".join(pieces)
 
 
 class Log:
