@@ -284,10 +284,11 @@ def test_commands_end_when_their_run_is_killed(tmp_path: Path, has_ledger: bool)
     pids = tmp_path / "pids"
     script = f"""
 from agentos.workflows.parallel import Command, ParallelCoordinator
-command = Command(["sh", "-c", "echo $$ >> {pids}; sleep 1000 & echo $! >> {pids}; wait"])
+command = Command(["sh", "-c", "echo $$ >> {pids}; sleep 0.3; sleep 1000 & echo $! >> {pids}; wait"])
 ledger = {str(tmp_path / "ledger.db")!r} if {has_ledger} else None
 ParallelCoordinator(3, ledger=ledger, reporter=None).execute_parallel(["a", "b", "c"], command)
 """
+    # The short sleep gives the run time to note whom it has started: that takes a millisecond, or a few.
     run_process = subprocess.Popen([sys.executable, "-c", script])
     eventually(lambda: pids.exists() and len(pids.read_text().split()) == 6)
     run_process.kill()

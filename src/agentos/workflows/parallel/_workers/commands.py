@@ -77,6 +77,7 @@ class CommandWorkers:
 
     def start(self, attempt: Attempt, running: int) -> None:
         if self._thread is None:
+            self._guard = Guard()
             self._thread = threading.Thread(target=self._work, name="agentos-commands", daemon=True)
             self._thread.start()
         attempt.is_preparing = True
@@ -310,11 +311,10 @@ class CommandWorkers:
             _ = process.attempt.workflow_db  # it is on record from now on
 
     def _tell_guard(self) -> None:
-        if self._guard is None:
-            self._guard = Guard()
         with self._lock:
             groups = list(self._running)
-        self._guard.watch(groups)
+        if self._guard is not None:
+            self._guard.watch(groups)
 
     def _signal(self, attempt: Attempt, signum: signal.Signals) -> None:
         process: _Process | None = attempt.task

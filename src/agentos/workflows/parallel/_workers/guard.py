@@ -12,7 +12,9 @@ import os
 import subprocess
 from collections.abc import Iterable
 
-_SCRIPT = 'while read -r groups; do last=$groups; done; for group in $last; do kill -s KILL -- "-$group" 2>/dev/null; done'
+_SCRIPT = (
+    'while read -r groups; do last=$groups; done; for group in $last; do kill -s KILL -- "-$group" 2>/dev/null; done'
+)
 
 
 class Guard:
