@@ -393,3 +393,12 @@ def test_a_time_to_come(seconds: float, text: str) -> None:
 )  # fmt: skip
 def test_an_amount(amount: float, text: str) -> None:
     assert amount_text(amount) == text
+
+
+def test_a_moment_that_a_limit_takes_is_no_reason_to_worry() -> None:
+    view = busy_view()
+    assert view.why is not None
+    view.why = view.why._replace(usable_in=0.4)
+    shown = "\n".join(display_of(view).frame(100, 30))
+    assert "as fast as the limits allow (tokens per minute)" in shown
+    assert "nothing starts" not in shown

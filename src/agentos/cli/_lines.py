@@ -91,8 +91,14 @@ def progress_line(stats: ProgressStats, waiting: PoolWaiting | None = None) -> s
     failed = f", {stats.failed} failed" if stats.failed else ""
     eta = stats.eta
     to_go = f", about {progress.duration(eta)} to go" if eta else ""
-    why = "" if waiting is None else f"; nothing more starts: {waiting_text(waiting)}"
+    why = "" if waiting is None else f"; {_why(waiting)}"
     return f"[COORDINATOR] {done}{failed}, {stats.running} running{to_go}{why}"
+
+
+def _why(waiting: PoolWaiting) -> str:
+    if waiting.limit is not None and (waiting.usable_in or 0.0) < PROGRESS_SECONDS:
+        return f"as fast as the limits allow ({waiting.limit})"
+    return f"nothing more starts: {waiting_text(waiting)}"
 
 
 def json_output(item_id: str, stream: str, data: bytes) -> bytes:
