@@ -227,7 +227,7 @@ def test_status_shows_what_the_pools_of_executing_runs_say(agentos: Agentos, hom
     assert "and 1 more" in lines["team-a"]
     assert "4 of 5" in lines["team-a"]
     assert "quarantined: no credit" in lines["team-b"]
-    assert "usable in 1 min" in lines["team-c"]
+    assert "usable in 90.0 s: rate_limited" in lines["team-c"]
 
     (run,) = json.loads(agentos("status", "--json").stdout)["runs"]
     assert run["run_id"] == "nightly"
@@ -393,7 +393,7 @@ def test_check_tells_limits_and_when_they_end(agentos: Agentos, keys_file: Calla
     with SimulatedProvider([CANARY], latency=0.0) as provider:
         path = keys_file(text + providers_at(provider.base_url))
         provider.script([429], retry_after=125)
-        assert checked(agentos("check", "--keys", path)) == {"a": "limited, resets in 2 min 5 s"}
+        assert checked(agentos("check", "--keys", path)) == {"a": "limited, resets in 2.1 minutes"}
         provider.exhaust(CANARY)
         told = checked(agentos("check", "--keys", path))["a"]
         assert told.startswith("limited")

@@ -23,7 +23,7 @@ from agentos.workflows.parallel.redaction import Redactor
 
 from ._keysfile import Keys
 from ._presets import CheckCall, base_url_of, preset_of
-from ._text import duration, one_line
+from ._texts import duration, shortened
 
 TIMEOUT_SECONDS = 10.0
 THREADS = 8
@@ -60,7 +60,7 @@ def _check(credential: Credential, keys: Keys) -> Checked:
     except CredentialError as error:
         return Checked(credential.id, credential.provider, False, f"cannot be read: {error}")
     is_ok, told = _ask(base_url, preset.check, secret, preset.name)
-    return Checked(credential.id, credential.provider, is_ok, one_line(told, MOST_OF_ANSWER))
+    return Checked(credential.id, credential.provider, is_ok, shortened(told, MOST_OF_ANSWER))
 
 
 def _ask(base_url: str, call: CheckCall, secret: str, provider: str) -> tuple[bool, str]:

@@ -16,10 +16,10 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from agentos.cli._formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_in, listed, parse, place_of
 from agentos.cli._home import Failure, ItemsFrom, RunFolder, RunSpec
+from agentos.workflows.parallel._fields import find, text_of
 
 __all__ = ["BadItems", "Item", "Items", "SizedItems", "changed_files", "read_items"]
 
@@ -44,21 +44,6 @@ class Items:
     def id_of(self, item: Item) -> str:
         """Raises `ValueError` for what is none of these items."""
         return _id_of(item, self._id_field)
-
-    def field_of(self, item: Item, name: str) -> str | None:
-        """A field by its name, or by names with dots between them; with an empty name (or `{}`), the whole item. Text
-        as it is, anything else as JSON. None: there is no such field. `id` is always there."""
-        if name in ("", "{}"):
-            return _text(item)
-        try:
-            return _text(_found(item, name))
-        except KeyError:
-            return self.id_of(item) if name == "id" else None
-
-    def fields(self, item: Item) -> dict[str, str]:
-        """All of an object, and its id."""
-        named = {name: _text(value) for name, value in item.items()} if isinstance(item, dict) else {}
-        return {"id": self.id_of(item), **named}
 
 
 class SizedItems(Items):
@@ -274,27 +259,13 @@ def _id_of(item: Item, id_field: str | None) -> str:
     else:
         name = id_field or "id"
         try:
-            value = _found(item, name)
+            value = find(item, name)
         except KeyError:
             problem = f"expected a field {name!r} as its id, and found {listed(item)}"
             raise ValueError(f"{problem}: name one with --id-field") from None
         if value is None or isinstance(value, dict | list):
-            raise ValueError(f"expected a text or a number in {name!r} as its id, and found {_text(value)[:60]}")
-        item_id = _text(value)
+            raise ValueError(f"expected a text or a number in {name!r} as its id, and found {text_of(value)[:60]}")
+        item_id = text_of(value)
     if not item_id:
         raise ValueError("expected an id, and found an empty one")
     return item_id
-
-
-def _found(value: Any, name: str) -> Any:
-    """Raises `KeyError`."""
-    if not isinstance(value, dict):
-        raise KeyError(name)
-    if name in value:
-        return value[name]
-    first, _, rest = name.partition(".")
-    return _found(value[first], rest)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)

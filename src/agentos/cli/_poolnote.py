@@ -72,7 +72,7 @@ def _credential_note(state: CredentialState, pool: CredentialCoordinator) -> Cre
         holders=[pool.redact(holder) for holder in state.holders],
         cooling_until=state.rate_limited_until,
         cooling_scopes=state.cooling,
-        reason=state.waits_for,
+        reason=state.cooled_by.get("") or state.waits_for,
         quarantine=state.quarantined,
         used=state.used,
         learned=state.learned,

@@ -20,7 +20,7 @@ from . import _disabled
 from ._home import RunFolder
 from ._keysfile import Keys, keys_from_environment, load_keys
 from ._poolnote import CredentialNote, PoolNote, read_notes
-from ._text import duration, one_line, table
+from ._texts import duration, shortened, table
 
 DEFAULT_REASON = "by hand"
 # Of a text in a table, so much, and more in the last column; of the items that hold a credential, so many.
@@ -90,12 +90,12 @@ def status(keys_file: Path | None, key_env: str | None, is_json: bool) -> None:
         return
     if found is not None:
         _warn(found)
-        click.echo(table(("ID", "PROVIDER", "GROUP", "LIMITS", "STATE"), _rows(found, disabled)))
+        click.echo("\n".join(table([("ID", "PROVIDER", "GROUP", "LIMITS", "STATE"), *_rows(found, disabled)])))
     others = {id_: why for id_, why in disabled.items() if found is None or id_ not in _ids(found)}
     if others:
-        rows = [(one_line(id_, MOST_OF_CELL), one_line(why, MOST_OF_LAST)) for id_, why in others.items()]
+        rows = [(shortened(id_, MOST_OF_CELL), shortened(why, MOST_OF_LAST)) for id_, why in others.items()]
         click.echo("\nDisabled, and not in these keys:" if found is not None else "Disabled:")
-        click.echo(table(("ID", "REASON"), rows))
+        click.echo("\n".join(table([("ID", "REASON"), *rows])))
     for folder, note in notes:
         _show_run(folder, note)
 
@@ -118,7 +118,7 @@ def check(context: click.Context, keys_file: Path | None, key_env: str | None, i
             (result.id, result.provider or NONE, result.told + (" (disabled)" if result.id in disabled else ""))
             for result in results
         ]
-        click.echo(table(("ID", "PROVIDER", "ANSWER"), rows))
+        click.echo("\n".join(table([("ID", "PROVIDER", "ANSWER"), *rows])))
     context.exit(1 if any(result.is_ok is False for result in results) else 0)
 
 
@@ -211,7 +211,7 @@ def _rows(found: Keys, disabled: Mapping[str, str]) -> list[tuple[str, ...]]:
             credential.provider or NONE,
             _group(credential) or NONE,
             _declared(credential.limits),
-            one_line(_state(credential, found, disabled), MOST_OF_LAST),
+            shortened(_state(credential, found, disabled), MOST_OF_LAST),
         )
         for credential in found.credentials
     ]
@@ -254,19 +254,19 @@ def _show_run(folder: RunFolder, note: PoolNote) -> None:
     click.echo(f"\nRun {folder.run_id} (pid {note.pid}), {age} ago:")
     rows = [
         (
-            one_line(entry.id, MOST_OF_CELL),
+            shortened(entry.id, MOST_OF_CELL),
             f"{entry.live_leases} of {entry.max_concurrent}",
             _holders(entry.holders),
             _used(entry),
-            one_line(_pool_state(entry, now), MOST_OF_LAST),
+            shortened(_pool_state(entry, now), MOST_OF_LAST),
         )
         for entry in note.credentials
     ]
-    click.echo(table(("ID", "IN USE", "HELD BY", "USED", "STATE"), rows))
+    click.echo("\n".join(table([("ID", "IN USE", "HELD BY", "USED", "STATE"), *rows])))
 
 
 def _holders(holders: list[str]) -> str:
-    shown = ", ".join(one_line(holder, MOST_OF_CELL // MOST_HOLDERS) for holder in holders[:MOST_HOLDERS])
+    shown = ", ".join(shortened(holder, MOST_OF_CELL // MOST_HOLDERS) for holder in holders[:MOST_HOLDERS])
     more = len(holders) - MOST_HOLDERS
     return f"{shown} and {more} more" if more > 0 else shown or NONE
 
@@ -287,7 +287,7 @@ def _used(entry: CredentialNote) -> str:
     ]
     for scope, rate in entry.learned.items():
         parts.append(
-            f"learned {_figure(math.floor(rate))} requests/min" + (f" for {one_line(scope, 20)}" if scope else "")
+            f"learned {_figure(math.floor(rate))} requests/min" + (f" for {shortened(scope, 20)}" if scope else "")
         )
     return ", ".join(parts) or NONE
 
