@@ -163,8 +163,8 @@ class Display:
         if waiting.reason != RATE_LIMITED or waiting.usable_in is None:
             return f"waiting for a credential: {waiting_text(waiting)}"
         if waiting.limit is not None and waiting.usable_in < SHORT_WAIT:
-            return f"as fast as the limits allow ({waiting.limit})"
-        limit = "" if waiting.limit is None else f" ({waiting.limit})"
+            return f"as fast as the limits allow ({self._shown(waiting.limit)})"
+        limit = "" if waiting.limit is None else f" ({self._shown(waiting.limit)})"
         usable_in = soon_text(waiting.usable_in - (now - look.at))  # first: a narrow terminal cuts off the rest
         return f"nothing starts for {usable_in}{limit}: all {waiting.credentials} usable credentials have to wait"
 

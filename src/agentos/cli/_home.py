@@ -111,7 +111,7 @@ def existing(run_id: str) -> RunFolder:
     try:
         return RunFolder(run_id)
     except ValueError as error:
-        raise click.UsageError(f"{error}; agentos runs lists those that are there") from None
+        raise click.UsageError(f"that is no run id: {error}") from None
 
 
 def home() -> Path:

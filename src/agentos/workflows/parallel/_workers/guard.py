@@ -33,13 +33,15 @@ class Guard:
 
     def watch(self, groups: Iterable[int]) -> None:
         """These, from now on."""
-        if self._shell is not None and self._shell.stdin is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._shell.stdin.fileno(), (" ".join(map(str, groups)) + "\n").encode())
+        shell = self._shell
+        if shell is not None and shell.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # it is gone, or was closed by another thread
+                os.write(shell.stdin.fileno(), (" ".join(map(str, groups)) + "\n").encode())
 
     def close(self) -> None:
-        if self._shell is not None and self._shell.stdin is not None:
-            self.watch(())
+        self.watch(())
+        shell, self._shell = self._shell, None
+        if shell is not None and shell.stdin is not None:
             with contextlib.suppress(OSError):
-                self._shell.stdin.close()
-            self._shell.wait()
+                shell.stdin.close()
+            shell.wait()
