@@ -85,6 +85,7 @@ WRITERS: dict[str, Writer] = {
     "shell, closed and opened": lambda s: s.replace("'", "'\\''"),
     "shell, backslashes": lambda s: re.sub(r"(\W)", r"\\\1", s, flags=re.ASCII),
     "shell, fewer backslashes": lambda s: re.sub(r"([^\w@%+=:,./-])", r"\\\1", s, flags=re.ASCII),
+    "backslashes before quotes": lambda s: re.sub(r"([\"'\\])", r"\\\1", s),
     "shell, double quotes": lambda s: re.sub(r"([\"$`\\])", r"\\\1", s),
     "repr": lambda s: repr(s)[1:-1],
     "repr with escaped apostrophes": lambda s: repr(s + "'\"")[1:-4],
@@ -139,10 +140,13 @@ def test_of_base64_only_what_other_bytes_have_a_part_in_is_left(
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-@pytest.mark.parametrize("secret", SECRETS)
-def test_what_bash_prints_is_found(secret: str) -> None:
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+@pytest.mark.parametrize("secret", [*SECRETS, "clé\tsecrète\x7f"])
+def test_what_bash_prints_is_found(secret: str, locale: str) -> None:
     for script in ('printf %q "$1"', 'x=$1; echo "${x@Q}"', "x=$1; declare -p x", 'set -x; : "$1"'):
-        done = subprocess.run(["bash", "-c", script, "bash", secret], capture_output=True, check=True)
+        done = subprocess.run(
+            ["bash", "-c", script, "bash", secret], env={"LC_ALL": locale}, capture_output=True, check=True
+        )
         clean = Redactor([secret]).data(done.stdout + done.stderr)
         assert b"****" in clean, done
         assert len(clean) < 30
@@ -259,7 +263,7 @@ def test_the_output_is_the_same_for_every_chunking(secrets: list[str], data: byt
 def test_only_a_possible_secret_or_code_is_held_back(data: bytes, cuts: list[int], secret: str) -> None:
     redactor = Redactor([secret])
     stream = redactor.stream()
-    longest = 14 * len(secret)
+    longest = max(map(len, redactor._finder._forms))
     for chunk in in_chunks(data, cuts):
         stream.feed(chunk)
         held = re.sub(rb"\x1b(\[[0-?]*[ -/]*[@-~]?|[\]P][^\x00-\x1f]*(\x07|\x1b\\?)?|[ -/]*[0-~]?)", b"", stream._held)
