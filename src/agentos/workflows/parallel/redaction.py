@@ -163,16 +163,17 @@ _SAMPLINGS = (_Sampling("Q", 8, 2, 16, 23), _Sampling("Q", 8, 1, 8, 15), _Sampli
 class _Finder(_HoldsSecrets):
     """Finds forms. Each of them has at least 8 bytes."""
 
-    __slots__ = ("_blocks", "_by_head", "_first_bytes", "_forms", "_sampling")
+    __slots__ = ("_blocks", "_by_head", "_early_bytes", "_first_bytes", "_forms", "_sampling")
 
     def __init__(self, forms: Iterable[bytes]) -> None:
         self._forms = sorted(forms)
         shortest = min(map(len, self._forms), default=sys.maxsize)
         self._sampling = next(sampling for sampling in _SAMPLINGS if shortest >= sampling.sure)
-        width, stride = self._sampling.width, self._sampling.stride
+        _, width, _, stride, sure = self._sampling
         self._blocks: set[int] = set()  # that a form can have where the text is sampled first
         self._by_head: dict[bytes, list[bytes]] = {}  # forms by their first block
-        self._first_bytes = bytes({form[0] for form in self._forms})
+        self._first_bytes = frozenset(form[0] for form in self._forms)
+        self._early_bytes = frozenset(b"".join(form[:sure] for form in self._forms))
         for form in self._forms:
             self._blocks.update(
                 int.from_bytes(form[offset : offset + width], sys.byteorder) for offset in range(stride)
@@ -203,6 +204,8 @@ class _Finder(_HoldsSecrets):
 
     def _find_so_far(self, text: bytes) -> tuple[list[Span], int]:
         spans, open_at = self._find(text)
+        if not text or text[-1] not in self._early_bytes:  # such as the end of a line, where most chunks end
+            return spans, open_at
         for at in range(max(0, len(text) - self._sampling.sure + 1), open_at):
             if text[at] in self._first_bytes and self._is_beginning(text[at:]):
                 return spans, at
