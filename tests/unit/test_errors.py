@@ -17,6 +17,7 @@ from agentos.workflows.parallel.errors import (
     AmbiguousRelease,
     AttemptTimeout,
     AuthFailed,
+    CommandFailed,
     CredentialError,
     Interrupted,
     InvalidItemId,
@@ -51,6 +52,7 @@ SAMPLES: list[AgentosError] = [
     LeaseTimeout("no credential within 3 s", reason="rate_limited", usable_in=41.5),
     NoUsableCredential("no usable credential", reasons={"key-1": "quarantined", "key-2": "wrong scope"}),
     RunBusy("in use", pid=123, host="a-host", since=1_700_000_000.0),
+    CommandFailed("exit status 3", exit_status=3, verdict=Verdict("transient"), details={"log": "a.log"}),
     WorkerError(
         "it broke",
         type_name="KeyError",
@@ -188,6 +190,7 @@ TREE: dict[type[AgentosError], set[type[Exception]]] = {
     LedgerError: {RunError},
     RunBusy: {LedgerError, RunError},
     WorkerDied: {RunError},
+    CommandFailed: {RunError},
     WorkerStartError: {RunError},
     WorkerError: {RunError},
     WorkerVerdict: set(),
