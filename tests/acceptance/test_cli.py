@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import subprocess
@@ -30,6 +31,24 @@ def test_help_imports_nothing_heavy() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     for name in ("agentos.workflows.parallel", "asyncio", "multiprocessing", "http.server", "rich", "redis"):
+        assert f"'{name}'" not in out
+
+
+def test_a_report_which_runs_inside_every_command_loads_no_coordinator(tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    report.touch()
+    code = (
+        "import sys; from agentos.cli import main; main(['report', 'usage', '--tokens', '5'], standalone_mode=False); "
+        "print(sorted(sys.modules))"
+    )
+    environment = {**os.environ, "AGENTOS_REPORT": str(report)}
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert report.read_text() == '{"usage": {"tokens": 5}}\n'
+    ours = [name for name in out.split("'") if name.startswith("agentos.workflows.parallel.")]
+    assert sorted(ours) == [f"agentos.workflows.parallel.{name}" for name in ("_core", "_core.events", "_reports")]
+    for name in ("asyncio", "multiprocessing", "sqlite3", "msgspec", "rich"):
         assert f"'{name}'" not in out
 
 

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import subprocess
+import sys
 import types
+from pathlib import Path
 
 from agentos.workflows import parallel
 
 
+def test_every_name_that_is_listed_is_found_where_type_checkers_look_for_it() -> None:
+    source = Path(parallel.__file__).read_text()
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: f"{parallel.__name__}.{node.module}" for node in imports for alias in node.names}
+    assert sorted(homes) == sorted(parallel.__all__)
+    for name, module in homes.items():
+        assert getattr(parallel, name) is getattr(importlib.import_module(module), name)
+    assert set(parallel.__all__) <= set(dir(parallel))
+
+
 def test_all_lists_exactly_what_is_public() -> None:
+    assert all(hasattr(parallel, name) for name in parallel.__all__)
     public = {
         name
         for name, value in vars(parallel).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
-    assert public | {"Ledger"} == set(parallel.__all__)  # which is imported when first asked for
-    assert parallel.Ledger.__module__ == "agentos.workflows.parallel.ledger"
+    assert public == set(parallel.__all__)
     assert len(set(parallel.__all__)) == len(parallel.__all__)
+    assert not hasattr(parallel, "ParalelCoordinator")
+
+
+def test_modules_are_attributes_although_nobody_has_imported_them() -> None:
+    code = "import agentos.workflows.parallel as p; p.verdicts.from_output; p.errors.RunBusy; p.Ledger"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_module_paths_that_programs_already_use() -> None:
