@@ -20,6 +20,7 @@ AGENTOS = str(Path(sys.executable).with_name("agentos"))
 def test_help_and_version_answer() -> None:
     out = subprocess.run([AGENTOS, "--help"], capture_output=True, text=True, check=True).stdout
     assert "demo" in out
+    assert subprocess.run([AGENTOS, "-h"], capture_output=True, text=True, check=True).stdout == out
     out = subprocess.run([AGENTOS, "--version"], capture_output=True, text=True, check=True).stdout
     assert out.startswith(f"agentos {__version__} ")
     assert sqlite3.sqlite_version in out
@@ -55,7 +56,11 @@ def test_a_report_which_runs_inside_every_command_loads_no_coordinator(tmp_path:
 def test_wrong_usage_is_status_2_and_says_what_to_type() -> None:
     done = subprocess.run([AGENTOS, "dmeo"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "No such command" in done.stderr
+    assert "No such command 'dmeo'. Did you mean demo?" in done.stderr
+    done = subprocess.run([AGENTOS, "rnu"], capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("Did you mean run?\n")
+    done = subprocess.run([AGENTOS, "xyzzy"], capture_output=True, text=True, check=False)
+    assert "There are run, resume, " in done.stderr
 
 
 @pytest.fixture

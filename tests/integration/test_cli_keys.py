@@ -291,7 +291,7 @@ def test_a_note_survives_being_written_and_read(home: Path) -> None:
 def test_what_is_disabled_stays_so_until_it_is_enabled(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     path = keys_file(TWO)
     result = agentos("disable", "team-a", "--reason", "leaked", "--keys", path)
-    assert result.stdout.startswith("team-a is disabled for runs that start from now on")
+    assert result.stdout.startswith("team-a is disabled, in executing runs too, until")
     assert disabled() == {"team-a": "leaked"}
     assert "disabled: leaked" in agentos("--keys", path).stdout
     assert "team-a  leaked" in agentos().stdout  # also without the keys

@@ -7,10 +7,14 @@ answers at once: the group knows where each command lives, and what it is for.
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from agentos import __version__
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # command -> the module that has it under the same name (a dash is an underscore there), and its line in `--help`.
 COMMANDS = {
@@ -23,9 +27,10 @@ COMMANDS = {
     "logs": ("look", "What an item printed."),
     "export": ("look", "The results of a run, as JSON lines or CSV."),
     "stop": ("control", "Stop a run, as Ctrl-C in its terminal would."),
-    "report": ("control", "Inside a command: say what the provider answered, or what was used."),
+    "report": ("control", "Inside a command: what the provider answered, or was used."),
     "keys": ("keys", "The credentials: state, head-room, who holds them."),
-    "demo": ("demo", "The whole thing against a provider on this machine. Needs no key."),
+    "completion": ("completion", "Let the shell complete commands, options, runs and items."),
+    "demo": ("demo", "The whole thing on this machine. Needs no key."),
 }
 
 
@@ -39,6 +44,28 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"agentos.cli.{COMMANDS[name][0]}")
         command: click.Command = getattr(module, name)
         return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A command that is mistyped is told which was meant, maybe."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not context.resilient_parsing:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, COMMANDS, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(COMMANDS)}."
+            raise click.UsageError(f"No such command {name!r}. {hint}", context)
+        return super().resolve_command(context, args)
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+        """Without importing any of them, too."""
+        from click.shell_completion import CompletionItem
+
+        fitting = [
+            CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return fitting + click.Command.shell_complete(self, context, incomplete)
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         """Without importing any of them."""
@@ -72,4 +99,13 @@ def _show_version(context: click.Context, _parameter: click.Parameter, is_asked:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Run many agent workflows in parallel over a shared pool of rate-limited API credentials."""
+    """Run many agent workflows in parallel over a shared pool of rate-limited API credentials.
+
+    \b
+    Examples:
+      agentos demo
+      agentos run --item a --item b --item c -- echo hello {id}
+      agentos show
+
+    agentos COMMAND --help says more about each command.
+    """

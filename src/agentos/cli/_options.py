@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from ._home import ItemsFrom
+from .completion import files
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,6 +64,7 @@ ITEMS = several(
         "--items",
         multiple=True,
         metavar="FILE|-",
+        shell_complete=files,
         help="A file of items (jsonl, json, csv, or txt: one a line), or - for stdin. May be repeated.",
     ),
     option("--item", "inline", multiple=True, metavar="X", help="One item: a text, or a JSON object. May be repeated."),
@@ -75,7 +77,12 @@ ITEMS = several(
     option("--id-field", metavar="FIELD", help="The field of an object that is its id, instead of 'id'."),
 )
 PACE = several(
-    option("--parallel", type=Parallel(), help="Items at a time; auto: as many as the credentials allow. [default: 3]"),
+    option(
+        "--parallel",
+        type=Parallel(),
+        metavar="N|auto",
+        help="Items at a time; auto: as many as the credentials allow. [default: 3]",
+    ),
     option("--max-parallelism", type=click.IntRange(1), metavar="N", help="Lifts the cap of 10 on --parallel."),
     option(
         "--keys",

@@ -14,6 +14,8 @@ import click
 
 from agentos.workflows.parallel._reports import KINDS, MOST_MESSAGE, VARIABLE, WAITING
 
+from .completion import running_ids
+
 USAGE = "usage"
 # How often a run that was told to stop is looked at (seconds).
 LOOK_UP_SECONDS = 0.05
@@ -26,11 +28,17 @@ class NotStopped(click.ClickException):
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", shell_complete=running_ids)
 @click.option("--wait", is_flag=True, help="Return when it has ended.")
 def stop(run_id: str, wait: bool) -> None:
-    """Stop a run, as Ctrl-C in its terminal would: nothing new starts, and what is running has a moment to end. Once
-    more: at once."""
+    """Stop a run, as Ctrl-C in its terminal would: nothing new starts, and what is running has a moment to end.
+
+    Said a second time, the run ends at once. Either way agentos resume goes on with it.
+
+    \b
+    Example:
+      agentos stop 20261116-093012-1f3a5c --wait
+    """
     from agentos.cli._overview import find_run, overview_of, owner_of_run
     from agentos.cli._texts import say
 
@@ -66,9 +74,15 @@ def report(kind: str, **options: Any) -> None:
 
     KIND is rate-limited, quota-exhausted, auth-failed, overloaded, transient, permanent or usage.
 
+    Say it before the command ends. What is said last counts, and before what the command prints and its exit status.
+    Usage adds up.
+
     \b
-    agentos report rate-limited --retry-after 30
-    agentos report usage --tokens 1200 --cost 0.02
+    Examples:
+      agentos report rate-limited --retry-after 30
+      agentos report quota-exhausted --until 2026-11-17T00:00:00Z
+      agentos report permanent --message "the file is empty"
+      agentos report usage --tokens 1200 --cost 0.02
     """
     path = os.environ.get(VARIABLE)
     if not path:

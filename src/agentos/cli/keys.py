@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 from agentos.workflows.parallel import Credential, CredentialError, Limits
 
@@ -21,6 +22,7 @@ from ._home import RunFolder
 from ._keysfile import Keys, keys_from_environment, load_keys
 from ._poolnote import CredentialNote, PoolNote, read_notes
 from ._texts import duration, shortened, table
+from .completion import credential_ids
 
 DEFAULT_REASON = "by hand"
 # Of a text in a table, so much, and more in the last column; of the items that hold a credential, so many.
@@ -45,9 +47,14 @@ class _StatusUnlessNamed(click.Group):
             place += 1
         if place < len(args):
             args = [args[place], *args[:place], *args[place + 1 :]]
-        elif not args or args[0] not in ctx.help_option_names:
-            args = ["status", *args]
+        elif is_value or not (ctx.resilient_parsing or (args and args[0] in ctx.help_option_names)):
+            args = ["status", *args]  # unless a shell is completing: a command may follow yet
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+        return super().shell_complete(ctx, incomplete) + (
+            status.shell_complete(ctx, incomplete) if incomplete.startswith("-") else []
+        )
 
 
 def _keys_options(command: F) -> F:
@@ -72,14 +79,28 @@ def _keys_options(command: F) -> F:
 
 @click.group(cls=_StatusUnlessNamed)
 def keys() -> None:
-    """The credentials: state, head-room, who holds them. Without a command: status."""
+    """The credentials: state, head-room, who holds them. Without a command: status.
+
+    Options may stand before the command.
+
+    \b
+    Examples:
+      agentos keys --keys keys.toml
+      agentos keys --keys keys.toml check
+    """
 
 
 @keys.command(short_help="What is declared, what can be used, who uses it.")
 @_keys_options
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def status(keys_file: Path | None, key_env: str | None, is_json: bool) -> None:
-    """What is declared, what can be used, and what the runs on this machine are doing with it."""
+    """What is declared, what can be used, and what the runs on this machine are doing with it.
+
+    \b
+    Examples:
+      agentos keys status --keys keys.toml
+      agentos keys status --key-env 'OPENAI_API_KEY*' --json
+    """
     found = _find_keys(keys_file, key_env)
     disabled = _disabled.disabled()
     notes = read_notes()
@@ -105,7 +126,12 @@ def status(keys_file: Path | None, key_env: str | None, is_json: bool) -> None:
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def check(context: click.Context, keys_file: Path | None, key_env: str | None, is_json: bool) -> None:
-    """Ask each provider whether it accepts the key, with one call that costs nothing. Exit status 1 if one does not."""
+    """Ask each provider whether it accepts the key, with one call that costs nothing. Exit status 1 if one does not.
+
+    \b
+    Example:
+      agentos keys check --keys keys.toml
+    """
     from ._check import check_all
 
     found = _needed_keys(keys_file, key_env)
@@ -123,21 +149,31 @@ def check(context: click.Context, keys_file: Path | None, key_env: str | None, i
 
 
 @keys.command(short_help="Take a credential out of use.")
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=credential_ids)
 @click.option("--reason", default=DEFAULT_REASON, show_default=True, help="Shown wherever the credential is.")
 @_keys_options
 def disable(id_: str, reason: str, keys_file: Path | None, key_env: str | None) -> None:
-    """Take a credential out of use: runs that start from now on leave it alone, until it is enabled."""
+    """Take a credential out of use: runs leave it alone until it is enabled, those that are executing within a second.
+
+    \b
+    Example:
+      agentos keys disable team-a --reason "the budget is used up" --keys keys.toml
+    """
     _must_have(_needed_keys(keys_file, key_env), id_)
     _disabled.disable(id_, reason)
-    click.echo(f"{id_} is disabled for runs that start from now on, until agentos keys enable {shlex.quote(id_)}.")
+    click.echo(f"{id_} is disabled, in executing runs too, until agentos keys enable {shlex.quote(id_)}.")
 
 
 @keys.command(short_help="Put a credential back into use.")
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=credential_ids)
 @_keys_options
 def enable(id_: str, keys_file: Path | None, key_env: str | None) -> None:
-    """Put a credential that was disabled back into use."""
+    """Put a credential that was disabled back into use.
+
+    \b
+    Example:
+      agentos keys enable team-a
+    """
     found = _find_keys(keys_file, key_env)
     was_disabled = _disabled.enable([id_])
     if not was_disabled and found is not None:
@@ -148,7 +184,12 @@ def enable(id_: str, keys_file: Path | None, key_env: str | None) -> None:
 @keys.command(short_help="Enable all credentials.")
 @_keys_options
 def reset(keys_file: Path | None, key_env: str | None) -> None:
-    """Enable all credentials: those of the keys that are named, or all that are disabled."""
+    """Enable all credentials: those of the keys that are named, or all that are disabled.
+
+    \b
+    Example:
+      agentos keys reset
+    """
     found = _find_keys(keys_file, key_env)
     ids = _disabled.enable(None if found is None else _ids(found))
     click.echo(f"Enabled: {', '.join(ids)}." if ids else "No credential was disabled.")

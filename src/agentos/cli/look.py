@@ -30,6 +30,7 @@ from agentos.cli._overview import (
 )
 from agentos.cli._show import all_facts, item_facts, item_lines, run_facts, run_lines
 from agentos.cli._texts import plural, say, say_json, shortened, size, table, when
+from agentos.cli.completion import files, item_ids, run_ids
 from agentos.workflows.parallel._ledger.ownership import Ownership
 from agentos.workflows.parallel._logs import log_name
 from agentos.workflows.parallel._verdicts.durations import duration as seconds_of
@@ -66,7 +67,13 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | 
 )
 @click.option("--yes", is_flag=True, help="With --prune: do not ask.")
 def runs(as_json: bool, prune: bool, older_than: float | None, everything: bool, yes: bool) -> None:
-    """List runs, the newest first, or prune old ones."""
+    """List runs, the newest first, or prune old ones.
+
+    \b
+    Examples:
+      agentos runs
+      agentos runs --prune --older-than 7d --yes
+    """
     if prune:
         if as_json:
             raise click.UsageError("--json lists runs, --prune removes them: give one of the two")
@@ -155,11 +162,18 @@ def _size(path: Path) -> int:
 
 
 @click.command()
-@click.argument("run_id", metavar="[RUN]", required=False)
-@click.argument("item_id", metavar="[ITEM]", required=False)
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=run_ids)
+@click.argument("item_id", metavar="[ITEM]", required=False, shell_complete=item_ids)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def show(run_id: str | None, item_id: str | None, as_json: bool) -> None:
-    """A run, or one of its items: what happened, and why. Without RUN: the newest."""
+    """A run, or one of its items: what happened, and why. Without RUN: the newest.
+
+    \b
+    Examples:
+      agentos show
+      agentos show 20261116-093012-1f3a5c
+      agentos show 20261116-093012-1f3a5c a
+    """
     folder = find_run(run_id)
     if item_id is None:
         _show_run(folder, as_json=as_json)
@@ -199,13 +213,19 @@ def _say_all(lines: Iterator[str]) -> None:
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN")
-@click.argument("item_id", metavar="[ITEM]", required=False)
+@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+@click.argument("item_id", metavar="[ITEM]", required=False, shell_complete=item_ids)
 @click.option("--follow", "-f", is_flag=True, help="And what it still prints, while the run is alive.")
 @click.option("--list", "as_list", is_flag=True, help="The items that have a log, with its size and file.")
 @click.pass_context
 def logs(context: click.Context, run_id: str, item_id: str | None, follow: bool, as_list: bool) -> None:
-    """What an item printed."""
+    """What an item printed, in all its attempts.
+
+    \b
+    Examples:
+      agentos logs 20261116-093012-1f3a5c --list
+      agentos logs 20261116-093012-1f3a5c a --follow
+    """
     folder = find_run(run_id)
     if as_list == (item_id is not None):
         raise click.UsageError("name one item, or say --list")
@@ -285,13 +305,28 @@ def _copy(path: Path, position: int, output: BinaryIO) -> int:
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN")
-@click.option("--format", "told", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True)
-@click.option("--output", metavar="FILE", help="Instead of stdout; it is replaced when all is written.")
+@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+@click.option(
+    "--format",
+    "told",
+    type=click.Choice(["jsonl", "csv"]),
+    default="jsonl",
+    show_default=True,
+    help="How rows are written.",
+)
+@click.option(
+    "--output", metavar="FILE", shell_complete=files, help="Instead of stdout; it is replaced when all is written."
+)
 @click.option("--only", type=click.Choice(["succeeded", "failed", "unfinished"]), help="Items with this outcome.")
 def export(run_id: str, told: str, output: str | None, only: str | None) -> None:
     """The results of a run, a row for each item that was started: id, outcome, value, error, attempts, duration,
-    ended_at, credential_id, tokens, cost. In CSV the value is JSON text."""
+    ended_at, credential_id, tokens, cost. In CSV the value is JSON text.
+
+    \b
+    Examples:
+      agentos export 20261116-093012-1f3a5c > results.jsonl
+      agentos export 20261116-093012-1f3a5c --only failed --format csv --output failed.csv
+    """
     folder = find_run(run_id)
     with ledger_of(folder) as ledger, opened(output) as file:
         export_items(ledger, only, told, file)

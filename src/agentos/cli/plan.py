@@ -10,6 +10,7 @@ import click
 from . import _options
 from ._home import RunFolder, existing
 from ._options import sources
+from .completion import run_ids
 
 
 @click.command()
@@ -17,7 +18,7 @@ from ._options import sources
 @click.option("--count", type=click.IntRange(0), metavar="N", help="So many items, instead of the items themselves.")
 @_options.PACE
 @_options.ITEM_SECONDS
-@click.option("--like", metavar="RUN", help="Items take as long as those of this run did.")
+@click.option("--like", metavar="RUN", shell_complete=run_ids, help="Items take as long as those of this run did.")
 def plan(count: int | None, like: str | None, item_seconds: float | None, **options: Any) -> None:
     """How long a run would take, which limit binds it, and what one more key would change.
 

@@ -14,6 +14,7 @@ from agentos.workflows.parallel.input_sanitizer import sanitize_identifier
 
 from . import _options
 from ._home import SPEC_VERSION, RunFolder, RunSpec, existing
+from .completion import files, run_ids
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 # It becomes the name of a folder.
@@ -42,13 +43,19 @@ _LATER = (
 @_options.option("--dry-run", is_flag=True, help="Show what would run and how long it would take; start nothing.")
 @_options.ITEM_SECONDS
 @_options.SHOWN
-@click.argument("worker", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND... | MODULE:FUNCTION")
+@click.argument(
+    "worker", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND... | MODULE:FUNCTION", shell_complete=files
+)
 @click.pass_context
 def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> None:
     """Run COMMAND, or the Python function MODULE:FUNCTION, on every item.
 
     In COMMAND, {id} is the item's id, {} the item itself, {field} a field of it, and {{ a brace. No shell has a part in
     it: for one, say sh -c '...'. A function gets the item and its credential.
+
+    A command finds its key in the variable that its provider's tools read (or --credential-env), and its item as JSON
+    in AGENTOS_ITEM. It tells of a limit by what it prints, by exit status 75, or with agentos report; its item then
+    goes on with another key, or waits.
 
     What items print goes to stdout, each line with its item's id before it; everything for people goes to stderr.
     Nothing is lost by Ctrl-C or a crash: agentos resume goes on.
@@ -60,7 +67,6 @@ def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> N
       ls *.py | agentos run --items - --parallel 8 -- ruff check {}
       agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer
 
-    \b
     Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 our own failure (ledger, run busy), 4 stopped (no
     usable credential, --max-wait), 130 or 143 interrupted. After 4, 130 and 143 agentos resume goes on.
     """
@@ -80,7 +86,7 @@ def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> N
 @_options.PACE
 @_options.CONDUCT
 @_options.SHOWN
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 @click.pass_context
 def resume(context: click.Context, /, run_id: str, **options: Any) -> None:
     """Go on with what RUN has left: its command, items and options are known.
@@ -98,7 +104,7 @@ def resume(context: click.Context, /, run_id: str, **options: Any) -> None:
 @_options.PACE
 @_options.CONDUCT
 @_options.SHOWN
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 @click.pass_context
 def retry(context: click.Context, /, run_id: str, **options: Any) -> None:
     """Try again what failed in RUN, and go on with what it has left.
