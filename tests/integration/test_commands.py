@@ -141,6 +141,22 @@ def test_a_command_knows_its_item_its_run_and_its_credential(tmp_path: Path) -> 
         assert environment[name]
 
 
+def test_a_command_finds_its_workflow_db_again_in_its_next_attempt(tmp_path: Path) -> None:
+    script = """
+import os, sqlite3, sys
+with sqlite3.connect(os.environ["AGENTOS_WORKFLOW_DB"]) as database:
+    database.execute("CREATE TABLE IF NOT EXISTS steps (name)")
+    steps = database.execute("SELECT count(*) FROM steps").fetchone()[0]
+    database.execute("INSERT INTO steps VALUES ('one')")
+print(steps)
+sys.exit(0 if steps else 1)
+"""
+    command, ledger = python(script, folder=tmp_path), tmp_path / "ledger.db"
+    assert not run(["a"], command, ledger=ledger)["a"].success
+    assert run(["a"], command, ledger=ledger, retry_failed=True)["a"].value["stdout"] == "1\n"
+    assert not (tmp_path / "ledger.db-files").exists()
+
+
 def test_a_command_gets_its_own_key_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY_ONE", "sk-secret-number-one")
     monkeypatch.setenv("KEY_TWO", "sk-secret-number-two")

@@ -180,6 +180,7 @@ class CommandWorkers:
         folder = attempt.context.checkpoint_dir(attempt.id)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / _REPORT).touch(0o600)
+        attempt.context.file_of(attempt.id).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         environment = self._environment_of(attempt, folder)
         stdin: int = subprocess.DEVNULL
         if command.stdin is not None:
