@@ -96,12 +96,6 @@ PACE = several(
 CONDUCT = several(
     option("--credential-env", metavar="NAME", help="The variable in which a command finds its key."),
     option(
-        "--stdin",
-        "stdin_field",
-        metavar="FIELD",
-        help="A field that a command reads on its stdin ({} for the whole item).",
-    ),
-    option(
         "--retries",
         type=click.IntRange(0),
         metavar="N",
@@ -118,6 +112,12 @@ CONDUCT = several(
         metavar="SECONDS",
         help="How long running items may take to end after Ctrl-C. [default: 5]",
     ),
+)
+STDIN = option(
+    "--stdin",
+    "stdin_field",
+    metavar="FIELD",
+    help="A field that a command reads on its stdin ({} for the whole item).",
 )
 SHOWN = several(
     option("--json", "as_json", is_flag=True, help="Events, and what items print, as JSON lines on stdout."),

@@ -39,6 +39,7 @@ _LATER = (
 @_options.ITEMS
 @_options.PACE
 @_options.CONDUCT
+@_options.STDIN
 @_options.option("--run-id", metavar="NAME", help="A name for the run. A run of that name with the same items goes on.")
 @_options.option("--dry-run", is_flag=True, help="Show what would run and how long it would take; start nothing.")
 @_options.ITEM_SECONDS
