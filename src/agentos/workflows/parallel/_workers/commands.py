@@ -67,7 +67,7 @@ class CommandWorkers:
         self._todo: deque[Callable[[], None]] = deque()
         self._is_called = False
         self._postponed: deque[Attempt] = deque()  # until one that runs has ended
-        self._lock = threading.Lock()  # guards _running and _is_closed
+        self._lock = threading.Lock()  # guards _running, _is_closed and _guard
         self._running: dict[int, _Process] = {}  # by process group
         self._is_closed = False
         self._is_log_lost = False
@@ -108,8 +108,9 @@ class CommandWorkers:
             process.signal(signal.SIGKILL)
         for process in left:
             process.give_up(REAP_SECONDS)
-        if self._guard is not None:
-            self._guard.close()
+        with self._lock:
+            if self._guard is not None:
+                self._guard.close()
         self._wake()
 
     # --- the thread -----------------------------------------------------------------------------------------------
@@ -159,12 +160,13 @@ class CommandWorkers:
         attempt.is_preparing = False
         with self._lock:
             self._running[process.pid] = process
+            if self._guard is not None:
+                self._guard.watch(process.pid)
             is_too_late = self._is_closed
             attempt.task = process
             attempt.process_group = process.pid
         if is_too_late or attempt.should_stop:
             process.signal(signal.SIGKILL if is_too_late else signal.SIGTERM)
-        self._tell_guard()
         for descriptor, output in process.outputs.items():
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, descriptor, output))
         self._selector.register(process.exit_notice, selectors.EVENT_READ, partial(self._exited, process))
@@ -251,7 +253,8 @@ class CommandWorkers:
         status = process.finish()
         with self._lock:
             self._running.pop(process.pid, None)
-        self._tell_guard()
+            if self._guard is not None:
+                self._guard.forget(process.pid)
         attempt = process.attempt
         attempt.task = None
         if attempt.context.record is not None and attempt.is_on_record:
@@ -310,12 +313,6 @@ class CommandWorkers:
             context.has_files = context.has_files or folder.exists()
         if context.file_of(process.attempt.id).exists():
             _ = process.attempt.workflow_db  # it is on record from now on
-
-    def _tell_guard(self) -> None:
-        with self._lock:
-            groups = list(self._running)
-        if self._guard is not None:
-            self._guard.watch(groups)
 
     def _signal(self, attempt: Attempt, signum: signal.Signals) -> None:
         process: _Process | None = attempt.task
