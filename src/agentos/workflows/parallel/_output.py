@@ -93,7 +93,7 @@ class Log:
 class Output:
     """One stream of one attempt."""
 
-    __slots__ = ("_item_id", "_lines", "_log", "_name", "_redaction", "_show", "_tail", "is_cut")
+    __slots__ = ("_item_id", "_lines", "_log", "_name", "_redaction", "_show", "_tail", "is_cut", "is_ended")
 
     def __init__(self, item_id: str, name: str, redaction: Redacting | None, log: Log | None,
                  show: OutputCall | None) -> None:  # fmt: skip
@@ -105,6 +105,7 @@ class Output:
         self._lines = Lines()
         self._tail = b""
         self.is_cut = False  # its tail is not all of it
+        self.is_ended = False  # nothing more will come
 
     def feed(self, data: bytes) -> None:
         self._pass_on(data if self._redaction is None else self._redaction.feed(data))

@@ -49,6 +49,8 @@ def _beginning(path: Path) -> bytes:
 
 
 def _understood(line: bytes) -> dict[str, Any] | None:
+    if not line:
+        return None
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):

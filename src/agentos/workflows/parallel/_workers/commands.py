@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -42,7 +43,6 @@ MOST_IN_VARIABLE = 100 * 1024
 REAP_SECONDS = 2.0
 # The system has no room for another process or descriptor now, but will have when one of ours has ended.
 _FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-_REPORT, _ITEM = ".report", ".item.json"
 
 
 class CommandWorkers:
@@ -55,6 +55,8 @@ class CommandWorkers:
         self._redactor = None if pool is None else pool.redactor()
         self._hides_secret = (lambda _: False) if pool is None else pool.hides_secret
         self._environment = inherited_environment(self._hides_secret)
+        self._programs: dict[str, str | None] = {}  # where each was found
+        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # what most commands get to read
         self._folder = command.folder
         if self._folder is not None:
             (self._folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -139,6 +141,7 @@ class CommandWorkers:
             for key, _ in self._selector.select():
                 cast(Callable[[], None], key.data)()
         self._selector.close()
+        os.close(self._nothing)
         os.close(self._called)
         os.close(self._call)
 
@@ -179,60 +182,82 @@ class CommandWorkers:
                 "an argument of the command would hold a credential's secret, for all to see in the list of processes: "
                 "hand it over in a variable (credential_env)"
             )
-        folder = attempt.context.checkpoint_dir(attempt.id)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (folder / _REPORT).touch(0o600)
-        attempt.context.file_of(attempt.id).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        environment = self._environment_of(attempt, folder)
-        stdin: int = subprocess.DEVNULL
+        places = _Places(attempt)
+        environment = self._environment_of(attempt, places)
+        stdin = self._nothing
         if command.stdin is not None:
             text = attempt.id if command.stdin == "id" else field_of(item, command.stdin)
             if text is None:
                 raise LookupError(f"the item has no field {command.stdin!r}, which the command is to read")
             stdin = _readable(text.encode("utf-8", "surrogateescape"))
         try:
-            popen = subprocess.Popen(  # noqa: S603 - running the user's own command is the job
-                arguments,
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                cwd=command.cwd,
-                start_new_session=True,
-            )
+            popen, *pipes = self._opened(arguments, stdin, environment)
         finally:
-            if stdin >= 0:
+            if stdin != self._nothing:
                 os.close(stdin)
         log = None
         if self._folder is not None:
             heading = f"--- attempt {attempt.attempt} ---\n".encode()
             log = Log(self._folder / "logs" / log_name(attempt.id), heading, self._on_log_error)
-        return _Process(popen, attempt, folder, log, self._outputs(popen, attempt, log))
+        return _Process(popen, attempt, places, log, self._outputs(pipes, attempt, log))
 
-    def _outputs(self, popen: subprocess.Popen[bytes], attempt: Attempt, log: Log | None) -> dict[int, Output]:
+    def _opened(
+        self, arguments: list[str], stdin: int, environment: dict[str, str]
+    ) -> tuple[subprocess.Popen[bytes], int, int]:
+        """The process, and where its stdout and stderr are read: `Popen` would put a file with a buffer around each."""
+        ends: list[int] = []
+        try:
+            ends += os.pipe()
+            ends += os.pipe()
+            popen = subprocess.Popen(  # noqa: S603 - running the user's own command is the job
+                arguments,
+                executable=self._program(arguments[0]),
+                stdin=stdin,
+                stdout=ends[1],
+                stderr=ends[3],
+                env=environment,
+                cwd=self._command.cwd,
+                start_new_session=True,
+            )
+        except BaseException:
+            for end in ends:
+                os.close(end)
+            raise
+        stdout, stdout_end, stderr, stderr_end = ends
+        os.close(stdout_end)
+        os.close(stderr_end)
+        return popen, stdout, stderr
+
+    def _program(self, name: str) -> str | None:
+        """Looked for once: the system would try it in every folder of the PATH, each time. None: let it."""
+        if name not in self._programs:
+            found = None if os.sep in name else shutil.which(name, path=self._environment.get("PATH"))
+            self._programs[name] = found if found is not None and os.path.isabs(found) else None  # noqa: PTH117
+        return self._programs[name]
+
+    def _outputs(self, pipes: list[int], attempt: Attempt, log: Log | None) -> dict[int, Output]:
         outputs = {}
-        for name, pipe in (("stdout", popen.stdout), ("stderr", popen.stderr)):
-            assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
+        for name, pipe in zip(("stdout", "stderr"), pipes, strict=True):
+            os.set_blocking(pipe, False)
             redaction = None if self._redactor is None else self._redactor.stream()
-            outputs[pipe.fileno()] = Output(attempt.id, name, redaction, log, self._command.show)
+            outputs[pipe] = Output(attempt.id, name, redaction, log, self._command.show)
         return outputs
 
-    def _environment_of(self, attempt: Attempt, folder: Path) -> dict[str, str]:
+    def _environment_of(self, attempt: Attempt, places: _Places) -> dict[str, str]:
         environment = self._environment.copy()
         environment["AGENTOS_RUN_ID"] = attempt.run_id
         environment["AGENTOS_ATTEMPT"] = str(attempt.attempt)
-        environment["AGENTOS_WORKFLOW_DB"] = str(attempt.context.file_of(attempt.id))
-        environment["AGENTOS_CHECKPOINT_DIR"] = str(folder)
-        environment["AGENTOS_REPORT"] = str(folder / _REPORT)
+        environment["AGENTOS_WORKFLOW_DB"] = places.database
+        environment["AGENTOS_CHECKPOINT_DIR"] = places.folder
+        environment["AGENTOS_REPORT"] = places.report
         if "\0" not in attempt.id:  # what no variable can hold is told in the item
             environment["AGENTOS_ITEM_ID"] = attempt.id
         item = json.dumps(attempt.item.payload, separators=(",", ":"))
         if len(item) <= MOST_IN_VARIABLE:
             environment["AGENTOS_ITEM"] = item
         else:
-            (folder / _ITEM).write_text(item)
-            environment["AGENTOS_ITEM_FILE"] = str(folder / _ITEM)
+            Path(places.item).write_text(item)
+            environment["AGENTOS_ITEM_FILE"] = places.item
         if attempt.credential_id is not None and attempt.credential is not None:
             environment["AGENTOS_CREDENTIAL_ID"] = attempt.credential_id
             variable = self._command.variable(attempt.credential_id)
@@ -243,12 +268,13 @@ class CommandWorkers:
     def _read(self, descriptor: int, output: Output) -> None:
         if not _feed(descriptor, output):
             self._selector.unregister(descriptor)
+            output.is_ended = True
 
     def _exited(self, process: _Process) -> None:
         """Its leader has ended."""
         self._selector.unregister(process.exit_notice)
-        for descriptor in process.outputs:
-            with contextlib.suppress(KeyError):
+        for descriptor, output in process.outputs.items():
+            if not output.is_ended:
                 self._selector.unregister(descriptor)
         status = process.finish()
         with self._lock:
@@ -287,7 +313,7 @@ class CommandWorkers:
         """What the command reported; else what its output says, by own patterns first."""
         attempt = process.attempt
         said: Verdict | None = None
-        for report in read_reports(process.folder / _REPORT):
+        for report in read_reports(process.places.report):
             if "usage" in report:
                 attempt.report_usage(**report["usage"])
             else:
@@ -303,15 +329,10 @@ class CommandWorkers:
 
     def _clean(self, process: _Process, *, is_done: bool) -> None:
         """What the command has saved is kept until its item's success is on record."""
-        folder, context = process.folder, process.attempt.context
-        for name in (_REPORT, _ITEM):
-            with contextlib.suppress(OSError):
-                (folder / name).unlink()
-        try:
-            folder.rmdir()
-        except OSError:
-            context.has_files = context.has_files or folder.exists()
-        if context.file_of(process.attempt.id).exists():
+        places, context = process.places, process.attempt.context
+        if places.remove():
+            context.has_files = True
+        if os.path.exists(places.database):  # noqa: PTH110
             _ = process.attempt.workflow_db  # it is on record from now on
 
     def _signal(self, attempt: Attempt, signum: signal.Signals) -> None:
@@ -325,16 +346,45 @@ class CommandWorkers:
             self._command.show("", "stderr", f"agentos: logs cannot be written any more: {error}\n".encode())
 
 
+class _Places:
+    """Where an attempt finds and leaves its files. As texts: path objects would cost more than what is done here."""
+
+    __slots__ = ("database", "folder", "item", "report")
+
+    def __init__(self, attempt: Attempt) -> None:
+        path = attempt.context.checkpoint_dir(attempt.id)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder = str(path)
+        self.report = f"{self.folder}/.report"
+        self.item = f"{self.folder}/.item.json"  # only there if it is needed
+        database = attempt.context.file_of(attempt.id)
+        database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.database = str(database)
+        # Made anew: what a killed launch has left there was said in another attempt.
+        os.close(os.open(self.report, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+
+    def remove(self) -> bool:
+        """What is ours in them. Whether something of the command's own is left."""
+        for path in (self.report, self.item):
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # noqa: PTH108
+        try:
+            os.rmdir(self.folder)  # noqa: PTH106
+        except OSError:
+            return os.path.exists(self.folder)  # noqa: PTH110
+        return False
+
+
 class _Process:
     """A running command."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], attempt: Attempt, folder: Path, log: Log | None,
+    def __init__(self, popen: subprocess.Popen[bytes], attempt: Attempt, places: _Places, log: Log | None,
                  outputs: dict[int, Output]) -> None:  # fmt: skip
         self._popen = popen
         self.pid = popen.pid  # of its group, too
         self.exit_notice = _exit_notice(popen.pid)
         self.attempt = attempt
-        self.folder = folder
+        self.places = places
         self.outputs = outputs  # by descriptor: stdout, then stderr
         self._log = log
         self._lock = threading.Lock()  # guards the number of the group, which is somebody else's once it was reaped
@@ -355,15 +405,13 @@ class _Process:
             status = self._popen.wait()
             self._is_reaped = True
             for descriptor, output in self.outputs.items():
-                while _feed(descriptor, output, is_last=True):
+                while not output.is_ended and _feed(descriptor, output, is_last=True):
                     pass
                 output.close()
+                os.close(descriptor)
             if self._log is not None:
                 self._log.close()
             os.close(self.exit_notice)
-            for pipe in (self._popen.stdout, self._popen.stderr):
-                if pipe is not None:
-                    pipe.close()
         return status
 
     def give_up(self, seconds: float) -> None:
