@@ -72,6 +72,7 @@ class CommandWorkers:
         self._lock = threading.Lock()  # guards _running, _is_closed and _guard
         self._running: dict[int, _Process] = {}  # by process group
         self._is_closed = False
+        self._has_let_go = threading.Event()  # of all descriptors
         self._is_log_lost = False
         self._guard: Guard | None = None
 
@@ -102,18 +103,18 @@ class CommandWorkers:
         """Not even SIGKILL has ended it: it hangs in the system. There is room for another."""
 
     def close(self) -> None:
-        """On any thread; the other one may be held up by whoever reads our output."""
+        """On any thread. Only the commands' own lets go of descriptors: it may be about to read from them. If whoever
+        reads our output holds it up, that is left to the end of the program; but the commands have ended."""
         with self._lock:
             self._is_closed = True
             left = list(self._running.values())
         for process in left:
             process.signal(signal.SIGKILL)
-        for process in left:
-            process.give_up(REAP_SECONDS)
-        with self._lock:
-            if self._guard is not None:
-                self._guard.close()
-        self._wake()
+        if self._thread is None or self._thread is threading.current_thread():
+            self._let_go()
+        else:
+            self._wake()
+            self._has_let_go.wait(REAP_SECONDS)
 
     # --- the thread -----------------------------------------------------------------------------------------------
 
@@ -124,8 +125,9 @@ class CommandWorkers:
 
     def _wake(self) -> None:
         self._is_called = True
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._call, b"\0")
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if not self._has_let_go.is_set():
+                os.write(self._call, b"\0")
 
     def _drain_calls(self) -> None:
         self._is_called = False  # before the calls are looked at: who comes later calls again
@@ -133,17 +135,26 @@ class CommandWorkers:
             os.read(self._called, 4096)
 
     def _work(self) -> None:
-        while not (self._is_closed and not self._todo):
-            while self._todo:
+        while not self._is_closed:
+            while self._todo and not self._is_closed:
                 self._todo.popleft()()
-            if self._is_closed:
-                break
-            for key, _ in self._selector.select():
-                cast(Callable[[], None], key.data)()
+            if not self._is_closed:
+                for key, _ in self._selector.select(0.0 if self._todo else None):
+                    cast(Callable[[], None], key.data)()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._has_let_go.is_set():
+            return
+        for process in tuple(self._running.values()):
+            process.give_up(REAP_SECONDS)
         self._selector.close()
-        os.close(self._nothing)
-        os.close(self._called)
-        os.close(self._call)
+        with self._lock:
+            if self._guard is not None:
+                self._guard.close()
+            for descriptor in (self._nothing, self._called, self._call):
+                os.close(descriptor)
+            self._has_let_go.set()
 
     def _launch(self, attempt: Attempt) -> None:
         if attempt.should_stop or self._is_closed:
@@ -266,7 +277,7 @@ class CommandWorkers:
         return environment
 
     def _read(self, descriptor: int, output: Output) -> None:
-        if not _feed(descriptor, output):
+        if not output.is_ended and not _feed(descriptor, output):
             self._selector.unregister(descriptor)
             output.is_ended = True
 
@@ -277,6 +288,8 @@ class CommandWorkers:
             if not output.is_ended:
                 self._selector.unregister(descriptor)
         status = process.finish()
+        for output in process.outputs.values():
+            output.is_ended = True  # one of them may be among those that were found ready together with the end
         with self._lock:
             self._running.pop(process.pid, None)
             if self._guard is not None:
