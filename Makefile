@@ -15,7 +15,7 @@ demo: setup
 	$(BIN)/agentos demo
 
 test: setup
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 check: setup
 	$(BIN)/ruff check .

@@ -247,7 +247,8 @@ def test_every_item_of_a_run_succeeds_and_the_first_key_meets_its_fate(
     scene.assert_cooled(fate)
     refusals = sum(count for status, count in sim.counts[FIRST].items() if status != 200)
     if fate.least >= 0.1:  # else nothing tells that it is worth waiting for long
-        assert refusals == (2 if answer == "dead" else 1)  # it is never asked again in vain
+        # It is never asked again in vain: a second opinion decides, or the third refusal, should both be one item's.
+        assert refusals in ((2, 3) if answer == "dead" else (1,))
     assert scene.quarantined == (["first"] if answer == "dead" else [])
     if answer in ("limit", "overloaded"):
         assert sim.counts[FIRST][200] > 0  # and was used again
