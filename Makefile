@@ -8,7 +8,7 @@ BENCH_BIN := .tools/bench/bin
 # Nothing here may depend on what else the caller's Python has installed.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: demo test check bench soak lock clean setup
+.PHONY: demo test check docs bench soak lock clean setup
 .DEFAULT_GOAL := test
 
 demo: setup
@@ -21,6 +21,10 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The commands in docs/cli.md, from the program.
+docs: setup
+	$(BIN)/python -m tests.acceptance.cli_reference docs/cli.md
 
 # Speed, as ratios against named peers in the same run. The peers live in an environment of their own.
 bench: .tools/bench/.ready

@@ -1,0 +1,180 @@
+"""docs/cli.md says what the program says, and the examples in every `--help` do what they should."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import pytest
+
+from agentos.workflows.parallel._workers import commands as command_workers
+from agentos.workflows.parallel.testing import SimulatedProvider
+from tests.acceptance.cli_reference import commands, examples_of, page
+from tests.conftest import eventually
+from tests.integration.cli_runs import INTERRUPTIBLE
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "cli.md"
+RUN = "20261116-093012-1f3a5c"  # as in the examples
+KEYS = {"TEAM_A_KEY": "sk-team-a-0123456789", "TEAM_B_KEY": "sk-team-b-0123456789"}
+KEYS_FILE = """
+[[credential]]
+id = "team-a"
+secret = "env:TEAM_A_KEY"
+provider = "anthropic"
+requests_per_minute = 600
+tokens_per_minute = 100000
+[[credential]]
+id = "team-b"
+secret = "env:TEAM_B_KEY"
+provider = "anthropic"
+requests_per_minute = 600
+tokens_per_minute = 100000
+"""
+PROGRAMS = {
+    "claude": 'test -n "$ANTHROPIC_API_KEY" && test "$1" = -p && echo "did: $2"',
+    "ruff": 'test "$1" = check && test -f "$2" && echo "All checks passed!"',
+}
+# Of the demo, which takes a while, there are tests of its own.
+EXAMPLES = [(name, text) for name, command in commands() for text in examples_of(command) if text != "agentos demo"]
+# What is looked at in the output; what is not here need only succeed.
+EXPECTED = {
+    f"agentos show {RUN} a": r"^Item .*a|succeeded",
+    "agentos runs": RUN,
+    f"agentos logs {RUN} --list": r"bytes",
+    f"agentos logs {RUN} a --follow": "hello a",
+    "agentos run --item a --item b --item c -- echo hello {id}": r"(?m)^\[b\] hello b$",
+    'agentos run --items issues.jsonl --keys keys.toml -- claude -p "Fix {title}"': r"(?m)^\[2\] did: Fix the door$",
+    "ls *.py | agentos run --items - --parallel 8 -- ruff check {}": r"(?m)^\[workers.py\] All checks passed!$",
+    "agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer": r"(?m)^\[what\?\] asked$",
+    f"agentos plan --items issues.jsonl --keys keys.toml --like {RUN}": "2 items",
+    "agentos keys check --keys keys.toml": r"team-b +anthropic +ok",
+    "agentos keys --keys keys.toml check": r"team-b +anthropic +ok",
+}
+
+
+def test_the_page_is_the_one_that_make_docs_writes() -> None:
+    assert PAGE.read_text() == page(PAGE.read_text()), "docs/cli.md is not up to date: run make docs"
+
+
+def test_every_command_has_an_example_and_every_option_a_help() -> None:
+    for name, command in commands():
+        assert examples_of(command), name
+        assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option)), name
+
+
+def test_the_page_has_every_variable_that_a_command_gets() -> None:
+    source = Path(command_workers.__file__).read_text()
+    variables = set(re.findall(r"AGENTOS_[A-Z_]+", source))
+    assert len(variables) > 7
+    assert not [name for name in variables if f"| `{name}` |" not in PAGE.read_text()]
+
+
+# --- the examples, as they are typed ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of somebody who has the files and programs that the examples speak of."""
+    folder = tmp_path_factory.mktemp("world")
+    programs = folder / "programs"
+    programs.mkdir()
+    for name, script in PROGRAMS.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    work = folder / "work"
+    work.mkdir()
+    (work / "keys.toml").write_text(KEYS_FILE)
+    (work / "issues.jsonl").write_text('{"id": 1, "title": "the roof"}\n{"id": 2, "title": "the door"}\n')
+    (work / "prompts.txt").write_text("why?\nwhat?\n")
+    (work / "workers.py").write_text(
+        "def answer(item, key):\n    assert key.startswith('sk-openai')\n    print('asked')\n"
+    )
+    (folder / ".config" / "fish" / "completions").mkdir(parents=True)
+    with SimulatedProvider(list(KEYS.values()), style="anthropic") as provider:
+        path = f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        others = {name: value for name, value in os.environ.items() if not name.startswith("AGENTOS_")}
+        openai = {f"OPENAI_API_KEY_{number}": f"sk-openai-{number}-0123456789" for number in (1, 2)}
+        yield {
+            **others, **KEYS, **openai, "PATH": path, "PWD": str(work), "HOME": str(folder),
+            "AGENTOS_HOME": str(folder / "home"), "ANTHROPIC_BASE_URL": provider.url,
+        }  # fmt: skip
+
+
+def typed(line: str, world: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=world["PWD"],
+        env={**world, **more},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(world: dict[str, str]) -> Path:
+    """A home with a run of the id that the examples use."""
+    home = Path(world["HOME"]) / "finished"
+    done = typed(f"agentos run --run-id {RUN} --item a --item b -- echo hello {{id}}", world, AGENTOS_HOME=str(home))
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+@contextmanager
+def needed_by(name: str, example: str, world: dict[str, str], finished: Path) -> Iterator[dict[str, str]]:
+    """What must be there before, beyond the world."""
+    home = Path(world["AGENTOS_HOME"])
+    shutil.rmtree(home, ignore_errors=True)
+    start = f"agentos run --run-id {RUN} --item a --item b --parallel 1 --"
+    (Path(world["PWD"]) / "go").unlink(missing_ok=True)
+    if name == "agentos resume":
+        interrupted = typed(f"{start} sh -c 'test -e go || {{ kill -TERM $PPID; sleep 60; }}'", world)
+        assert interrupted.returncode == 128 + signal.SIGTERM, interrupted.stderr
+        (Path(world["PWD"]) / "go").touch()
+    elif name == "agentos retry":
+        assert typed(f"{start} test -e go", world).returncode == 1
+        (Path(world["PWD"]) / "go").touch()
+    elif name == "agentos stop":
+        with subprocess.Popen(
+            [*INTERRUPTIBLE, *start.split()[1:], "sh", "-c", "touch go; exec sleep 60"],
+            cwd=world["PWD"], env=world, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ) as running:  # fmt: skip
+            try:
+                eventually((Path(world["PWD"]) / "go").exists, timeout=60)
+                yield {}
+                running.wait(60)
+            finally:
+                running.kill()
+        return
+    elif name == "agentos report":
+        report = Path(world["PWD"]) / "report"
+        report.touch()
+        yield {"AGENTOS_REPORT": str(report)}
+        assert report.read_text().endswith("}\n")
+        return
+    else:
+        shutil.copytree(finished, home)
+    yield {}
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
+def test_an_example_does_what_it_should(name: str, example: str, world: dict[str, str], finished: Path) -> None:
+    if example.startswith("eval") and "bash" not in example:
+        shell = example.split()[-1].rstrip(')"')
+        example = f"agentos completion {shell}" if shutil.which(shell) is None else f"{shell} -ic {example!r}"
+    with needed_by(name, example, world, finished) as more:
+        done = typed(example, world, **more)
+    assert done.returncode == 0, done.stderr
+    assert re.search(EXPECTED.get(example, ""), done.stdout), done.stdout
+    assert not any(key in done.stdout + done.stderr for key in KEYS.values())
