@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -233,25 +234,23 @@ def _carry_out(folder: RunFolder, spec: RunSpec, work: Work, teller: Teller, *, 
     printed = Printed(folder.logs, redactor, teller.output) if not isinstance(work.worker, Command) else None
     teller.printed = printed
     try:
-        stream = work.coordinator.stream(
-            work.items.source,
-            work.worker,
-            work.items.id_of,
-            run_id=spec.run_id,
-            retry_failed=retry_failed,
-            tokens_func=work.tokens,
-        )
-        with _hang_up(work.coordinator), stream:
-            teller.start(RunView(stream, work.pool))
-            if printed is not None:
-                printed.__enter__()
-            try:
-                for _ in stream:
-                    pass
-            finally:
-                teller.stop()
-                if printed is not None:
-                    printed.__exit__(None, None, None)
+        # What workers print is taken from the start: the first may print before `stream` has returned.
+        with printed or contextlib.nullcontext():
+            stream = work.coordinator.stream(
+                work.items.source,
+                work.worker,
+                work.items.id_of,
+                run_id=spec.run_id,
+                retry_failed=retry_failed,
+                tokens_func=work.tokens,
+            )
+            with _hang_up(work.coordinator), stream:
+                teller.start(RunView(stream, work.pool))
+                try:
+                    for _ in stream:
+                        pass
+                finally:
+                    teller.stop()
         status = _status(stream.stats, teller.signal)
     except KeyboardInterrupt:
         status = INTERRUPTED + (teller.signal or signal.SIGINT)
