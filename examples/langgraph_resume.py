@@ -1,8 +1,12 @@
-"""A LangGraph workflow per item that continues where it was interrupted: `python examples/langgraph_resume.py LEDGER`.
+"""A LangGraph workflow per item that continues where it was interrupted.
 
-Each item's graph (research, write, review) keeps its own checkpoints in `current_item().workflow_db`, a file that stays
-until the item has succeeded. Interrupt it with Ctrl-C, or kill it, and call it again: an item that was in its second
-node continues there, and its first node is not paid for twice.
+    agentos run --item owls --item moles --item voles --parallel 2 examples.langgraph_resume:worker
+    python examples/langgraph_resume.py articles.db
+
+Both are typed in the folder above this one. Each item's graph (research, write, review) keeps its own checkpoints in
+`current_item().workflow_db`, a file that stays until the item has succeeded. Interrupt it with Ctrl-C, or kill it, and
+go on with `agentos resume RUN`, or by calling the program again: an item that was in its second node continues there,
+and its first node is not paid for twice.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ def workflow() -> StateGraph:
     return graph
 
 
-def worker(topic: str, _key: str) -> dict[str, Any]:
+def worker(topic: str, _key: str | None) -> dict[str, Any]:
     config = {"configurable": {"thread_id": topic}}
     with SqliteSaver.from_conn_string(str(current_item().workflow_db)) as saver:
         graph = workflow().compile(checkpointer=saver)

@@ -1,0 +1,110 @@
+"""The examples do what they say, typed as they say, against a provider on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentos.workflows.parallel.testing import SimulatedProvider
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+KEYS = ["sk-example-key-one-0123456789", "sk-example-key-two-0123456789"]
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Of a person who has installed the program, and nothing else of ours."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTOS_", "OPENAI_"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**others, "PATH": path, "AGENTOS_HOME": str(home), **more}
+
+
+def typed(line: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def commands_in(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if line.startswith(("$ ", "    agentos ", "    python ")):
+            yield line.removeprefix("$ ").strip()
+
+
+def test_files_are_reviewed_by_a_command(tmp_path: Path) -> None:
+    folder = tmp_path / "review_files"
+    shutil.copytree(EXAMPLES / "review_files", folder)
+    lines = list(commands_in((folder / "README.md").read_text()))
+    assert len(lines) == 5
+    with SimulatedProvider(KEYS, requests_per_second=1, burst=1, style="openai") as provider:
+        env = environment(
+            tmp_path / "home", OPENAI_BASE_URL=f"{provider.base_url}/v1", TEAM_A_KEY=KEYS[0], TEAM_B_KEY=KEYS[1]
+        )
+        outputs = []
+        for line in lines:
+            done = typed(line, folder, env)
+            assert done.returncode == 0, (line, done.stderr)
+            outputs.append(done.stdout)
+            assert not any(key in done.stdout + done.stderr for key in KEYS)
+        assert provider.limited > 0
+        served = Counter(entry.key for entry in provider.log if entry.status == 200)
+    files = (folder / "files.txt").read_text().split()
+    assert sorted(re.findall(r"^\[(.*?)\] ", outputs[2], re.MULTILINE)) == sorted(files)
+    assert set(served) == set(KEYS)
+    rows = [json.loads(line) for line in (folder / "reviews.jsonl").read_text().splitlines()]
+    assert sorted(row["id"] for row in rows) == sorted(files)
+    assert all(row["tokens"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("by", ["agentos", "python"])
+def test_questions_are_answered_with_the_async_client(tmp_path: Path, by: str) -> None:
+    (line,) = [one for one in commands_in((EXAMPLES / "async_openai.py").read_text()) if one.startswith(by)]
+    (tmp_path / "questions.txt").write_text("".join(f"question {number}\n" for number in range(12)))
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    with SimulatedProvider(KEYS, requests_per_second=10, burst=4, style="openai") as provider:
+        keys = {f"OPENAI_API_KEY_{number}": key for number, key in enumerate(KEYS, start=1)}
+        env = environment(tmp_path / "home", OPENAI_BASE_URL=f"{provider.base_url}/v1", **keys)
+        done = typed(line, tmp_path, env)
+        assert done.returncode == 0, done.stderr
+        served = sum(entry.status == 200 for entry in provider.log)
+    assert served == 24  # none was paid for twice
+    assert "Succeeded: 12" in done.stdout + done.stderr
+    assert not any(key in done.stdout + done.stderr for key in KEYS)
+
+
+def test_a_langgraph_run_that_was_killed_is_resumed_in_the_second_node(tmp_path: Path) -> None:
+    (line,) = [one for one in commands_in((EXAMPLES / "langgraph_resume.py").read_text()) if one.startswith("agentos")]
+    line = line.replace("agentos run", "exec agentos run --run-id articles")
+    env = environment(tmp_path / "home", PYTHONWARNINGS="ignore")
+    with subprocess.Popen(
+        ["bash", "-c", line], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as run:
+        assert run.stdout is not None
+        told = []
+        for output in run.stdout:
+            told.append(output)
+            if sum("write:" in one for one in told) == 2:
+                break
+        run.kill()
+        told += run.stdout.readlines()
+    assert nodes(told) == {f"{node}: {topic}": 1 for topic in ("owls", "moles") for node in ("research", "write")}
+    done = typed("agentos resume articles", tmp_path, env)
+    assert done.returncode == 0, done.stderr
+    ran = nodes(done.stdout.splitlines())
+    for topic in ("owls", "moles"):
+        assert (ran[f"research: {topic}"], ran[f"write: {topic}"], ran[f"review: {topic}"]) == (0, 1, 1)
+    assert ran["research: voles"] == 1
+
+
+def nodes(told: list[str]) -> Counter[str]:
+    """How often each node ran on each topic: `[owls]   write:    owls`."""
+    return Counter(" ".join(line.split()[1:]) for line in told)
