@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from agentos.workflows.parallel import (
     WorkflowResult,
 )
 from agentos.workflows.parallel._core import backoff
+from agentos.workflows.parallel._core.events import AttemptEnded
 from agentos.workflows.parallel._logs import log_name
 from tests.conftest import BUSY, eventually
 from tests.integration.test_processes import is_alive
@@ -447,3 +449,18 @@ def test_the_output_of_many_commands_at_once_is_never_mixed(tmp_path: Path) -> N
     for number in range(10):
         own = [line for line in lines if line.startswith(f"i{number} ".encode())]
         assert own == [f"i{number} {n} {'x' * 100}".encode() for n in range(5000)]
+
+
+def test_without_a_pool_an_item_waits_for_a_limit_by_itself(tmp_path: Path) -> None:
+    ended: list[AttemptEnded] = []
+    script = once("echo 'Rate limit reached. Please try again in 1s.'; exit 1")
+    options = {"reporter": lambda event: ended.append(event) if isinstance(event, AttemptEnded) else None}
+    started = time.monotonic()
+    assert run(["a"], sh(script), **options)["a"].success
+    assert time.monotonic() - started >= 1.0
+    assert [(one.verdict, one.again_in) for one in ended] == [("rate_limited", 1.0)]
+
+
+def test_without_a_pool_a_refused_key_is_the_end_of_its_item() -> None:
+    result = run(["a"], sh("echo 'HTTP 401: invalid api key'; exit 1"), retries=5)["a"]
+    assert (result.success, result.attempts) == (False, 1)

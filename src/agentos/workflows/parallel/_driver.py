@@ -24,6 +24,7 @@ from ._admission import Admission
 from ._attempt import Attempt, RunContext
 from ._clock import Clock, Timer
 from ._core import bound
+from ._core.cooling import wait_alone
 from ._core.events import (
     AUTH_FAILED,
     PERMANENT,
@@ -33,9 +34,10 @@ from ._core.events import (
     RunResumed,
     RunStopping,
     ThreadAbandoned,
+    Verdict,
 )
 from ._core.records import REFUSED, LeaseRecord
-from ._core.run import FAILED, INTERRUPTED, UNFINISHED, Again, Item, Run
+from ._core.run import FAILED, INTERRUPTED, UNFINISHED, Again, Item, NoPool, Run
 from ._items import CollectionSource, Problem, Read, StreamSource
 from ._judge import Judge, failed_result, text_of
 from ._options import Options
@@ -179,7 +181,7 @@ class Driver:
             except Exception as broken:  # `classify` is the user's code
                 exc, kind, verdict = broken, None, None
             self._context.end_lease(attempt, verdict)
-            fact = (self._on_failure, attempt, (exc, kind))
+            fact = (self._on_failure, attempt, (exc, kind, verdict))
         self._role.post_and_drive(fact)
 
     # --- what follows every fact ----------------------------------------------------------------------------------
@@ -413,21 +415,22 @@ class Driver:
             self._context.forget(result.item_id)
         self.account.deliver(result)
 
-    def _on_failure(self, attempt: Attempt, how: tuple[BaseException, str | None]) -> None:
+    def _on_failure(self, attempt: Attempt, how: tuple[BaseException, str | None, Verdict | None]) -> None:
         if not self._is_awaited(attempt):
             return
-        exc, kind = how
+        exc, kind, verdict = how
         if isinstance(exc, WorkerStartError):
             self.error = self.error or exc
             self._run.give_up()
             self._stop_soon("worker processes cannot be started")
         else:
-            self._failed(attempt, self._time_out_error() if attempt.is_timed_out else exc, kind)
+            self._failed(attempt, self._time_out_error() if attempt.is_timed_out else exc, kind, verdict)
 
-    def _failed(self, attempt: Attempt, exc: BaseException, kind: str | None) -> None:
+    def _failed(self, attempt: Attempt, exc: BaseException, kind: str | None, verdict: Verdict | None = None) -> None:
         item, now, redact = attempt.item, self._now(), self._context.redact
         refused_by = attempt.credential_id if kind == AUTH_FAILED and self._context.is_proven(attempt) else None
-        decision = self._run.failed_attempt(item, kind, now, random.random(), refused_by)  # noqa: S311
+        no_pool = None if self._pool is not None else NoPool(None if verdict is None else wait_alone(verdict))
+        decision = self._run.failed_attempt(item, kind, now, random.random(), refused_by, no_pool)  # noqa: S311
         if decision is FAILED:
             self._conclude(item, attempt, failed_result(attempt, exc, kind, redact, now), None)
             self._halt_if_reached()

@@ -37,6 +37,8 @@ Reporter = Callable[[Any], None]
 
 # A cool-down shorter than this is over before a person has read about it.
 SHORT_COOL_DOWN = 0.2
+# Without a pool an item waits for a limit by itself: worth a line if it takes so many seconds.
+LONG_PAUSE = 1.0
 # Of a value that JSON cannot hold so many characters are told.
 MOST_REPR = 1000
 # Ids and errors are other people's texts: what would move the cursor or start a line of its own is shown as an escape.
@@ -167,7 +169,7 @@ def _item_ended(event: ItemEnded) -> str | None:
 
 
 def _attempt_ended(event: AttemptEnded) -> str | None:
-    if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died"):
+    if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died") or event.again_in >= LONG_PAUSE:
         again = f" in {event.again_in:.1f} s" if event.again_in else ""
         what = f"{shown(event.item_id)}: attempt {event.attempt} {event.verdict}, again{again}"
         return f"[COORDINATOR] {what}: {first_line(event.error)}"

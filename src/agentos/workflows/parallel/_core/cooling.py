@@ -37,6 +37,14 @@ def cool_down(verdict: Verdict) -> float:
     return hint if hint is not None else DEFAULT_COOL_DOWN[verdict.kind or RATE_LIMITED]
 
 
+def wait_alone(verdict: Verdict) -> float | None:
+    """Seconds that one item waits, where no pool cools down; None: as long as its tries so far suggest."""
+    hint = hint_of(verdict)
+    if hint is None and verdict.kind == QUOTA_EXHAUSTED:
+        hint = DEFAULT_COOL_DOWN[QUOTA_EXHAUSTED]
+    return None if hint is None else min(hint, MOST_COOL_DOWN)
+
+
 class Domain:
     """What cools down together: a quota group, a provider, or one credential; per scope, `None` being all of them.
 

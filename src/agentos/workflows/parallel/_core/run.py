@@ -23,6 +23,8 @@ FREE_ROTATIONS = 20
 MOST_REFUSALS = 3
 # An item that took its worker process down so often fails.
 MOST_DEATHS = 3
+# Without a pool: seconds after the first limit that tells no wait; doubled each time.
+LEAST_PAUSE = 1.0
 # Items that pause, or wait for their scope, hold no worker, so reading goes on past them; this bounds how far.
 MOST_PAUSING = 1000
 # Below this many items a percentage says nothing yet (for inputs whose length is not known).
@@ -128,6 +130,12 @@ UNFINISHED = Unfinished()
 Decision = Failed | Again | Unfinished
 
 
+class NoPool(NamedTuple):
+    """The run has no credentials of ours. `wait`: seconds that the provider asks for, where it does."""
+
+    wait: float | None
+
+
 class Run:
     def __init__(self, *, max_workers: int, retries: int, halt: Halt | None = None, total: int | None = None) -> None:
         self.max_workers = max_workers
@@ -198,11 +206,14 @@ class Run:
         del self.unfinished[item.id]
 
     def failed_attempt(self, item: Item, kind: str | None, now: float, jitter: float,
-                       refused_by: str | None = None) -> Decision:  # fmt: skip
+                       refused_by: str | None = None, no_pool: NoPool | None = None) -> Decision:  # fmt: skip
         """What becomes of an item whose attempt ended in `kind`: a verdict, WORKER_DIED, INTERRUPTED, or None (an
         exception that says nothing about a provider). `refused_by`: the credential of an auth_failed, if proven."""
         self.running -= 1
-        decision = self._decide(item, kind, now, jitter, refused_by)
+        if no_pool is not None and kind in ROTATING:
+            decision = self._decide_alone(item, kind, no_pool, now, jitter)
+        else:
+            decision = self._decide(item, kind, now, jitter, refused_by)
         if decision is FAILED:
             self.failed += 1
             self.completed += 1
@@ -288,6 +299,16 @@ class Run:
         # 5. It will not.
         assert kind in (PERMANENT, None), kind
         return FAILED
+
+    def _decide_alone(self, item: Item, kind: str, no_pool: NoPool, now: float, jitter: float) -> Decision:
+        """Its worker has a key of its own, and no pool that would hold it back: so it waits by itself."""
+        item.rotations += 1
+        if item.rotations > FREE_ROTATIONS:
+            item.failures += 1
+        if kind == AUTH_FAILED or item.failures > self.retries:
+            return FAILED
+        wait = no_pool.wait if no_pool.wait is not None else backoff.delay(item.rotations, jitter, base=LEAST_PAUSE)
+        return Again(now + wait)
 
     def _put_back(self, item: Item, *, front: bool) -> None:
         lane = self.lanes.setdefault(item.scope, deque())
