@@ -314,6 +314,28 @@ ParallelCoordinator(3, ledger=ledger, reporter=None).execute_parallel(["a", "b",
     eventually(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()))
 
 
+def test_each_attempt_finds_a_folder_and_a_report_that_nobody_has_touched(tmp_path: Path) -> None:
+    """An unused folder goes on to the next attempt; whatever its command has done to it, it does not."""
+    shown = Shown()
+    script = """
+cd "$AGENTOS_CHECKPOINT_DIR"; ls -A; test -s .report && echo said; test -f .report || echo gone; pwd
+case $AGENTOS_ITEM_ID in
+  saved) touch state;;
+  said) echo nonsense > .report;;
+  linked) ln -sf /dev/null .report;;
+  removed) rm .report;;
+  moved) cd ..; rmdir "$AGENTOS_CHECKPOINT_DIR" 2>/dev/null || rm -r "$AGENTOS_CHECKPOINT_DIR";;
+esac"""
+    items = ["first", "saved", "second", "said", "third", "linked", "fourth", "removed", "fifth", "moved", "sixth"]
+    results = run(items, sh(script, folder=tmp_path, show=shown), workers=1, ledger=tmp_path / "ledger.db")
+    assert all(result.success for result in results.values())
+    checkpoints = tmp_path / "checkpoints"
+    for item in items:
+        folder = checkpoints / Path(log_name(item)).stem
+        assert shown.of(item).decode().splitlines() == [".report", str(folder)]
+    assert not list(checkpoints.iterdir())
+
+
 def test_thousands_of_short_commands_are_all_recorded(tmp_path: Path) -> None:
     items = [f"item-{number}" for number in range(300)]
     results = run(items, Command(["true"], folder=tmp_path), workers=10, ledger=tmp_path / "ledger.db")

@@ -34,6 +34,7 @@ from ..commands import Command, inherited_environment
 from ..credential_coordinator import CredentialCoordinator, provider_of
 from ..errors import CommandFailed, Interrupted
 from .base import EndedCall
+from .folders import Folders, Places
 from .guard import Guard
 
 READ_BYTES = 256 * 1024
@@ -75,6 +76,7 @@ class CommandWorkers:
         self._has_let_go = threading.Event()  # of all descriptors
         self._is_log_lost = False
         self._guard: Guard | None = None
+        self._folders = Folders()
 
     # --- what the driver asks for ---------------------------------------------------------------------------------
 
@@ -148,6 +150,7 @@ class CommandWorkers:
             return
         for process in tuple(self._running.values()):
             process.give_up(REAP_SECONDS)
+        self._folders.close()
         self._selector.close()
         with self._lock:
             if self._guard is not None:
@@ -193,7 +196,7 @@ class CommandWorkers:
                 "an argument of the command would hold a credential's secret, for all to see in the list of processes: "
                 "hand it over in a variable (credential_env)"
             )
-        places = _Places(attempt)
+        places = self._folders.make(attempt)
         environment = self._environment_of(attempt, places)
         stdin = self._nothing
         if command.stdin is not None:
@@ -254,7 +257,7 @@ class CommandWorkers:
             outputs[pipe] = Output(attempt.id, name, redaction, log, self._command.show)
         return outputs
 
-    def _environment_of(self, attempt: Attempt, places: _Places) -> dict[str, str]:
+    def _environment_of(self, attempt: Attempt, places: Places) -> dict[str, str]:
         environment = self._environment.copy()
         environment["AGENTOS_RUN_ID"] = attempt.run_id
         environment["AGENTOS_ATTEMPT"] = str(attempt.attempt)
@@ -342,10 +345,9 @@ class CommandWorkers:
 
     def _clean(self, process: _Process, *, is_done: bool) -> None:
         """What the command has saved is kept until its item's success is on record."""
-        places, context = process.places, process.attempt.context
-        if places.remove():
-            context.has_files = True
-        if os.path.exists(places.database):  # noqa: PTH110
+        if self._folders.take_back(process.places):
+            process.attempt.context.has_files = True
+        if os.path.exists(process.places.database):  # noqa: PTH110
             _ = process.attempt.workflow_db  # it is on record from now on
 
     def _signal(self, attempt: Attempt, signum: signal.Signals) -> None:
@@ -359,39 +361,10 @@ class CommandWorkers:
             self._command.show("", "stderr", f"agentos: logs cannot be written any more: {error}\n".encode())
 
 
-class _Places:
-    """Where an attempt finds and leaves its files. As texts: path objects would cost more than what is done here."""
-
-    __slots__ = ("database", "folder", "item", "report")
-
-    def __init__(self, attempt: Attempt) -> None:
-        path = attempt.context.checkpoint_dir(attempt.id)
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.folder = str(path)
-        self.report = f"{self.folder}/.report"
-        self.item = f"{self.folder}/.item.json"  # only there if it is needed
-        database = attempt.context.file_of(attempt.id)
-        database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.database = str(database)
-        # Made anew: what a killed launch has left there was said in another attempt.
-        os.close(os.open(self.report, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
-
-    def remove(self) -> bool:
-        """What is ours in them. Whether something of the command's own is left."""
-        for path in (self.report, self.item):
-            with contextlib.suppress(OSError):
-                os.unlink(path)  # noqa: PTH108
-        try:
-            os.rmdir(self.folder)  # noqa: PTH106
-        except OSError:
-            return os.path.exists(self.folder)  # noqa: PTH110
-        return False
-
-
 class _Process:
     """A running command."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], attempt: Attempt, places: _Places, log: Log | None,
+    def __init__(self, popen: subprocess.Popen[bytes], attempt: Attempt, places: Places, log: Log | None,
                  outputs: dict[int, Output]) -> None:  # fmt: skip
         self._popen = popen
         self.pid = popen.pid  # of its group, too
