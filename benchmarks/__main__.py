@@ -17,7 +17,18 @@ from .measuring import Row, table
 
 # The ones that load large peers come last: what they load would slow the collector down for the others. The last one
 # has a process for each of its peers, and takes longest.
-NAMES = ("items", "async_items", "many_keys", "hand_off", "memory", "resume", "ledger", "reservations", "legal_speed")
+NAMES = (
+    "items",
+    "async_items",
+    "many_keys",
+    "hand_off",
+    "memory",
+    "resume",
+    "commands",
+    "ledger",
+    "reservations",
+    "legal_speed",
+)
 PACKAGES = (
     "agentos-parallel",
     "psycopg",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +34,7 @@ class Row(NamedTuple):
     figure: str
     peer: str
     peer_figure: str
-    ratio: float
+    ratio: float  # NaN: the peer was not there
     target: str
     is_met: bool | None  # None: nothing is aimed at
     details: Any = None  # what is behind it, for those who write more than this line
@@ -82,7 +83,7 @@ def above(times: float, what: str, ours: Series, peer: Series) -> Row:
 def table(rows: Iterable[Row]) -> list[str]:
     titles = ("what", "median (min-max)", "peer", "peer's median (min-max)", "ratio", "target", "")
     return aligned(
-        titles, [(r.what, r.figure, r.peer, r.peer_figure, f"{r.ratio:.3f} x", r.target, MARKS[r.is_met]) for r in rows]
+        titles, [(r.what, r.figure, r.peer, r.peer_figure, _times(r.ratio), r.target, MARKS[r.is_met]) for r in rows]
     )
 
 
@@ -94,6 +95,10 @@ def aligned(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
     return [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in every
     ]
+
+
+def _times(ratio: float) -> str:
+    return "" if math.isnan(ratio) else f"{ratio:.3f} x"
 
 
 def _micro(seconds: float) -> str:
