@@ -110,11 +110,16 @@ class Output:
     def feed(self, data: bytes) -> None:
         self._pass_on(data if self._redaction is None else self._redaction.feed(data))
 
+    def mute(self) -> None:
+        """From now on it is shown to nobody."""
+        self._show = None
+
     def close(self) -> None:
         if self._redaction is not None:
             self._pass_on(self._redaction.flush())
-        if self._show is not None and (rest := self._lines.flush()):
-            self._show(self._item_id, self._name, rest)
+        show = self._show
+        if show is not None and (rest := self._lines.flush()):
+            show(self._item_id, self._name, rest)
 
     @property
     def tail(self) -> bytes:
@@ -129,5 +134,6 @@ class Output:
         if len(self._tail) > KEPT_BYTES:
             self._tail = self._tail[-KEPT_BYTES:]
             self.is_cut = True
-        if self._show is not None and (lines := self._lines.feed(data)):
-            self._show(self._item_id, self._name, lines)
+        show = self._show
+        if show is not None and (lines := self._lines.feed(data)):
+            show(self._item_id, self._name, lines)

@@ -42,6 +42,8 @@ READ_BYTES = 256 * 1024
 MOST_IN_VARIABLE = 100 * 1024
 # How long a killed process may take to be gone; it has no say in it.
 REAP_SECONDS = 2.0
+# How long the end of a run waits for the commands' thread, which whoever reads our output may hold up.
+LET_GO_SECONDS = 0.5
 # The system has no room for another process or descriptor now, but will have when one of ours has ended.
 _FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
@@ -59,8 +61,6 @@ class CommandWorkers:
         self._programs: dict[str, str | None] = {}  # where each was found
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # what most commands get to read
         self._folder = command.folder
-        if self._folder is not None:
-            (self._folder / "logs").mkdir(parents=True, exist_ok=True)
         self._thread: threading.Thread | None = None
         self._selector = selectors.DefaultSelector()
         self._called, self._call = os.pipe()
@@ -82,6 +82,9 @@ class CommandWorkers:
 
     def start(self, attempt: Attempt, running: int) -> None:
         if self._thread is None:
+            if self._folder is not None:
+                with contextlib.suppress(OSError):  # it is told when a log cannot be written
+                    (self._folder / "logs").mkdir(parents=True, exist_ok=True)
             self._guard = Guard()
             self._thread = threading.Thread(target=self._work, name="agentos-commands", daemon=True)
             self._thread.start()
@@ -116,7 +119,7 @@ class CommandWorkers:
             self._let_go()
         else:
             self._wake()
-            self._has_let_go.wait(REAP_SECONDS)
+            self._has_let_go.wait(LET_GO_SECONDS)
 
     # --- the thread -----------------------------------------------------------------------------------------------
 
@@ -314,19 +317,21 @@ class CommandWorkers:
     def _outcome(self, process: _Process, status: int) -> tuple[Any, BaseException | None]:
         attempt = process.attempt
         stdout, stderr = process.outputs.values()
-        verdict = self._verdict(process, status)
+        reported = self._report(process)
+        verdict = self._judged(process, status) if reported is None else reported
         told = {"exit_status": status, "log": None if self._folder is None else log_name(attempt.id)}
         if status == 0 and verdict.kind is None:
             return {**told, "stdout": stdout.tail.decode("utf-8", "replace"), "is_cut": stdout.is_cut}, None
         if attempt.should_stop and not attempt.is_timed_out:
             return None, Interrupted(f"stopped ({_status_text(status)})")
-        last = _last_line(stderr.tail) or _last_line(stdout.tail)
+        own_words = b"" if reported is None else reported.message.encode("utf-8", "replace")
+        last = _last_line(own_words) or _last_line(stderr.tail) or _last_line(stdout.tail)
         text = _status_text(status) + (f": {last}" if last else "")
         told["stderr"] = stderr.tail[-4096:].decode("utf-8", "replace")
         return None, CommandFailed(text, exit_status=status, verdict=verdict, details=told)
 
-    def _verdict(self, process: _Process, status: int) -> Verdict:
-        """What the command reported; else what its output says, by own patterns first."""
+    def _report(self, process: _Process) -> Verdict | None:
+        """What the command itself has said."""
         attempt = process.attempt
         said: Verdict | None = None
         for report in read_reports(process.places.report):
@@ -334,8 +339,11 @@ class CommandWorkers:
                 attempt.report_usage(**report["usage"])
             else:
                 said = _reported(report)
-        if said is not None:
-            return said
+        return said
+
+    def _judged(self, process: _Process, status: int) -> Verdict:
+        """By what it has printed, and by own patterns first."""
+        attempt = process.attempt
         text = b"\n".join(output.tail for output in process.outputs.values()).decode("utf-8", "replace")
         if status != 0:
             for pattern in self._command.patterns:
@@ -390,18 +398,20 @@ class _Process:
                 os.killpg(self.pid, signal.SIGKILL)  # before it is reaped: until then the number is its own
             status = self._popen.wait()
             self._is_reaped = True
-            for descriptor, output in self.outputs.items():
-                while not output.is_ended and _feed(descriptor, output, is_last=True):
-                    pass
-                output.close()
-                os.close(descriptor)
-            if self._log is not None:
-                self._log.close()
-            os.close(self.exit_notice)
+        # Without the lock: whoever reads our output may hold this up, and nobody should have to wait for that.
+        for descriptor, output in self.outputs.items():
+            while not output.is_ended and _feed(descriptor, output, is_last=True):
+                pass
+            output.close()
+            os.close(descriptor)
+        if self._log is not None:
+            self._log.close()
+        os.close(self.exit_notice)
         return status
 
     def give_up(self, seconds: float) -> None:
-        """It was killed, and the run is over."""
+        """It was killed, and the run is over. What it has printed last is only logged: whoever reads our output may
+        have held up the other thread, and would hold up this one too."""
         poll = selectors.DefaultSelector()
         try:
             with contextlib.suppress(OSError, ValueError):  # finished already
@@ -410,6 +420,8 @@ class _Process:
                     return
         finally:
             poll.close()
+        for output in self.outputs.values():
+            output.mute()
         self.finish()
 
 
