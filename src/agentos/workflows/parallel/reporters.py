@@ -31,6 +31,7 @@ from ._core.events import (
     StillRunning,
     ThreadAbandoned,
 )
+from ._values import without_secrets
 from .results import ProgressStats, WorkflowResult
 
 Reporter = Callable[[Any], None]
@@ -58,7 +59,7 @@ class TextReporter:
 
     def _write(self, text: str) -> None:
         for redact in self._redactors:
-            text = redact(text)
+            text = self._redacted(text, redact)
         # sys.stdout is looked up each time: whoever redirects it later gets the lines. It may be closed.
         stream = self._stream if self._stream is not None else sys.stdout
         if stream is None:
@@ -67,6 +68,9 @@ class TextReporter:
             print(text, file=stream, flush=True)
         except UnicodeEncodeError:
             print(text.encode("ascii", "backslashreplace").decode(), file=stream, flush=True)
+
+    def _redacted(self, text: str, redact: Callable[[str], str]) -> str:
+        return redact(text)
 
 
 class PlainReporter(TextReporter):
@@ -84,6 +88,10 @@ class JsonReporter(TextReporter):
     def __call__(self, event: Any) -> None:
         told = {name: _plain(value) for name, value in event._asdict().items()}
         self._write(json.dumps({"event": type(event).__name__, **told}, allow_nan=False))
+
+    def _redacted(self, text: str, redact: Callable[[str], str]) -> str:
+        """String by string: it stays JSON, and a secret with terminal codes in it is seen, which are escaped here."""
+        return without_secrets(text, redact)
 
 
 def _plain(value: Any) -> Any:
