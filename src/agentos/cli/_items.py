@@ -14,12 +14,14 @@ import json
 import os
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from agentos.cli._formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_in, listed, parse, place_of
 from agentos.cli._home import Failure, ItemsFrom, RunFolder, RunSpec
 from agentos.workflows.parallel._fields import find, text_of
+from agentos.workflows.parallel._values import without_secrets
 
 __all__ = ["BadItems", "Item", "Items", "SizedItems", "changed_files", "read_items"]
 
@@ -58,13 +60,22 @@ class SizedItems(Items):
         return len(self.source)
 
 
-def read_items(sources: list[ItemsFrom], folder: RunFolder, id_field: str | None, *, keep: bool = True) -> Items:
-    """Reads all but stdin; raises `BadItems` if something is wrong with it, or two items have one id.
+def read_items(
+    sources: list[ItemsFrom],
+    folder: RunFolder,
+    id_field: str | None,
+    *,
+    keep: bool = True,
+    redact: Callable[[str], str] | None = None,
+) -> Items:
+    """Reads all but stdin; raises `BadItems` if something is wrong with it, or two items have one id. An item that
+    `redact` would change holds a secret, and is refused before it is written down anywhere.
 
     Of a file, `sources` is told the whole path, the format and the hash, as far as they are not there. If the folder
     has items that came by stdin, those are taken, and stdin is left alone. `keep=False` is for a dry run.
     """
-    read = _Read(id_field)
+    rules = _Rules(id_field, redact)
+    read = _Read(rules)
     streams = [source for source in sources if source.kind == STDIN]
     if len(streams) > 1:
         raise BadItems(STDIN, "expected once: it cannot be read a second time")
@@ -76,12 +87,12 @@ def read_items(sources: list[ItemsFrom], folder: RunFolder, id_field: str | None
     if not streams:
         return SizedItems(read.items, id_field)
     if folder.items.exists():
-        return Items(itertools.chain(read.items, _kept(folder)), id_field, is_whole=_end_mark(folder).exists())
+        kept = _kept(folder, rules)
+        return Items(itertools.chain(read.items, kept), id_field, is_whole=_end_mark(folder).exists())
     if keep:
         _begin(folder)
-    return Items(
-        itertools.chain(read.items, _from_stdin(streams[0].format, folder if keep else None, id_field)), id_field
-    )
+    come = _from_stdin(streams[0].format, folder if keep else None, rules)
+    return Items(itertools.chain(read.items, come), id_field)
 
 
 def changed_files(spec: RunSpec) -> list[str]:
@@ -101,12 +112,30 @@ def changed_files(spec: RunSpec) -> list[str]:
     return told
 
 
+class _Rules(NamedTuple):
+    """What every item has to keep, wherever it comes from."""
+
+    id_field: str | None
+    redact: Callable[[str], str] | None
+
+    def checked_id(self, item: Item) -> str:
+        """Raises `ValueError`."""
+        if self.redact is not None:
+            text = json.dumps(item)
+            if without_secrets(text, self.redact) != text:
+                raise ValueError(
+                    "expected an item without secrets, and it holds that of a credential: items are written down, and "
+                    "a worker is given its credential in any case"
+                )
+        return _id_of(item, self.id_field)
+
+
 class _Read:
     """Items that were read, and where each stands."""
 
-    def __init__(self, id_field: str | None) -> None:
+    def __init__(self, rules: _Rules) -> None:
         self.items: list[Item] = []
-        self._id_field = id_field
+        self._rules = rules
         self._ids: set[str] = set()
         self._numbers = array("q")
         self._sources: list[tuple[int, str, str | None]] = []  # the number of items before each, its name and format
@@ -117,7 +146,7 @@ class _Read:
             self._numbers.append(number)
             self.items.append(item)
             try:
-                item_id = _id_of(item, self._id_field)
+                item_id = self._rules.checked_id(item)
                 if item_id in self._ids:
                     other = self._place(self._first(item_id))
                     raise ValueError(f"the id {repr(item_id)[:100]} is that of {other}, too")
@@ -131,7 +160,7 @@ class _Read:
         return f"--item {number}" if name == "--item" else place_of(name, told, number)
 
     def _first(self, item_id: str) -> int:
-        return next(index for index, item in enumerate(self.items) if _id_of(item, self._id_field) == item_id)
+        return next(index for index, item in enumerate(self.items) if _id_of(item, self._rules.id_field) == item_id)
 
 
 # --- where they come from -----------------------------------------------------------------------------------------
@@ -179,14 +208,14 @@ def _begin(folder: RunFolder) -> None:
         raise _unkept(folder, error) from None
 
 
-def _from_stdin(told: str | None, folder: RunFolder | None, id_field: str | None) -> Iterator[Item]:
+def _from_stdin(told: str | None, folder: RunFolder | None, rules: _Rules) -> Iterator[Item]:
     """Each is written down, if there is a folder, before it is handed out: it survives the end of this program."""
     # A descriptor and no file object: who is left in the middle must not be told of by a warning at the end.
     spool = None if folder is None else os.open(folder.items, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
         for number, item in items_in(STDIN, told, _chunks()):
             try:
-                _id_of(item, id_field)
+                rules.checked_id(item)
             except ValueError as error:
                 raise BadItems(place_of(STDIN, told, number), str(error)) from None
             if spool is not None and folder is not None:
@@ -227,7 +256,7 @@ def _unkept(folder: RunFolder, error: OSError) -> Failure:
     return Failure(f"what comes by stdin cannot be kept for a resume: {folder.items}: {_reason(error)}")
 
 
-def _kept(folder: RunFolder) -> Iterator[Item]:
+def _kept(folder: RunFolder, rules: _Rules) -> Iterator[Item]:
     """A last line without an end was never handed out: the launch was killed while it wrote it."""
     with folder.items.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -238,7 +267,12 @@ def _kept(folder: RunFolder) -> Iterator[Item]:
                 value = parse(line.decode())
             except (ValueError, RecursionError) as error:
                 raise BadItems(place, f"expected an item that was kept: {error}") from None
-            yield as_item(value, place)
+            item = as_item(value, place)
+            try:
+                rules.checked_id(item)
+            except ValueError as error:
+                raise BadItems(place, str(error)) from None
+            yield item
 
 
 def _end_mark(folder: RunFolder) -> Path:
