@@ -34,6 +34,10 @@ COMMANDS = {
 }
 
 
+# 128 plus the number of SIGINT.
+INTERRUPTED = 130
+
+
 class LazyGroup(click.Group):
     def list_commands(self, _context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -66,6 +70,14 @@ class LazyGroup(click.Group):
             CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)
         ]
         return fitting + click.Command.shell_complete(self, context, incomplete)
+
+    def invoke(self, context: click.Context) -> Any:
+        """A Ctrl-C that nobody has taken, such as one before a run has begun, ends the program as others end by it."""
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            context.exit(INTERRUPTED)
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         """Without importing any of them."""

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 import click
@@ -35,10 +35,11 @@ from agentos.workflows.parallel._core.events import (
 from agentos.workflows.parallel._fields import field_of
 from agentos.workflows.parallel.commands import Command
 from agentos.workflows.parallel.output_prefixer import prefix_lines
+from agentos.workflows.parallel.redaction import Redactor
 from agentos.workflows.parallel.reporters import JsonReporter, shown, text_of
 
 from ._home import Ended, Failure, RunFolder, RunSpec
-from ._items import Items, SizedItems, changed_files, read_items
+from ._items import BadItems, Items, SizedItems, changed_files, read_items
 from ._keysfile import Keys
 from ._lines import LinesReporter, json_output
 from ._pool import PoolWatch, make_pool, read_keys
@@ -46,7 +47,7 @@ from ._printed import Printed
 from ._screen import Screen, Stream
 from ._view import RunView
 
-SUCCEEDED, SOME_FAILED, OUR_FAILURE, STOPPED = 0, 1, 3, 4
+SUCCEEDED, SOME_FAILED, BAD_ITEMS, STOPPED = 0, 1, 2, 4
 INTERRUPTED = 128  # plus the signal
 # Without a run to learn it from, an item of a plan takes so long.
 ITEM_SECONDS = 10.0
@@ -78,20 +79,23 @@ def execute(
     folder: RunFolder, spec: RunSpec, how: Shown, *, retry_failed: bool = False, is_resume: bool = False
 ) -> int:
     """Returns the exit status."""
-    screen = Screen()
-    teller = Teller(screen, how, spec.run_id)
-    work = prepare(folder, spec, teller)
-    if is_resume:
-        for changed in changed_files(spec):
-            screen.message(f"Warning: {changed}: items that are not as they were will not be run")
-    folder.make()
-    if not folder.exists():
-        spec.total = work.items.total
-        folder.write_spec(spec)
-    if not how.as_json and not how.quiet:
-        screen.message(f"Run {spec.run_id} in {folder.path}")
-    with screen, PoolWatch(folder, work.pool):
-        status = _carry_out(folder, spec, work, teller, retry_failed=retry_failed)
+    with Teller(Screen(), how, spec.run_id) as teller:
+        work = prepare(folder, spec, teller)
+        if is_resume:
+            for changed in changed_files(spec):
+                teller.screen.message(f"Warning: {changed}: items that are not as they were will not be run")
+            if not work.items.is_whole:
+                teller.screen.message(
+                    "Warning: stdin was not read to its end when the run began; this goes on with what came"
+                )
+        folder.make()
+        if not folder.exists():
+            spec.total = work.items.total
+            folder.write_spec(spec)
+        if not how.as_json and not how.quiet:
+            teller.screen.message(f"Run {spec.run_id} in {folder.path}")
+        with PoolWatch(folder, work.pool):
+            status = _carry_out(folder, spec, work, teller, retry_failed=retry_failed)
     teller.advise(folder, status)
     return status
 
@@ -104,14 +108,21 @@ def prepare(folder: RunFolder, spec: RunSpec, teller: Teller, *, keep: bool = Tr
         teller.screen.message(f"Warning: {warning}")
     pool = None if keys is None else make_pool(keys)
     teller.pool = pool
-    worker: Any = _command(spec, keys, folder, teller) if spec.command is not None else _function(spec)
+    if spec.command is not None:
+        worker: Any = _command(spec, keys, folder, teller)
+    else:
+        # Before its module is imported, which may give our stderr to its own log.
+        teller.capture(folder.logs, None if pool is None else pool.redactor())
+        worker = _function(spec)
     _check_secrets(spec, pool)
     retries = 0 if spec.command is not None else FUNCTION_RETRIES
     coordinator = make_coordinator(options, pool, retries=retries, ledger=folder.ledger, reporter=teller)
-    items = read_items(spec.items, folder, options.get("id_field"), keep=keep)
-    if isinstance(worker, Command) and isinstance(items, SizedItems):
-        _check_fields(worker, items)
-    return Work(worker, pool, items, coordinator, tokens_func(options.get("tokens")))
+    redact = None if pool is None else pool.redact_value
+    items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact)
+    tokens = tokens_func(options.get("tokens"))
+    if isinstance(items, SizedItems):
+        _check_fields(items, worker, tokens)
+    return Work(worker, pool, items, coordinator, tokens)
 
 
 def _command(spec: RunSpec, keys: Keys | None, folder: RunFolder, teller: Teller) -> Command:
@@ -172,15 +183,18 @@ def _check_secrets(spec: RunSpec, pool: CredentialCoordinator | None) -> None:
         )
 
 
-def _check_fields(command: Command, items: SizedItems) -> None:
+def _check_fields(items: SizedItems, worker: Any, tokens: Callable[[Any], int] | None) -> None:
+    """What would fail each item is told once, before anything starts."""
     for number, item in enumerate(items, start=1):
-        missing = command.missing(item)
+        name = f"item {number} ({shown(items.id_of(item))[:60]})"
+        missing = worker.missing(item) if isinstance(worker, Command) else None
         if missing is not None:
             has = f"it has {', '.join(item)}" if isinstance(item, dict) else "it is a text: {} stands for it"
-            raise click.UsageError(
-                f"item {number} ({shown(items.id_of(item))[:60]}) has no field {missing!r}, but the command needs it: "
-                f"{has}"
-            )
+            raise click.UsageError(f"{name} has no field {missing!r}, but the command needs it: {has}")
+        try:
+            _ = tokens is None or tokens(item)
+        except ValueError as error:
+            raise click.UsageError(f"{name}: {error}") from None
 
 
 def tokens_func(told: str | None) -> Callable[[Any], int] | None:
@@ -193,7 +207,8 @@ def tokens_func(told: str | None) -> Callable[[Any], int] | None:
     def tokens(item: Any) -> int:
         value = field_of(item, told)
         if value is None or not value.isdigit():
-            raise ValueError(f"the field {told!r} of an item is its number of tokens (--tokens), not {value!r}")
+            found = "there is no such field" if value is None else f"found {value[:60]!r}"
+            raise ValueError(f"expected its number of tokens in the field {told!r} (--tokens): {found}")
         return int(value)
 
     return tokens
@@ -230,34 +245,29 @@ def make_coordinator(
 
 
 def _carry_out(folder: RunFolder, spec: RunSpec, work: Work, teller: Teller, *, retry_failed: bool) -> int:
-    redactor = None if work.pool is None else work.pool.redactor()
-    printed = Printed(folder.logs, redactor, teller.output) if not isinstance(work.worker, Command) else None
-    teller.printed = printed
     try:
-        # What workers print is taken from the start: the first may print before `stream` has returned.
-        with printed or contextlib.nullcontext():
-            stream = work.coordinator.stream(
-                work.items.source,
-                work.worker,
-                work.items.id_of,
-                run_id=spec.run_id,
-                retry_failed=retry_failed,
-                tokens_func=work.tokens,
-            )
-            with _hang_up(work.coordinator), stream:
-                teller.start(RunView(stream, work.pool))
-                try:
-                    for _ in stream:
-                        pass
-                finally:
-                    teller.stop()
+        stream = work.coordinator.stream(
+            work.items.source,
+            work.worker,
+            work.items.id_of,
+            run_id=spec.run_id,
+            retry_failed=retry_failed,
+            tokens_func=work.tokens,
+        )
+        with _hang_up(work.coordinator), stream:
+            teller.start(RunView(stream, work.pool))
+            try:
+                for _ in stream:
+                    pass
+            finally:
+                teller.stop()
         status = _status(stream.stats, teller.signal)
     except KeyboardInterrupt:
         status = INTERRUPTED + (teller.signal or signal.SIGINT)
-        teller.screen.message(f"Ended at once. agentos resume {spec.run_id} continues it.")
-    except LedgerError as error:
-        raise Failure(str(error)) from None
-    except WorkerStartError as error:
+        teller.screen.message("Ended at once.")
+    except BadItems:  # from stdin, in the middle: the end of the run has told what it is
+        status = BAD_ITEMS
+    except (LedgerError, WorkerStartError, OSError) as error:  # none of them is a worker's
         raise Failure(str(error)) from None
     if teller.ended is not None:
         launch = _launch(folder)
@@ -324,10 +334,15 @@ class Teller:
             self.ended = event
             if self._is_live:
                 self.screen.stop()
-        elif isinstance(event, ItemEnded) and self.printed is not None:
-            self.printed.item_ended(event.result.item_id)
+        elif isinstance(event, ItemEnded) and (printed := self.printed) is not None:
+            printed.item_ended(event.result.item_id)
         with self._lock:
             self._tell(event)
+
+    def capture(self, logs: Path, redactor: Redactor | None) -> None:
+        """What Python code prints, from now on until `stop`."""
+        self.printed = Printed(logs, redactor, self.output)
+        self.printed.__enter__()
 
     def start(self, view: RunView) -> None:
         """From now on."""
@@ -376,6 +391,15 @@ class Teller:
         self.screen.stop()
         if self._lines is not None:
             self._lines.stop()
+        if self.printed is not None:
+            self.printed.__exit__(None, None, None)
+            self.printed = None
+
+    def __enter__(self) -> Teller:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
 
     def output(self, item_id: str, stream: str, data: bytes) -> None:
         """What an item has printed, in whole lines."""
@@ -391,7 +415,7 @@ class Teller:
             return
         if status == SOME_FAILED:
             self.screen.message(f"agentos show {folder.run_id} says more; agentos retry {folder.run_id} tries again.")
-        else:
+        elif self.ended is None:  # else that was told with what is left
             self.screen.message(f"Continue with: agentos resume {folder.run_id}")
 
 
@@ -405,13 +429,11 @@ def _prefix(item_id: str) -> bytes:
 
 def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, how: Shown) -> int:
     """Shows what would run, and for how long; starts nothing, and leaves nothing behind."""
-    screen = Screen()
-    teller = Teller(screen, how, spec.run_id)
-    work = prepare(folder, spec, teller, keep=False)
-    items = list(work.items)
-    teller.start(RunView(None, work.pool))
-    work.coordinator.execute_parallel(items, work.worker, work.items.id_of, dry_run=True, run_id=spec.run_id)
-    teller.stop()
+    with Teller(Screen(), how, spec.run_id) as teller:
+        work = prepare(folder, spec, teller, keep=False)
+        items = list(work.items)
+        teller.start(RunView(None, work.pool))
+        work.coordinator.execute_parallel(items, work.worker, work.items.id_of, dry_run=True, run_id=spec.run_id)
     seconds = item_seconds if item_seconds is not None else usual_seconds(folder)
     print(work.coordinator.plan(items, item_seconds=seconds, tokens_func=work.tokens))
     return SUCCEEDED

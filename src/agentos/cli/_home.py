@@ -76,7 +76,10 @@ class RunFolder:
         return self._spec.exists()
 
     def make(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
+        except OSError as error:
+            raise Failure(f"{self.path} cannot be made: {error.strerror}; $AGENTOS_HOME names another place") from None
 
     def read_spec(self) -> RunSpec:
         try:
@@ -88,7 +91,10 @@ class RunFolder:
 
     def write_spec(self, spec: RunSpec) -> None:
         # Arguments and names of files may be bytes that are no text. Those are surrogates, which only `json` writes.
-        write_whole(self._spec, json.dumps(msgspec.to_builtins(spec), indent=2).encode())
+        try:
+            write_whole(self._spec, json.dumps(msgspec.to_builtins(spec), indent=2).encode())
+        except OSError as error:
+            raise Failure(f"{self._spec} cannot be written: {error.strerror}") from None
 
     def read_ended(self) -> Ended | None:
         try:
@@ -97,7 +103,9 @@ class RunFolder:
             return None
 
     def write_ended(self, ended: Ended) -> None:
-        write_whole(self._ended, msgspec.json.encode(ended))
+        """Where that fails, what the ledger says is known."""
+        with contextlib.suppress(OSError):
+            write_whole(self._ended, msgspec.json.encode(ended))
 
 
 class Failure(click.ClickException):

@@ -6,13 +6,14 @@ works on; what is printed elsewhere is nobody's, and passes as it is, but for se
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from agentos.workflows.parallel._logs import log_name
 from agentos.workflows.parallel._output import Log, Output, OutputCall
@@ -20,6 +21,8 @@ from agentos.workflows.parallel.context import current_item
 from agentos.workflows.parallel.redaction import Redactor
 
 NOBODY = ""
+# How long leaving waits for one who prints.
+LEAVE_SECONDS = 0.5
 
 
 class Printed:
@@ -30,7 +33,7 @@ class Printed:
         self._redactor = redactor
         self._show = show
         self._lock = threading.Lock()  # guards _outputs and what is in them
-        self._outputs: dict[str, tuple[Log | None, dict[str, Output]]] = {}
+        self._outputs: dict[str, _Attempt] = {}  # by item
         self._before: tuple[Any, Any] = (None, None)
 
     def write(self, stream: str, data: bytes) -> None:
@@ -44,28 +47,31 @@ class Printed:
 
     def item_ended(self, item_id: str) -> None:
         with self._lock:
-            log, outputs = self._outputs.pop(item_id, (None, {}))
-            for output in outputs.values():
-                output.close()
-            if log is not None:
-                log.close()
+            ended = self._outputs.pop(item_id, None)
+            if ended is not None:
+                ended.close()
 
     def _of(self, item_id: str, attempt: int) -> dict[str, Output]:
-        if item_id not in self._outputs:
-            log = None
-            if item_id != NOBODY:
+        """Under the lock. What is left of an earlier attempt comes before the output of the next one."""
+        known = self._outputs.get(item_id)
+        if known is not None and known.number >= attempt:
+            return known.outputs
+        if known is not None:
+            known.close()
+        made = self._outputs[item_id] = self._begun(item_id, attempt)
+        return made.outputs
+
+    def _begun(self, item_id: str, attempt: int) -> _Attempt:
+        log = None
+        if item_id != NOBODY:
+            with contextlib.suppress(OSError):  # the log will say so, if that matters
                 self._folder.mkdir(parents=True, exist_ok=True)
-                log = Log(self._folder / log_name(item_id), f"--- attempt {attempt} ---\n".encode(), lambda _: None)
-            self._outputs[item_id] = (
-                log,
-                {
-                    name: Output(
-                        item_id, name, None if self._redactor is None else self._redactor.stream(), log, self._show
-                    )
-                    for name in ("stdout", "stderr")
-                },
-            )
-        return self._outputs[item_id][1]
+            log = Log(self._folder / log_name(item_id), f"--- attempt {attempt} ---\n".encode(), lambda _: None)
+        outputs = {}
+        for name in ("stdout", "stderr"):
+            redaction = None if self._redactor is None else self._redactor.stream()
+            outputs[name] = Output(item_id, name, redaction, log, self._show)
+        return _Attempt(attempt, log, outputs)
 
     def __enter__(self) -> Printed:
         self._before = sys.stdout, sys.stderr
@@ -75,8 +81,26 @@ class Printed:
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         sys.stdout, sys.stderr = self._before
-        for item_id in tuple(self._outputs):
-            self.item_ended(item_id)
+        # Whoever reads our output may hold up a worker that prints, for ever; the program's end need not wait for that.
+        if self._lock.acquire(timeout=LEAVE_SECONDS):
+            left, self._outputs = self._outputs, {}
+            self._lock.release()
+            for attempt in left.values():
+                attempt.close()
+
+
+class _Attempt(NamedTuple):
+    """What an item's newest attempt prints."""
+
+    number: int
+    log: Log | None
+    outputs: dict[str, Output]
+
+    def close(self) -> None:
+        for output in self.outputs.values():
+            output.close()
+        if self.log is not None:
+            self.log.close()
 
 
 class _Raw(io.RawIOBase):

@@ -379,7 +379,7 @@ class Driver:
         self._requested = 0
         if error is not None:
             self._source_error = error
-            self._stop_soon(self._context.redact(f"the input failed: {error!r}"))
+            self._stop_soon(self._context.redact(f"the input failed: {type(error).__name__}: {text_of(error)}"))
         elif run.total is None:
             run.total = self.account.stats.total = run.completed + len(run.unfinished)
 
