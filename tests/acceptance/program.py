@@ -1,0 +1,211 @@
+"""The real program for tests: as a pipe sees it, and in a pseudo-terminal as a person sees it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pexpect
+
+import agentos
+from tests.conftest import eventually
+from tests.integration.test_processes import is_alive
+
+from .terminal import Emulator
+
+AGENTOS = [sys.executable, "-m", "agentos.cli"]
+PATIENCE = 30.0
+# Each call as if it were the whole program: to start it for each would take long.
+_EACH = """
+import json, sys
+from agentos.cli import main
+for arguments in json.load(sys.stdin):
+    try:
+        main(arguments, prog_name="agentos")
+    except SystemExit as end:
+        print("STATUS", end.code, file=sys.stderr)
+"""
+_SOURCE = str(Path(agentos.__file__).parents[1])
+
+
+class Place:
+    """A machine of its own, as far as the program can tell: an empty home, and a folder to work in."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "work"
+        self.home = path / "state"
+        self.runs = self.home / "runs"
+        self.path.mkdir()
+        (path / "home").mkdir()
+        self.environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(path / "home"),
+            "AGENTOS_HOME": str(self.home),
+            "PYTHONPATH": _SOURCE,
+            "LANG": "C.UTF-8",
+            "TERM": "xterm",
+        }
+
+    def write(self, name: str, text: str, *, mode: int = 0o644) -> Path:
+        path = self.path / name
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def script(self, text: str, name: str = "command.sh") -> str:
+        """An executable one, as it is named in a command."""
+        self.write(name, "#!/bin/sh\n" + text, mode=0o755)
+        return f"./{name}"
+
+    def lines(self, name: str) -> list[str]:
+        path = self.path / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def agentos(self, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        """To its end."""
+        given = {"stdin": subprocess.DEVNULL} if "input" not in more and "stdin" not in more else {}
+        return subprocess.run(
+            [*AGENTOS, *arguments],
+            cwd=self.path,
+            **{"env": self.environ, "capture_output": "stdout" not in more, "timeout": PATIENCE, **given},  # type: ignore[call-overload]
+            encoding="utf-8",
+            errors="backslashreplace",
+            check=False,
+            **{name: value for name, value in more.items() if name != "env"},
+        )
+
+    def each(self, *calls: list[str]) -> tuple[list[int], subprocess.CompletedProcess[str]]:
+        """One after the other, in one process: their statuses, and all that they have printed."""
+        done = subprocess.run(
+            [sys.executable, "-c", _EACH],
+            cwd=self.path,
+            env=self.environ,
+            input=json.dumps(calls),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+        return [int(status) for status in re.findall(r"^STATUS (\d+)$", done.stderr, re.MULTILINE)], done
+
+    def shell(self, line: str) -> subprocess.CompletedProcess[str]:
+        """`agentos` in a line of a shell."""
+        environ = {**self.environ, "PYTHON": sys.executable}
+        return subprocess.run(
+            ["/bin/bash", "-c", 'agentos() { "$PYTHON" -m agentos.cli "$@"; }\n' + line],
+            cwd=self.path,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    @contextmanager
+    def started(self, *arguments: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
+        """In the background, and gone at the end in any case."""
+        program = subprocess.Popen(
+            [*AGENTOS, *arguments],
+            cwd=self.path,
+            **{"env": self.environ, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **more},
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="backslashreplace",
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        try:
+            yield program
+        finally:
+            program.kill()
+            program.communicate()
+
+    @contextmanager
+    def in_terminal(self, *arguments: str, columns: int = 100, rows: int = 30, **environ: str) -> Iterator[Seen]:
+        seen = Seen(arguments, self.path, {**self.environ, **environ}, columns, rows)
+        try:
+            yield seen
+        finally:
+            seen.child.close(force=True)
+
+    def pids(self, name: str, count: int) -> list[int]:
+        """That commands have written down."""
+        eventually(lambda: len(self.lines(name)) >= count, PATIENCE)
+        return [int(line) for line in self.lines(name)]
+
+
+class Seen:
+    """The program in a terminal, and what a person sees there."""
+
+    def __init__(
+        self, arguments: tuple[str, ...], path: Path, environ: dict[str, str], columns: int, rows: int
+    ) -> None:
+        self.bytes = io.BytesIO()
+        self.emulator = Emulator(columns, rows)
+        self._fed = 0
+        self.child = pexpect.spawn(
+            AGENTOS[0],
+            [*AGENTOS[1:], *arguments],
+            cwd=str(path),
+            env=environ,
+            timeout=PATIENCE,
+            dimensions=(rows, columns),
+            echo=False,
+        )
+        self.child.delayafterclose = self.child.delayafterterminate = 0.01
+        self.child.logfile_read = self.bytes
+
+    def read(self) -> None:
+        """Whatever there is, or comes within a moment."""
+        with suppress(pexpect.TIMEOUT, pexpect.EOF):
+            self.child.read_nonblocking(65536, timeout=0.01)
+        data = self.bytes.getvalue()
+        self.emulator.feed(data[self._fed :])
+        self._fed = len(data)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.emulator.lines()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def until(self, condition: Callable[[str], object], timeout: float = PATIENCE) -> None:
+        """What is on the screen, with everything above it."""
+        deadline = time.monotonic() + timeout
+        while not condition(self.text):
+            assert time.monotonic() < deadline, self.text
+            self.read()
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.read()
+        self.emulator.resize(columns, rows)
+        self.child.setwinsize(rows, columns)
+
+    def end(self) -> int:
+        """Waits for it; the exit status."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.child.eof():
+            assert time.monotonic() < deadline, self.text
+            self.read()
+            if not self.child.isalive():
+                self.read()
+                break
+        self.child.wait()
+        status = self.child.exitstatus
+        return -self.child.signalstatus if status is None else status
+
+
+def all_gone(pids: list[int]) -> bool:
+    return not any(is_alive(pid) for pid in pids)

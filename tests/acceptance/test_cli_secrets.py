@@ -1,0 +1,272 @@
+"""A canary key, given away on purpose by commands and workers in every form that is promised, must be nowhere."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.conftest import eventually
+
+from .program import PATIENCE, Place
+
+# With characters that are written differently in a URL, JSON, HTML, a shell and Python.
+CANARY = "sk-canary/\"'<&>+$ 7Qx9ZpL2"
+OTHER = "sk-other-0123456789abcdef"
+KEYS = """
+[[credential]]
+id = "canary"
+secret = "env:CANARY"
+credential_env = "API_KEY"
+
+[[credential]]
+id = "other"
+secret = "env:OTHER"
+credential_env = "API_KEY"
+"""
+
+
+def forms(secret: str) -> list[bytes]:
+    """Without what is around it, as far as that depends on it."""
+    raw = secret.encode()
+    written = [raw, raw.hex().encode(), raw.hex().upper().encode()]
+    for alignment in range(3):
+        encoded = base64.b64encode(b"x" * alignment + raw)
+        # Those characters at the ends into which neighbours have a say are not the secret's own.
+        written.append(encoded[(0, 2, 3)[alignment] : len(encoded.rstrip(b"=")) - 1])
+    texts = [quote(secret), quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret), shlex.quote(secret)]
+    texts += [repr(secret)[1:-1], repr(raw)[2:-1]]
+    return written + [text.encode() for text in texts]
+
+
+FORMS = forms(CANARY)
+
+# Gives away the secret in every form; `say` prints, in pieces with a flush between them.
+GIVEN_AWAY = """
+import base64, html, json, os, shlex, sys, time
+from urllib.parse import quote
+
+def ways(secret):
+    raw = secret.encode()
+    yield secret
+    for alignment in range(3):
+        yield base64.b64encode(b"x" * alignment + raw + b"y" * (3 - alignment)).decode()
+    yield raw.hex()
+    yield raw.hex().upper()
+    yield quote(secret)
+    yield quote(secret, safe="")
+    yield json.dumps({"key": secret})
+    yield html.escape(secret)
+    yield shlex.quote(secret)
+    yield repr(secret)
+    yield repr(raw)
+    yield "".join(f"\\x1b[3{number % 8}m{char}" for number, char in enumerate(secret)) + "\\x1b[m"
+    yield secret[:9] + "\\x1b[1m" + secret[9:]
+
+def give_away(secret):
+    for way in ways(secret):
+        print("before", way, "after")
+        print(way, file=sys.stderr)
+        for cut in (1, len(way) // 2, len(way) - 1):
+            sys.stdout.write(way[:cut])
+            sys.stdout.flush()
+            sys.stdout.write(way[cut:] + "\\n")
+            sys.stdout.flush()
+    print("end without a newline", secret, end="")
+    sys.stdout.flush()
+"""
+COMMAND = (
+    GIVEN_AWAY
+    + """
+secret = os.environ["API_KEY"]
+give_away(secret)
+with open(os.environ["AGENTOS_REPORT"], "a") as report:
+    if os.environ["AGENTOS_ITEM_ID"] == "limited" and os.environ["AGENTOS_ATTEMPT"] == "1":
+        message = f"too much for {secret}"
+        print(json.dumps({"verdict": "overloaded", "retry_after": 0.01, "message": message}), file=report)
+        sys.exit(1)
+with open(f"environ-{os.environ['AGENTOS_ITEM_ID']}.json", "w") as file:
+    json.dump(dict(os.environ), file)
+while not os.path.exists("go"):
+    open("waiting-" + os.environ["AGENTOS_ITEM_ID"], "w")
+    time.sleep(0.01)
+if os.environ["AGENTOS_ITEM_ID"] == "failing":
+    sys.exit(f"bad key {secret}")
+"""
+)
+WORKER = (
+    GIVEN_AWAY
+    + """
+import logging
+from agentos.workflows.parallel import RateLimited, current_item
+logging.basicConfig(level=logging.INFO)
+seen = set()
+
+def work(item, credential):
+    secret = str(credential)
+    give_away(secret)
+    logging.warning("logged %s", secret)
+    current_item().checkpoint.save({"key": secret, secret: [secret]})
+    if item == "limited" and item not in seen:
+        seen.add(item)
+        raise RateLimited(f"{secret} is at its limit", retry_after=0.01)
+    if item == "failing":
+        try:
+            raise ValueError(secret)
+        except ValueError as error:
+            raise RuntimeError(f"no luck with {secret!r}") from error
+    return {"answer": secret, secret: list(ways(secret))}
+"""
+)
+ITEMS = ("--item", "good", "--item", "failing", "--item", "limited")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path)
+    place.write("keys.toml", KEYS)
+    place.write("command.py", COMMAND)
+    place.write("worker.py", WORKER)
+    place.environ.update(CANARY=CANARY, OTHER=OTHER)
+    return place
+
+
+def assert_clean(data: bytes, where: object, secrets: list[bytes] = FORMS) -> None:
+    plain = _without_codes(data)
+    for number, form in enumerate(secrets):
+        assert form not in data, (where, number)
+        assert form not in plain, (where, number, "across terminal codes")
+
+
+def _without_codes(data: bytes) -> bytes:
+    return re.sub(rb"\x1b\[[\d;?]*[A-Za-z]", b"", data)
+
+
+def assert_all_clean(place: Place, run_id: str) -> None:
+    """Every file of the state, and all that the other commands say about the run."""
+    files = [path for path in place.home.rglob("*") if path.is_file()]
+    assert any(path.name == "ledger.db" for path in files)
+    assert any(path.parent.name == "logs" and path.stat().st_size > 1000 for path in files)
+    for path in files:
+        assert_clean(path.read_bytes(), path)
+    statuses, done = place.each(
+        ["show", run_id],
+        ["show", run_id, "failing"],
+        ["show", run_id, "limited"],
+        ["logs", run_id, "good"],
+        ["logs", run_id, "failing"],
+        ["export", run_id, "--format", "jsonl"],
+        ["export", run_id, "--format", "csv"],
+        ["keys", "status", "--keys", "keys.toml"],
+    )
+    assert statuses == [0] * 8, done.stderr
+    assert_clean((done.stdout + done.stderr).encode(), "what others say")
+
+
+def command_lines() -> Iterator[bytes]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes()
+        except OSError:  # it has just ended
+            continue
+
+
+def python(name: str) -> list[str]:
+    return [sys.executable, name]
+
+
+def test_what_a_command_gives_away_is_nowhere(place: Place) -> None:  # invariant 29
+    run = ("run", "--run-id", "r", "--keys", "keys.toml", "--parallel", "2", *ITEMS, "--", *python("command.py"))
+    with place.in_terminal(*run) as seen:
+        eventually(lambda: len(list(place.path.glob("waiting-*"))) >= 2, PATIENCE)
+        for line in command_lines():
+            assert_clean(line, "a list of processes")
+        environs = {path.name: json.loads(path.read_text()) for path in place.path.glob("environ-*")}
+        for path in place.home.rglob("*"):  # while it is running: the write-ahead log, the pool's note, reports
+            if path.is_file():
+                assert_clean(path.read_bytes(), path)
+        place.write("go", "")
+        assert seen.end() == 1
+    assert_clean(seen.bytes.getvalue(), "the terminal")
+    assert b"before **** after" in seen.bytes.getvalue().replace(b'"', b"")
+    keys = {environ["API_KEY"] for environ in environs.values()}
+    assert keys == {CANARY, OTHER}
+    for environ in environs.values():
+        others = {CANARY, OTHER} - {environ["API_KEY"]}
+        assert not [name for name, value in environ.items() if any(other in value for other in others)]
+        assert [name for name, value in environ.items() if environ["API_KEY"] in value] == ["API_KEY"]
+    assert_all_clean(place, "r")
+
+
+def test_what_a_worker_gives_away_is_nowhere(place: Place) -> None:  # invariant 29
+    run = ("run", "--run-id", "r", "--keys", "keys.toml", *ITEMS, "worker:work")
+    done = place.agentos(*run)
+    assert done.returncode == 1, done.stderr
+    assert "RuntimeError: no luck with" in done.stderr
+    assert_clean((done.stdout + done.stderr).encode(), "the output")
+    assert "[good] before **** after" in done.stdout
+    assert_all_clean(place, "r")
+
+
+def test_json_gives_away_nothing_either(place: Place) -> None:  # invariant 29
+    place.write("go", "")
+    keys = ("--keys", "keys.toml", "--json", *ITEMS)
+    for run in (["run", *keys, "worker:work"], ["run", *keys, "--", *python("command.py")]):
+        done = place.agentos(*run)
+        assert done.returncode == 1, done.stderr
+        assert_clean((done.stdout + done.stderr).encode(), run)
+        for line in done.stdout.splitlines():
+            assert_clean(json.dumps(json.loads(line), ensure_ascii=False).encode(), line)
+            assert_clean("\n".join(_texts(json.loads(line))).encode(), line)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, element in value.items():
+            yield name
+            yield from _texts(element)
+    elif isinstance(value, list):
+        for element in value:
+            yield from _texts(element)
+    elif isinstance(value, str):
+        yield value
+
+
+@pytest.mark.parametrize("source", ["stdin", "stdin-large", "file", "inline", "id"])
+def test_an_item_that_holds_a_secret_is_refused_before_it_is_written_down(place: Place, source: str) -> None:
+    item = {"id": "careless", "note": f"use {CANARY}"}
+    if source == "stdin-large":
+        item["more"] = "x" * 200_000
+    if source == "id":
+        item = {"id": CANARY}
+    line = json.dumps(item)
+    given = {
+        "file": ["--items", "careless.jsonl"],
+        "inline": ["--item", line],
+    }.get(source, ["--items", "-"])
+    place.write("careless.jsonl", line + "\n")
+    place.write("go", "")
+    run = ("run", "--run-id", "r", "--keys", "keys.toml", *given, "--", *python("command.py"))
+    done = place.agentos(*run, input='{"id": "first"}\n' + line + "\n")
+    assert done.returncode == 2, done.stderr
+    assert "expected an item without secrets, and it holds that of a credential" in done.stderr
+    assert_clean((done.stdout + done.stderr).encode(), "the output")
+    for path in place.home.rglob("*"):
+        if path.is_file():
+            assert_clean(path.read_bytes(), path)
+
+
+def test_a_command_that_holds_a_secret_is_refused(place: Place) -> None:
+    done = place.agentos("run", "--keys", "keys.toml", "--item", "a", "--", "echo", f"--key={OTHER}")
+    assert done.returncode == 2
+    assert "the command holds the secret of a credential" in done.stderr
+    assert OTHER not in done.stderr
+    assert not place.home.exists()
