@@ -16,7 +16,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agentos.cli._formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_in, listed, parse, place_of
 from agentos.cli._home import Failure, ItemsFrom, RunFolder, RunSpec
