@@ -61,10 +61,9 @@ def test_the_first_run_needs_no_set_up(place: Place) -> None:
     run_id = re.match(r"Run (\S+) in ", done.stderr)
     assert run_id is not None
     assert "Succeeded: 3" in done.stderr
-    shown = place.agentos("show", run_id[1], "a")
-    assert "Item a of run" in shown.stdout
-    assert "succeeded" in shown.stdout
-    assert place.agentos("logs", run_id[1], "b").stdout == "hello b\n"
+    _, said = place.each(["show", run_id[1], "a"], ["logs", run_id[1], "b"])
+    assert f"Item a of run {run_id[1]}: succeeded" in said.stdout
+    assert said.stdout.endswith("\nhello b\n")
 
 
 # --- the live display ---------------------------------------------------------------------------------------------
@@ -129,13 +128,20 @@ def test_the_live_display_shows_the_run_its_items_credentials_and_failures_and_s
     assert not any(secret.encode() in seen.bytes.getvalue() for secret in SECRETS.values())
 
 
-@pytest.mark.parametrize("quieter", ["--no-progress", "--quiet", "--json"])
-def test_without_a_display_nothing_moves_the_cursor(place: Place, quieter: str) -> None:
-    with place.in_terminal("run", quieter, "--item", "a", "--", "sh", "-c", "echo out; exit 3") as seen:
-        assert seen.end() == 1
-    assert b"\x1b" not in seen.bytes.getvalue()
-    assert "out" in seen.text
-    assert seen.text.startswith("Run ") == (quieter == "--no-progress")
+def test_without_a_display_nothing_moves_the_cursor(place: Place) -> None:
+    run = ("--item", "a", "--", "sh", "-c", "echo out; exit 3")
+    with (
+        place.in_terminal("run", "--no-progress", *run) as plain,
+        place.in_terminal("run", "--quiet", *run) as quiet,
+        place.in_terminal("run", "--json", *run) as told,
+    ):
+        for seen in (plain, quiet, told):
+            assert seen.end() == 1
+            assert b"\x1b" not in seen.bytes.getvalue()
+            assert "out" in seen.text
+    assert plain.text.startswith("Run ")
+    assert quiet.text.startswith("[a] out\n[COORDINATOR] Failed: a: ")
+    assert told.text.startswith('{"event": "RunStarted"')
 
 
 def test_a_display_without_colour_has_no_colour(place: Place) -> None:
@@ -279,28 +285,31 @@ def test_a_reader_who_has_seen_enough_changes_nothing(place: Place) -> None:
     assert "rror" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("where", "told"),
-    [
-        (">&-", ""),
-        ("2>&-", ""),
-        (">&- 2>&-", ""),
-        ("> /dev/full", "stdout cannot be written any more, the run goes on without it"),
-        ("2> /dev/full", ""),
-        ("> /dev/full --json", "stdout cannot be written any more, the run goes on without it"),
-    ],
-)
-def test_a_run_goes_on_whatever_became_of_its_output(place: Place, where: str, told: str) -> None:
-    redirect, _, option = where.partition(" --")
+LOST = "stdout cannot be written any more, the run goes on without it"
+REDIRECTED = [
+    (">&-", ""),
+    ("2>&-", ""),
+    (">&- 2>&-", ""),
+    ("> /dev/full", LOST),
+    ("2> /dev/full", ""),
+    ("--json > /dev/full", LOST),
+]
+
+
+def test_a_run_goes_on_whatever_became_of_its_output(place: Place) -> None:
     command = place.script('echo "$1"; echo "$1" >&2; echo "$1" >> done; [ "$1" != c ]')
-    option = f"--{option}" if option else ""
-    done = place.shell(
-        f"agentos run {option} --item a --item b --item c -- {command} {{id}} {redirect}; echo status $? >> status"
-    )
-    assert place.lines("status") == ["status 1"]
-    assert sorted(place.lines("done")) == ["a", "b", "c"]
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
+    line = ""
+    for number, (where, _) in enumerate(REDIRECTED):
+        option, _, redirect = where.rpartition(" > ") if "--" in where else ("", "", where)
+        run = f"agentos run {option} {shlex.join(ITEMS)} -- ../{command} {{id}} {'> ' if option else ''}{redirect}"
+        line += f"(mkdir {number}; cd {number}; ({run}) 2> errors; echo $? > status) &\n"
+    place.shell(line + "wait")
+    for number, (where, told) in enumerate(REDIRECTED):
+        assert place.lines(f"{number}/status") == ["1"], where
+        assert sorted(place.lines(f"{number}/done")) == ["a", "b", "c"], where
+        errors = "\n".join(place.lines(f"{number}/errors"))
+        assert told in errors, where
+        assert "Traceback" not in errors, where
 
 
 OUTPUT = r"""
@@ -397,11 +406,11 @@ def test_python_workers_have_their_prints_told_apart_and_logged_and_their_traceb
     assert sorted(out) == sorted(f"[{id_}] {text}" for id_ in "abc" for text in (f"hello {id_}", "no end"))
     logged = [line for line in done.stderr.splitlines() if "logged" in line]
     assert sorted(logged) == ["[a] logged a", "[b] logged b", "[c] logged c"]
-    assert place.agentos("logs", "r", "a").stdout == "hello a\n\nlogged a\nno end"
-    shown = place.agentos("show", "r", "b").stdout
-    assert "ValueError: no b here" in shown
-    assert 'raise ValueError(f"no {item} here")' in shown
-    assert "SystemExit: 7" in place.agentos("show", "r", "c").stdout
+    _, said = place.each(["logs", "r", "a"], ["show", "r", "b"], ["show", "r", "c"])
+    assert said.stdout.startswith("hello a\n\nlogged a\nno end")
+    assert "ValueError: no b here" in said.stdout
+    assert 'raise ValueError(f"no {item} here")' in said.stdout
+    assert "SystemExit: 7" in said.stdout
     assert outcomes(place, "r") == {"a": "succeeded", "b": "failed", "c": "failed"}
 
 

@@ -240,33 +240,40 @@ def _texts(value: object) -> Iterator[str]:
         yield value
 
 
-@pytest.mark.parametrize("source", ["stdin", "stdin-large", "file", "inline", "id"])
-def test_an_item_that_holds_a_secret_is_refused_before_it_is_written_down(place: Place, source: str) -> None:
-    item = {"id": "careless", "note": f"use {CANARY}"}
-    if source == "stdin-large":
-        item["more"] = "x" * 200_000
-    if source == "id":
-        item = {"id": CANARY}
-    line = json.dumps(item)
-    given = {
-        "file": ["--items", "careless.jsonl"],
-        "inline": ["--item", line],
-    }.get(source, ["--items", "-"])
-    place.write("careless.jsonl", line + "\n")
+REFUSED = "expected an item without secrets, and it holds that of a credential"
+
+
+@pytest.mark.parametrize(
+    "item",
+    [{"id": "careless", "note": f"use {CANARY}", "more": "x" * 200_000}, {"id": CANARY}, f"\x1b[1m{CANARY}"],
+    ids=["in a field", "as the id", "as the item"],
+)
+def test_an_item_on_stdin_that_holds_a_secret_is_refused_before_it_is_written_down(place: Place, item: object) -> None:
     place.write("go", "")
-    run = ("run", "--run-id", "r", "--keys", "keys.toml", *given, "--", *python("command.py"))
-    done = place.agentos(*run, input='{"id": "first"}\n' + line + "\n")
+    run = ("run", "--run-id", "r", "--keys", "keys.toml", "--items", "-", "--", *python("command.py"))
+    done = place.agentos(*run, input='{"id": "first"}\n' + json.dumps(item) + "\n")
     assert done.returncode == 2, done.stderr
-    assert "expected an item without secrets, and it holds that of a credential" in done.stderr
+    assert f"stdin, line 2: {REFUSED}" in done.stderr
     assert_clean((done.stdout + done.stderr).encode(), "the output")
+    assert (place.runs / "r" / "items.jsonl").read_text() == '{"id":"first"}\n'
     for path in place.home.rglob("*"):
         if path.is_file():
             assert_clean(path.read_bytes(), path)
 
 
-def test_a_command_that_holds_a_secret_is_refused(place: Place) -> None:
-    done = place.agentos("run", "--keys", "keys.toml", "--item", "a", "--", "echo", f"--key={OTHER}")
-    assert done.returncode == 2
+def test_items_and_commands_that_hold_a_secret_are_refused_before_anything_is_written_down(place: Place) -> None:
+    line = json.dumps({"id": "careless", "note": f"use {CANARY}"})
+    place.write("careless.jsonl", line + "\n")
+    run = ["run", "--keys", "keys.toml"]
+    statuses, done = place.each(
+        [*run, "--items", "careless.jsonl", "--", "echo"],
+        [*run, "--item", line, "--", "echo"],
+        [*run, "--dry-run", "--item", CANARY, "--", "echo"],
+        [*run, "--item", "a", "--", "echo", f"--key={CANARY}"],
+    )
+    assert statuses == [2] * 4, done.stderr
+    assert f"careless.jsonl, line 1: {REFUSED}" in done.stderr
+    assert done.stderr.count(f"--item 1: {REFUSED}") == 2
     assert "the command holds the secret of a credential" in done.stderr
-    assert OTHER not in done.stderr
+    assert_clean((done.stdout + done.stderr).encode(), "the output")
     assert not place.home.exists()

@@ -364,7 +364,7 @@ def test_files_come_before_stdin(folder: RunFolder, stdin: int) -> None:
 def test_stdin_that_cannot_be_kept_is_our_own_failure(folder: RunFolder, stdin: int) -> None:
     folder.path.parent.mkdir(parents=True)
     folder.path.write_text("in the way")
-    with pytest.raises(Failure, match="cannot be made"):
+    with pytest.raises(Failure, match="run-1 cannot be made: File exists"):
         from_stdin(folder)
 
 

@@ -119,7 +119,7 @@ def existing(run_id: str) -> RunFolder:
     try:
         return RunFolder(run_id)
     except ValueError as error:
-        raise click.UsageError(f"that is no run id: {error}") from None
+        raise click.UsageError(f"that is no run id: {error}; agentos runs lists those that are there") from None
 
 
 def home() -> Path:
