@@ -263,8 +263,8 @@ def test_arguments_and_names_that_are_no_text_are_kept_in_the_spec(folder: RunFo
 # --- stdin --------------------------------------------------------------------------------------------------------
 
 
-def from_stdin(folder: RunFolder, told: str | None = None) -> Items:
-    return read_items([ItemsFrom("stdin", told)], folder, None)
+def from_stdin(folder: RunFolder, told: str | None = None, *, is_resume: bool = False) -> Items:
+    return read_items([ItemsFrom("stdin", told)], folder, None, is_resume=is_resume)
 
 
 def test_items_of_stdin_are_handed_out_as_they_come_and_kept_before(folder: RunFolder, stdin: int) -> None:
@@ -289,7 +289,7 @@ def test_a_resume_reads_what_was_kept_and_leaves_stdin_alone(folder: RunFolder, 
     os.write(stdin, b'{"id": 3}\n')
     with folder.items.open("ab") as file:
         file.write(b'{"id": "torn')  # by a kill
-    again = from_stdin(folder)
+    again = from_stdin(folder, is_resume=True)
     assert list(again) == [{"id": 1}, {"id": 2}]
     assert not again.is_whole
 
@@ -297,7 +297,7 @@ def test_a_resume_reads_what_was_kept_and_leaves_stdin_alone(folder: RunFolder, 
 def test_a_resume_knows_whether_stdin_was_read_to_its_end(folder: RunFolder, stdin: int) -> None:
     feed(stdin, b"a\n")
     assert list(from_stdin(folder)) == ["a"]
-    again = from_stdin(folder)
+    again = from_stdin(folder, is_resume=True)
     assert list(again) == ["a"]
     assert again.is_whole
 
@@ -306,9 +306,22 @@ def test_a_run_that_was_ended_before_its_first_item_does_not_wait_for_stdin_agai
     folder: RunFolder, stdin: int
 ) -> None:
     from_stdin(folder)
-    again = from_stdin(folder)
+    again = from_stdin(folder, is_resume=True)
     assert list(again) == []
     assert not again.is_whole
+
+
+def test_what_comes_later_under_the_same_run_id_is_added_to_what_came_before(folder: RunFolder, stdin: int) -> None:
+    items = iter(from_stdin(folder))
+    os.write(stdin, b"a\nb\n")
+    assert [next(items), next(items)] == ["a", "b"]
+    with folder.items.open("ab") as file:
+        file.write(b'"torn')  # by a kill
+    feed(stdin, b"b\nc\n")
+    assert list(from_stdin(folder)) == ["a", "b", "c"]
+    again = from_stdin(folder, is_resume=True)
+    assert list(again) == ["a", "b", "c"]
+    assert again.is_whole
 
 
 def test_a_dry_run_keeps_nothing(folder: RunFolder, stdin: int) -> None:
@@ -334,7 +347,7 @@ def test_the_format_of_stdin_is_as_told_or_as_its_first_line_looks(
 ) -> None:
     feed(stdin, content)
     assert list(from_stdin(folder, told)) == items
-    assert list(from_stdin(folder)) == items
+    assert list(from_stdin(folder, is_resume=True)) == items
 
 
 def test_a_mistake_in_stdin_is_told_when_it_is_reached(folder: RunFolder, stdin: int) -> None:
@@ -397,7 +410,7 @@ def check_kept(content: bytes, told: str) -> None:
                 assert told == "txt"
                 assert content.startswith((b"\xff\xfe", b"\xfe\xff"))
                 return
-        again = from_stdin(folder)
+        again = from_stdin(folder, is_resume=True)
         after = list(again)
         assert before == after
         assert [items.id_of(item) for item in before] == [again.id_of(item) for item in after]
@@ -443,6 +456,6 @@ def test_a_coordinator_reads_stdin_on_its_own_thread_and_may_leave_it_in_the_mid
     with coordinator.stream(items.source, lambda item, _: item, items.id_of) as results:
         first = [result.item_id for result in itertools.islice(results, 5)]
     assert set(first) <= {str(number) for number in range(100)}
-    kept = list(from_stdin(folder))
+    kept = list(from_stdin(folder, is_resume=True))
     assert set(first) <= set(map(str, kept))
     feed(stdin, b"")

@@ -79,13 +79,14 @@ def execute(
 ) -> int:
     """Returns the exit status."""
     with Teller(Screen(), how, spec.run_id) as teller:
-        work = prepare(folder, spec, teller)
+        work = prepare(folder, spec, teller, is_resume=is_resume)
         if is_resume:
             for changed in changed_files(spec):
                 teller.screen.message(f"Warning: {changed}: items that are not as they were will not be run")
             if not work.items.is_whole:
                 teller.screen.message(
-                    "Warning: stdin was not read to its end when the run began; this goes on with what came"
+                    "Warning: stdin was not read to its end when the run began, and this goes on with what came; the "
+                    f"rest must come again: ... | agentos run --run-id {spec.run_id} --items - ..."
                 )
         folder.make()
         if not folder.exists():
@@ -95,11 +96,13 @@ def execute(
             teller.screen.message(f"Run {spec.run_id} in {folder.path}")
         with PoolWatch(folder, work.pool):
             status = _carry_out(folder, spec, work, teller, retry_failed=retry_failed)
+        if status in (SUCCEEDED, SOME_FAILED) and not work.items.is_whole:
+            status = STOPPED  # something is left, and only the one who sent it knows what
     teller.advise(folder, status)
     return status
 
 
-def prepare(folder: RunFolder, spec: RunSpec, teller: Teller, *, keep: bool = True) -> Work:
+def prepare(folder: RunFolder, spec: RunSpec, teller: Teller, *, keep: bool = True, is_resume: bool = False) -> Work:
     """Raises a `click.UsageError` that says what to do. Items come last: what came by stdin cannot come again."""
     options = spec.options
     keys = read_keys(options.get("keys"), options.get("key_env"), spec.cwd)
@@ -117,7 +120,7 @@ def prepare(folder: RunFolder, spec: RunSpec, teller: Teller, *, keep: bool = Tr
     retries = 0 if spec.command is not None else FUNCTION_RETRIES
     coordinator = make_coordinator(options, pool, retries=retries, ledger=folder.ledger, reporter=teller)
     redact = None if pool is None else pool.redact_value
-    items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact)
+    items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
     tokens = tokens_func(options.get("tokens"))
     if isinstance(items, SizedItems):
         _check_fields(items, worker, tokens)

@@ -16,7 +16,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from agentos.cli._formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_in, listed, parse, place_of
 from agentos.cli._home import Failure, ItemsFrom, RunFolder, RunSpec
@@ -67,12 +67,14 @@ def read_items(
     *,
     keep: bool = True,
     redact: Callable[[str], str] | None = None,
+    is_resume: bool = False,
 ) -> Items:
     """Reads all but stdin; raises `BadItems` if something is wrong with it, or two items have one id. An item that
     `redact` would change holds a secret, and is refused before it is written down anywhere.
 
     Of a file, `sources` is told the whole path, the format and the hash, as far as they are not there. If the folder
-    has items that came by stdin, those are taken, and stdin is left alone. `keep=False` is for a dry run.
+    has items that came by stdin, those come first; then what comes now and was not among them, unless `is_resume`.
+    `keep=False` is for a dry run.
     """
     rules = _Rules(id_field, redact)
     read = _Read(rules)
@@ -86,13 +88,14 @@ def read_items(
             read.add("--item", None, enumerate(map(_of_argument, source.items, itertools.count(1)), start=1))
     if not streams:
         return SizedItems(read.items, id_field)
-    if folder.items.exists():
-        kept = _kept(folder, rules)
+    known: set[str] = set()
+    kept = _kept(folder, rules, known) if folder.items.exists() else iter(())
+    if is_resume:
         return Items(itertools.chain(read.items, kept), id_field, is_whole=_end_mark(folder).exists())
     if keep:
         _begin(folder)
-    come = _from_stdin(streams[0].format, folder if keep else None, rules)
-    return Items(itertools.chain(read.items, come), id_field)
+    come = _from_stdin(streams[0].format, folder if keep else None, rules, known)
+    return Items(itertools.chain(read.items, kept, come), id_field)
 
 
 def changed_files(spec: RunSpec) -> list[str]:
@@ -200,24 +203,43 @@ def _of_argument(text: str, number: int) -> Item:
 
 
 def _begin(folder: RunFolder) -> None:
-    """The file of what comes by stdin: that it is there says that nothing is to be read from there again."""
+    """The file of what comes by stdin. A last line without an end goes: it was never handed out."""
     try:
         folder.make()
         folder.items.touch(PRIVATE_FILE)
+        _end_mark(folder).unlink(missing_ok=True)
+        with folder.items.open("rb+") as file:
+            file.truncate(_whole_size(file))
     except OSError as error:
         raise _unkept(folder, error) from None
 
 
-def _from_stdin(told: str | None, folder: RunFolder | None, rules: _Rules) -> Iterator[Item]:
-    """Each is written down, if there is a folder, before it is handed out: it survives the end of this program."""
+def _whole_size(file: BinaryIO) -> int:
+    """Up to the end of the last whole line."""
+    size = file.seek(0, os.SEEK_END)
+    while size:
+        start = max(0, size - CHUNK_BYTES)
+        file.seek(start)
+        end = file.read(size - start).rfind(b"\n")
+        if end >= 0:
+            return start + end + 1
+        size = start
+    return 0
+
+
+def _from_stdin(told: str | None, folder: RunFolder | None, rules: _Rules, known: set[str]) -> Iterator[Item]:
+    """Each is written down, if there is a folder, before it is handed out: it survives the end of this program. Those
+    that are `known` came before."""
     # A descriptor and no file object: who is left in the middle must not be told of by a warning at the end.
     spool = None if folder is None else os.open(folder.items, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
         for number, item in items_in(STDIN, told, _chunks()):
             try:
-                rules.checked_id(item)
+                item_id = rules.checked_id(item)
             except ValueError as error:
                 raise BadItems(place_of(STDIN, told, number), str(error)) from None
+            if item_id in known:
+                continue
             if spool is not None and folder is not None:
                 _keep(spool, item, folder)
             yield item
@@ -256,7 +278,7 @@ def _unkept(folder: RunFolder, error: OSError) -> Failure:
     return Failure(f"what comes by stdin cannot be kept for a resume: {folder.items}: {_reason(error)}")
 
 
-def _kept(folder: RunFolder, rules: _Rules) -> Iterator[Item]:
+def _kept(folder: RunFolder, rules: _Rules, known: set[str]) -> Iterator[Item]:
     """A last line without an end was never handed out: the launch was killed while it wrote it."""
     with folder.items.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -269,7 +291,7 @@ def _kept(folder: RunFolder, rules: _Rules) -> Iterator[Item]:
                 raise BadItems(place, f"expected an item that was kept: {error}") from None
             item = as_item(value, place)
             try:
-                rules.checked_id(item)
+                known.add(rules.checked_id(item))
             except ValueError as error:
                 raise BadItems(place, str(error)) from None
             yield item

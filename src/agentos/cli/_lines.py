@@ -46,7 +46,8 @@ class LinesReporter(TextReporter):
         if isinstance(event, ItemEnded):
             return None if event.result.success else failed_line(event.result)
         if isinstance(event, RunEnded):
-            return ended_text(event, f"{self._go_on} continues them")
+            again = "; the unread rest must come again" if event.unfinished is None else ""
+            return ended_text(event, f"{self._go_on} continues them{again}")
         if self._quiet and not isinstance(event, DryRun):
             return None
         if isinstance(event, StillRunning):
