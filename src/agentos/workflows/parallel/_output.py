@@ -40,7 +40,7 @@ class Lines:
             self._held = rest
         else:
             complete, self._held = b"", self._held + rest
-        if len(complete) > LONGEST_LINE and max(map(len, complete.split(b"\n"))) > LONGEST_LINE:
+        if _has_long_line(complete):
             complete = _in_pieces(complete)
         while len(self._held) > LONGEST_LINE:
             complete += self._held[:LONGEST_LINE] + b"\n"
@@ -50,6 +50,17 @@ class Lines:
     def flush(self) -> bytes:
         held, self._held = self._held, b""
         return held + b"\n" if held else b""
+
+
+def _has_long_line(lines: bytes) -> bool:
+    """Looks back from where the longest line would end, again and again: most lines are never looked at."""
+    start = 0
+    while len(lines) - start > LONGEST_LINE + 1:
+        newline = lines.rfind(b"\n", start, start + LONGEST_LINE + 1)
+        if newline < 0:
+            return True
+        start = newline + 1
+    return False
 
 
 def _in_pieces(lines: bytes) -> bytes:
