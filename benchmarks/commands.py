@@ -40,8 +40,11 @@ class Place:
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="agentos-bench-", dir=Path(__file__).parent))
         (self.path / "parallel").mkdir()
+        # An installed program has been compiled, whatever the settings here are: the first round, which is not counted,
+        # does so.
         self._environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+            "PYTHONPYCACHEPREFIX": str(self.path / "compiled"),
             "AGENTOS_HOME": str(self.path / "home"),
             "PARALLEL_HOME": str(self.path / "parallel"),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
