@@ -486,3 +486,27 @@ def test_without_a_pool_an_item_waits_for_a_limit_by_itself(tmp_path: Path) -> N
 def test_without_a_pool_a_refused_key_is_the_end_of_its_item() -> None:
     result = run(["a"], sh("echo 'HTTP 401: invalid api key'; exit 1"), retries=5)["a"]
     assert (result.success, result.attempts) == (False, 1)
+
+
+def test_whoever_has_left_the_group_cannot_keep_an_attempt_open() -> None:
+    script = "setsid sh -c 'i=0; while [ $i -lt 100 ]; do echo more; i=$((i+1)); sleep 0.05; done' & sleep 0.2"
+    started = time.monotonic()
+    assert run(["a"], sh(script))["a"].success
+    assert time.monotonic() - started < 4.0
+
+
+def test_an_id_that_no_variable_can_hold_is_told_in_the_item(tmp_path: Path) -> None:
+    script = "import json, os; print('AGENTOS_ITEM_ID' in os.environ)"
+    for item in ("x" * 200_000, "lone \ud800 surrogate"):
+        shown = Shown()
+        assert run([item], python(script, folder=tmp_path, show=shown))[item].success
+        assert shown.of(item) == b"False\n"
+
+
+def test_keys_beyond_the_limit_are_not_handed_over_or_shown_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTOS_CREDENTIAL_LIMIT", "1")
+    monkeypatch.setenv("SECOND", "sk-beyond-the-limit")
+    pool = CredentialCoordinator(["sk-within-the-limit", "sk-beyond-the-limit"])
+    shown = Shown()
+    run(["a"], sh("echo $SECOND; echo sk-beyond-the-li''mit", credential_env="KEY", show=shown), pool)
+    assert shown.of("a") == b"\n****\n"

@@ -6,6 +6,7 @@ answers at once: the group knows where each command lives, and what it is for.
 
 from __future__ import annotations
 
+import errno
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,12 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             context.exit(INTERRUPTED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # a reader who has seen enough
+                raise
+            from ._home import Failure
+
+            raise Failure(f"{error.filename or 'stdout'}: {error.strerror}") from None
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         """Without importing any of them."""

@@ -110,6 +110,8 @@ def prepare(folder: RunFolder, spec: RunSpec, teller: Teller, *, keep: bool = Tr
         teller.screen.message(f"Warning: {warning}")
     pool = None if keys is None else make_pool(keys)
     teller.pool = pool
+    if pool is not None and pool.redactor().too_short:
+        teller.screen.message("Warning: a secret has fewer than 8 characters, and is not taken out of what items print")
     if spec.command is not None:
         worker: Any = _command(spec, keys, folder, teller)
     else:
@@ -202,18 +204,22 @@ def _check_fields(items: SizedItems, worker: Any, tokens: Callable[[Any], int] |
 def tokens_func(told: str | None) -> Callable[[Any], int] | None:
     if told is None:
         return None
-    if told.isdigit():
+    if _is_number(told):
         number = int(told)
         return lambda _: number
 
     def tokens(item: Any) -> int:
         value = field_of(item, told)
-        if value is None or not value.isdigit():
+        if value is None or not _is_number(value):
             found = "there is no such field" if value is None else f"found {value[:60]!r}"
             raise ValueError(f"expected its number of tokens in the field {told!r} (--tokens): {found}")
         return int(value)
 
     return tokens
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def make_coordinator(
@@ -239,6 +245,7 @@ def make_coordinator(
             halt=options.get("halt"),
             max_wait=options.get("max_wait"),
             grace_seconds=options.get("grace", 5.0),
+            on_changed=options.get("on_changed", "refuse"),
             ledger=ledger,
             reporter=reporter,
         )

@@ -173,6 +173,8 @@ def _of_file(source: ItemsFrom) -> tuple[str, str, Iterator[tuple[int, Item]]]:
     name = source.path or ""
     path = Path(name)
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise BadItems(name, "expected a file, which a resume can read again: for a pipe say --items -")
         content = path.read_bytes()
     except FileNotFoundError:
         raise BadItems(name, "expected a file, and there is none") from None

@@ -119,6 +119,11 @@ STDIN = option(
     metavar="FIELD",
     help="A field that a command reads on its stdin ({} for the whole item).",
 )
+CHANGED = option(
+    "--on-changed",
+    type=click.Choice(["refuse", "rerun"]),
+    help="An item whose input is not the recorded one: it fails, or runs again.  [default: refuse]",
+)
 SHOWN = several(
     option("--json", "as_json", is_flag=True, help="Events, and what items print, as JSON lines on stdout."),
     option("--quiet", is_flag=True, help="Tell people only of failures and of the end."),

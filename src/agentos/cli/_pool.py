@@ -64,13 +64,15 @@ class PoolWatch:
 
     def _watch(self) -> None:
         assert self._pool is not None
-        known = set(_disabled_ids())
+        known = set(_disabled_ids() or ())
         while True:
             with contextlib.suppress(OSError):
                 write_note(self._folder, self._pool)
             if self._is_over.wait(NOTE_SECONDS):
                 return
             now = _disabled_ids()
+            if now is None:
+                continue
             for id_ in now.keys() - known:
                 with contextlib.suppress(LookupError):
                     self._pool.quarantine(id_, f"disabled: {now[id_]}")
@@ -80,8 +82,9 @@ class PoolWatch:
             known = set(now)
 
 
-def _disabled_ids() -> dict[str, str]:
+def _disabled_ids() -> dict[str, str] | None:
+    """None: the file is damaged, and says nothing. What is disabled stays so."""
     try:
         return disabled()
     except Failure:
-        return {}
+        return None

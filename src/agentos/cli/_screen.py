@@ -24,7 +24,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import Any, Literal, TextIO, cast
 
@@ -35,6 +35,8 @@ Frame = Callable[[int, int], list[str]]
 TICK_SECONDS = 0.1
 # So many bytes are not held until the next tick.
 MOST_HELD = 1 << 20
+# How long a message, or the end, waits for somebody who writes.
+PATIENCE_SECONDS = 1.0
 # Where the terminal does not tell its size, as most programs assume.
 USUAL_SIZE = os.terminal_size((80, 24))
 # So many rows of a terminal may be the region's in any case; past that, half of them are the items' output's.
@@ -96,16 +98,23 @@ class Screen:
         """Whole lines of items' output."""
         out = self._stdout if stream == "stdout" and not self._is_shared else self._stderr
         # Each stream has a lock of its own: a pipe that nobody empties must not hold up messages on stderr.
-        with out.lock:
-            if self._frame is not None and out is self._stderr:
-                self._hold(data)
-            else:
-                out.write(data)
+        if out.lost is None:
+            with out.lock:
+                self._write(out, data)
         self._tell_if_lost(out, stream)
+
+    def _write(self, out: _Out, data: bytes) -> None:
+        """Under its lock."""
+        if self._frame is not None and out is self._stderr:
+            self._hold(data)
+        else:
+            out.write(data)
 
     def message(self, text: str) -> None:
         """A line (or several) for people, on stderr."""
-        self.write_output(self._stderr.encode(text + "\n"), "stderr")
+        with self._stderr.patiently() as is_free:
+            if is_free:
+                self._write(self._stderr, self._stderr.encode(text + "\n"))
 
     def text_stream(self, stream: Stream) -> TextIO:
         """For those who print: whole lines of what they print are written here. For one thread at a time."""
@@ -140,12 +149,13 @@ class Screen:
 
     def stop(self) -> None:
         """Erases the region and shows the cursor again. Harmless when there is none."""
-        with self._stderr.lock:
+        with self._stderr.patiently() as is_free:
             # An interrupted call is made up for by the next one, at the latest when the program ends.
             if self._frame is None and not self._is_cursor_hidden:
                 return
             self._frame = None
-            self._leave()
+            if is_free:
+                self._leave()
         self._is_over.set()
         if self._ticker is not None and self._ticker is not threading.current_thread():
             self._ticker.join(1.0)
@@ -291,6 +301,19 @@ class _Out:
         if text is None:
             self.lost = OSError("it was closed when the program started")
             self.is_told = True
+
+    @contextlib.contextmanager
+    def patiently(self) -> Iterator[bool]:
+        """The lock, if whoever holds it lets go of it soon; else nobody reads what it writes, and nothing more is
+        written: the end of a program must not wait for that."""
+        is_free = self.lost is None and self.lock.acquire(timeout=PATIENCE_SECONDS)
+        if not is_free and self.lost is None:
+            self.lost = TimeoutError("nobody reads it")
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self.lock.release()
 
     def _is_terminal(self) -> bool:
         return self.descriptor >= 0 and os.isatty(self.descriptor)

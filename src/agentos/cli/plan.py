@@ -41,7 +41,7 @@ def plan(count: int | None, like: str | None, item_seconds: float | None, **opti
     seconds = item_seconds or (ITEM_SECONDS if like is None else usual_seconds(existing(like)))
     tokens = tokens_func(given.get("tokens"))
     if count is not None:
-        if tokens is not None and not given["tokens"].isdigit():
+        if tokens is not None and not given["tokens"].isdecimal():
             raise click.UsageError("--tokens FIELD needs the items themselves (--items)")
         number = 0 if tokens is None else tokens(None)
         click.echo(coordinator.plan(count, item_seconds=seconds, tokens=number))

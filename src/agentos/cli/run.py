@@ -32,6 +32,7 @@ _LATER = (
     "halt",
     "max_wait",
     "grace",
+    "on_changed",
 )
 
 
@@ -43,6 +44,7 @@ _LATER = (
 @_options.option("--run-id", metavar="NAME", help="A name for the run. A run of that name with the same items goes on.")
 @_options.option("--dry-run", is_flag=True, help="Show what would run and how long it would take; start nothing.")
 @_options.ITEM_SECONDS
+@_options.CHANGED
 @_options.SHOWN
 @click.argument(
     "worker", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND... | MODULE:FUNCTION", shell_complete=files
@@ -86,6 +88,7 @@ def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> N
 @click.command()
 @_options.PACE
 @_options.CONDUCT
+@_options.CHANGED
 @_options.SHOWN
 @click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 @click.pass_context
@@ -104,6 +107,7 @@ def resume(context: click.Context, /, run_id: str, **options: Any) -> None:
 @click.command()
 @_options.PACE
 @_options.CONDUCT
+@_options.CHANGED
 @_options.SHOWN
 @click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 @click.pass_context

@@ -563,13 +563,13 @@ class Driver:
         self._is_told = True
         grace = self._options.grace_seconds
         self._run.stop(reason)
-        self._tell(RunStopping(reason, signal, self._run.running, grace))
         self._withdraw_all()
         for attempt in self._attempts:
             attempt.should_stop = True
             self._workers.interrupt(attempt)
         if self._attempts:
             self._set_timer("grace", self._now() + grace, self._on_kill)
+        self._tell(RunStopping(reason, signal, self._run.running, grace))  # last: whoever is told may hold us up
 
     def _on_kill(self, _: Any, __: Any) -> None:
         self._run.stop("interrupted")

@@ -7,6 +7,7 @@ so that a credential which is about to cool down is not handed to the next one f
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -24,6 +25,7 @@ from ._stores.memory import CredentialSnapshot, MemoryStore
 from .credentials import Credential, LeasedKey, refuse_to_copy
 from .errors import (
     AmbiguousRelease,
+    CredentialError,
     LeaseTimeout,
     NoUsableCredential,
     PoolError,
@@ -103,7 +105,12 @@ class CredentialCoordinator:
         self._secrets: dict[str, str] = {}  # credential id -> secret
         self._ids: dict[str, str] = {}  # secret -> credential id; kept after `remove`, for those still in use
         self._redactor: Redactor | None = None  # of all _ids, made when it is first needed: that takes a while
-        for credential in _first_n(credentials):
+        self._unused: set[str] = set()  # secrets that were given and are not in the pool, but must not be shown either
+        used, unused = _first_n(credentials)
+        for credential in unused:
+            with contextlib.suppress(CredentialError):
+                self._unused.add(credential.secret if isinstance(credential, Credential) else credential)
+        for credential in used:
             if isinstance(credential, Credential) or credential not in self._ids:  # identical strings count once
                 self.add(credential)
         if not self._secrets:
@@ -280,7 +287,7 @@ class CredentialCoordinator:
         redactor = self._redactor
         if redactor is None:
             with self._change_lock:  # so that it is made once, and of all that were added
-                redactor = self._redactor = self._redactor or Redactor(self._ids)
+                redactor = self._redactor = self._redactor or Redactor({*self._ids, *self._unused})
         return redactor
 
     def redact(self, text: str) -> str:
@@ -408,17 +415,17 @@ def _seconds(value: float) -> float:
     return value
 
 
-def _first_n(credentials: Iterable[str | Credential]) -> list[str | Credential]:
-    """All of them, or as many as AGENTOS_CREDENTIAL_LIMIT says."""
+def _first_n(credentials: Iterable[str | Credential]) -> tuple[list[str | Credential], list[str | Credential]]:
+    """All of them, or as many as AGENTOS_CREDENTIAL_LIMIT says; and the rest."""
     if isinstance(credentials, str | Credential):
         raise TypeError("credentials is a list of keys; for a single one write [key]")
     unique = list(dict.fromkeys(credentials))
     limit = os.environ.get("AGENTOS_CREDENTIAL_LIMIT")
     if not limit:
-        return unique
+        return unique, []
     if not limit.isdecimal() or int(limit) < 1:
         raise ValueError(f"AGENTOS_CREDENTIAL_LIMIT must be a whole number from 1, not {limit!r}")
-    return unique[: int(limit)]
+    return unique[: int(limit)], unique[int(limit) :]
 
 
 def provider_of(record: LeaseRecord | None) -> str | None:

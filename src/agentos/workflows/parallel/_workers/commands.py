@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import json
 import os
 import selectors
@@ -25,7 +26,7 @@ from typing import Any, cast
 
 from .. import verdicts
 from .._attempt import Attempt
-from .._core.events import Verdict
+from .._core.events import PERMANENT, TRANSIENT, Verdict
 from .._fields import field_of
 from .._logs import log_name
 from .._output import Log, Output
@@ -40,6 +41,10 @@ from .guard import Guard
 READ_BYTES = 256 * 1024
 # An item with more than this is handed over in a file: the system has a limit for one variable.
 MOST_IN_VARIABLE = 100 * 1024
+# What is read of a command's output after its end: the largest pipe that there is.
+MOST_LEFT = 1024 * 1024
+# Of what was printed last, own patterns are tried on so much: an unlucky one may take very long.
+MOST_MATCHED = 8 * 1024
 # How long a killed process may take to be gone; it has no say in it.
 REAP_SECONDS = 2.0
 # How long the end of a run waits for the commands' thread, which whoever reads our output may hold up.
@@ -216,7 +221,15 @@ class CommandWorkers:
         if self._folder is not None:
             heading = f"--- attempt {attempt.attempt} ---\n".encode()
             log = Log(self._folder / "logs" / log_name(attempt.id), heading, self._on_log_error)
-        return _Process(popen, attempt, places, log, self._outputs(pipes, attempt, log))
+        try:
+            return _Process(popen, attempt, places, log, self._outputs(pipes, attempt, log))
+        except OSError:  # nobody would notice its end
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(popen.pid, signal.SIGKILL)
+            popen.wait()
+            for pipe in pipes:
+                os.close(pipe)
+            raise
 
     def _opened(
         self, arguments: list[str], stdin: int, environment: dict[str, str]
@@ -267,7 +280,7 @@ class CommandWorkers:
         environment["AGENTOS_WORKFLOW_DB"] = places.database
         environment["AGENTOS_CHECKPOINT_DIR"] = places.folder
         environment["AGENTOS_REPORT"] = places.report
-        if "\0" not in attempt.id:  # what no variable can hold is told in the item
+        if _fits_in_variable(attempt.id):  # else it is told in the item
             environment["AGENTOS_ITEM_ID"] = attempt.id
         item = json.dumps(attempt.item.payload, separators=(",", ":"))
         if len(item) <= MOST_IN_VARIABLE:
@@ -347,7 +360,7 @@ class CommandWorkers:
         text = b"\n".join(output.tail for output in process.outputs.values()).decode("utf-8", "replace")
         if status != 0:
             for pattern in self._command.patterns:
-                if (verdict := pattern.read(text)) is not None:
+                if (verdict := pattern.read(text[-MOST_MATCHED:])) is not None:
                     return verdict
         return verdicts.from_output(text, status, provider=provider_of(attempt.record), now=time.time())
 
@@ -376,7 +389,7 @@ class _Process:
                  outputs: dict[int, Output]) -> None:  # fmt: skip
         self._popen = popen
         self.pid = popen.pid  # of its group, too
-        self.exit_notice = _exit_notice(popen.pid)
+        self.exit_notice, self._notifier = _exit_notice(popen.pid)
         self.attempt = attempt
         self.places = places
         self.outputs = outputs  # by descriptor: stdout, then stderr
@@ -400,13 +413,18 @@ class _Process:
             self._is_reaped = True
         # Without the lock: whoever reads our output may hold this up, and nobody should have to wait for that.
         for descriptor, output in self.outputs.items():
-            while not output.is_ended and _feed(descriptor, output, is_last=True):
-                pass
+            # So much fits into a pipe; more comes only from somebody who has left the group, and may never end.
+            for _ in range(MOST_LEFT // READ_BYTES):
+                if output.is_ended or not _feed(descriptor, output, is_last=True):
+                    break
             output.close()
             os.close(descriptor)
         if self._log is not None:
             self._log.close()
-        os.close(self.exit_notice)
+        if self._notifier is None:
+            os.close(self.exit_notice)
+        else:
+            self._notifier.close()
         return status
 
     def give_up(self, seconds: float) -> None:
@@ -437,6 +455,13 @@ def _feed(descriptor: int, output: Output, *, is_last: bool = False) -> bool:
     return bool(data)
 
 
+def _fits_in_variable(text: str) -> bool:
+    try:
+        return "\0" not in text and len(os.fsencode(text)) <= MOST_IN_VARIABLE
+    except UnicodeEncodeError:
+        return False
+
+
 def _reported(report: dict[str, Any]) -> Verdict:
     wait = report.get("retry_after")
     if wait is None and "until" in report:
@@ -444,18 +469,15 @@ def _reported(report: dict[str, Any]) -> Verdict:
     return Verdict(report["verdict"], wait, message=report.get("message", ""))
 
 
-def _exit_notice(pid: int) -> int:
-    """A descriptor that can be read from as soon as the process has ended."""
+def _exit_notice(pid: int) -> tuple[int, Any]:
+    """A descriptor that can be read from as soon as the process has ended, and what has to be closed instead of it."""
     if hasattr(os, "pidfd_open"):
-        return os.pidfd_open(pid)
-    notice, end = os.pipe()
-
-    def wait() -> None:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        os.close(end)
-
-    threading.Thread(target=wait, name="agentos-exit", daemon=True).start()
-    return notice
+        return os.pidfd_open(pid), None
+    select: Any = importlib.import_module("select")  # as it is on macOS
+    queue = select.kqueue()
+    event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD | select.KQ_EV_ONESHOT, select.KQ_NOTE_EXIT)
+    queue.control([event], 0)
+    return queue.fileno(), queue
 
 
 def _readable(data: bytes) -> int:
@@ -476,10 +498,13 @@ def _cannot_start(error: OSError, command: Command) -> CommandFailed:
         text = "its arguments are longer than the system allows: hand the item over on stdin (stdin=FIELD)"
     else:
         text = error.strerror or str(error)
+        if command.cwd is not None and not os.path.isdir(command.cwd):  # noqa: PTH112
+            text = f"its folder {command.cwd} is gone"
+    kind = TRANSIENT if error.errno in _FULL else PERMANENT
     return CommandFailed(
         f"{command.arguments[0]} cannot be started: {text}",
         exit_status=None,
-        verdict=Verdict("permanent", message=text),
+        verdict=Verdict(kind, message=text),
         details={},
     )
 

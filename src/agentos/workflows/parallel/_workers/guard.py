@@ -65,6 +65,7 @@ class Guard:
         os.close(self._file)
         self._file = None
         if self._shell is not None and self._shell.stdin is not None:
+            self._shell.kill()  # a child that was forked in the meantime may hold the pipe open
             with contextlib.suppress(OSError):
                 self._shell.stdin.close()
             self._shell.wait()
