@@ -97,7 +97,7 @@ def execute(
         with PoolWatch(folder, work.pool):
             status = _carry_out(folder, spec, work, teller, retry_failed=retry_failed)
         if status in (SUCCEEDED, SOME_FAILED) and not work.items.is_whole:
-            status = STOPPED  # something is left, and only the one who sent it knows what
+            return STOPPED  # something is left, and only the one who sent it knows what
     teller.advise(folder, status)
     return status
 
