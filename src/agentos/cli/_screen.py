@@ -306,14 +306,23 @@ class _Out:
     def patiently(self) -> Iterator[bool]:
         """The lock, if whoever holds it lets go of it soon; else nobody reads what it writes, and nothing more is
         written: the end of a program must not wait for that."""
-        is_free = self.lost is None and self.lock.acquire(timeout=PATIENCE_SECONDS)
+        has_lock = self.lost is None and self.lock.acquire(timeout=PATIENCE_SECONDS)
+        is_free = has_lock and self._has_room()
         if not is_free and self.lost is None:
             self.lost = TimeoutError("nobody reads it")
         try:
             yield is_free
         finally:
-            if is_free:
+            if has_lock:
                 self.lock.release()
+
+    def _has_room(self) -> bool:
+        """For a few lines, now or soon."""
+        if self.descriptor < 0:
+            return True
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLOUT)
+        return bool(poll.poll(PATIENCE_SECONDS * 1000))
 
     def _is_terminal(self) -> bool:
         return self.descriptor >= 0 and os.isatty(self.descriptor)
