@@ -62,6 +62,7 @@ LEAP_REFUSALS = 3
 MOST_PATIENCE = 64
 # Hints are spread evenly over the time of one request; a first one this much shorter says that the estimate is too low.
 HINT_SHARE = 0.2
+MOST_BY_HINT = 2.5  # times as much
 FEW_AFTER_HINT = 6  # requests: if so few were admitted then, the hint was short by chance
 EXACT_SHARE = 0.95
 # After so many seconds without a request, counting begins anew: a provider has filled its store by then.
@@ -400,7 +401,8 @@ class Learner:
             self.estimate = self._known_rate or max(1, count) / (seconds + STORED_SECONDS)
             if hint is not None and hint > 0:
                 if HINT_SHARE / hint > self.estimate:
-                    self._counted, self.estimate = self.estimate, HINT_SHARE / hint
+                    self._counted = self.estimate
+                    self.estimate = min(HINT_SHARE / hint, MOST_BY_HINT * self.estimate)
                 if not self._stores and hint % 1.0:
                     # Nothing was left after one admission: an exact hint ends the time of one request.
                     self.estimate = max(self.estimate, EXACT_SHARE / (hint + now - self._succeeded_at))
