@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from agentos.workflows.parallel import Limits
@@ -234,3 +236,11 @@ def test_a_group_that_met_no_limit_is_only_counted() -> None:
         assert pool.request(record, NOW)
         pool.release(record, NOW)
     assert pool.credentials["key"].group.pace.is_free
+
+
+def test_a_refusal_before_anything_was_counted_is_believed() -> None:
+    one = Learner(0.0, None, 1)
+    one.begin(-math.inf, 0)
+    assert one.refuse(0.0, 1, 1.0, 0.0) == 1.0
+    assert one.estimate is not None
+    assert one.estimate > 0.1

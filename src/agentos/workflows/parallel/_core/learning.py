@@ -400,9 +400,10 @@ class Learner:
             self._stores = count > 2
             self.estimate = self._known_rate or max(1, count) / (seconds + STORED_SECONDS)
             if hint is not None and hint > 0:
-                if HINT_SHARE / hint > self.estimate:
-                    self._counted = self.estimate
-                    self.estimate = min(HINT_SHARE / hint, MOST_BY_HINT * self.estimate)
+                by_hint = HINT_SHARE / hint
+                if by_hint > self.estimate > LEAST_RATE:  # else nothing was counted
+                    self._counted, by_hint = self.estimate, min(by_hint, MOST_BY_HINT * self.estimate)
+                self.estimate = max(self.estimate, by_hint)
                 if not self._stores and hint % 1.0:
                     # Nothing was left after one admission: an exact hint ends the time of one request.
                     self.estimate = max(self.estimate, EXACT_SHARE / (hint + now - self._succeeded_at))
