@@ -3,6 +3,7 @@ there after a resume."""
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -27,7 +28,8 @@ def start(ledger: Path) -> subprocess.Popen[str]:
 
 def nodes(told: list[str]) -> Counter[str]:
     """How often each node ran on each topic."""
-    return Counter(" ".join(line.split()) for line in told if line.startswith(("  re", "  wr")))
+    # Not by lines: two threads that print at the same time may share one.
+    return Counter(": ".join(found) for found in re.findall(r"(research|write|review): +(\w+)", "\n".join(told)))
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
