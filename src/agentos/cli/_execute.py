@@ -204,13 +204,13 @@ def _check_fields(items: SizedItems, worker: Any, tokens: Callable[[Any], int] |
 def tokens_func(told: str | None) -> Callable[[Any], int] | None:
     if told is None:
         return None
-    if _is_number(told):
+    if is_number(told):
         number = int(told)
         return lambda _: number
 
     def tokens(item: Any) -> int:
         value = field_of(item, told)
-        if value is None or not _is_number(value):
+        if value is None or not is_number(value):
             found = "there is no such field" if value is None else f"found {value[:60]!r}"
             raise ValueError(f"expected its number of tokens in the field {told!r} (--tokens): {found}")
         return int(value)
@@ -218,7 +218,7 @@ def tokens_func(told: str | None) -> Callable[[Any], int] | None:
     return tokens
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 

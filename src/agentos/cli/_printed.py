@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, cast
 
-from agentos.workflows.parallel._logs import log_name
 from agentos.workflows.parallel._output import Log, Output, OutputCall
 from agentos.workflows.parallel.context import current_item
 from agentos.workflows.parallel.redaction import Redactor
@@ -66,11 +65,8 @@ class Printed:
         if item_id != NOBODY:
             with contextlib.suppress(OSError):  # the log will say so, if that matters
                 self._folder.mkdir(parents=True, exist_ok=True)
-            log = Log(self._folder / log_name(item_id), f"--- attempt {attempt} ---\n".encode(), lambda _: None)
-        outputs = {}
-        for name in ("stdout", "stderr"):
-            redaction = None if self._redactor is None else self._redactor.stream()
-            outputs[name] = Output(item_id, name, redaction, log, self._show)
+            log = Log(self._folder, item_id, attempt, lambda _: None)
+        outputs = {name: Output(item_id, name, self._redactor, log, self._show) for name in ("stdout", "stderr")}
         return _Attempt(attempt, log, outputs)
 
     def __enter__(self) -> Printed:

@@ -29,7 +29,7 @@ def plan(count: int | None, like: str | None, item_seconds: float | None, **opti
       agentos plan --count 10000 --keys keys.toml --tokens 1500 --item-seconds 20 --parallel auto
       agentos plan --items issues.jsonl --keys keys.toml --like 20261116-093012-1f3a5c
     """
-    from ._execute import ITEM_SECONDS, make_coordinator, tokens_func, usual_seconds
+    from ._execute import ITEM_SECONDS, is_number, make_coordinator, tokens_func, usual_seconds
     from ._items import read_items
     from ._pool import make_pool, read_keys
 
@@ -41,7 +41,7 @@ def plan(count: int | None, like: str | None, item_seconds: float | None, **opti
     seconds = item_seconds or (ITEM_SECONDS if like is None else usual_seconds(existing(like)))
     tokens = tokens_func(given.get("tokens"))
     if count is not None:
-        if tokens is not None and not given["tokens"].isdecimal():
+        if tokens is not None and not is_number(given["tokens"]):
             raise click.UsageError("--tokens FIELD needs the items themselves (--items)")
         number = 0 if tokens is None else tokens(None)
         click.echo(coordinator.plan(count, item_seconds=seconds, tokens=number))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import time
 from typing import Any
 
 import click
 
+from agentos.workflows.parallel._options import LONGEST_RUN_ID, new_run_id
 from agentos.workflows.parallel.input_sanitizer import sanitize_identifier
 
 from . import _options
@@ -17,8 +17,6 @@ from ._home import SPEC_VERSION, RunFolder, RunSpec, existing
 from .completion import files, run_ids
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-# It becomes the name of a folder.
-LONGEST_RUN_ID = 100
 # What a resume may say anew.
 _LATER = (
     "parallel",
@@ -33,6 +31,15 @@ _LATER = (
     "max_wait",
     "grace",
     "on_changed",
+)
+
+# What `resume` and `retry` take.
+_GOING_ON = _options.several(
+    _options.PACE,
+    _options.CONDUCT,
+    _options.CHANGED,
+    _options.SHOWN,
+    click.argument("run_id", metavar="RUN", shell_complete=run_ids),
 )
 
 
@@ -86,11 +93,7 @@ def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> N
 
 
 @click.command()
-@_options.PACE
-@_options.CONDUCT
-@_options.CHANGED
-@_options.SHOWN
-@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+@_GOING_ON
 @click.pass_context
 def resume(context: click.Context, /, run_id: str, **options: Any) -> None:
     """Go on with what RUN has left: its command, items and options are known.
@@ -105,11 +108,7 @@ def resume(context: click.Context, /, run_id: str, **options: Any) -> None:
 
 
 @click.command()
-@_options.PACE
-@_options.CONDUCT
-@_options.CHANGED
-@_options.SHOWN
-@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+@_GOING_ON
 @click.pass_context
 def retry(context: click.Context, /, run_id: str, **options: Any) -> None:
     """Try again what failed in RUN, and go on with what it has left.
@@ -157,7 +156,7 @@ def _spec(worker: tuple[str, ...], options: dict[str, Any]) -> RunSpec:
 
 def _run_id(named: str | None) -> str:
     if named is None:
-        return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+        return new_run_id()
     try:
         sanitize_identifier(named)
     except ValueError as error:

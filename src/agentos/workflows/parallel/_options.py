@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ._core.run import Halt
+
+# A run id becomes the name of a folder.
+LONGEST_RUN_ID = 100
 
 
 class Options(NamedTuple):
@@ -25,6 +30,10 @@ class Options(NamedTuple):
     max_wait: float | None
     reporter: Callable[[Any], None] | None
     retry_failed: bool = False
+
+
+def new_run_id() -> str:
+    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
 
 
 def exception_types(retry_on: Any) -> tuple[type[BaseException], ...]:

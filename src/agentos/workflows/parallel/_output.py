@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+
+from ._logs import log_name
+from .redaction import Redactor
 
 # A longer line is shown in pieces.
 LONGEST_LINE = 64 * 1024
@@ -17,12 +19,6 @@ KEPT_BYTES = 64 * 1024
 
 # Called with an item's id, "stdout" or "stderr", and whole lines, the last of which ends with a newline as well.
 OutputCall = Callable[[str, str, bytes], None]
-
-
-class Redacting(Protocol):
-    def feed(self, data: bytes) -> bytes: ...
-
-    def flush(self) -> bytes: ...
 
 
 class Lines:
@@ -76,10 +72,10 @@ class Log:
 
     __slots__ = ("_descriptor", "_heading", "_on_error", "_path")
 
-    def __init__(self, path: Path, heading: bytes, on_error: Callable[[OSError], None]) -> None:
-        """`heading` is written before the output of a further attempt."""
-        self._path = path
-        self._heading = heading
+    def __init__(self, folder: Path, item_id: str, attempt: int, on_error: Callable[[OSError], None]) -> None:
+        """Further attempts are told apart by a heading."""
+        self._path = folder / log_name(item_id)
+        self._heading = f"--- attempt {attempt} ---\n".encode()
         self._on_error = on_error
         self._descriptor: int | None = None
 
@@ -88,7 +84,7 @@ class Log:
             if self._descriptor is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._descriptor = os.open(self._path, flags, 0o600)
-                if self._heading and os.fstat(self._descriptor).st_size:
+                if os.fstat(self._descriptor).st_size:
                     data = self._heading + data
             while data:
                 data = data[os.write(self._descriptor, data) :]
@@ -106,11 +102,11 @@ class Output:
 
     __slots__ = ("_item_id", "_lines", "_log", "_name", "_redaction", "_show", "_tail", "is_cut", "is_ended")
 
-    def __init__(self, item_id: str, name: str, redaction: Redacting | None, log: Log | None,
+    def __init__(self, item_id: str, name: str, redactor: Redactor | None, log: Log | None,
                  show: OutputCall | None) -> None:  # fmt: skip
         self._item_id = item_id
         self._name = name
-        self._redaction = redaction
+        self._redaction = None if redactor is None else redactor.stream()
         self._log = log
         self._show = show
         self._lines = Lines()

@@ -8,9 +8,7 @@ import inspect
 import itertools
 import math
 import os
-import secrets
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,7 +19,7 @@ from ._core.events import DryRun
 from ._core.run import Halt, parse_halt
 from ._driver import Driver
 from ._items import CollectionSource, ItemMaker, StreamSource, source_of
-from ._options import Options, exception_types, ledger_path, seconds, whole_number
+from ._options import LONGEST_RUN_ID, Options, exception_types, ledger_path, new_run_id, seconds, whole_number
 from ._workers.base import EndedCall, Workers
 from ._workers.processes import ProcessWorkers
 from ._workers.tasks import TaskWorkers
@@ -47,8 +45,6 @@ Worker: TypeAlias = Callable[[Any, Any], Any] | Callable[[Any, Any], Awaitable[A
 DRY_RUN_IDS = 1000
 # With a ledger, a run that was not given an id: the same call finds it again.
 MAIN_RUN = "main"
-# It becomes the name of a folder.
-LONGEST_RUN_ID = 100
 _PRINTED: Any = object()  # the default reporter: made for each coordinator
 
 
@@ -321,7 +317,7 @@ class ParallelCoordinator:
             if len(run_id) > LONGEST_RUN_ID:
                 raise ValueError(f"a run_id has at most {LONGEST_RUN_ID} characters, not {len(run_id)}")
         else:
-            run_id = _new_run_id() if self._ledger is None else MAIN_RUN
+            run_id = new_run_id() if self._ledger is None else MAIN_RUN
         retry_failed = self._retry_failed if retry_failed is None else bool(retry_failed)
         read_from = source_of(items, maker)
         source: CollectionSource | StreamSource | Sifter = read_from
@@ -450,7 +446,3 @@ class ParallelCoordinator:
 
 def _is_async(worker_func: Any) -> bool:
     return inspect.iscoroutinefunction(worker_func) or inspect.iscoroutinefunction(type(worker_func).__call__)
-
-
-def _new_run_id() -> str:
-    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)

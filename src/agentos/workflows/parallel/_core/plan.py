@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import Any, NamedTuple
@@ -173,14 +174,7 @@ def simulate(credentials: list[Planned], work: Work) -> Outcome:
     for planned in credentials:
         limits = planned.limits
         if limits.requests_per_minute is None and planned.learned is not None:
-            limits = Limits(
-                requests_per_minute=planned.learned,
-                tokens_per_minute=limits.tokens_per_minute,
-                requests_per_day=limits.requests_per_day,
-                max_concurrent=limits.max_concurrent,
-                burst=limits.burst,
-                day_resets=limits.day_resets,
-            )
+            limits = replace(limits, requests_per_minute=planned.learned)
         ends = {} if planned.day_ends_after is None else {"day_ends_after": planned.day_ends_after}
         pool.add(planned.id, planned.group, planned.provider, planned.scopes, limits, 0.0, **ends)
         allowance = pool.credentials[planned.id].group.pace.allowance

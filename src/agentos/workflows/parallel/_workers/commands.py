@@ -15,7 +15,6 @@ import selectors
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections import deque
@@ -35,7 +34,7 @@ from ..commands import Command, inherited_environment
 from ..credential_coordinator import CredentialCoordinator, provider_of
 from ..errors import CommandFailed, Interrupted
 from .base import EndedCall
-from .folders import Folders, Places
+from .folders import Folders, Places, unnamed_file
 from .guard import Guard
 
 READ_BYTES = 256 * 1024
@@ -149,7 +148,7 @@ class CommandWorkers:
             while self._todo and not self._is_closed:
                 self._todo.popleft()()
             if not self._is_closed:
-                for key, _ in self._selector.select(0.0 if self._todo else None):
+                for key, _ in self._selector.select():
                     cast(Callable[[], None], key.data)()
         self._let_go()
 
@@ -219,8 +218,7 @@ class CommandWorkers:
                 os.close(stdin)
         log = None
         if self._folder is not None:
-            heading = f"--- attempt {attempt.attempt} ---\n".encode()
-            log = Log(self._folder / "logs" / log_name(attempt.id), heading, self._on_log_error)
+            log = Log(self._folder / "logs", attempt.id, attempt.attempt, self._on_log_error)
         try:
             return _Process(popen, attempt, places, log, self._outputs(pipes, attempt, log))
         except OSError:  # nobody would notice its end
@@ -269,8 +267,7 @@ class CommandWorkers:
         outputs = {}
         for name, pipe in zip(("stdout", "stderr"), pipes, strict=True):
             os.set_blocking(pipe, False)
-            redaction = None if self._redactor is None else self._redactor.stream()
-            outputs[pipe] = Output(attempt.id, name, redaction, log, self._command.show)
+            outputs[pipe] = Output(attempt.id, name, self._redactor, log, self._command.show)
         return outputs
 
     def _environment_of(self, attempt: Attempt, places: Places) -> dict[str, str]:
@@ -318,7 +315,7 @@ class CommandWorkers:
         if attempt.context.record is not None and attempt.is_on_record:
             attempt.context.record.process_ended(process.pid)
         value, error = self._outcome(process, status)
-        self._clean(process, is_done=error is None)
+        self._clean(process)
         self._end(attempt, value, error)
         while self._postponed:
             self._todo.append(partial(self._launch, self._postponed.popleft()))
@@ -364,7 +361,7 @@ class CommandWorkers:
                     return verdict
         return verdicts.from_output(text, status, provider=provider_of(attempt.record), now=time.time())
 
-    def _clean(self, process: _Process, *, is_done: bool) -> None:
+    def _clean(self, process: _Process) -> None:
         """What the command has saved is kept until its item's success is on record."""
         if self._folders.take_back(process.places):
             process.attempt.context.has_files = True
@@ -482,11 +479,7 @@ def _exit_notice(pid: int) -> tuple[int, Any]:
 
 def _readable(data: bytes) -> int:
     """A descriptor from which data can be read, however much it is."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("item")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
+    descriptor = unnamed_file()
     while data:
         data = data[os.write(descriptor, data) :]
     os.lseek(descriptor, 0, os.SEEK_SET)

@@ -13,11 +13,20 @@ import contextlib
 import itertools
 import os
 import stat
+import tempfile
 import threading
 
 from .._attempt import Attempt
 
 _REPORT, _ITEM, _UNUSED = ".report", ".item.json", ".unused-"
+
+
+def unnamed_file() -> int:
+    """The descriptor of a file that nobody else can find."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("agentos")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 class Places:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import tempfile
+
+from .folders import unnamed_file
 
 # The file is the shell's stdout, which it reads: shells do not agree on how to name further descriptors.
 _SCRIPT = 'read -r _; while read -r group; do [ -n "$group" ] && kill -s KILL -- "-$group"; done <&1'
@@ -28,7 +29,7 @@ class Guard:
         self._file: int | None = None
         self._shell: subprocess.Popen[bytes] | None = None
         with contextlib.suppress(OSError):  # without a shell there is no guard: the ledger knows the groups, too
-            self._file = _own_file()
+            self._file = unnamed_file()
             self._shell = subprocess.Popen(  # noqa: S603 - a script of ours, with nothing put into it
                 ["/bin/sh", "-c", _SCRIPT],
                 stdin=subprocess.PIPE,
@@ -69,11 +70,3 @@ class Guard:
             with contextlib.suppress(OSError):
                 self._shell.stdin.close()
             self._shell.wait()
-
-
-def _own_file() -> int:
-    """Without a name."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("groups")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
