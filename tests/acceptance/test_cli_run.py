@@ -252,10 +252,11 @@ def _sleeps_writing(pid: int) -> bool:
 
 def test_kill_9_ends_the_commands_too_and_a_resume_finishes_with_one_record_each(place: Place) -> None:  # invariant 20
     command = place.script('case $1 in item-[01]) echo "$1" >> done; exit;; esac' + STUBBORN)
-    run = ("run", "--run-id", "r", *numbered(6), "--", command, "{id}")
+    run = ("run", "--run-id", "r", "--parallel", "4", *numbered(6), "--", command, "{id}")
     with place.started(*run) as program:
-        pids = place.pids("pids", 6)
-        eventually(lambda: Counter(outcomes(place, "r").values())["succeeded"] == 2)
+        pids = place.pids("pids", 8)
+        # Those on record have been started for a while: the guard knows of them.
+        eventually(lambda: Counter(outcomes(place, "r").values()) == {"succeeded": 2, None: 4})
         program.kill()
         program.wait()
     eventually(lambda: all_gone(pids))

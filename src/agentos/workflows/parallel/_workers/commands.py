@@ -184,8 +184,6 @@ class CommandWorkers:
         attempt.is_preparing = False
         with self._lock:
             self._running[process.pid] = process
-            if self._guard is not None:
-                self._guard.watch(process.pid)
             is_too_late = self._is_closed
             attempt.task = process
             attempt.process_group = process.pid
@@ -213,6 +211,7 @@ class CommandWorkers:
             stdin = _readable(text.encode("utf-8", "surrogateescape"))
         try:
             popen, *pipes = self._opened(arguments, stdin, environment)
+            self._watch(popen.pid)  # before all else: a run that is killed until then leaves it behind
         finally:
             if stdin != self._nothing:
                 os.close(stdin)
@@ -224,10 +223,21 @@ class CommandWorkers:
         except OSError:  # nobody would notice its end
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(popen.pid, signal.SIGKILL)
+            self._forget(popen.pid)
             popen.wait()
             for pipe in pipes:
                 os.close(pipe)
             raise
+
+    def _watch(self, group: int) -> None:
+        with self._lock:
+            if self._guard is not None:
+                self._guard.watch(group)
+
+    def _forget(self, group: int) -> None:
+        with self._lock:
+            if self._guard is not None:
+                self._guard.forget(group)
 
     def _opened(
         self, arguments: list[str], stdin: int, environment: dict[str, str]
@@ -308,8 +318,7 @@ class CommandWorkers:
             output.is_ended = True  # one of them may be among those that were found ready together with the end
         with self._lock:
             self._running.pop(process.pid, None)
-            if self._guard is not None:
-                self._guard.forget(process.pid)
+        self._forget(process.pid)
         attempt = process.attempt
         attempt.task = None
         if attempt.context.record is not None and attempt.is_on_record:
