@@ -39,6 +39,8 @@ from agentos.workflows.parallel._core.events import (
     RunStarted,
     RunStopping,
     StillRunning,
+    StoreReached,
+    StoreUnreachable,
     ThreadAbandoned,
     Verdict,
 )
@@ -81,6 +83,8 @@ EVENTS: list[Any] = [
     PoolWaiting("exhausted", 3, 3, 0, None),
     CoolDownStarted("group", "team", None, 60.0, "rate_limited"),
     LimitShared("a + b", ("credential a", "credential b"), True),
+    StoreUnreachable("redis://somewhere:6379/0", "connection refused", 1e9),
+    StoreReached("redis://somewhere:6379/0", 12.0),
     LimitLearned("group", "team", None, 594.3),
     CredentialQuarantined("key-1", "refused by the provider 2 times in a row"),
     RunStarted("run-1", 4, 2, 3),

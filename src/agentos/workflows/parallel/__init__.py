@@ -34,6 +34,7 @@ if _typing.TYPE_CHECKING:
         RateLimited,
         RequestTooLarge,
         RunBusy,
+        StoreError,
         Transient,
         UnknownCredential,
         UnrecordableValue,
@@ -79,6 +80,7 @@ __all__ = [
     "AttemptTimeout",
     "CommandFailed",
     "CredentialError",
+    "StoreError",
     "InvalidItemId",
     "LeaseTimeout",
     "LedgerError",
@@ -107,7 +109,7 @@ _NAMES = {
     "errors": (
         "AgentosError AmbiguousRelease AttemptTimeout AuthFailed CommandFailed CredentialError Interrupted "
         "InvalidItemId LeaseTimeout LedgerError NoUsableCredential Overloaded Permanent QuotaExhausted RateLimited "
-        "RequestTooLarge RunBusy Transient UnknownCredential UnrecordableValue WorkerDied WorkerStartError"
+        "RequestTooLarge RunBusy StoreError Transient UnknownCredential UnrecordableValue WorkerDied WorkerStartError"
     ),
     "input_sanitizer": "sanitize_identifier",
     "leases": "Lease",

@@ -27,3 +27,19 @@ def _zone(name: str) -> tzinfo:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f"day_resets: no time zone is called {name!r} here") from None
+
+
+class DayEnds:
+    """When the provider's day ends, after an instant (epoch seconds)."""
+
+    __slots__ = ("day_resets",)
+
+    def __init__(self, day_resets: str) -> None:
+        self.day_resets = day_resets
+
+    def __call__(self, epoch: float) -> float:
+        return epoch + seconds_to_reset(self.day_resets, epoch)
+
+
+def day_ends(day_resets: str) -> DayEnds:
+    return DayEnds(day_resets)

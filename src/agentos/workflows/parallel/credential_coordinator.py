@@ -13,7 +13,8 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, SupportsIndex, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar
 
 from . import reporters, verdicts
 from ._clock import SYSTEM_CLOCK, Clock
@@ -21,7 +22,8 @@ from ._core.cooling import DEFAULT_COOL_DOWN
 from ._core.events import RATE_LIMITED, ROTATING, Verdict
 from ._core.records import LeaseRecord
 from ._days import seconds_to_reset
-from ._stores.memory import CredentialSnapshot, MemoryStore
+from ._stores import make_store
+from ._stores.snapshots import CredentialSnapshot, Holder
 from .credentials import Credential, LeasedKey, refuse_to_copy
 from .errors import (
     AmbiguousRelease,
@@ -34,6 +36,9 @@ from .errors import (
 )
 from .leases import Lease, LeaseContext, check_counts, wait
 from .redaction import Redactor
+
+if TYPE_CHECKING:
+    from ._stores import Store
 
 T = TypeVar("T")
 
@@ -66,6 +71,7 @@ class CredentialState:
     used: dict[str, tuple[float, float]] = field(default_factory=dict)  # of each declared limit: used, and the limit
     learned: dict[str, float] = field(default_factory=dict)  # scope ("" for none) -> requests per minute
     holders: tuple[str, ...] = ()  # the requesters of its live leases, where they gave a name
+    held_by: tuple[Holder, ...] = ()  # the same leases, with the process that has each
 
     @property
     def keys_file_line(self) -> str | None:
@@ -77,8 +83,9 @@ class CredentialCoordinator:
     """A pool of credentials, safe to use from any thread and any event loop.
 
     `lease` is the way to use it; `reserve` and `release` are the manual pair, for programs that cannot use `with`.
-    `lease_ttl` (seconds) is how long a holder that died keeps its lease in a store that several processes share; in
-    this process nobody can die alone, so the memory store has no use for it.
+    `store` is where its state lives: `memory:` (the default) for this process, `sqlite:///PATH` for all processes of a
+    machine, `redis://…` (`rediss://…`, `unix://…`) for several machines. `lease_ttl` (seconds) is how long a holder
+    that died keeps its lease there; in this process nobody can die alone, so the memory store has no use for it.
     """
 
     RATE_LIMIT_BACKOFF_SECONDS = int(DEFAULT_COOL_DOWN[RATE_LIMITED])
@@ -91,13 +98,11 @@ class CredentialCoordinator:
         lease_ttl: float = 30,
         clock: Clock | None = None,
     ) -> None:
-        if store not in (None, "memory:"):
-            raise ValueError(f"store must be 'memory:' (the default), not {store!r}")
         if not lease_ttl > 0:
             raise ValueError(f"lease_ttl must be above 0 seconds, not {lease_ttl!r}")
         self.lease_ttl = lease_ttl
         self._clock = clock if clock is not None else SYSTEM_CLOCK
-        self._store = MemoryStore(self._clock, self._tell)
+        self._store: Store = make_store(store, self._clock, self._tell, lease_ttl)
         self._listeners: list[Callable[[Any], None]] = []
         self._teller = reporters.PlainReporter()
         # Guards _secrets and _ids, which are only added to while others read, and _redactor.
@@ -115,6 +120,17 @@ class CredentialCoordinator:
                 self.add(credential)
         if not self._secrets:
             raise ValueError("no credentials: give at least one API key (a string) or Credential")
+        self._store.open()
+
+    def close(self) -> None:
+        """Leaves a store that others share: what is still held goes back to them. So does the end of the process."""
+        self._store.close()
+
+    def __enter__(self) -> CredentialCoordinator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
 
     # --- leases ---------------------------------------------------------------------------------------------------
 
@@ -164,12 +180,12 @@ class CredentialCoordinator:
     def reserve(self, timeout: float | None = None) -> LeasedKey | None:
         """Waits, first come first served, for a key; None after `timeout` seconds. Prefer `lease`."""
         record = LeaseRecord()
-        return self._key_of(record) if self._request_now(record) or wait(self, record, timeout) else None
+        return self._key_of(record) if wait(self, record, timeout) else None
 
     def reserve_credential(self, requester_id: str | None = None) -> LeasedKey | None:
         """A key if one can be had now, else None. Never waits."""
         record = LeaseRecord(requester_id)
-        return self._key_of(record) if self._request_now(record) else None
+        return self._key_of(record) if self._request_now(record, 0.0) else None
 
     def acquire(self, timeout: float | None = None) -> LeasedKey | None:
         """`reserve`, under the name that some programs use."""
@@ -310,10 +326,13 @@ class CredentialCoordinator:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _request_now(self, record: LeaseRecord) -> bool:
-        """True if the lease is live at once; else nothing has changed."""
+    def _request_now(self, record: LeaseRecord, timeout: float | None = None) -> bool:
+        """True if the lease is live at once; else nothing has changed. Those who can wait do not ask a store twice that
+        takes its time to answer."""
         if _SIMULATE_429 in _ENVIRONMENT:
             self._simulate_429()
+        if self._store.is_shared and (timeout is None or timeout > 0):
+            return False
         return self._store.request(record, False)
 
     def _tell(self, event: Any) -> None:
@@ -439,7 +458,7 @@ def _state(snapshot: CredentialSnapshot, epoch: float) -> CredentialState:
     return CredentialState(
         key_id=snapshot.id,
         in_use=bool(snapshot.holders),
-        reserved_by=snapshot.holders[0] if snapshot.holders else None,
+        reserved_by=snapshot.holders[0].requester if snapshot.holders else None,
         rate_limited_until=cooling.pop(None, None),
         is_available=snapshot.is_available,
         quota_group=snapshot.group,
@@ -455,5 +474,6 @@ def _state(snapshot: CredentialSnapshot, epoch: float) -> CredentialState:
         waits_for=snapshot.binding,
         used=snapshot.used,
         learned={scope or "": rate for scope, rate in snapshot.learned.items()},
-        holders=tuple(holder for holder in snapshot.holders if holder is not None),
+        holders=tuple(holder.requester for holder in snapshot.holders if holder.requester is not None),
+        held_by=snapshot.holders,
     )

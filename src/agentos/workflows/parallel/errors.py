@@ -119,6 +119,10 @@ class AmbiguousRelease(PoolError, ValueError):
     """A plain string names a credential with several live leases: release the object that `reserve` returned."""
 
 
+class StoreError(PoolError):
+    """The store that the pool shares with other processes cannot be used."""
+
+
 class CredentialError(PoolError, ValueError):
     """A credential cannot be used as written: a missing variable, a file that others can read, a failing command."""
 

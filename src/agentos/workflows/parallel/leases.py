@@ -94,7 +94,7 @@ class LeaseContext:
 
 def wait(pool: CredentialCoordinator, record: LeaseRecord, timeout: float | None) -> bool:
     """Blocks this thread until the lease is live; False when `timeout` seconds have passed first."""
-    if pool._request_now(record):
+    if pool._request_now(record, timeout):
         return True
     if timeout is not None and timeout <= 0:
         return False
@@ -108,7 +108,7 @@ def wait(pool: CredentialCoordinator, record: LeaseRecord, timeout: float | None
 
 async def wait_async(pool: CredentialCoordinator, record: LeaseRecord, timeout: float | None) -> bool:
     """The same for a task: its event loop goes on."""
-    if pool._request_now(record):
+    if pool._request_now(record, timeout):
         return True
     if timeout is not None and timeout <= 0:
         return False

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from ._core import progress
 from ._core.events import (
     RATE_LIMITED,
+    STORE_LOST,
     AttemptEnded,
     CoolDownStarted,
     CredentialQuarantined,
@@ -29,6 +30,8 @@ from ._core.events import (
     RunStarted,
     RunStopping,
     StillRunning,
+    StoreReached,
+    StoreUnreachable,
     ThreadAbandoned,
 )
 from ._values import without_secrets
@@ -131,6 +134,11 @@ def error_text(result: WorkflowResult) -> str:
 
 def waiting_text(waiting: PoolWaiting) -> str:
     """Why somebody waits, with the numbers needed to act."""
+    if waiting.reason == STORE_LOST:
+        if waiting.usable_in is None:
+            return "the pool's store is lost, and nothing new starts until it is back"
+        left = progress.duration(waiting.usable_in)
+        return f"the pool's store may have forgotten leases: nothing new starts for {left}, until they have run out"
     if waiting.reason == RATE_LIMITED:
         usable_in = waiting.usable_in or 0.0
         what = f"all {waiting.credentials} usable credentials are rate-limited or cooling down"
@@ -193,6 +201,11 @@ def _pool_waiting(event: PoolWaiting) -> str:
 def _cool_down_started(event: CoolDownStarted) -> str | None:
     if event.seconds < SHORT_COOL_DOWN:
         return None
+    if event.verdict == STORE_LOST:
+        return (
+            f"[COORDINATOR] The pool's store is new or may have forgotten leases: nothing starts for "
+            f"{progress.duration(event.seconds)}, until they have run out"
+        )
     what = _domain_text(event)
     scope = f" for {event.scope}" if event.scope is not None else ""
     capped = f" (capped: the provider asked for {event.asked:.0f} s)" if event.asked is not None else ""
@@ -220,6 +233,17 @@ def _domain_text(event: CoolDownStarted | LimitLearned) -> str:
 
 def _quarantined(event: CredentialQuarantined) -> str:
     return f"[COORDINATOR] Credential {event.credential_id} is quarantined: {first_line(event.reason)}"
+
+
+def _store_unreachable(event: StoreUnreachable) -> str:
+    return (
+        f"[COORDINATOR] The pool's store is lost: {first_line(event.reason)}. What runs goes on, nothing new starts "
+        "until it is back"
+    )
+
+
+def _store_reached(event: StoreReached) -> str:
+    return f"[COORDINATOR] The pool's store is back, after {progress.duration(event.after)}"
 
 
 def _still_running(event: StillRunning) -> str:
@@ -294,6 +318,8 @@ _TEXTS: dict[type, Callable[[Any], str | None]] = {
     CredentialQuarantined: _quarantined,
     LimitLearned: _limit_learned,
     LimitShared: _limit_shared,
+    StoreUnreachable: _store_unreachable,
+    StoreReached: _store_reached,
     StillRunning: _still_running,
     ThreadAbandoned: _thread_abandoned,
     RunStopping: _run_stopping,

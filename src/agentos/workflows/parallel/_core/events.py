@@ -24,6 +24,7 @@ ROTATING = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, AUTH_FAILED, OVERLOADED})
 # Why somebody waits for a credential. The two are told apart everywhere.
 EXHAUSTED = "exhausted"  # all credentials are in use: a release ends the wait
 # ... and RATE_LIMITED: the provider says wait; the end of a cool-down ends it
+STORE_LOST = "store_lost"  # nobody knows who holds what; or did not know until now, and leases have to run out first
 
 
 class Verdict(NamedTuple):
@@ -92,6 +93,21 @@ class CredentialQuarantined(NamedTuple):
 
     credential_id: str
     reason: str
+
+
+class StoreUnreachable(NamedTuple):
+    """The shared store is lost: nothing new is granted until it is back."""
+
+    store: str  # what it is called, without its password
+    reason: str
+    since: float  # epoch
+
+
+class StoreReached(NamedTuple):
+    """It is back."""
+
+    store: str
+    after: float  # seconds
 
 
 class RunStarted(NamedTuple):

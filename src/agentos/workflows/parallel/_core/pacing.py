@@ -84,6 +84,16 @@ class Pace:
         self.limits = together
         self._look()
 
+    def restate(self, declared: list[Limits], ends_after: Callable[[float], float], now: float) -> None:
+        """What its credentials declare has changed; what was used is still used."""
+        before, self.allowance, self.limits, self.most = self.allowance, None, Limits(), 0
+        self.ends_after = None
+        for limits in declared:
+            self.declare(limits, ends_after, now)
+        if self.allowance is not None and before is not None:
+            self.allowance.take_over(before, now)
+        self._look()
+
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def ready_at(self, scope: str | None, requests: int, tokens: int, now: float) -> float:

@@ -6,15 +6,16 @@ has to be acted on in two lists for its owner to take: `served` (waiters that no
 
 How it stays cheap with many credentials and many waiters:
 
-* `_ready` has, per scope, a heap of credentials that could be granted, ordered by load and then by last use. An entry
-  is only a hint: it counts if the credential's `last_used` is still the one it was pushed with. Whatever makes a
+* `_ready` has, for each want, a heap of credentials that could be granted, ordered by load and then by last use. An
+  entry is only a hint: it counts if the credential's `last_used` is still the one it was pushed with. Whatever makes a
   credential usable pushes it again, so that nothing ever has to be searched.
-* `waiting` has, per scope, the waiters in the order of asking. If a scope has waiters, no credential is usable for
-  that scope: every change that makes one usable serves the first of them at once. So a newcomer need not look.
+* `waiting` has, for each want, the waiters in the order of asking. If a want has waiters, no credential is usable for
+  it: every change that makes one usable serves the first of them at once. So a newcomer need not look.
 * `_ends` has the instants at which cool-downs end, or at which a group's limits admit more. `advance(now)` is the only
   place where time acts. A group whose limits admit nothing now is not offered, and always has its instant there.
 
-Wherever a function says *scope*, None is the scope of those who named none.
+Wherever a function says *scope*, None is the scope of those who named none. A *want* is a scope, or a scope together
+with the credentials that the asker may use at all (`records.Want`).
 """
 
 from __future__ import annotations
@@ -37,21 +38,27 @@ from .events import (
     PoolWaiting,
 )
 from .limits import Limits
-from .records import ENDED, LIVE, REFUSED, WAITING, CredentialRecord, LeaseRecord
+from .records import ENDED, LIVE, REFUSED, WAITING, CredentialRecord, LeaseRecord, Want, scope_of
 
 # A run gives a credential that nobody has used yet one request, and the next ones when it was answered well or after so
 # many seconds: a dead key says so at once.
 PROVING_SECONDS = 2.0
 # Waiting so long (seconds) for the next request that a limit admits is told.
 SHORT_WAIT = 5.0
-# Heaps per scope are kept for this many scopes; past that they are made anew when asked for.
+# Heaps are kept for this many wants; past that they are made anew when asked for.
 MOST_SCOPES = 256
 # Spent hints that may lie in a heap before they are thrown out: it stays small, and that costs next to nothing.
 SPENT_ENTRIES = 500
 # So many waiters who ask for more than a credential ever allows are passed over, to serve one behind them.
 MOST_PASSED_OVER = 16
-# Beside the scopes in the list of instants: not the end of a cool-down, but a group whose limits admit more by then.
-_PACED: Any = object()
+
+
+class _Paced:
+    """Beside the scopes in the list of instants: not the end of a cool-down, but a group whose limits admit more by
+    then."""
+
+
+_PACED: Any = _Paced  # the class itself, which stays the same wherever a pool is copied to
 
 
 def _in_a_day(now: float) -> float:
@@ -59,15 +66,20 @@ def _in_a_day(now: float) -> float:
 
 
 class Pool:
-    def __init__(self) -> None:
+    """`store`: cools down as a whole when what was granted may have been forgotten; only a store that can be lost has
+    it. `first_fence`: greater than any that were given before that."""
+
+    def __init__(self, store: Domain | None = None, first_fence: int = 0) -> None:
+        self.store = store
+        self._first_fence = first_fence
         self.credentials: dict[str, CredentialRecord] = {}
         self.leaving: dict[str, CredentialRecord] = {}  # removed, but still leased
         self.served: list[LeaseRecord] = []
         self.events: list[Any] = []
         self._groups: dict[str, Domain] = {}
         self._providers: dict[str | None, Domain] = {}
-        self._ready: dict[str | None, list[tuple[float, int, CredentialRecord]]] = {}
-        self.waiting: dict[str | None, OrderedDict[int, LeaseRecord]] = {}
+        self._ready: dict[str | Want | None, list[tuple[float, int, CredentialRecord]]] = {}
+        self.waiting: dict[str | Want | None, OrderedDict[int, LeaseRecord]] = {}
         self._ends: list[tuple[float, int, Domain, str | None]] = []
         self._most_entries = SPENT_ENTRIES  # in a heap, before the spent ones are thrown out
         self._sequence = 0
@@ -86,7 +98,7 @@ class Pool:
         """
         if self._ends and self._ends[0][0] <= now:
             self.advance(now)
-        if record.scope not in self.waiting:
+        if record.want not in self.waiting:
             credential = self._choose(record, now)
             if credential is not None:
                 self._grant(record, credential, now)
@@ -100,7 +112,7 @@ class Pool:
             record.state = REFUSED
             return False
         self._enqueue(record, front)
-        self._announce(record.scope, now)
+        self._announce(record.want, now)
         return False
 
     def withdraw(self, record: LeaseRecord, now: float) -> bool:
@@ -125,17 +137,43 @@ class Pool:
             return False
         if credential.quarantine is None and not credential.removed and credential.usable_at(record.scope) <= now:
             return True
-        requests, tokens = record.requests, record.tokens
-        self.withdraw(record, now)
-        record.requests, record.tokens = requests, tokens
-        record.is_unused = False
-        record.state = WAITING
-        record.credential = None
+        self.set_aside(record, now)
         if self.request(record, now, front=True):
             return True
         if record.state == REFUSED:
             self.served.append(record)
         return False
+
+    def set_aside(self, record: LeaseRecord, now: float) -> None:
+        """Its asker does not answer: what it was offered goes to the next, and it is passed over until `take_back`."""
+        requests, tokens = record.requests, record.tokens
+        if record.state == WAITING:
+            self._dequeue(record)
+        else:
+            self._correct(record, 0, 0, now)
+            record.is_unused = True
+            self.release(record, now)
+            record.requests, record.tokens = requests, tokens
+            record.is_unused = False
+            record.charges = ()
+            record.state = WAITING
+            record.credential = None
+
+    def take_back(self, records: list[LeaseRecord], now: float) -> None:
+        """They are in the queue again, where they were."""
+        for record in records:
+            if not self._is_hopeful(record):
+                record.state = REFUSED
+                self.served.append(record)
+                continue
+            queue = self.waiting.pop(record.want, OrderedDict())
+            ahead = OrderedDict((n, other) for n, other in queue.items() if n < record.sequence)
+            behind = {n: other for n, other in queue.items() if n > record.sequence}
+            self.waiting[record.want] = ahead
+            ahead[record.sequence] = record
+            ahead.update(behind)
+        for credential in self.credentials.values():
+            self.serve(credential, now)
 
     # --- giving back ----------------------------------------------------------------------------------------------
 
@@ -178,23 +216,62 @@ class Pool:
             self._push(credential, now)
         return True
 
+    def lose(self, record: LeaseRecord, now: float) -> None:
+        """Its holder or asker is gone, and nobody knows how far it came: what was reserved counts as used, and nothing
+        is learned from it."""
+        if record.state == LIVE:
+            for _, charge in record.charges:
+                if charge.learner is not None and not record.is_answered:
+                    charge.learner.in_flight -= 1
+            record.is_answered = True
+            self.release(record, now)
+        else:
+            self.withdraw(record, now)
+
     # --- changing the pool ----------------------------------------------------------------------------------------
 
     def add(self, id: str, group: str, provider: str | None, scopes: frozenset[str], limits: Limits,  # noqa: A002
             now: float, day_ends_after: Callable[[float], float] = _in_a_day) -> None:  # fmt: skip
+        credential = self._join(id, group, provider, scopes, limits)
+        credential.group.pace.declare(limits, day_ends_after, now)
+        self._refuse_the_hopeless()
+        self.serve(credential, now)
+
+    def _join(
+        self, id_: str, group: str, provider: str | None, scopes: frozenset[str], limits: Limits
+    ) -> CredentialRecord:
         in_group = self._groups.setdefault(group, Domain("group", group))
         of_provider = self._providers.setdefault(provider, Domain("provider", provider))
-        credential = CredentialRecord(id, in_group, of_provider, scopes, limits.max_concurrent)
-        in_group.pace.declare(limits, day_ends_after, now)
-        credential.fence = self._fences.pop(id, 0)
+        credential = CredentialRecord(id_, in_group, of_provider, scopes, limits)
+        if self.store is not None:
+            credential.domains = (*credential.domains, self.store)
+        credential.fence = self._fences.pop(id_, self._first_fence)
         credential.last_used = self._next()
         credential.cooled = sum(len(domain.cooling) for domain in credential.domains)
         for domain in credential.domains:
-            domain.members[id] = credential
-        self.credentials[id] = credential
+            domain.members[id_] = credential
+        self.credentials[id_] = credential
         self._most_entries = 2 * len(self.credentials) + SPENT_ENTRIES
+        return credential
+
+    def redeclare(self, id: str, group: str, provider: str | None, scopes: frozenset[str], limits: Limits,  # noqa: A002
+                  now: float, day_ends_after: Callable[[float], float] = _in_a_day) -> None:  # fmt: skip
+        """The same credential, described in other words. Leases that are live stay so, and count."""
+        old = self.credentials[id]
+        self.remove(id, now)
+        self.leaving.pop(id, None)
+        credential = self._join(id, group, provider, scopes, limits)
+        credential.leases = old.leases
+        for record in credential.leases.values():
+            record.credential = credential
+        credential.quarantine, credential.is_proven = old.quarantine, old.is_proven
+        credential.auth_failures, credential.auth_failed_by = old.auth_failures, old.auth_failed_by
+        credential.used_requests, credential.used_tokens = old.used_requests, old.used_tokens
+        for group_ in dict.fromkeys((old.group, credential.group)):
+            group_.pace.restate([member.limits for member in group_.members.values()], day_ends_after, now)
         self._refuse_the_hopeless()
-        self.serve(credential, now)
+        for member in tuple(credential.group.members.values()):
+            self.serve(member, now)
 
     def remove(self, id: str, now: float) -> None:  # noqa: A002
         """Grants it no more. Leases that are live stay valid until they are released."""
@@ -275,11 +352,12 @@ class Pool:
             and not credential.paced_until(scope, 1, 0, now)
         )
 
-    def waiting_for(self, scope: str | None, now: float, need: tuple[int, int] | None = None) -> PoolWaiting:
-        """Why a request for this scope would wait: all that could serve it are in use, or the provider says wait.
+    def waiting_for(self, want: str | Want | None, now: float, need: tuple[int, int] | None = None) -> PoolWaiting:
+        """Why a request for this would wait: all that could serve it are in use, or the provider says wait.
         `need`: of requests and tokens; else what the first waiter needs."""
-        candidates = [c for c in self.credentials.values() if c.quarantine is None and c.serves(scope)]
-        requests, tokens = need or self._first_need(scope)
+        candidates = [c for c in self.credentials.values() if c.quarantine is None and c.serves(want)]
+        requests, tokens = need or self._first_need(want)
+        scope = scope_of(want)
         paced = {
             c.id: max((d.pace.binding(scope, requests, tokens, now) for d in c.paced_by), key=itemgetter(0))
             for c in candidates
@@ -295,18 +373,18 @@ class Pool:
             limit = paced[first.id][1] if paced[first.id][0] == ends[first.id] else None
         return PoolWaiting(reason, len(candidates), in_use, cooling, usable_in, limit)
 
-    def _first_need(self, scope: str | None) -> tuple[int, int]:
+    def _first_need(self, want: str | Want | None) -> tuple[int, int]:
         """What the first waiter asks for, or anybody would."""
-        queue = self.waiting.get(scope)
+        queue = self.waiting.get(want)
         if not queue:
             return 1, 0
         head = next(iter(queue.values()))
         return head.requests, head.tokens
 
-    def fastest(self, now: float) -> tuple[float | None, float]:
-        """How many requests a second all limits together allow, None where one is not known; and for how many seconds
-        no credential can be used."""
-        usable = [c for c in self.credentials.values() if c.quarantine is None]
+    def fastest(self, now: float, credentials: list[CredentialRecord]) -> tuple[float | None, float]:
+        """How many requests a second all limits of these together allow, None where one is not known; and for how many
+        seconds none of them can be used."""
+        usable = [c for c in credentials if c.quarantine is None]
         rates = {c.paced_as.name: c.paced_as.pace.rate() for c in usable}
         known = [rate for rate in rates.values() if rate is not None]
         ready_at = min((max(c.usable_at(None), c.paced_until(None, 1, 0, now)) for c in usable), default=now)
@@ -324,26 +402,26 @@ class Pool:
 
     def _choose(self, record: LeaseRecord, now: float) -> CredentialRecord | None:
         """Usable now; of those the least loaded; of those the least recently used. A wish comes first, if usable."""
-        scope = record.scope
+        scope, want = record.scope, record.want
         if record.prefer is not None:
             wished = self.credentials.get(record.prefer)
             if (
                 wished is not None
                 and wished.has_room()
-                and wished.serves(scope)
+                and wished.serves(want)
                 and not wished.usable_at(scope)
                 and self._is_admitted(wished, record, now)
             ):
                 return wished
-        heap = self._ready.get(scope)
+        heap = self._ready.get(want)
         if heap is None:
-            heap = self._build_heap(scope, now)
+            heap = self._build_heap(want, now)
         passed_over = []
         chosen = None
         while heap:
             entry = heappop(heap)
             _, last_used, credential = entry
-            credential.offered.pop(scope, None)
+            credential.offered.pop(want, None)
             if (
                 last_used == credential.last_used
                 and credential.quarantine is None
@@ -357,7 +435,7 @@ class Pool:
                     passed_over.append(entry)
         for entry in passed_over:
             heappush(heap, entry)
-            entry[2].offered[scope] = entry[1]
+            entry[2].offered[want] = entry[1]
         return chosen
 
     def _is_admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
@@ -425,8 +503,8 @@ class Pool:
     def _first_waiter(self, credential: CredentialRecord, now: float) -> LeaseRecord | None:
         first: LeaseRecord | None = None
         full_until = credential.full_until
-        for scope, queue in self.waiting.items():
-            if credential.serves(scope) and not (credential.cooled and credential.usable_at(scope)):
+        for want, queue in self.waiting.items():
+            if credential.serves(want) and not (credential.cooled and credential.usable_at(scope_of(want))):
                 head: LeaseRecord | None = next(iter(queue.values()))
                 assert head is not None
                 if full_until > now and head.requests:
@@ -450,16 +528,16 @@ class Pool:
         return None
 
     def _has_older_claim(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
-        """Whether somebody who asked earlier, in another scope, waits for tokens of the same group: those who need
+        """Whether somebody who asked earlier, for something else, waits for tokens of the same group: those who need
         tokens too must not take them away, or a large request would never be served."""
         allowance = credential.group.pace.allowance
-        for scope, queue in self.waiting.items():
+        for want, queue in self.waiting.items():
             head = next(iter(queue.values()))
             if (
-                scope != record.scope
+                want != record.want
                 and head.tokens
                 and (not record.sequence or head.sequence < record.sequence)
-                and credential.serves(scope)
+                and credential.serves(want)
                 and allowance is not None
                 and not allowance.too_large(head.requests, head.tokens)
                 and allowance.next_tokens_at(head.tokens, now)
@@ -469,14 +547,14 @@ class Pool:
         return False
 
     def _enqueue(self, record: LeaseRecord, front: bool) -> None:
-        queue = self.waiting.setdefault(record.scope, OrderedDict())
+        queue = self.waiting.setdefault(record.want, OrderedDict())
         if not record.sequence:
             record.sequence = self._next()
         queue[record.sequence] = record
         if front:
             queue.move_to_end(record.sequence, last=False)
 
-    def _announce(self, scope: str | None, now: float) -> None:
+    def _announce(self, want: str | Want | None, now: float) -> None:
         """Once per episode, which ends when somebody is served without waiting; and once more if in the meantime all
         credentials cool, because then it is the provider that has to be waited for. To wait a moment for a limit is
         how a limit is kept, and not worth a word."""
@@ -487,7 +565,7 @@ class Pool:
             or not all(c.cooled or c.quarantine is not None for c in self.credentials.values())
         ):
             return
-        waiting = self.waiting_for(scope, now)
+        waiting = self.waiting_for(want, now)
         if waiting.limit is not None and waiting.usable_in is not None and waiting.usable_in < SHORT_WAIT:
             self._announce_after = now + SHORT_WAIT
         elif waiting.reason != self._announced:
@@ -495,55 +573,57 @@ class Pool:
             self.events.append(waiting)
 
     def _dequeue(self, record: LeaseRecord) -> None:
-        queue = self.waiting[record.scope]
+        queue = self.waiting[record.want]
         del queue[record.sequence]
         if not queue:
-            del self.waiting[record.scope]
+            del self.waiting[record.want]
 
     def _push(self, credential: CredentialRecord, now: float) -> None:
-        """Offers a credential that has room to every scope that it may serve now."""
+        """Offers a credential that has room to every want that it may serve now."""
         if credential.full_until > now:
             self._look_again(credential.group, credential.full_until)
             return
         entry = (len(credential.leases) / credential.max_concurrent, credential.last_used, credential)
         is_free = not (credential.cooled or credential.scopes)
-        for scope, heap in self._ready.items():
-            if credential.offered.get(scope) == credential.last_used:
+        for want, heap in self._ready.items():
+            if credential.offered.get(want) == credential.last_used:
                 continue  # and still is
-            if is_free or (credential.serves(scope) and not credential.usable_at(scope)):
+            scope = scope_of(want)
+            if (is_free and scope is want) or (credential.serves(want) and not credential.usable_at(scope)):
                 at = credential.paced_until(scope, 1, 0, now)
                 if at:
                     self._look_again(credential.group, at)
                     continue
                 heappush(heap, entry)
-                credential.offered[scope] = credential.last_used
+                credential.offered[want] = credential.last_used
                 if len(heap) > self._most_entries:
                     heap[:] = [e for e in heap if e[1] == e[2].last_used]  # the rest are spent hints
                     heapify(heap)
 
-    def _build_heap(self, scope: str | None, now: float) -> list[tuple[float, int, CredentialRecord]]:
+    def _build_heap(self, want: str | Want | None, now: float) -> list[tuple[float, int, CredentialRecord]]:
+        scope = scope_of(want)
         if len(self._ready) >= MOST_SCOPES:
             self._ready.clear()
             for c in self.credentials.values():
                 c.offered.clear()
         heap = []
         for c in self.credentials.values():
-            if c.has_room() and c.serves(scope) and not c.usable_at(scope):
+            if c.has_room() and c.serves(want) and not c.usable_at(scope):
                 at = c.paced_until(scope, 1, 0, now)
                 if at:
                     self._look_again(c.group, at)
                 else:
                     heap.append((len(c.leases) / c.max_concurrent, c.last_used, c))
-                    c.offered[scope] = c.last_used
+                    c.offered[want] = c.last_used
         heapify(heap)
-        self._ready[scope] = heap
+        self._ready[want] = heap
         return heap
 
     def _is_hopeful(self, record: LeaseRecord) -> bool:
         """Whether any credential can ever serve it. One that asks for more than any limit allows learns so."""
         too_large = None
         for credential in self.credentials.values():
-            if credential.quarantine is None and credential.serves(record.scope):
+            if credential.quarantine is None and credential.serves(record.want):
                 too_large = credential.group.pace.too_large(record.requests, record.tokens)
                 if too_large is None:
                     return True

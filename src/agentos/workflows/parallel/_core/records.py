@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .cooling import Domain
+from .limits import Limits
 from .pacing import Charge, Pace
 
 # The life of a lease.
@@ -13,6 +14,18 @@ WAITING = "waiting"
 LIVE = "live"
 ENDED = "ended"  # released, taken back, withdrawn or timed out: it has no further effect
 REFUSED = "refused"  # no credential can become usable without a person
+
+
+class Want(NamedTuple):
+    """What somebody asks for who may use only some of the credentials in the pool."""
+
+    scope: str | None
+    ring: frozenset[str]  # their ids
+
+
+def scope_of(want: str | Want | None) -> str | None:
+    """Most may use every credential: they want no more than a scope."""
+    return want.scope if type(want) is Want else want  # type: ignore[return-value]
 
 
 class LeaseRecord:
@@ -24,9 +37,11 @@ class LeaseRecord:
         "deliver",
         "fence",
         "granted_at",
+        "id",
         "is_answered",
         "is_patient",
         "is_unused",
+        "owner",
         "prefer",
         "requester",
         "requests",
@@ -36,6 +51,7 @@ class LeaseRecord:
         "state",
         "tokens",
         "too_large",
+        "want",
     )
 
     def __init__(
@@ -51,6 +67,7 @@ class LeaseRecord:
         self.requests = requests  # reserved; after `settle`, what was really used
         self.tokens = tokens
         self.scope = scope
+        self.want: str | Want | None = scope  # those who want the same wait in one queue
         self.prefer = prefer  # a credential id, wished for
         self.deliver = deliver  # how the owner hears of it; the pool never calls it
         self.state = WAITING
@@ -64,6 +81,17 @@ class LeaseRecord:
         self.is_patient = False  # it does not mind waiting until a new credential has proved itself
         self.too_large: str | None = None  # why no credential can ever serve it
         self.credential: CredentialRecord | None = None
+        self.id: Any = None  # where several processes share the pool, its owner and a number;
+        self.owner: Any = None  # and that owner
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """Without what concerns its owner's process only."""
+        return None, {name: getattr(self, name) for name in self.__slots__ if name != "deliver"}
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        self.deliver = None
+        for name, value in state[1].items():
+            setattr(self, name, value)
 
 
 class CredentialRecord:
@@ -81,6 +109,7 @@ class CredentialRecord:
         "is_trusted",
         "last_used",
         "leases",
+        "limits",
         "max_concurrent",
         "offered",
         "proves_until",
@@ -93,18 +122,19 @@ class CredentialRecord:
         "used_tokens",
     )
 
-    def __init__(self, id: str, group: Domain, provider: Domain, scopes: frozenset[str], max_concurrent: int) -> None:  # noqa: A002
+    def __init__(self, id: str, group: Domain, provider: Domain, scopes: frozenset[str], limits: Limits) -> None:  # noqa: A002
         self.id = id
         self.group = group
         self.provider = provider
         self.shared: Domain | None = None  # with credentials of other groups, as it seems
         self.domains: tuple[Domain, ...] = (Domain("credential", id), group, provider)
         self.scopes = scopes  # empty: serves every scope
-        self.max_concurrent = max_concurrent
+        self.limits = limits  # as declared
+        self.max_concurrent = limits.max_concurrent
         self.leases: dict[int, LeaseRecord] = {}  # the live ones, by fence
         self.fence = 0
         self.last_used = 0
-        self.offered: dict[str | None, int] = {}  # scope -> the `last_used` with which it lies in the scope's heap
+        self.offered: dict[str | Want | None, int] = {}  # want -> the `last_used` with which it lies in that heap
         self.cooled = 0  # how many cool-downs in `domains` are running: 0 spares looking
         self.quarantine: str | None = None  # why
         self.removed = False
@@ -119,8 +149,12 @@ class CredentialRecord:
         """Whether nothing at all speaks against using it, in any scope."""
         return self.quarantine is None and not self.removed and not self.cooled
 
-    def serves(self, scope: str | None) -> bool:
-        return scope is None or not self.scopes or scope in self.scopes
+    def serves(self, want: str | Want | None) -> bool:
+        if type(want) is Want:
+            if self.id not in want.ring:
+                return False
+            want = want.scope
+        return want is None or not self.scopes or want in self.scopes
 
     def usable_at(self, scope: str | None) -> float:
         """When cool-downs no longer forbid it; 0 when they do not."""

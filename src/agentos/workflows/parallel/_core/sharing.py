@@ -151,7 +151,8 @@ class Sharing:
         known.flows.setdefault(domain, _Flow(now))
         rate = domain.pace.learned_rate(scope)
         moment = min(MOST_MOMENT, max(SAME_MOMENT, 1.0 / rate)) if rate else SAME_MOMENT
-        met = {refusal.domain for refusal in known.refusals if sent_at - refusal.sent_at <= moment}
+        # In their order, as all else here: processes that share a pool must come to the same conclusions.
+        met = dict.fromkeys(r.domain for r in known.refusals if sent_at - r.sent_at <= moment)
         if domain in met:  # the same episode
             return
         for other in met:

@@ -9,48 +9,26 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import replace
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from .._clock import Clock, Timer
 from .._core.events import RATE_LIMITED, ROTATING, PoolWaiting, Verdict
-from .._core.limits import REQUESTS_PER_DAY
 from .._core.plan import Planned
 from .._core.pool import Pool
 from .._core.records import LIVE, WAITING, CredentialRecord, LeaseRecord
 from .._days import seconds_to_reset
 from ..credentials import Credential
 from ..errors import UnknownCredential
+from .snapshots import CredentialSnapshot, planned, snapshot
 
 T = TypeVar("T")
 
 _jitter = random.random
 
 
-class CredentialSnapshot(NamedTuple):
-    """One credential at one instant, in the store's own time."""
-
-    id: str
-    group: str
-    provider: str | None
-    scopes: frozenset[str]
-    holders: tuple[str | None, ...]
-    max_concurrent: int
-    cooling: dict[str | None, float]  # scope -> seconds left
-    cooled_by: dict[str | None, str]  # scope -> the verdict that lasts longest
-    quarantine: str | None
-    is_available: bool
-    fence: int
-    requests: int
-    tokens: int
-    paced: float  # seconds until its limits admit one more request
-    binding: str | None  # the limit that decides that
-    used: dict[str, tuple[float, float]]  # of each declared limit: what is used, and the limit
-    learned: dict[str | None, float]  # scope -> requests per minute
-
-
 class MemoryStore:
+    is_shared = False
+
     def __init__(self, clock: Clock, on_event: Callable[[Any], None]) -> None:
         self._now = clock.now
         self._clock = clock
@@ -214,14 +192,22 @@ class MemoryStore:
         return self._locked(lambda pool, now: sum(pool.is_usable(c, None, now) for c in pool.credentials.values()))
 
     def snapshot(self) -> list[CredentialSnapshot]:
-        return self._locked(lambda pool, now: [_snapshot(pool, c, now) for c in pool.credentials.values()])
+        return self._locked(lambda pool, now: [snapshot(pool, c, now) for c in pool.credentials.values()])
 
     def fastest(self) -> tuple[float | None, float]:
-        return self._locked(lambda pool, now: pool.fastest(now))
+        return self._locked(lambda pool, now: pool.fastest(now, list(pool.credentials.values())))
 
     def planned(self) -> list[Planned]:
         """What a plan needs to know of each credential that can be used."""
-        return self._locked(lambda pool, now: [_planned(c, now) for c in pool.credentials.values() if not c.quarantine])
+        return self._locked(lambda pool, now: [planned(c, now) for c in pool.credentials.values() if not c.quarantine])
+
+    # --- as a shared store does, which this is not ------------------------------------------------------------------
+
+    def open(self) -> None:
+        """It is there."""
+
+    def close(self) -> None:
+        """Nobody else would be glad of what is held here."""
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -265,51 +251,3 @@ class MemoryStore:
             self._pool.advance(self._now())
             served, events = self._collect()
         self._act(served, events)
-
-
-def _snapshot(pool: Pool, credential: CredentialRecord, now: float) -> CredentialSnapshot:
-    cooling: dict[str | None, float] = {}
-    cooled_by: dict[str | None, str] = {}
-    for domain in credential.domains:
-        for scope, until in domain.cooling.items():
-            if until - now > cooling.get(scope, 0.0):
-                cooling[scope] = until - now
-                cooled_by[scope] = domain.cooled_by[scope]
-    at, binding = max((domain.pace.binding(None, 1, 0, now) for domain in credential.paced_by), key=itemgetter(0))
-    pace = credential.group.pace
-    return CredentialSnapshot(
-        id=credential.id,
-        group=credential.group.name or "",
-        provider=credential.provider.name,
-        scopes=credential.scopes,
-        holders=tuple(record.requester for record in credential.leases.values()),
-        max_concurrent=credential.max_concurrent,
-        cooling=cooling,
-        cooled_by=cooled_by,
-        quarantine=credential.quarantine,
-        is_available=pool.is_usable(credential, None, now),
-        fence=credential.fence,
-        requests=credential.used_requests + sum(record.requests for record in credential.leases.values()),
-        tokens=credential.used_tokens + sum(record.tokens for record in credential.leases.values()),
-        paced=max(0.0, at - now),
-        binding=binding,
-        used={} if pace.allowance is None else pace.allowance.used(now),
-        learned=pace.learned(),
-    )
-
-
-def _planned(credential: CredentialRecord, now: float) -> Planned:
-    pace = credential.paced_as.pace
-    limits, ends_after = credential.group.pace.limits, credential.group.pace.ends_after
-    used = {} if credential.group.pace.allowance is None else credential.group.pace.allowance.used(now)
-    return Planned(
-        credential.id,
-        credential.paced_as.name or "",
-        credential.provider.name,
-        credential.scopes,
-        replace(limits, max_concurrent=credential.max_concurrent),
-        cooling=max(0.0, credential.usable_at(None) - now),
-        learned=pace.learned().get(None),
-        used_today=int(used.get(REQUESTS_PER_DAY, (0, 0))[0]),
-        day_ends_after=None if ends_after is None else lambda then: ends_after(now + then) - now,
-    )

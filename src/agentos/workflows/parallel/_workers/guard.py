@@ -3,8 +3,8 @@
 A shell waits at the other end of a pipe, into which nothing is ever written. When that closes, for whatever reason, the
 shell ends the groups that stand in a file which only the two of them have: none, if the run has ended in order. Until
 then it sleeps: to write a group down wakes nobody. It is a session of its own, so that a Ctrl-C does not reach it, and
-holds nothing else of ours open. A command that was started a moment before the kill, and is not in the file yet, goes on
-to its end: what it is called is known only once it runs.
+holds nothing else of ours open. A command that was started a moment before the kill, and is not in the file yet, goes
+on to its end: what it is called is known only once it runs.
 """
 
 from __future__ import annotations

@@ -1,0 +1,188 @@
+"""The log of a pool that all processes of one machine share, in an SQLite file.
+
+It has a rollback journal, not a write-ahead log: several processes write, and SQLite before 3.51.3 can damage a WAL
+file that several write and checkpoint. Nothing waits for the disk: the state must survive a killed process, not a power
+cut.
+
+The clock is the machine's monotonic one, which is the same for all processes and never steps, moved by as much as makes
+it the time of day when the machine was started. A step of the wall clock changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .log import Answer, Entry, Start, StoreLost, StoreRefused
+from .states import rules_version
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS pool (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    epoch TEXT NOT NULL,
+    rules TEXT NOT NULL,
+    boot TEXT NOT NULL,
+    ahead REAL NOT NULL,       -- of the monotonic clock, in seconds
+    at REAL NOT NULL,          -- the last instant
+    alive_until REAL NOT NULL, -- of whoever was here last
+    position INTEGER NOT NULL, -- of the state
+    state BLOB
+);
+CREATE TABLE IF NOT EXISTS log (position INTEGER PRIMARY KEY, at REAL NOT NULL, batch BLOB NOT NULL);
+"""
+BUSY_SECONDS = 5.0
+# So many entries before the last kept state stay, for those who are a little behind.
+KEPT_BEHIND = 4096
+
+
+class SqliteLog:
+    poll_seconds: float | None = 0.025
+
+    def __init__(self, path: Path, *, monotonic: Callable[[], float] = time.monotonic,
+                 wall: Callable[[], float] = time.time) -> None:  # fmt: skip
+        self._path = path
+        self._monotonic = monotonic
+        self._wall = wall
+        self._rules = rules_version()
+        self._boot = _boot_id()
+        self._db: sqlite3.Connection | None = None
+        self._inode: tuple[int, int] | None = None
+        self._ahead: float | None = None
+        self._version = -1
+
+    def load(self, ttl: float) -> Start:  # noqa: ARG002
+        with self._transaction("IMMEDIATE") as db:
+            row = db.execute("SELECT epoch, rules, boot, ahead, at, alive_until, position, state FROM pool").fetchone()
+            if row is not None and row[1] != self._rules and not self._is_over(row):
+                raise StoreRefused(
+                    f"{self._path} is used by another version of agentos: let its runs end first, or name another store"
+                )
+            if row is None or row[1] != self._rules:
+                return self._begin(db, 0.0 if row is None else row[4])
+            epoch, _, boot, ahead, at, _, position, state = row
+            if boot != self._boot or self._monotonic() + ahead < at:
+                ahead = max(at, self._wall()) - self._monotonic()
+                db.execute("UPDATE pool SET boot = ?, ahead = ?", (self._boot, ahead))
+            self._ahead = ahead
+            return Start(epoch, self._now(), state, position, self._after(db, position), is_doubtful=False)
+
+    def exchange(self, epoch: str, position: int, batch: bytes | None, ttl: float) -> Answer:
+        with self._transaction("DEFERRED" if batch is None else "IMMEDIATE") as db:
+            row = db.execute("SELECT epoch, position FROM pool").fetchone()
+            if row is None or row[0] != epoch or self._ahead is None:
+                return Answer("" if row is None else row[0], 0.0, None)
+            now = self._now()
+            if batch is not None:
+                db.execute("INSERT INTO log (at, batch) VALUES (?, ?)", (now, batch))
+                db.execute("UPDATE pool SET at = ?, alive_until = max(alive_until, ?)", (now, now + ttl))
+            entries = self._after(db, position)
+            return Answer(epoch, now, entries if self._reaches(db, position) else None)
+
+    def has_news(self) -> bool:
+        with self._open() as db:
+            version = db.execute("PRAGMA data_version").fetchone()[0]
+        has_changed, self._version = version != self._version, version
+        return bool(has_changed)
+
+    def listen(self, heard: Callable[[int, Entry], None] | None, missed: Callable[[], None]) -> None:
+        """Nobody tells: it is polled."""
+
+    def keep(self, epoch: str, position: int, state: bytes) -> None:
+        with self._transaction("IMMEDIATE") as db:
+            kept = db.execute(
+                "UPDATE pool SET position = ?, state = ? WHERE epoch = ? AND position < ?",
+                (position, state, epoch, position),
+            )
+            if kept.rowcount:
+                db.execute("DELETE FROM log WHERE position <= ?", (position - KEPT_BEHIND,))
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, db: sqlite3.Connection, at: float) -> Start:
+        """A new log, in the place of one that nobody can read or use any more."""
+        self._ahead = max(at, self._wall()) - self._monotonic()
+        epoch, now = secrets.token_hex(8), self._now()
+        db.execute("DELETE FROM log")
+        db.execute(
+            "INSERT OR REPLACE INTO pool VALUES (1, ?, ?, ?, ?, ?, ?, 0, NULL)",
+            (epoch, self._rules, self._boot, self._ahead, now, now),
+        )
+        return Start(epoch, now, None, 0, [], is_doubtful=False)
+
+    def _is_over(self, row: tuple[str, str, str, float, float, float, int, bytes]) -> bool:
+        """Whether whoever was here last is gone by now."""
+        _, _, boot, ahead, _, alive_until, _, _ = row
+        return boot != self._boot or self._monotonic() + ahead > alive_until
+
+    def _now(self) -> float:
+        assert self._ahead is not None
+        return self._monotonic() + self._ahead
+
+    def _after(self, db: sqlite3.Connection, position: int) -> list[Entry]:
+        return db.execute("SELECT at, batch FROM log WHERE position > ? ORDER BY position", (position,)).fetchall()
+
+    def _reaches(self, db: sqlite3.Connection, position: int) -> bool:
+        first, last = db.execute("SELECT min(position), max(position) FROM log").fetchone()
+        return position >= (last or 0) or (first is not None and first <= position + 1)
+
+    @contextlib.contextmanager
+    def _transaction(self, kind: str) -> Iterator[sqlite3.Connection]:
+        with self._open() as db:
+            db.execute("BEGIN " + kind)
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    db.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            if self._db is not None and _inode(self._path) != self._inode:
+                self.close()  # the file was replaced or removed: what we have open is nobody's any more
+            if self._db is None:
+                self._connect()
+            assert self._db is not None
+            yield self._db
+        except (sqlite3.Error, OSError) as error:
+            self.close()
+            raise StoreLost(f"{self._path}: {error}") from None
+
+    def _connect(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not self._path.exists():
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+        self._db = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode = PERSIST")
+        self._db.execute("PRAGMA synchronous = OFF")
+        self._db.executescript(_SCHEMA)
+        self._inode = _inode(self._path)
+        self._version = -1
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - at every exchange: a path object costs more than the call
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _boot_id() -> str:
+    """Of this start of the machine: its monotonic clock begins anew with each."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
