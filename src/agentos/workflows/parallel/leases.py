@@ -100,7 +100,7 @@ def wait(pool: CredentialCoordinator, record: LeaseRecord, timeout: float | None
         return False
     calls: SimpleQueue[None] = SimpleQueue()  # not a lock: it may be called again before it has lain down
     record.deliver = lambda: calls.put(None)
-    with _Wait(pool, record, timeout) as waiting:
+    with _Wait(pool, record, timeout, blocks=timeout is None) as waiting:
         while not waiting.is_over():
             calls.get()
     return waiting.has_lease
@@ -125,16 +125,19 @@ async def wait_async(pool: CredentialCoordinator, record: LeaseRecord, timeout: 
 class _Wait:
     """One wait for a lease: asks, gives up at the deadline, and leaves nothing behind however it ends."""
 
-    def __init__(self, pool: CredentialCoordinator, record: LeaseRecord, timeout: float | None) -> None:
+    def __init__(
+        self, pool: CredentialCoordinator, record: LeaseRecord, timeout: float | None, *, blocks: bool = False
+    ) -> None:
         self._pool = pool
         self._record = record
+        self._blocks = blocks  # for as long as it takes
         self._deadline = None if timeout is None or timeout == math.inf else pool._clock.now() + timeout
         self._timer: Timer | None = None
         self.has_lease = False
 
     def __enter__(self) -> _Wait:
         store, record = self._pool._store, self._record
-        self._asked = store.request(record)
+        self._asked = store.request(record, True, False, self._blocks)
         if not self._asked and self._deadline is not None:
             self._timer = self._pool._clock.call_at(self._deadline, lambda: store.expire(record))
         return self

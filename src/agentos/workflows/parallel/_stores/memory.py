@@ -41,7 +41,7 @@ class MemoryStore:
 
     # --- leases: the paths that every item takes ------------------------------------------------------------------
 
-    def request(self, record: LeaseRecord, wait: bool = True, front: bool = False) -> bool:
+    def request(self, record: LeaseRecord, wait: bool = True, front: bool = False, _blocks: bool = False) -> bool:
         """True: the lease is live. False: `record.deliver()` is called when it is, or never can be."""
         pool = self._pool
         self._acquire()

@@ -28,12 +28,16 @@ CREATE TABLE IF NOT EXISTS pool (
     rules TEXT NOT NULL,
     boot TEXT NOT NULL,
     ahead REAL NOT NULL,       -- of the monotonic clock, in seconds
-    at REAL NOT NULL,          -- the last instant
-    alive_until REAL NOT NULL, -- of whoever was here last
+    at REAL NOT NULL,          -- when it began
     position INTEGER NOT NULL, -- of the state
     state BLOB
 );
-CREATE TABLE IF NOT EXISTS log (position INTEGER PRIMARY KEY, at REAL NOT NULL, batch BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS log (
+    position INTEGER PRIMARY KEY,
+    at REAL NOT NULL,
+    ttl REAL NOT NULL,         -- of the leases of whoever said it
+    batch BLOB NOT NULL
+);
 """
 BUSY_SECONDS = 5.0
 # So many entries before the last kept state stay, for those who are a little behind.
@@ -57,31 +61,41 @@ class SqliteLog:
 
     def load(self, ttl: float) -> Start:  # noqa: ARG002
         with self._transaction("IMMEDIATE") as db:
-            row = db.execute("SELECT epoch, rules, boot, ahead, at, alive_until, position, state FROM pool").fetchone()
-            if row is not None and row[1] != self._rules and not self._is_over(row):
-                raise StoreRefused(
-                    f"{self._path} is used by another version of agentos: let its runs end first, or name another store"
-                )
-            if row is None or row[1] != self._rules:
-                return self._begin(db, 0.0 if row is None else row[4])
-            epoch, _, boot, ahead, at, _, position, state = row
-            if boot != self._boot or self._monotonic() + ahead < at:
+            row = db.execute("SELECT epoch, rules, boot, ahead, at, position, state FROM pool").fetchone()
+            if row is None:
+                return self._begin(db, 0.0)
+            epoch, rules, boot, ahead, at, position, state = row
+            last_at, alive_until = db.execute(
+                "SELECT coalesce(max(at), 0), coalesce(max(at + ttl), 0) FROM log"
+            ).fetchone()
+            at = max(at, last_at)
+            is_another_boot = boot != self._boot or self._monotonic() + ahead < at
+            if rules != self._rules:
+                if is_another_boot or self._monotonic() + ahead > (alive_until or 0.0):
+                    return self._begin(db, at)
+                raise StoreRefused("another version of agentos uses it: let its runs end, or name another store")
+            if is_another_boot:
                 ahead = max(at, self._wall()) - self._monotonic()
                 db.execute("UPDATE pool SET boot = ?, ahead = ?", (self._boot, ahead))
             self._ahead = ahead
-            return Start(epoch, self._now(), state, position, self._after(db, position), is_doubtful=False)
+            entries = db.execute(
+                "SELECT at, batch FROM log WHERE position > ? ORDER BY position", (position,)
+            ).fetchall()
+            return Start(epoch, self._now(), state, position, entries, is_doubtful=False)
 
     def exchange(self, epoch: str, position: int, batch: bytes | None, ttl: float) -> Answer:
         with self._transaction("DEFERRED" if batch is None else "IMMEDIATE") as db:
-            row = db.execute("SELECT epoch, position FROM pool").fetchone()
+            row = db.execute("SELECT epoch FROM pool").fetchone()
             if row is None or row[0] != epoch or self._ahead is None:
                 return Answer("" if row is None else row[0], 0.0, None)
             now = self._now()
             if batch is not None:
-                db.execute("INSERT INTO log (at, batch) VALUES (?, ?)", (now, batch))
-                db.execute("UPDATE pool SET at = ?, alive_until = max(alive_until, ?)", (now, now + ttl))
-            entries = self._after(db, position)
-            return Answer(epoch, now, entries if self._reaches(db, position) else None)
+                db.execute("INSERT INTO log (at, ttl, batch) VALUES (?, ?, ?)", (now, ttl, batch))
+            found = db.execute(
+                "SELECT at, batch, position FROM log WHERE position > ? ORDER BY position", (position,)
+            ).fetchall()
+            is_whole = not found or found[0][2] == position + 1
+            return Answer(epoch, now, [(at, said) for at, said, _ in found] if is_whole else None)
 
     def has_news(self) -> bool:
         with self._open() as db:
@@ -114,26 +128,14 @@ class SqliteLog:
         epoch, now = secrets.token_hex(8), self._now()
         db.execute("DELETE FROM log")
         db.execute(
-            "INSERT OR REPLACE INTO pool VALUES (1, ?, ?, ?, ?, ?, ?, 0, NULL)",
-            (epoch, self._rules, self._boot, self._ahead, now, now),
+            "INSERT OR REPLACE INTO pool VALUES (1, ?, ?, ?, ?, ?, 0, NULL)",
+            (epoch, self._rules, self._boot, self._ahead, now),
         )
         return Start(epoch, now, None, 0, [], is_doubtful=False)
-
-    def _is_over(self, row: tuple[str, str, str, float, float, float, int, bytes]) -> bool:
-        """Whether whoever was here last is gone by now."""
-        _, _, boot, ahead, _, alive_until, _, _ = row
-        return boot != self._boot or self._monotonic() + ahead > alive_until
 
     def _now(self) -> float:
         assert self._ahead is not None
         return self._monotonic() + self._ahead
-
-    def _after(self, db: sqlite3.Connection, position: int) -> list[Entry]:
-        return db.execute("SELECT at, batch FROM log WHERE position > ? ORDER BY position", (position,)).fetchall()
-
-    def _reaches(self, db: sqlite3.Connection, position: int) -> bool:
-        first, last = db.execute("SELECT min(position), max(position) FROM log").fetchone()
-        return position >= (last or 0) or (first is not None and first <= position + 1)
 
     @contextlib.contextmanager
     def _transaction(self, kind: str) -> Iterator[sqlite3.Connection]:

@@ -1,0 +1,189 @@
+"""Processes that do one thing with a store, as often as they are told, and what their peers do instead.
+
+`python -m benchmarks.store_workers KIND ARGUMENT…` answers each line on stdin with one on stdout.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits
+
+ROOT = Path(__file__).parent.parent
+TTL = 30.0
+AT_ONCE = 64  # leases of one credential: nobody waits where waiting is not what is measured
+
+
+class Workers:
+    """So many processes of one kind."""
+
+    def __init__(self, count: int, kind: str, *arguments: str) -> None:
+        self._processes = [_started(kind, arguments) for _ in range(count)]
+        self.tell("ready")
+
+    def tell(self, *lines: str) -> list[str]:
+        """Each gets its line (or all the same one); what each answers."""
+        told = lines if len(lines) > 1 else lines * len(self._processes)
+        for process, line in zip(self._processes, told, strict=True):
+            assert process.stdin is not None
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        return [self.answer(number) for number in range(len(self._processes))]
+
+    def send(self, number: int, line: str) -> None:
+        stdin = self._processes[number].stdin
+        assert stdin is not None
+        stdin.write(line + "\n")
+        stdin.flush()
+
+    def answer(self, number: int) -> str:
+        stdout = self._processes[number].stdout
+        assert stdout is not None
+        line = stdout.readline()
+        if not line:
+            raise RuntimeError("a worker of the benchmark has ended")
+        return line.strip()
+
+    def close(self) -> None:
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._processes:
+            process.wait(10)
+
+
+def _started(kind: str, arguments: Sequence[str]) -> subprocess.Popen[str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.store_workers", kind, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def pool_of(url: str, keys: int, at_once: int = AT_ONCE) -> CredentialCoordinator:
+    credentials = [
+        Credential(f"sk-benchmark-{number:05d}", id=f"key-{number}", limits=Limits(max_concurrent=at_once))
+        for number in range(keys)
+    ]
+    return CredentialCoordinator(credentials, store=url, lease_ttl=TTL)
+
+
+def leases(url: str, keys: str) -> Callable[[int], None]:
+    pool = pool_of(url, int(keys))
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            with pool.lease():
+                pass
+        pool.get_available_count()  # all that was given back is in the store
+
+    return work
+
+
+def no_ops(url: str) -> Callable[[int], None]:
+    import redis
+
+    client = redis.Redis.from_url(url)
+    script = client.script_load("return 1")
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            client.evalsha(script, 0)
+            client.evalsha(script, 0)
+
+    return work
+
+
+def updates(path: str) -> Callable[[int], None]:
+    db = sqlite3.connect(path, timeout=30, isolation_level=None)
+    db.execute("PRAGMA journal_mode = PERSIST")
+    db.execute("PRAGMA synchronous = OFF")
+    db.execute("CREATE TABLE IF NOT EXISTS one (id INTEGER PRIMARY KEY, n INTEGER)")
+    db.execute("INSERT OR IGNORE INTO one VALUES (1, 0)")
+
+    def update() -> None:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE one SET n = n + 1")
+        db.execute("COMMIT")
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            update()
+            update()
+
+    return work
+
+
+def hand_overs(url: str) -> None:
+    """`hold`, `wait`, `release`: one key goes from process to process. Instants are of the machine's one clock."""
+    pool = pool_of(url, 1, at_once=1)
+    key = None
+    for line in sys.stdin:
+        if line == "wait\n":
+            threading.Thread(target=_say_when, args=(pool.reserve,), daemon=True).start()
+            while not pool.get_stats()["waiting"]:
+                time.sleep(0.001)
+            print("waiting", flush=True)
+        elif line == "release\n":
+            print(time.monotonic(), flush=True)
+            assert key is not None
+            pool.release(key)
+        elif line == "hold\n":
+            key = pool.reserve()
+            print("held", flush=True)
+        elif line == "kept\n":
+            key = _KEPT.pop()
+            print("kept", flush=True)
+        else:
+            print("ready", flush=True)
+    pool.close()
+
+
+_KEPT: list[object] = []
+
+
+def _say_when(reserve: Callable[[], object]) -> None:
+    got = reserve()
+    at = time.monotonic()
+    _KEPT.append(got)
+    print(at, flush=True)
+
+
+def echoes(url: str, hears: str, says: str) -> None:
+    """Publishes what it hears."""
+    import redis
+
+    client = redis.Redis.from_url(url)
+    subscription = client.pubsub(ignore_subscribe_messages=True)
+    subscription.subscribe(hears)
+    subscription.get_message(timeout=1)
+    print("ready", flush=True)
+    for message in subscription.listen():
+        client.publish(says, message["data"])
+
+
+def main(kind: str, *arguments: str) -> None:
+    if kind == "hand_overs":
+        return hand_overs(*arguments)
+    if kind == "echoes":
+        return echoes(*arguments)
+    work = {"leases": leases, "no_ops": no_ops, "updates": updates}[kind](*arguments)
+    for line in sys.stdin:
+        if line != "ready\n":
+            work(int(line))
+        print("done", flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

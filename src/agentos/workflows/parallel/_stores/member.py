@@ -1,0 +1,507 @@
+"""This process as a member of a shared pool: its copy, what it says to the others, and what it hears from them.
+
+What callers say is put into a box. Whoever talks to the store sends all of it in one batch and applies the log to the
+copy (`_core.shared`). There is a thread for that, so that a slow or lost store holds up nobody but those who ask for a
+lease; a thread that has nothing better to do than to wait for its lease may talk in its place.
+
+The objects that callers have (`LeaseRecord`) are not those in the copy: theirs say what they were told, and survive
+that the copy is made anew.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from .._clock import LONGEST_WAIT, Clock
+from .._core import shared
+from .._core.events import CredentialQuarantined, PoolWaiting, StoreReached, StoreUnreachable
+from .._core.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
+from .._core.shared import SharedPool, Statement
+from .._days import day_ends
+from .log import Entry, Log, Start, StoreLost, StoreRefused
+from .states import freeze, thaw
+
+# A session speaks so often per life of its leases.
+RENEWALS = 3
+# Those who are not the first in a queue leave it to others to say that an instant has come, for so long.
+OTHERS_FIRST = 0.03
+# What nobody waits for may lie in the box for so long, until there is more to say.
+LINGER = 0.002
+# A state is kept after so many entries, and so many more per credential.
+KEEP_EVERY = 1024
+KEEP_PER_CREDENTIAL = 16
+# After a failure the store is tried again after so many seconds, doubled up to the second figure.
+FIRST_RETRY, LAST_RETRY = 0.05, 1.0
+# A process that ends does not wait longer for the store.
+CLOSE_SECONDS = 2.0
+# What is heard from others is not needed any more after so many seconds in which nobody waited here.
+LISTENS_ON = 2.0
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[str, int, list[tuple[Any, ...]]]).decode
+
+
+class Member:
+    def __init__(self, log: Log, name: str, clock: Clock, on_event: Callable[[Any], None], ttl: float) -> None:
+        self.name = name
+        self.ttl = ttl
+        self.run_name: str | None = None  # what this process does, for those who look
+        self.declared: dict[str, Statement] = {}  # by credential
+        self.now = clock.now
+        self._log = log
+        self._on_event = on_event
+        self._start_over()
+        _OPEN.add(self)
+
+    def _start_over(self) -> None:
+        """Also in a forked child, which has none of the parent's threads, leases or connections."""
+        self._talking = threading.Lock()  # has who uses _log
+        self.changed = threading.Condition()  # guards all below
+        self.copy: SharedPool | None = None
+        self.session_id = ""
+        self.ahead = 0.0  # the store's time minus ours; rather too little than too much
+        self.spoke_at = -1e9
+        self.waiting = 0  # of the handles
+        self.lost_since: float | None = None
+        self.lost_because = ""
+        self.is_refused = False
+        self._thread: threading.Thread | None = None
+        self._wakes_at = 0.0  # when the thread looks around by itself
+        self._epoch = ""
+        self._position = 0
+        self._longest_ttl = 0.0
+        self._batches = 0
+        self._box: list[Statement] = []
+        self._send_by = math.inf  # what is in the box
+        self._unconfirmed: bytes | None = None  # a batch whose reply is not there yet
+        self._numbers = 0
+        self.handles: dict[int, LeaseRecord] = {}  # by number, in the order of asking: those that wait or live
+        self._untold: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # to be called without the lock
+        self._waited_at = -1e9  # when somebody waited here last
+        self._is_listening = False
+        self._wants_news = False
+        self._syncs_asked = self._syncs_done = 0
+        self._retry_in = FIRST_RETRY
+        self._is_closing = False
+
+    # --- speaking: with the lock ----------------------------------------------------------------------------------
+
+    def say(self, statement: Statement, *, urgent: bool = True, by_thread: bool = True) -> None:
+        """`by_thread=False`: the caller will `talk`."""
+        self._box.append(statement)
+        by = 0.0 if urgent else self.now() + LINGER
+        self._send_by = min(self._send_by, by)
+        if by_thread:
+            self.wake(by)
+
+    def ask(self, record: LeaseRecord, wait: bool, front: bool, *, by_thread: bool) -> None:
+        self._numbers += 1
+        record.id = self._numbers
+        self.handles[record.id] = record
+        self.count_waiting(1)
+        self.say(_question(record, wait, front), by_thread=by_thread)
+
+    def forget(self, record: LeaseRecord, state: str) -> None:
+        if record.state == WAITING:
+            self.count_waiting(-1)
+        record.state = state
+        self.handles.pop(record.id, None)
+
+    def count_waiting(self, change: int) -> None:
+        self.waiting += change
+        self._waited_at = self.now()
+
+    def wake(self, by: float = 0.0) -> None:
+        """The thread looks around by then."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="agentos-store", daemon=True)
+            self._thread.start()
+        elif by < self._wakes_at:
+            self._wakes_at = by
+            self.changed.notify_all()
+
+    # --- waiting: without it --------------------------------------------------------------------------------------
+
+    def talk(self, is_over: Callable[[], bool]) -> None:
+        """Talks to the store in the place of the thread, as long as there is something to say."""
+        while not is_over() and not self._send_by and self.lost_since is None and self._talking.acquire(blocking=False):
+            try:
+                self._exchange()
+            except (StoreLost, StoreRefused):
+                break  # the thread will meet it, too
+            finally:
+                self._talking.release()
+        with self.changed:
+            if self._box or self._unconfirmed is not None:
+                self.wake(0.0 if self._unconfirmed is not None else self._send_by)
+
+    def sync(self, seconds: float) -> None:
+        """What was said before is in the log, and what others have said is known. Not if the store is lost."""
+        with self.changed:
+            if self.lost_since is not None or threading.current_thread() is self._thread or self._is_closing:
+                return
+            self._syncs_asked += 1
+            asked = self._syncs_asked
+            self._wants_news = True
+            self.wake()
+        self.until(lambda: self._syncs_done >= asked or self.lost_since is not None, seconds)
+
+    def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Real time, whatever clock the pool has."""
+        with self.changed:
+            return self.changed.wait_for(condition, seconds)
+
+    def join(self, seconds: float) -> str | None:
+        """The pool. Returns why that was not possible."""
+        with self.changed:
+            self.wake()
+        self.until(lambda: self._has_joined() or self.lost_since is not None, seconds)
+        with self.changed:
+            if self._has_joined():
+                return None
+            self._is_closing = True
+            self.changed.notify_all()
+            return self.lost_because or "no answer"
+
+    def _has_joined(self) -> bool:
+        return self.copy is not None and self.session_id in self.copy.sessions
+
+    def close(self) -> None:
+        """Gives back all that this process holds, if the store can be reached."""
+        with self.changed:
+            thread = self._thread
+            if thread is None or self._is_closing:
+                return
+            self._is_closing = True
+            self.say((shared.LEAVE,))
+            self.changed.notify_all()
+        if thread is not threading.current_thread():
+            thread.join(CLOSE_SECONDS)
+        _OPEN.discard(self)
+
+    # --- the thread that talks to the store -----------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self.changed:
+                self._wait()
+                if self._is_over():
+                    break
+                is_due = self._due_at() <= self.now()
+                is_polled = self.waiting > 0 and self._log.poll_seconds is not None
+            try:
+                with self._talking:
+                    if is_due or (is_polled and self._log.has_news()):
+                        self._exchange()
+            except (StoreLost, StoreRefused) as error:
+                self._on_lost(error)
+        with self._talking:
+            self._log.close()
+
+    def _wait(self) -> None:
+        now = self.now()
+        self._wakes_at = due = self._due_at()
+        if self.waiting and self._log.poll_seconds is not None:
+            self._wakes_at = due = min(due, now + self._log.poll_seconds)
+        if due > now:
+            self.changed.wait(due - now)
+        self._wakes_at = 0.0  # it is awake: nobody needs to wake it
+
+    def _is_over(self) -> bool:
+        if not self._is_closing:
+            return False
+        has_something_to_say = self._box or self._unconfirmed is not None
+        return not has_something_to_say or self.copy is None or self.lost_since is not None
+
+    def _due_at(self) -> float:
+        """When there is something to do."""
+        if self._unconfirmed is not None or self._wants_news or self.copy is None or self._is_closing:
+            return 0.0
+        due = min(self._send_by, self.now() + LONGEST_WAIT)
+        if self.handles:
+            due = min(due, self.spoke_at + self.ttl / RENEWALS)
+        if self.waiting:
+            due = min(due, self._tick_at())
+        elif self._is_listening:
+            due = min(due, self._waited_at + LISTENS_ON)
+        return due
+
+    def _tick_at(self) -> float:
+        """When, by our clock, somebody has to say that time has passed."""
+        assert self.copy is not None
+        at = self.copy.next_at()
+        heads = (next(iter(queue.values())) for queue in self.copy.pool.waiting.values())
+        is_ours = any(head.owner.id == self.session_id for head in heads)
+        return at - self.ahead + (0.0 if is_ours else OTHERS_FIRST)
+
+    def _on_lost(self, error: StoreLost | StoreRefused) -> None:
+        """Says so once, and waits a moment before the next try."""
+        with self.changed:
+            self.is_refused = isinstance(error, StoreRefused)
+            if self.lost_since is None:
+                self.lost_since = self.now()
+                self.lost_because = str(error)
+                self._is_listening = False
+                self.changed.notify_all()
+                if self.copy is not None:  # else whoever joins is told
+                    event = StoreUnreachable(self.name, str(error), time.time())
+                    self._untold.append((self._on_event, (event,)))
+        self._tell()
+        with self.changed:
+            self.changed.wait_for(lambda: self._is_closing, self._retry_in)
+            self._retry_in = min(LAST_RETRY, 2.0 * self._retry_in)
+
+    # --- one exchange: with _talking ------------------------------------------------------------------------------
+
+    def _exchange(self) -> None:
+        try:
+            self._exchange_once()
+        except (StoreLost, StoreRefused):
+            raise
+        except BaseException:  # a Ctrl-C in the middle: neither the connection nor the copy can be trusted
+            self._log.close()
+            with self.changed:
+                self._part()
+            raise
+        self._tell()
+
+    def _exchange_once(self) -> None:
+        if self.copy is None:
+            self._begin(self._log.load(self.ttl))
+        self._follow_listening()
+        with self.changed:
+            batch = self._next_batch()
+            epoch, position, syncs = self._epoch, self._position, self._syncs_asked
+            self._wants_news = False
+        began = self.now()
+        answer = self._log.exchange(epoch, position, batch, self.ttl)
+        kept = None
+        with self.changed:
+            if answer.epoch != epoch or answer.entries is None:
+                self._part()
+                self.wake()
+                return
+            self._apply_all(answer.entries, position)
+            self.ahead = answer.at - self.now()
+            assert self.copy is not None
+            session = self.copy.sessions.get(self.session_id)
+            if session is None or (batch is None and session.expires_at <= answer.at):
+                self._lose_session()
+            elif batch is not None:
+                self._unconfirmed = None
+                self.spoke_at = began
+                kept = self._worth_keeping(position)
+            self._found()
+            if self._syncs_done != syncs:
+                self._syncs_done = syncs
+                self.changed.notify_all()
+        if kept is not None:
+            self._log.keep(epoch, *kept)
+
+    def _next_batch(self) -> bytes | None:
+        """All that is in the box; nothing at all if somebody only wants news, or if we were silent for so long that
+        nobody may listen to us any more: that has to be found out first."""
+        if self._unconfirmed is not None:
+            return self._unconfirmed  # once more, with its number: if it has arrived, it does not count again
+        now = self.now()
+        is_joining = bool(self._box) and self._box[0][0] == shared.JOIN
+        if now - self.spoke_at >= self.ttl and not is_joining:
+            return None
+        if not self._box:
+            is_due = bool(self.handles) and now >= self.spoke_at + self.ttl / RENEWALS
+            if not is_due and not (self.waiting and now >= self._tick_at()):
+                return None
+        self._batches += 1
+        self._unconfirmed = _encode((self.session_id, self._batches, self._box))
+        self._box = []
+        self._send_by = math.inf
+        return self._unconfirmed
+
+    def _worth_keeping(self, before: int) -> tuple[int, bytes] | None:
+        """One of those who talk keeps a state now and then."""
+        assert self.copy is not None
+        every = KEEP_EVERY + KEEP_PER_CREDENTIAL * len(self.copy.pool.credentials)
+        return (self._position, freeze(self.copy)) if self._position // every != before // every else None
+
+    # --- joining, and joining again -------------------------------------------------------------------------------
+
+    def _begin(self, start: Start) -> None:
+        """With what the store has."""
+        with self.changed:
+            ttl = max(self.ttl, self._longest_ttl)
+            first_at = start.entries[0][0] if start.entries else start.at
+            copy = SharedPool(first_at, day_ends) if start.state is None else thaw(start.state)
+            # If the log that we knew is gone, so is what was granted there.
+            is_lost = bool(self._epoch) and self._epoch != start.epoch
+            for at, batch in start.entries:
+                copy.apply(at, *_decode(batch))
+            copy.take_events()
+            self.copy, self._epoch, self._position = copy, start.epoch, start.position + len(start.entries)
+            self.ahead = start.at - self.now()
+            if is_lost or self.session_id not in copy.sessions:
+                self._lose_session()
+                if is_lost or start.is_doubtful:
+                    self._box.insert(1, (shared.HOLD, ttl))
+            else:
+                self._go_on(copy.sessions[self.session_id])
+
+    def _go_on(self, session: shared.Session) -> None:
+        """With another copy: what happened in between was told to nobody here."""
+        if session.batch < self._batches:
+            return  # nothing did: the last batch has not arrived
+        self._unconfirmed = None
+        unasked = {said[1] for said in self._box if said[0] == shared.ASK}
+        for handle in tuple(self.handles.values()):
+            record = session.leases.get(handle.id)
+            if handle.state == WAITING and record is not None and record.state == LIVE:
+                self.say((shared.CLAIM, handle.id))
+            elif record is None and handle.id not in unasked:
+                was_waiting = handle.state == WAITING
+                self.forget(handle, REFUSED if was_waiting else ENDED)
+                if was_waiting:
+                    self._untold.append((handle.deliver, ()))
+
+    def _part(self) -> None:
+        """From the copy: too much of the log has gone by, or it may be another log."""
+        if self.copy is not None:
+            self._longest_ttl = self.copy.longest_ttl()
+        self.copy = None
+
+    def _lose_session(self) -> None:
+        """Nobody listens to what the old session says, and its leases are gone: a new one, which asks for what is still
+        waited for."""
+        self.session_id = secrets.token_hex(8)
+        self._unconfirmed = None
+        self._batches = 0
+        of_credentials = [said for said in self._box if said[0] in (shared.QUARANTINE, shared.RESTORE, shared.COOL)]
+        self._box = [(shared.JOIN, socket.gethostname(), os.getpid(), self.run_name, self.ttl)]
+        self._box += [*self.declared.values(), *of_credentials]
+        self._send_by = 0.0
+        for record in tuple(self.handles.values()):
+            if record.state == LIVE:
+                self.forget(record, ENDED)
+            else:
+                self._box.append(_question(record, wait=True, front=False))
+
+    # --- hearing --------------------------------------------------------------------------------------------------
+
+    def _apply_all(self, entries: list[Entry], before: int) -> None:
+        for number, entry in enumerate(entries, before + 1):
+            if number == self._position + 1:  # else it was heard in the meantime
+                self._apply(entry)
+
+    def _apply(self, entry: Entry) -> None:
+        """The next entry of the log."""
+        assert self.copy is not None
+        session_id, number, statements = _decode(entry[1])
+        is_ours = session_id == self.session_id
+        served = self.copy.apply(entry[0], session_id, number, statements)
+        self._position += 1
+        for record in served:
+            if record.owner.id == self.session_id:
+                self._serve(record, is_ours)
+        if self.copy.pool.events:
+            for event in self.copy.take_events():
+                if self._concerns_us(event, is_ours):
+                    self._untold.append((self._on_event, (event,)))
+
+    def _concerns_us(self, event: Any, is_ours: bool) -> bool:
+        if isinstance(event, CredentialQuarantined):
+            return event.credential_id in self.declared
+        return is_ours or not isinstance(event, PoolWaiting)
+
+    def _serve(self, record: LeaseRecord, is_firm: bool) -> None:
+        handle = self.handles.get(record.id)
+        if handle is None or handle.state != WAITING:
+            return  # it was withdrawn, and the store will hear of that
+        if record.state == LIVE and not is_firm:
+            self.say((shared.CLAIM, record.id))
+            return
+        if record.state == LIVE:
+            self.count_waiting(-1)
+            handle.state = LIVE
+            handle.credential, handle.fence, handle.granted_at = record.credential, record.fence, record.granted_at
+        else:
+            handle.too_large = record.too_large
+            self.forget(handle, REFUSED if record.state == REFUSED else ENDED)
+        self._untold.append((handle.deliver, ()))
+
+    def _tell(self) -> None:
+        """Without the lock. If it is interrupted, the rest is told by the next."""
+        while self._untold:
+            with self.changed:
+                if not self._untold:
+                    return
+                call, arguments = self._untold.pop(0)
+            call(*arguments)
+
+    def _follow_listening(self) -> None:
+        with self.changed:
+            should = self.waiting > 0 or (self._is_listening and self.now() < self._waited_at + LISTENS_ON)
+            if should == self._is_listening:
+                return
+            self._is_listening = should
+        self._log.listen(self._heard if should else None, self._missed)
+
+    def _heard(self, position: int, entry: Entry) -> None:
+        with self.changed:
+            if self.copy is None or position <= self._position:
+                return
+            if position == self._position + 1:
+                self._apply(entry)
+                if self.session_id not in self.copy.sessions:
+                    self._wants_news = True
+            else:
+                self._wants_news = True
+            if self._wants_news:
+                self.wake()
+        self._tell()
+
+    def _missed(self) -> None:
+        """Nothing is heard any more."""
+        with self.changed:
+            self._is_listening = False
+            self._wants_news = True
+            self.wake()
+
+    def _found(self) -> None:
+        self._retry_in = FIRST_RETRY
+        self.is_refused = False
+        if self.lost_since is not None:
+            event = StoreReached(self.name, self.now() - self.lost_since)
+            self.lost_since = None
+            self._untold.append((self._on_event, (event,)))
+            self.changed.notify_all()
+
+
+def _question(record: LeaseRecord, wait: bool, front: bool) -> Statement:
+    what = (record.requester, record.requests, record.tokens, record.scope, record.prefer, record.is_patient)
+    return (shared.ASK, record.id, *what, wait, front)
+
+
+_OPEN: weakref.WeakSet[Member] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for member in tuple(_OPEN):
+        member.close()
+
+
+def _start_all_over() -> None:
+    for member in tuple(_OPEN):
+        member._start_over()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_start_all_over)
