@@ -27,6 +27,7 @@ NAMES = (
     "commands",
     "ledger",
     "reservations",
+    "stores",
     "legal_speed",
 )
 PACKAGES = (

