@@ -54,4 +54,7 @@ class Log(Protocol):
     def keep(self, epoch: str, position: int, state: bytes) -> None:
         """A state for those who join later. Entries long before it may go."""
 
+    def abandon(self) -> None:
+        """In a forked child: what is open belongs to the parent, and is not even closed."""
+
     def close(self) -> None: ...

@@ -29,6 +29,7 @@ from .._core.events import CredentialQuarantined, PoolWaiting, StoreReached, Sto
 from .._core.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
 from .._core.shared import SharedPool, Statement
 from .._days import day_ends
+from ..errors import StoreError
 from .log import Entry, Log, Start, StoreLost, StoreRefused
 from .states import freeze, thaw
 
@@ -71,7 +72,7 @@ class Member:
         self.copy: SharedPool | None = None
         self.session_id = ""
         self.ahead = 0.0  # the store's time minus ours; rather too little than too much
-        self.spoke_at = -1e9
+        self.spoke_at = self._reached_at = -1e9
         self.waiting = 0  # of the handles
         self.lost_since: float | None = None
         self.lost_because = ""
@@ -106,6 +107,8 @@ class Member:
             self.wake(by)
 
     def ask(self, record: LeaseRecord, wait: bool, front: bool, *, by_thread: bool) -> None:
+        if self._is_closing:
+            raise StoreError("this pool was closed: make another")
         self._numbers += 1
         record.id = self._numbers
         self.handles[record.id] = record
@@ -296,7 +299,10 @@ class Member:
             self.ahead = answer.at - self.now()
             assert self.copy is not None
             session = self.copy.sessions.get(self.session_id)
-            if session is None or (batch is None and session.expires_at <= answer.at):
+            self._reached_at = began
+            if self._is_closing and session is None:
+                self._box, self._unconfirmed = [], None
+            elif session is None or (batch is None and session.expires_at <= answer.at):
                 self._lose_session()
             elif batch is not None:
                 self._unconfirmed = None
@@ -339,11 +345,12 @@ class Member:
     def _begin(self, start: Start) -> None:
         """With what the store has."""
         with self.changed:
-            ttl = max(self.ttl, self._longest_ttl)
             first_at = start.entries[0][0] if start.entries else start.at
             copy = SharedPool(first_at, day_ends) if start.state is None else thaw(start.state)
-            # If the log that we knew is gone, so is what was granted there.
+            # If the log that we knew is gone, so is what was granted there until we heard of it last.
             is_lost = bool(self._epoch) and self._epoch != start.epoch
+            longest = max(self.ttl, self._longest_ttl)
+            hold = longest if start.is_doubtful else longest - (self.now() - self._reached_at) if is_lost else 0.0
             for at, batch in start.entries:
                 copy.apply(at, *_decode(batch))
             copy.take_events()
@@ -351,8 +358,8 @@ class Member:
             self.ahead = start.at - self.now()
             if is_lost or self.session_id not in copy.sessions:
                 self._lose_session()
-                if is_lost or start.is_doubtful:
-                    self._box.insert(1, (shared.HOLD, ttl))
+                if hold > 0.0:
+                    self._box.insert(1, (shared.HOLD, hold))
             else:
                 self._go_on(copy.sessions[self.session_id])
 
@@ -500,6 +507,7 @@ def _close_all() -> None:
 
 def _start_all_over() -> None:
     for member in tuple(_OPEN):
+        member._log.abandon()
         member._start_over()
 
 

@@ -87,9 +87,13 @@ class RedisLog:
     def keep(self, epoch: str, position: int, state: bytes) -> None:
         self._run("keep", epoch, position, state, KEPT_BEHIND, UNUSED_SECONDS)
 
+    def abandon(self) -> None:
+        self._connection = self._listener = None
+
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
+            self._listener = None
         self._disconnect()
 
     # --- inside ---------------------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ CREATE TABLE IF NOT EXISTS log (
 BUSY_SECONDS = 5.0
 # So many entries before the last kept state stay, for those who are a little behind.
 KEPT_BEHIND = 4096
+# Of parents, after a fork. To close them in the child could undo what the parent has locked.
+_ABANDONED: list[sqlite3.Connection] = []
 
 
 class SqliteLog:
@@ -114,6 +116,11 @@ class SqliteLog:
             )
             if kept.rowcount:
                 db.execute("DELETE FROM log WHERE position <= ?", (position - KEPT_BEHIND,))
+
+    def abandon(self) -> None:
+        if self._db is not None:
+            _ABANDONED.append(self._db)
+            self._db = None
 
     def close(self) -> None:
         if self._db is not None:

@@ -4,7 +4,7 @@
 -- KEYS[2]  list: the log, "INSTANT BATCH"
 -- KEYS[3]  hash: position, state
 -- ARGV     epoch, position, seconds that the sender's leases live, channel, batch
-local known = redis.call('HMGET', KEYS[1], 'epoch', 'base', 'at')
+local known = redis.call('HMGET', KEYS[1], 'epoch', 'base', 'at', 'alive_until')
 if known[1] ~= ARGV[1] then return {known[1] or ''} end
 local clock = redis.call('TIME')
 local now = math.max(clock[1] + clock[2] / 1e6, tonumber(known[3]))
@@ -13,7 +13,7 @@ local base, position = tonumber(known[2]), tonumber(ARGV[2])
 if ARGV[5] ~= '' then
   local entry = at .. ' ' .. ARGV[5]
   local last = base + redis.call('RPUSH', KEYS[2], entry)
-  redis.call('HSET', KEYS[1], 'at', at, 'alive_until', now + ARGV[3])
+  redis.call('HSET', KEYS[1], 'at', at, 'alive_until', math.max(now + ARGV[3], tonumber(known[4])))
   redis.call('PUBLISH', ARGV[4], last .. ' ' .. entry)
 end
 if position < base then return {known[1], at} end

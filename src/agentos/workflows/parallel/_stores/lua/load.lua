@@ -12,7 +12,7 @@ if not known[1] or known[2] ~= ARGV[2] then
   redis.call('DEL', unpack(KEYS))
   redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'rules', ARGV[2], 'server', ARGV[3], 'base', 0, 'at', at, 'alive_until', at)
   if not known[1] then doubt = 'new' end
-elseif known[3] ~= ARGV[3] then
+elseif ARGV[3] ~= '' and known[3] ~= ARGV[3] then
   redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'server', ARGV[3])
   doubt = 'restarted'
 end
