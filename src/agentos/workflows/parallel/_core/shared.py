@@ -31,7 +31,7 @@ CLAIM_SECONDS = 1.0
 FORGOTTEN_AFTER = 30 * 86_400.0
 
 # What can be said. `lease` is a number that its session chose.
-JOIN = 0  # host, pid, name, ttl
+JOIN = 0  # host, pid, name, ttl, place
 LEAVE = 1
 ADD = 2  # id, group, provider, scopes, limits, mark
 DROP = 3  # id
@@ -47,6 +47,7 @@ QUARANTINE = 12  # id, reason
 RESTORE = 13  # id
 COOL = 14  # id, seconds
 HOLD = 15  # seconds: what was granted before may have been forgotten
+GONE = 16  # session: its process has ended without a word
 
 Statement = Sequence[Any]
 
@@ -55,15 +56,17 @@ class Session:
     """One process, as the others see it."""
 
     __slots__ = (
-        "aside", "batch", "expires_at", "host", "id", "leases", "name", "offers", "pid", "ring", "ttl", "wants",
+        "aside", "batch", "expires_at", "host", "id", "leases", "name", "offers", "pid", "place", "ring", "ttl",
+        "wants",
     )  # fmt: skip
 
-    def __init__(self, id_: str, host: str, pid: int, name: str | None, ttl: float) -> None:
+    def __init__(self, id_: str, host: str, pid: int, name: str | None, ttl: float, place: str) -> None:
         self.id = id_
         self.host = host
         self.pid = pid
         self.name = name  # of what it does there: a run
         self.ttl = ttl
+        self.place = place  # those of the same place know by its pid whether it is gone; empty: nobody does
         self.expires_at = inf
         self.batch = 0  # the number of its last
         self.ring: frozenset[str] = frozenset()  # the credentials that it may use
@@ -188,6 +191,9 @@ class SharedPool:
             self._change_ring(session, session.ring - {statement[1]}, at)
         elif kind == LEAVE:
             self._end(session, at)
+        elif kind == GONE:
+            if statement[1] in self.sessions:
+                self._end(self.sessions[statement[1]], at)
         elif kind == HOLD:
             self.pool.cool(self.store, None, statement[1], STORE_LOST, at)
         elif kind != JOIN and statement[1] in self.pool.credentials:

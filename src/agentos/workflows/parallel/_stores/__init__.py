@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._clock import Clock
 from .memory import MemoryStore
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .log import Log
     from .shared import SharedStore
 
-    Store = MemoryStore | SharedStore
+    Store: TypeAlias = MemoryStore | SharedStore
 
 _KINDS = "'memory:', 'sqlite:///PATH', 'redis://HOST:PORT/DB', 'rediss://…' or 'unix://…'"
 

@@ -30,6 +30,7 @@ from .._core.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
 from .._core.shared import SharedPool, Statement
 from .._days import day_ends
 from ..errors import StoreError
+from . import neighbours
 from .log import Entry, Log, Start, StoreLost, StoreRefused
 from .states import freeze, thaw
 
@@ -48,6 +49,8 @@ FIRST_RETRY, LAST_RETRY = 0.05, 1.0
 CLOSE_SECONDS = 2.0
 # What is heard from others is not needed any more after so many seconds in which nobody waited here.
 LISTENS_ON = 2.0
+# How often those who wait look whether other processes of the machine are still there.
+BURY_SECONDS = 0.5
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str, int, list[tuple[Any, ...]]]).decode
@@ -91,6 +94,7 @@ class Member:
         self._untold: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # to be called without the lock
         self._waited_at = -1e9  # when somebody waited here last
         self._is_listening = False
+        self._bury_at = 0.0
         self._wants_news = False
         self._syncs_asked = self._syncs_done = 0
         self._retry_in = FIRST_RETRY
@@ -235,10 +239,19 @@ class Member:
         if self.handles:
             due = min(due, self.spoke_at + self.ttl / RENEWALS)
         if self.waiting:
-            due = min(due, self._tick_at())
+            due = min(due, self._tick_at(), self._bury_at)
         elif self._is_listening:
             due = min(due, self._waited_at + LISTENS_ON)
         return due
+
+    def _bury(self) -> None:
+        """Says which of our neighbours have ended without a word: whoever waits need not wait for them."""
+        assert self.copy is not None
+        self._bury_at = self.now() + BURY_SECONDS
+        here = neighbours.place()
+        for session in self.copy.sessions.values():
+            if here and session.place == here and session.pid != os.getpid() and neighbours.is_gone(session.pid):
+                self.say((shared.GONE, session.id), by_thread=False)
 
     def _tick_at(self) -> float:
         """When, by our clock, somebody has to say that time has passed."""
@@ -284,6 +297,8 @@ class Member:
             self._begin(self._log.load(self.ttl))
         self._follow_listening()
         with self.changed:
+            if self.now() >= self._bury_at:
+                self._bury()
             batch = self._next_batch()
             epoch, position, syncs = self._epoch, self._position, self._syncs_asked
             self._wants_news = False
@@ -360,6 +375,7 @@ class Member:
                 self._lose_session()
                 if hold > 0.0:
                     self._box.insert(1, (shared.HOLD, hold))
+                self._bury_at = 0.0
             else:
                 self._go_on(copy.sessions[self.session_id])
 
@@ -392,7 +408,7 @@ class Member:
         self._unconfirmed = None
         self._batches = 0
         of_credentials = [said for said in self._box if said[0] in (shared.QUARANTINE, shared.RESTORE, shared.COOL)]
-        self._box = [(shared.JOIN, socket.gethostname(), os.getpid(), self.run_name, self.ttl)]
+        self._box = [(shared.JOIN, socket.gethostname(), os.getpid(), self.run_name, self.ttl, neighbours.place())]
         self._box += [*self.declared.values(), *of_credentials]
         self._send_by = 0.0
         for record in tuple(self.handles.values()):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .log import Answer, Entry, Start, StoreLost, StoreRefused
+from .neighbours import boot_id
 from .states import rules_version
 
 _SCHEMA = """
@@ -55,7 +56,7 @@ class SqliteLog:
         self._monotonic = monotonic
         self._wall = wall
         self._rules = rules_version()
-        self._boot = _boot_id()
+        self._boot = boot_id()
         self._db: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         self._ahead: float | None = None
@@ -187,11 +188,3 @@ def _inode(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _boot_id() -> str:
-    """Of this start of the machine: its monotonic clock begins anew with each."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
