@@ -7,21 +7,17 @@ doing.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import os
 import pickle
 import signal
 import threading
-import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from . import verdicts
-from .context import CurrentItem, _current
-from .credentials import MASK
+from ._sent import SentAttempt, answer, ended
 from .errors import LedgerError
 
 # Beside pickled attempts, which never look like these.
@@ -37,42 +33,19 @@ def _send(pipe: Connection, message: bytes) -> None:
         pipe.send_bytes(message)
 
 
-class ChildAttempt(CurrentItem):
+class ChildAttempt(SentAttempt):
     """The attempt as a worker in a process of its own sees it."""
 
-    __slots__ = (
-        "_answers",
-        "_is_recorded",
-        "_pipe",
-        "_run_id",
-        "_saved",
-        "_saving",
-        "_workflow_db",
-        "credential",
-        "is_lent",
-        "payload",
-    )
+    __slots__ = ("_answers", "_is_recorded", "_pipe", "_saved", "_saving", "_workflow_db")
 
     def __init__(self, message: dict[str, Any], pipe: Connection) -> None:
-        self.id = message["id"]
-        self.attempt = message["attempt"]
-        self._run_id = message["run_id"]
-        self.credential_id = message["credential_id"]
-        self.credential: str | None = message["credential"]
-        self.payload = message["payload"]
-        self.is_lent = False
-        self.should_stop = False
-        self.usage = None
+        super().__init__(message)
         self._saved = message["saved"]
         self._workflow_db = Path(message["workflow_db"])
         self._is_recorded = message["is_recorded"]
         self._pipe = pipe
         self._saving = threading.Lock()
         self._answers: SimpleQueue[bytes] = SimpleQueue()  # to a checkpoint that was sent
-
-    @property
-    def run_id(self) -> str:
-        return str(self._run_id)
 
     @property
     def workflow_db(self) -> Path:
@@ -82,17 +55,6 @@ class ChildAttempt(CurrentItem):
 
     def observe(self, response: Any) -> None:
         _send(self._pipe, pickle.dumps(("observed", verdicts.from_observed(response))))
-
-    def lease(
-        self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
-    ) -> ChildLease:
-        """The attempt's own; there is no pool in this process to give a second one."""
-        if self.credential is None or self.is_lent:
-            raise RuntimeError(
-                "a worker process has only the one credential that it was given, and it is in use or there is none: "
-                "use threads or async workers for more"
-            )
-        return ChildLease(self)
 
     def _load(self) -> Any:
         return self._saved
@@ -116,43 +78,6 @@ class ChildAttempt(CurrentItem):
         self._answers.put(problem)
 
 
-class ChildLease:
-    """The attempt's own lease, lent to a block of its worker. It ends with the attempt, where the coordinator is."""
-
-    def __init__(self, attempt: ChildAttempt) -> None:
-        self._attempt = attempt
-
-    @property
-    def secret(self) -> str:
-        return self._attempt.credential or ""
-
-    @property
-    def credential_id(self) -> str:
-        return self._attempt.credential_id or ""
-
-    def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None:
-        self._attempt.report_usage(requests=requests or 0, tokens=tokens or 0)
-
-    def observe(self, response: Any) -> None:
-        self._attempt.observe(response)
-
-    def __enter__(self) -> ChildLease:
-        self._attempt.is_lent = True
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._attempt.is_lent = False
-
-    async def __aenter__(self) -> ChildLease:
-        return self.__enter__()
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.__exit__(*exc)
-
-    def __repr__(self) -> str:
-        return f"<Lease of {self.credential_id} {MASK}>"
-
-
 def main(pipe: Connection, pickled_func: bytes) -> None:
     os.setsid()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -169,7 +94,7 @@ def main(pipe: Connection, pickled_func: bytes) -> None:
     threading.Thread(target=_read, args=(pipe, todo), name="agentos-pipe", daemon=True).start()
     while True:
         attempt = todo.get()
-        _send(pipe, _answer(worker_func, attempt))
+        _send(pipe, ended(*answer(worker_func, attempt), attempt))
 
 
 def _read(pipe: Connection, todo: SimpleQueue[ChildAttempt]) -> None:
@@ -194,40 +119,3 @@ def _end_all() -> NoReturn:
     """The coordinator is gone: nobody would ever hear of what is done here."""
     os.killpg(0, signal.SIGKILL)
     os._exit(1)
-
-
-def _answer(worker_func: Any, attempt: ChildAttempt) -> bytes:
-    _current.set(attempt)
-    try:
-        value = worker_func(attempt.payload, attempt.credential)
-        if inspect.iscoroutine(value):
-            value = asyncio.run(value)
-        return _packed(value, attempt)
-    except BaseException as exc:
-        return pickle.dumps(("ended", (None, _described(exc), attempt.usage)))
-
-
-def _packed(value: Any, attempt: ChildAttempt) -> bytes:
-    try:
-        return pickle.dumps(("ended", (value, None, attempt.usage)))
-    except Exception as error:
-        kind = type(value).__name__
-        raise TypeError(
-            f"the worker's result, a {kind}, cannot leave its process: return plain data ({error})"
-        ) from error
-
-
-def _described(exc: BaseException) -> dict[str, Any]:
-    """All that can be said of an exception, and the exception itself (pickled apart) if it can travel."""
-    described: dict[str, Any] = {
-        "type_name": type(exc).__name__,
-        "text": str(exc) or type(exc).__name__,
-        "trace": "".join(traceback.format_exception(exc)),
-        "verdict": verdicts.from_exception(exc),
-        "original": None,
-    }
-    try:
-        described["original"] = pickle.dumps(exc)
-    except Exception:  # there are as many ways not to be picklable as there are exceptions
-        return described
-    return described

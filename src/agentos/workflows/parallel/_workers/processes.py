@@ -18,8 +18,9 @@ from typing import Any
 
 from .. import _child
 from .._attempt import Attempt
+from .._sent import message_of, outcome, packed
 from ..context import current_item
-from ..errors import LedgerError, WorkerDied, WorkerError, WorkerStartError
+from ..errors import LedgerError, WorkerDied, WorkerStartError
 from .base import EndedCall
 from .threads import ThreadWorkers
 
@@ -85,18 +86,14 @@ class ProcessWorkers(ThreadWorkers):
         """The worker function of this side: carries the attempt out in this thread's process."""
         attempt = current_item()
         assert isinstance(attempt, Attempt)
-        message = _packed(
-            {
-                "id": attempt.id,
-                "attempt": attempt.attempt,
-                "run_id": attempt.run_id,
-                "credential_id": attempt.credential_id,
-                "credential": None if credential is None else str(credential),
-                "payload": payload,
-                "saved": attempt._load(),
-                "workflow_db": str(attempt.context.file_of(attempt.id)),
-                "is_recorded": attempt.context.record is not None,
-            }
+        message = packed(
+            message_of(
+                attempt,
+                credential=None if credential is None else str(credential),
+                saved=attempt._load(),
+                workflow_db=str(attempt.context.file_of(attempt.id)),
+                is_recorded=attempt.context.record is not None,
+            )
         )
         child = self._child(attempt)
         attempt.task = child
@@ -191,16 +188,7 @@ class Child:
                     break
         except (EOFError, OSError):
             raise WorkerDied(self._how_it_ended()) from None
-        value, error, attempt.usage = content
-        if error is None:
-            return value
-        raise WorkerError(
-            error["text"],
-            type_name=error["type_name"],
-            trace=error["trace"],
-            verdict=error["verdict"],
-            original=_unpickled(error["original"]),
-        )
+        return outcome(attempt, content)
 
     def _save(self, attempt: Attempt, saved: Any) -> None:
         record = attempt.context.record
@@ -242,22 +230,6 @@ class Child:
         if code < 0:
             return f"the worker process was ended by signal {-code} ({signal.Signals(-code).name})"
         return f"the worker process ended with exit status {code} in the middle of an attempt"
-
-
-def _packed(attempt: dict[str, Any]) -> bytes:
-    try:
-        return pickle.dumps(attempt)
-    except Exception as error:
-        raise TypeError(f"the item cannot be sent to a worker process: {error}") from error
-
-
-def _unpickled(exception: bytes | None) -> BaseException | None:
-    """Some exceptions can be pickled but not read back: those are told by their text alone."""
-    try:
-        original = pickle.loads(exception) if exception is not None else None  # noqa: S301 - from our own process
-    except Exception:
-        return None
-    return original if isinstance(original, BaseException) else None
 
 
 class _blocked:  # noqa: N801 - reads as a phrase
