@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,67 @@ async def save_many(_item: str, _credential: str | None) -> bool:
     here = current_item()
     await asyncio.gather(*(here.checkpoint.asave({"x": "y" * 200_000}) for _ in range(6)))
     return bool(here.checkpoint.load() == {"x": "y" * 200_000})
+
+
+def touch_and_wait(item: dict[str, str], _credential: str | None) -> int:
+    """Says that it has begun (which attempt, and in which process) and goes on when it may."""
+    number = current_item().attempt
+    Path(f"{item['begun']}-{number}").write_text(str(os.getpid()))
+    while not Path(item["go"]).exists() and not Path(f"{item['go']}-{number}").exists():
+        time.sleep(0.005)
+    Path(f"{item['begun']}-{number}-ended").touch()
+    return number
+
+
+def report_and_observe(_item: str, _credential: str | None) -> list[str]:
+    here = current_item()
+    here.report_usage(requests=2, tokens=30)
+    with here.lease() as lease:
+        lease.settle(tokens=5)
+    here.observe(types.SimpleNamespace(status_code=200, headers={"x-ratelimit-limit-requests": "120"}))
+    refused = []
+    for ask in (here.checkpoint.load, lambda: here.checkpoint.save(1), lambda: here.workflow_db):
+        try:
+            ask()
+        except RuntimeError as error:
+            refused.append(str(error))
+    return refused
+
+
+def blurt(item: str, credential: str | None) -> Any:
+    """Tells its key, in one way or another."""
+    if item == "value":
+        return {"key": credential}
+    raise OSError(f"401 for {credential}")
+
+
+def short(item: str, _credential: str | None) -> str:
+    """Takes long enough for a node to be killed in the middle of it."""
+    time.sleep(0.01)
+    return f"{item} by {os.getpid()}"
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def raise_mute(_item: str, _credential: str | None) -> None:
+    raise Mute
+
+
+def answer_for(_item: str, credential: str | None) -> dict[str, Any]:
+    """What a worker behind an executor knows."""
+    here = current_item()
+    return {
+        "id": here.id,
+        "attempt": here.attempt,
+        "run_id": here.run_id,
+        "credential_id": here.credential_id,
+        "credential": credential,
+        "pid": os.getpid(),
+    }
+
+
+def name_of(_item: str, _credential: str | None) -> str:
+    return current_item().id

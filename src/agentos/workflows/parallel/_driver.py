@@ -45,7 +45,7 @@ from ._outbox import Outbox
 from ._role import Fact, Role
 from ._workers.base import Workers
 from .credential_coordinator import CredentialCoordinator
-from .errors import AttemptTimeout, UnrecordableValue, WorkerStartError
+from .errors import AttemptTimeout, ExecutorBroken, UnrecordableValue, WorkerStartError
 from .results import RunningItem, WorkflowResult
 
 if TYPE_CHECKING:  # only a run with a ledger needs them
@@ -424,6 +424,8 @@ class Driver:
             self._run.give_up()
             self._stop_soon("worker processes cannot be started")
         else:
+            if isinstance(exc, ExecutorBroken):
+                self._stop_soon(self._context.redact(text_of(exc)))
             self._failed(attempt, self._time_out_error() if attempt.is_timed_out else exc, kind, verdict)
 
     def _failed(self, attempt: Attempt, exc: BaseException, kind: str | None, verdict: Verdict | None = None) -> None:

@@ -13,7 +13,7 @@ from ._clock import Clock
 from ._core.events import NOTHING_SAID, PERMANENT, TRANSIENT, VERDICT_KINDS, Verdict
 from ._core.run import INTERRUPTED, WORKER_DIED
 from .credential_coordinator import provider_of
-from .errors import CommandFailed, Interrupted, WorkerDied, WorkerError
+from .errors import CommandFailed, ExecutorBroken, Interrupted, WorkerDied, WorkerError
 from .results import WorkflowResult
 
 
@@ -35,6 +35,8 @@ class Judge:
         original = _original(exc)
         if attempt.is_timed_out:
             return TRANSIENT, NOTHING_SAID
+        if isinstance(exc, ExecutorBroken):
+            return INTERRUPTED, NOTHING_SAID
         if isinstance(original, Interrupted | WorkerDied | asyncio.CancelledError) and attempt.should_stop:
             return INTERRUPTED, NOTHING_SAID
         if isinstance(original, WorkerDied):

@@ -10,6 +10,7 @@ import math
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -55,7 +56,9 @@ class ParallelCoordinator:
 
     * `retries` (2): tries after a transient error. `retry_on`: exception types that count as transient.
       `timeout`: seconds an attempt may take. `halt`: when to give up (`"now,fail=1"`, `"soon,fail=10%"`).
-      `workers`: `"threads"`, or `"processes"` for workers that may crash or must be killed.
+      `workers`: `"threads"`, `"processes"` for workers that may crash or must be killed, or any
+      `concurrent.futures.Executor`, which then carries out the attempts; with `send_secrets` also plain secrets are
+      handed to it, and not only references to them.
     * `ledger`: the path of the run's durable record; the same call again, with the same `run_id`, runs what is left.
       `retry_failed`: then also what failed. `on_changed`: what to do with an item whose input is not the recorded one
       (`"refuse"`: it fails, or `"rerun"`).
@@ -75,7 +78,8 @@ class ParallelCoordinator:
         credential_coordinator: CredentialCoordinator | None = None,
         *,
         max_parallelism: int | None = None,
-        workers: str = "threads",
+        workers: str | Executor = "threads",
+        send_secrets: bool = False,
         admission: str = "lease",
         retries: int = 2,
         retry_on: type[BaseException] | Iterable[type[BaseException]] = (),
@@ -90,10 +94,14 @@ class ParallelCoordinator:
         max_wait: float | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if workers not in ("threads", "processes"):
-            raise ValueError(f"workers must be 'threads' or 'processes', not {workers!r}")
+        if not isinstance(workers, Executor) and workers not in ("threads", "processes"):
+            raise ValueError(f"workers must be 'threads', 'processes' or an Executor, not {workers!r}")
+        if send_secrets and not isinstance(workers, Executor):
+            raise ValueError("send_secrets is for workers that are an Executor: no other would send them anywhere")
         if admission not in ("lease", "none"):
             raise ValueError(f"admission must be 'lease' or 'none', not {admission!r}")
+        if admission == "none" and isinstance(workers, Executor):
+            raise ValueError("admission='none' is for workers in this process: an executor has no pool to lease from")
         if credential_coordinator is not None and not isinstance(credential_coordinator, CredentialCoordinator):
             kind = type(credential_coordinator).__name__
             raise TypeError(f"credential_coordinator must be a CredentialCoordinator, not {kind}")
@@ -106,6 +114,7 @@ class ParallelCoordinator:
         self.credential_coordinator = credential_coordinator
         self._admission = admission
         self._workers = workers
+        self._send_secrets = bool(send_secrets)
         self._retries = whole_number("retries", retries, 0)
         self._retry_on = exception_types(retry_on)
         if classify is not None and not callable(classify):
@@ -312,6 +321,8 @@ class ParallelCoordinator:
     ) -> Driver:
         if not callable(worker_func):
             raise TypeError(f"worker_func must be a function of (item, credential), not {type(worker_func).__name__}")
+        if isinstance(self._workers, Executor):
+            self._check_executor(worker_func)
         if run_id is not None:
             run_id = sanitize_identifier(run_id)
             if len(run_id) > LONGEST_RUN_ID:
@@ -393,6 +404,16 @@ class ParallelCoordinator:
             retry_failed=retry_failed,
         )
 
+    def _check_executor(self, worker_func: Worker) -> None:
+        """Whatever would fail every attempt is told before anything starts."""
+        from ._workers.executors import check_credentials
+
+        if isinstance(worker_func, Command):
+            raise TypeError(
+                "a Command is run by this process and not by an executor: call it in a worker function, with subprocess"
+            )
+        check_credentials(self.credential_coordinator, send_secrets=self._send_secrets)
+
     def _make_workers(
         self,
         worker_func: Worker,
@@ -404,6 +425,11 @@ class ParallelCoordinator:
             from ._workers.commands import CommandWorkers
 
             return CommandWorkers(worker_func, ended, self.credential_coordinator)
+        if isinstance(self._workers, Executor):
+            from ._workers.executors import ExecutorWorkers
+
+            pool = self.credential_coordinator
+            return ExecutorWorkers(self._workers, worker_func, ended, pool, send_secrets=self._send_secrets)
         if self._workers == "processes":
             return ProcessWorkers(worker_func, ended, record.process_started if record is not None else None)
         if _is_async(worker_func):

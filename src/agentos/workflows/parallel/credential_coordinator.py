@@ -108,6 +108,7 @@ class CredentialCoordinator:
         # Guards _secrets and _ids, which are only added to while others read, and _redactor.
         self._change_lock = threading.Lock()
         self._secrets: dict[str, str] = {}  # credential id -> secret
+        self._references: dict[str, str] = {}  # credential id -> where other processes can read its secret themselves
         self._ids: dict[str, str] = {}  # secret -> credential id; kept after `remove`, for those still in use
         self._redactor: Redactor | None = None  # of all _ids, made when it is first needed: that takes a while
         self._unused: set[str] = set()  # secrets that were given and are not in the pool, but must not be shown either
@@ -285,6 +286,8 @@ class CredentialCoordinator:
                 raise ValueError(f"two credentials have the id {credential.id!r}: give each its own")
             self._secrets[credential.id] = secret
             self._ids[secret] = credential.id
+            if credential.reference is not None:
+                self._references[credential.id] = credential.reference
             self._redactor = None
         self._store.add(credential)
         return credential.id
@@ -294,6 +297,7 @@ class CredentialCoordinator:
         self._store.remove(id)
         with self._change_lock:
             del self._secrets[id]
+            self._references.pop(id, None)
 
     # --- for the rest of the package ------------------------------------------------------------------------------
 

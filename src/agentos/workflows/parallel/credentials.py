@@ -28,7 +28,7 @@ class Credential:
     credential joins a pool. Nothing about this object shows the secret: not `repr`, `str`, `format`, `pickle`, `copy`.
     """
 
-    __slots__ = ("__id", "__limits", "__provider", "__quota_group", "__scopes", "__secret", "__source")
+    __slots__ = ("__id", "__limits", "__provider", "__quota_group", "__reference", "__scopes", "__secret", "__source")
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Credential:
                 raise ValueError(f"{name} must be a name, not {value!r}")
         self.__source = secret
         self.__secret: str | None = None
+        self.__reference = secret if _is_reference(secret) else None
         self.__id = id or fingerprint(secret)
         self.__provider = provider
         self.__quota_group = quota_group
@@ -64,6 +65,7 @@ class Credential:
         """A credential whose secret is this very string, even if it looks like a reference."""
         credential = cls(secret)
         credential.__secret = secret
+        credential.__reference = None
         return credential
 
     @property
@@ -81,14 +83,20 @@ class Credential:
             limits=self.__limits,
         )
         other.__secret = self.__secret
+        other.__reference = self.__reference
         return other
 
     @property
     def secret(self) -> str:
         """The key itself. Reads the reference on first use; raises `CredentialError`, naming the reference."""
         if self.__secret is None:
-            self.__secret = _resolve(self.__source, self.__id)
+            self.__secret = resolve(self.__source, self.__id)
         return self.__secret
+
+    @property
+    def reference(self) -> str | None:
+        """`env:…`, `file:…` or `cmd:…`, which another process can read for itself; None for a plain secret."""
+        return self.__reference
 
     @property
     def id(self) -> str:
@@ -149,19 +157,25 @@ def fingerprint(secret: str, digits: int = 8) -> str:
     return "key-" + hashlib.blake2b(data, digest_size=digits // 2, person=b"agentos-key").hexdigest()
 
 
-def _resolve(source: str, credential_id: str) -> str:
+def _is_reference(source: str) -> bool:
     kind, _, rest = source.partition(":")
-    if kind == "env" and rest:
+    return kind in ("env", "file", "cmd") and rest != ""
+
+
+def resolve(source: str, credential_id: str) -> str:
+    """The secret that a source names, or is. Raises `CredentialError`, which never shows it."""
+    if not _is_reference(source):
+        return source
+    kind, _, rest = source.partition(":")
+    if kind == "env":
         secret = _environment_variable(rest)
         what = f"the environment variable {rest}"
-    elif kind == "file" and rest:
+    elif kind == "file":
         what = f"the file {rest}"
         secret = _read_private_file(rest)
-    elif kind == "cmd" and rest:
+    else:
         what = "the output of its command"
         secret = _run_command(rest, credential_id)
-    else:
-        return source
     secret = secret.strip()
     if not secret:
         raise CredentialError(f"credential {credential_id}: {what} is not set or empty")

@@ -183,6 +183,11 @@ class WorkerStartError(RunError):
     """Worker processes cannot be started at all: the worker cannot be imported or sent to another process."""
 
 
+class ExecutorBroken(RunError):
+    """The executor that carries out attempts does so no longer: a process of its pool was killed, its cluster is gone,
+    or it was shut down. No item is to blame; the run stops and can be resumed."""
+
+
 class WorkerError(RunError):
     """An exception of a worker process, as far as it could travel: its type's name, its text, its traceback, what it
     said about the provider, and, if it can be pickled, the exception itself as `original`."""
