@@ -177,7 +177,7 @@ def test_a_reference_that_cannot_be_read_there_stops_the_run_and_blames_no_item(
 ) -> None:
     monkeypatch.setenv("ONLY_HERE", SECRET)
     coordinator = on(engine, 1, pool_of(Credential("env:ONLY_HERE", id="a")), ledger=tmp_path / "ledger.db")
-    with pytest.raises(WorkerStartError, match="where the executor runs the worker: .* ONLY_HERE is not set"):
+    with pytest.raises(WorkerStartError, match=r"where the executor runs the worker: .* ONLY_HERE is not set"):
         coordinator.execute_parallel(["a", "b"], workers.answer_for)
     assert coordinator.get_checkpoints() == ["a", "b"]
     with Ledger.open(tmp_path / "ledger.db") as ledger:

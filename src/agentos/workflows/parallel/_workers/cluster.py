@@ -15,7 +15,7 @@ import contextlib
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from typing import Any, NamedTuple
 
@@ -49,32 +49,54 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
 
 
+class Placed:
+    """A call that was given to a worker."""
+
+    __slots__ = ("address", "future", "is_lost", "task")
+
+    def __init__(self, future: Future[Any], address: str, task: Any) -> None:
+        self.future = future
+        self.address = address
+        self.task = task  # Dask's future
+        self.is_lost = False  # its worker is gone
+
+
 class DaskCluster(Executor):
     def __init__(self, client: Any) -> None:
         self._client = weakref.ref(client)
         self._loop = client.loop
         self._threads: dict[str, int] = {}  # of each worker, by its address
-        self._placed: dict[str, set[asyncio.Task[None]]] = {}  # on each worker; also on one that was lost a moment ago
+        self._placed: dict[str, set[Placed]] = {}  # on each worker; also on one that was lost a moment ago
         self._waiting: deque[Call] = deque()  # for a free thread
-        self._lost: set[asyncio.Task[None]] = set()  # their worker is gone, and they are told so
-        self._looking: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()  # the event loop itself does not hold them
+        self._is_looking = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         assert not kwargs, "keywords would be options of Dask's own submit"
+        self._connected()
         future: Future[Any] = Future()
+        self._loop.add_callback(self._take, Call(future, fn, args))
+        return future
+
+    def _connected(self) -> Any:
         client = self._client()
         if client is None or client.status not in ("running", "connecting"):
             raise BrokenExecutor("the client is not connected to a cluster")
-        self._loop.add_callback(self._take, Call(future, fn, args))
-        return future
+        return client
 
     # --- on the client's event loop -------------------------------------------------------------------------------
 
     def _take(self, call: Call) -> None:
         self._waiting.append(call)
-        if self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+        if not self._is_looking:
+            self._is_looking = True
+            self._go_on(self._look())
         self._place()
+
+    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _place(self) -> None:
         """Gives what waits to whoever has a thread free."""
@@ -83,67 +105,69 @@ class DaskCluster(Executor):
             if address is None or self._free(address) <= 0:
                 return
             call = self._waiting.popleft()
-            if call.future.set_running_or_notify_cancel():
-                placed = self._placed.setdefault(address, set())
-                task = asyncio.get_running_loop().create_task(self._carry(call, address))
-                placed.add(task)
-                task.add_done_callback(lambda task, address=address: self._end(task, address))  # type: ignore[misc]
+            if not call.future.set_running_or_notify_cancel():
+                continue
+            try:
+                placed = Placed(call.future, address, self._sent(call, address))
+            except Exception as error:
+                call.future.set_exception(error)
+                continue
+            self._placed.setdefault(address, set()).add(placed)
+            self._go_on(self._await(placed))
 
     def _free(self, address: str) -> int:
         return self._threads[address] - len(self._placed.get(address, ()))
 
-    def _end(self, task: asyncio.Task[None], address: str) -> None:
-        placed = self._placed[address]
-        placed.discard(task)
-        self._lost.discard(task)
-        if not placed:
-            del self._placed[address]
-        self._place()
+    def _sent(self, call: Call, address: str) -> Any:
+        return self._connected().submit(
+            call.func,
+            *call.args,
+            key=f"agentos-{uuid.uuid4().hex}",
+            workers=[address],
+            allow_other_workers=False,
+            retries=0,
+            pure=False,
+        )
 
-    async def _carry(self, call: Call, address: str) -> None:
-        """One task on one worker. Its result is copied and let go at once: while anybody holds it, Dask would compute
-        it again if it were lost."""
-        client, task = self._client(), None
+    async def _await(self, placed: Placed) -> None:
+        """Passes on how a task has ended. Its result is copied and let go at once: while anybody holds it, Dask would
+        compute it again if it were lost."""
+        result: Any = None
+        problem: Exception | None = None
         try:
-            if client is None:
-                raise BrokenExecutor("the client is gone")
-            task = client.submit(
-                call.func,
-                *call.args,
-                key=f"agentos-{uuid.uuid4().hex}",
-                workers=[address],
-                allow_other_workers=False,
-                retries=0,
-                pure=False,
-            )
-            result = await client.gather(task, asynchronous=True)
+            result = await self._connected().gather(placed.task, asynchronous=True)
+        except CancelledError as error:  # Dask's own: we have dropped it, or the scheduler has, or it is gone
+            why = getattr(error, "reason", None) or "nobody has said why"
+            problem = BrokenExecutor(f"the cluster has dropped an attempt ({why})")
         except asyncio.CancelledError:
-            if asyncio.current_task() not in self._lost:  # the event loop is being closed
-                call.future.set_exception(BrokenExecutor("the client was closed"))
-                raise
-            call.future.set_exception(WorkerDied(f"the worker at {address} was lost in the middle of an attempt"))
-        except CancelledError as error:  # Dask's own: the scheduler has dropped it, or is gone
-            call.future.set_exception(BrokenExecutor(str(error) or "the cluster has dropped a task"))
+            problem = BrokenExecutor("the client was closed")
         except Exception as error:
-            is_death = type(error).__name__ == "KilledWorker"
-            call.future.set_exception(WorkerDied(f"the worker at {address} was lost") if is_death else error)
+            problem = error
+        if problem is not None and (placed.is_lost or type(problem).__name__ == "KilledWorker"):
+            problem = WorkerDied(f"the worker at {placed.address} was lost in the middle of an attempt")
+        with contextlib.suppress(Exception):  # the client may be closed by now
+            placed.task.release()
+        self._end(placed)
+        if problem is None:
+            placed.future.set_result(result)
         else:
-            call.future.set_result(result)
-        finally:
-            if task is not None:
-                with contextlib.suppress(Exception):  # the client may be closed by now
-                    task.release()
+            placed.future.set_exception(problem)
+
+    def _end(self, placed: Placed) -> None:
+        together = self._placed[placed.address]
+        together.discard(placed)
+        if not together:
+            del self._placed[placed.address]
+        self._place()
 
     async def _look(self) -> None:
         """Keeps the list of workers while there is anything to do."""
         problem: BaseException | None = None
         try:
             while self._has_work():
-                client = self._client()
-                if client is None or client.status not in ("running", "connecting"):
-                    raise BrokenExecutor("the cluster is gone")
+                client = self._connected()
                 if client.status == "running":
-                    self._learn(await client.scheduler.ncores())
+                    await self._learn(client, await client.scheduler.ncores())
                 del client
                 await asyncio.sleep(LOOK_SECONDS)
         except OSError as error:
@@ -151,7 +175,7 @@ class DaskCluster(Executor):
         except BaseException as error:
             problem = error
         finally:
-            self._looking = None
+            self._is_looking = False
             self._threads = {}  # whoever comes next must look anew
         if problem is not None:
             self._give_up(problem)
@@ -160,12 +184,13 @@ class DaskCluster(Executor):
         self._waiting = deque(call for call in self._waiting if not call.future.cancelled())
         return bool(self._waiting or self._placed)
 
-    def _learn(self, threads: dict[str, int]) -> None:
+    async def _learn(self, client: Any, threads: dict[str, int]) -> None:
         self._threads = dict(threads)
-        for address in self._placed.keys() - threads.keys():
-            for task in self._placed[address] - self._lost:
-                self._lost.add(task)
-                task.cancel()
+        lost = [placed for at in self._placed.keys() - threads.keys() for placed in self._placed[at]]
+        for placed in lost:
+            placed.is_lost = True
+        if lost:
+            await client.cancel([placed.task for placed in lost], asynchronous=True)
         self._place()
 
     def _give_up(self, problem: BaseException) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import pickle
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 from .. import _remote
@@ -133,11 +133,15 @@ class ExecutorWorkers:
 
 def check_credentials(pool: CredentialCoordinator | None, *, send_secrets: bool) -> None:
     """Raises a `CredentialError` if a credential of the pool cannot go where an executor carries out attempts."""
-    if pool is None or send_secrets:
-        return
-    plain = [state.key_id for state in pool.states() if sendable_reference(pool, state.key_id) is None]
-    if plain:
+    plain = plain_credentials(pool)
+    if plain and not send_secrets:
         raise CredentialError(_plain(plain))
+
+
+def plain_credentials(pool: CredentialCoordinator | None) -> list[str]:
+    """The ids of those that cannot be read anywhere but here."""
+    ids = () if pool is None else (state.key_id for state in pool.states())
+    return [id_ for id_ in ids if pool is not None and sendable_reference(pool, id_) is None]
 
 
 def sendable_reference(pool: CredentialCoordinator, credential_id: str) -> str | None:
@@ -174,4 +178,5 @@ def _by_value() -> Callable[[Any], bytes] | None:
 
 
 def _broken(error: BaseException) -> ExecutorBroken:
-    return ExecutorBroken(f"the executor is broken: {type(error).__name__}: {error}")
+    name = "" if type(error) is BrokenExecutor else f"{type(error).__name__}: "
+    return ExecutorBroken(f"the executor is broken: {name}{error}")
