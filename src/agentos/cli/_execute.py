@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -37,6 +38,7 @@ from agentos.workflows.parallel.output_prefixer import prefix_lines
 from agentos.workflows.parallel.redaction import Redactor
 from agentos.workflows.parallel.reporters import JsonReporter, shown, text_of
 
+from ._engines import HERE, Engine, refuse_what_cannot_be_sent
 from ._home import Ended, Failure, RunFolder, RunSpec
 from ._items import BadItems, Items, SizedItems, changed_files, read_items
 from ._keysfile import Keys
@@ -119,8 +121,12 @@ def prepare(folder: RunFolder, spec: RunSpec, teller: Teller, *, keep: bool = Tr
         teller.capture(folder.logs, None if pool is None else pool.redactor())
         worker = _function(spec)
     _check_secrets(spec, pool)
+    engine = None
+    if options.get("on", HERE) != HERE:
+        refuse_what_cannot_be_sent(spec.command, pool)
+        engine = teller.until_the_end.enter_context(Engine(options["on"]))
     retries = 0 if spec.command is not None else FUNCTION_RETRIES
-    coordinator = make_coordinator(options, pool, retries=retries, ledger=folder.ledger, reporter=teller)
+    coordinator = make_coordinator(options, pool, retries=retries, ledger=folder.ledger, reporter=teller, engine=engine)
     redact = None if pool is None else pool.redact_value
     items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
     tokens = tokens_func(options.get("tokens"))
@@ -229,17 +235,22 @@ def make_coordinator(
     retries: int = 0,
     ledger: Path | None = None,
     reporter: Callable[[Any], None] | None = None,
+    engine: Engine | None = None,
 ) -> ParallelCoordinator:
     """`retries`: if the options do not say."""
     parallel, most = options.get("parallel"), options.get("max_parallelism")
-    if parallel == "auto":
-        slots = os.cpu_count() or 1 if pool is None else sum(state.max_concurrent for state in pool.states())
+    if parallel == "auto" or (parallel is None and engine is not None):
+        slots = engine.slots() if engine is not None else os.cpu_count() or 1
+        if pool is not None and parallel == "auto":
+            keys = sum(state.max_concurrent for state in pool.states())
+            slots = min(keys, slots) if engine is not None else keys
         parallel, most = slots, most or max(slots, ParallelCoordinator.MAX_PARALLELISM)
     try:
         return ParallelCoordinator(
             parallel,
             pool,
             max_parallelism=most,
+            workers="threads" if engine is None else engine.executor,
             retries=options.get("retries", retries),
             timeout=options.get("timeout"),
             halt=options.get("halt"),
@@ -328,6 +339,7 @@ class Teller:
         self.printed: Printed | None = None
         self.signal: int | None = None
         self.ended: RunEnded | None = None
+        self.until_the_end = contextlib.ExitStack()  # what is left when the run is told no more
         self._how = how
         self._run_id = run_id
         self._lock = threading.Lock()  # guards _tell until it is known whom to tell
@@ -409,6 +421,7 @@ class Teller:
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
+        self.until_the_end.close()
 
     def output(self, item_id: str, stream: str, data: bytes) -> None:
         """What an item has printed, in whole lines."""

@@ -94,6 +94,12 @@ PACE = several(
     option("--tokens", metavar="N|FIELD", help="Tokens that an item needs: a number, or a field of it."),
 )
 CONDUCT = several(
+    option(
+        "--on",
+        metavar="threads|dask://HOST:PORT",
+        help="Where a function runs: here, or on a Dask cluster, as many at a time as that has threads.  "
+        "[default: threads]",
+    ),
     option("--credential-env", metavar="NAME", help="The variable in which a command finds its key."),
     option(
         "--retries",

@@ -24,6 +24,7 @@ _LATER = (
     "keys",
     "key_env",
     "tokens",
+    "on",
     "credential_env",
     "retries",
     "timeout",
@@ -61,7 +62,8 @@ def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> N
     """Run COMMAND, or the Python function MODULE:FUNCTION, on every item.
 
     In COMMAND, {id} is the item's id, {} the item itself, {field} a field of it, and {{ a brace. No shell has a part in
-    it: for one, say sh -c '...'. A function gets the item and its credential.
+    it: for one, say sh -c '...'. A function gets the item and its credential; it runs here, or with --on where the
+    workers of a Dask cluster can import it and read the keys for themselves.
 
     A command finds its key in the variable that its provider's tools read (or --credential-env), and its item as JSON
     in AGENTOS_ITEM. It tells of a limit by what it prints, by exit status 75, or with agentos report; its item then
