@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from agentos.cli import _engines
@@ -90,4 +92,10 @@ def test_what_cannot_run_on_a_cluster_is_refused_before_anything_starts(place: P
 def test_a_cluster_that_does_not_answer_is_our_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_engines, "CONNECT_SECONDS", 0.2)
     with pytest.raises(Failure, match=r"the cluster at dask://127\.0\.0\.1:1 cannot be reached"):
+        _engines.Engine("dask://127.0.0.1:1")
+
+
+def test_without_dask_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(click.UsageError, match=r"pip install 'agentos-parallel\[dask\]'"):
         _engines.Engine("dask://127.0.0.1:1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +106,15 @@ def test_a_shutdown_lets_what_runs_on_nodes_finish_within_the_grace(client: dist
     assert len(list(results)) == threads
     assert len(coordinator.get_checkpoints()) == 2
     assert len(list(tmp_path.glob("*-1"))) == threads
+
+
+def test_a_client_on_the_callers_own_loop_works_too(nodes: Cluster) -> None:
+    async def run() -> int:
+        async with distributed.Client(nodes.address, asynchronous=True, set_as_default=False) as client:
+            stats, _ = await on(client, 3, pool_of()).execute_parallel_async(range(10), workers.double)
+            return stats.success_count
+
+    assert asyncio.run(run()) == 10
 
 
 def test_an_executor_with_options_is_refused(client: distributed.Client) -> None:

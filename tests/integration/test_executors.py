@@ -204,6 +204,25 @@ def test_a_key_in_a_result_is_not_recorded(engine: Executor, tmp_path: Path) -> 
         assert next(iter(ledger.items())).value == {"key": "****"}
 
 
+class Twice(ThreadPoolExecutor):
+    """Does everything twice, as an engine may that has lost a node, or only thinks so."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return super().submit(lambda: (fn(*args), fn(*args))[1])
+
+
+def test_what_an_engine_does_twice_is_recorded_once(tmp_path: Path) -> None:
+    done, pool = tmp_path / "done", pool_of()
+    with Twice(2) as executor:
+        coordinator = on(executor, 2, pool, ledger=tmp_path / "ledger.db")
+        stats, results = coordinator.execute_parallel([f"{done}-{i}" for i in range(5)], workers.append_mark)
+    assert stats.success_count == len(results) == 5
+    assert all(Path(result.item_id).read_text() == "xx" for result in results)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        assert len(list(ledger.attempts())) == ledger.counts().succeeded == 5
+    assert pool.get_stats()["reserved"] == 0
+
+
 # --- stopping -----------------------------------------------------------------------------------------------------
 
 
