@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -40,6 +41,23 @@ def review(document, key):
         )
         assert "Counts(succeeded=1, failed=1, unfinished=0)\nb bad ['failed']\nkey-" in done.stdout
     assert "Resuming run main (launch 2); on record: 1 succeeded, 1 failed, 0 unfinished" in done.stdout
+
+
+def test_the_example_of_an_executor_runs_as_it_stands(tmp_path: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "scaling.md").read_text(), re.DOTALL)[0]
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    keys = {"TEAM_A_KEY": "sk-one-secret", "TEAM_B_KEY": "sk-two-secret"}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, **keys},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "Succeeded: 3" in done.stdout
 
 
 def test_every_option_of_the_coordinator_is_in_the_readme() -> None:

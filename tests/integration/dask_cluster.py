@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -51,6 +52,22 @@ def cluster(folder: Path, workers: int, **environment: str) -> Iterator[Cluster]
             assert program.stdin is not None
             program.stdin.close()
             program.wait(30)
+
+
+# --- what a test asks of a scheduler ------------------------------------------------------------------------------
+
+
+def what_is_kept(dask_scheduler: Any) -> bytes:
+    """Of the tasks that are not done."""
+    return b"".join(pickle.dumps(task.run_spec) for task in dask_scheduler.tasks.values())
+
+
+async def give_up(dask_scheduler: Any, address: str) -> None:
+    """As after a time without a heartbeat. The worker is not told."""
+    await dask_scheduler.remove_worker(address, stimulus_id="test", close=False)
+
+
+# --- the program --------------------------------------------------------------------------------------------------
 
 
 def _forked(serve: Any, *args: Any) -> tuple[int, str]:

@@ -422,7 +422,7 @@ class Driver:
         if isinstance(exc, WorkerStartError):
             self.error = self.error or exc
             self._run.give_up()
-            self._stop_soon("worker processes cannot be started")
+            self._stop_soon("the worker cannot be started")
         else:
             if isinstance(exc, ExecutorBroken):
                 self._stop_soon(self._context.redact(text_of(exc)))

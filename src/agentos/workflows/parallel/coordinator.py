@@ -95,7 +95,10 @@ class ParallelCoordinator:
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(workers, Executor) and workers not in ("threads", "processes"):
-            raise ValueError(f"workers must be 'threads', 'processes' or an Executor, not {workers!r}")
+            raise ValueError(
+                "workers must be 'threads', 'processes' or an Executor (of Dask: client.get_executor()), "
+                f"not {workers!r}"
+            )
         if send_secrets and not isinstance(workers, Executor):
             raise ValueError("send_secrets is for workers that are an Executor: no other would send them anywhere")
         if admission not in ("lease", "none"):

@@ -180,7 +180,8 @@ class CommandFailed(RunError):
 
 
 class WorkerStartError(RunError):
-    """Worker processes cannot be started at all: the worker cannot be imported or sent to another process."""
+    """The worker cannot be started at all: it cannot be sent to another process or imported there, or its credential
+    cannot be read there."""
 
 
 class ExecutorBroken(RunError):
