@@ -172,29 +172,47 @@ def test_a_reference_travels_and_a_secret_only_if_it_is_said_so() -> None:
         assert OTHER.encode() in executor.given
 
 
+def key_file(folder: Path) -> tuple[Path, Credential]:
+    """It is read when it joins a pool, and again where the attempts run."""
+    path = folder / "key"
+    path.write_text(OTHER)
+    path.chmod(0o600)
+    return path, Credential(f"file:{path}", id="team-a")
+
+
 def test_a_reference_that_cannot_be_read_there_stops_the_run_and_blames_no_item(
-    engine: Executor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    engine: Executor, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ONLY_HERE", SECRET)
-    coordinator = on(engine, 1, pool_of(Credential("env:ONLY_HERE", id="a")), ledger=tmp_path / "ledger.db")
-    with pytest.raises(WorkerStartError, match=r"where the executor runs the worker: .* ONLY_HERE is not set"):
+    path, credential = key_file(tmp_path)
+    coordinator = on(engine, 1, pool_of(credential), ledger=tmp_path / "ledger.db")
+    path.unlink()
+    with pytest.raises(WorkerStartError, match="where the executor runs the worker: cannot read the key file"):
         coordinator.execute_parallel(["a", "b"], workers.answer_for)
     assert coordinator.get_checkpoints() == ["a", "b"]
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         assert ledger.counts().failed == 0
 
 
-def test_a_key_that_is_another_one_there_is_neither_told_nor_recorded(
-    engine: Executor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("EXECUTOR_KEY", OTHER)  # here; the processes that are there already have the first one
-    coordinator = on(engine, 1, pool_of(), ledger=tmp_path / "ledger.db", retries=0)
-    _, results = coordinator.execute_parallel(["value", "error"], workers.blurt, run_id="another")
+def test_a_key_that_is_another_one_there_is_neither_told_nor_recorded(engine: Executor, tmp_path: Path) -> None:
+    path, credential = key_file(tmp_path)
+    coordinator = on(engine, 1, pool_of(credential), ledger=tmp_path / "ledger.db", retries=0)
+    path.write_text(SECRET)
+    _, results = coordinator.execute_parallel(["value", "error"], workers.blurt)
+    path.unlink()
     found = by_id(results)
     assert "the worker's result holds its key" in (found["value"].error or "")
     assert found["error"].error == "401 for ****"
     files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert SECRET.encode() not in repr(results).encode() + files
+
+
+def test_a_key_that_was_replaced_is_read_anew_by_the_next_start_of_the_run(engine: Executor, tmp_path: Path) -> None:
+    path, _ = key_file(tmp_path)
+    for secret in (OTHER, SECRET):
+        path.write_text(secret)
+        pool = pool_of(Credential(f"file:{path}", id="team-a"))
+        _, (result,) = on(engine, 1, pool).execute_parallel(["a"], workers.answer_for, run_id="same")
+        assert result.value["credential"] == secret
 
 
 def test_a_key_in_a_result_is_not_recorded(engine: Executor, tmp_path: Path) -> None:

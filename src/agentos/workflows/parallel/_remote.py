@@ -65,7 +65,7 @@ def carry_out(pickled_func: bytes, message: bytes) -> bytes:
         return pickle.dumps(("ended", (None, described(unreadable), None, [])))
     if told["reference"] is not None:
         try:
-            told["credential"] = _secret(told["run_id"], told["reference"], told["credential_id"])
+            told["credential"] = _secret(told["start"], told["reference"], told["credential_id"])
         except CredentialError as error:
             return _unready(f"where the executor runs the worker: {error}")
     attempt = RemoteAttempt(told)
@@ -83,7 +83,7 @@ def _loaded(pickled_func: bytes) -> Any:
 
 
 @functools.lru_cache(MOST_SECRETS)
-def _secret(run_id: str, reference: str, credential_id: str) -> str:  # noqa: ARG001 - the next run reads it anew
+def _secret(start: str, reference: str, credential_id: str) -> str:  # noqa: ARG001 - a resumed run reads it anew
     return resolve(reference, credential_id)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import secrets
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
@@ -40,13 +41,14 @@ class ExecutorWorkers:
         self._ended = ended
         self._pool = pool
         self._send_secrets = send_secrets
+        self._start = secrets.token_hex(8)  # tells this start of the run from others with its id
         self._futures: set[Future[bytes]] = set()
         self._dumps = _by_value() or pickle.dumps
         self._pickled_func = self._pickled(worker_func)
 
     def start(self, attempt: Attempt, running: int) -> None:
         try:
-            message = packed(message_of(attempt, **self._credential(attempt)), self._dumps)
+            message = packed(message_of(attempt, start=self._start, **self._credential(attempt)), self._dumps)
         except Exception as error:  # the item cannot travel
             self._ended(attempt, None, error)
             return
