@@ -19,6 +19,7 @@ from agentos.workflows.parallel.errors import (
     AuthFailed,
     CommandFailed,
     CredentialError,
+    ExecutorBroken,
     Interrupted,
     InvalidItemId,
     LeaseTimeout,
@@ -194,6 +195,7 @@ TREE: dict[type[AgentosError], set[type[Exception]]] = {
     WorkerDied: {RunError},
     CommandFailed: {RunError},
     WorkerStartError: {RunError},
+    ExecutorBroken: {RunError},
     WorkerError: {RunError},
     WorkerVerdict: set(),
     PoolError: set(),
@@ -211,7 +213,7 @@ def test_the_tree_above_is_the_whole_tree() -> None:
 
 
 def test_what_programs_catch_or_raise_is_exported() -> None:
-    inside = {WorkerVerdict, PoolError, RunError, WorkerError}
+    inside = {WorkerVerdict, PoolError, RunError, WorkerError, ExecutorBroken}
     assert {cls.__name__ for cls in ALL - inside} <= set(parallel.__all__)
 
 
