@@ -159,6 +159,7 @@ def test_an_attempt_whose_node_was_given_up_cannot_record_when_it_comes_back(  #
     eventually((tmp_path / "a-1-ended").exists)
     (tmp_path / "go-2").touch()
     (result,) = results
+    assert (tmp_path / "a-1").read_text().split() == [str(pid)]  # nobody else has tried under its number
     assert (result.value, result.attempts) == (2, 2)
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         assert ledger.counts().succeeded == 1

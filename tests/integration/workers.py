@@ -156,7 +156,8 @@ async def save_many(_item: str, _credential: str | None) -> bool:
 def touch_and_wait(item: dict[str, str], _credential: str | None) -> int:
     """Says that it has begun (which attempt, and in which process) and goes on when it may."""
     number = current_item().attempt
-    Path(f"{item['begun']}-{number}").write_text(str(os.getpid()))
+    with Path(f"{item['begun']}-{number}").open("a") as file:
+        file.write(f"{os.getpid()} ")
     while not Path(item["go"]).exists() and not Path(f"{item['go']}-{number}").exists():
         time.sleep(0.005)
     Path(f"{item['begun']}-{number}-ended").touch()
