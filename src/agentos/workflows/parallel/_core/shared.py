@@ -117,7 +117,8 @@ class SharedPool:
                 aside, session.aside = session.aside, None
                 pool.take_back(aside, at)
             for statement in statements:
-                self._take(session, statement, at)
+                if session_id in self.sessions:  # else it has just left
+                    self._take(session, statement, at)
         served, pool.served = pool.served, []
         for record in served:
             owner = record.owner
@@ -148,30 +149,41 @@ class SharedPool:
 
     def _check(self, at: float) -> None:
         """Ends the sessions that have been silent for too long, and the offers that nobody has claimed."""
-        for session in tuple(self.sessions.values()):
-            if session.expires_at <= at:
-                self._end(session, at)
-            elif session.offers and min(session.offers.values()) <= at:
-                self._pass_over(session, at)
+        gone = [s for s in self.sessions.values() if s.expires_at <= at]
+        slow = [s for s in self.sessions.values() if s.expires_at > at and min(s.offers.values(), default=inf) <= at]
+        # The places of all of them in the queues first: what one leaves must not be offered to it again, nor to
+        # another that does not answer either.
+        for session in gone:
+            self._leave_queues(session, at)
+        for record in [record for session in slow for record in self._pass_over(session, at)]:
+            self.pool.set_aside(record, at)
+        for session in gone:
+            self._end(session, at)
         self._check_at = min((s.expires_at for s in self.sessions.values()), default=inf)
         for session in self.sessions.values():
             self._check_by(min(session.offers.values(), default=inf))
 
-    def _pass_over(self, session: Session, at: float) -> None:
-        """Until it speaks again."""
-        unclaimed = (r for r in session.leases.values() if r.state == WAITING or r.id in session.offers)
-        session.aside = sorted(unclaimed, key=lambda record: record.sequence)
+    def _pass_over(self, session: Session, at: float) -> list[LeaseRecord]:
+        """Until it speaks again. Returns what it was offered, which is to be set aside, too."""
+        waiting = [record for record in session.leases.values() if record.state == WAITING]
+        offered = [session.leases[lease] for lease in session.offers]
+        session.aside = sorted(waiting + offered, key=lambda record: record.sequence)
         session.offers.clear()
-        # Its places in the queue first: what it leaves must not be offered to it again.
-        for record in sorted(session.aside, key=lambda r: r.state == LIVE):
+        for record in waiting:
             self.pool.set_aside(record, at)
+        return offered
+
+    def _leave_queues(self, session: Session, at: float) -> None:
+        if session.aside is None:
+            for record in session.leases.values():
+                if record.state == WAITING:
+                    self.pool.withdraw(record, at)
 
     def _end(self, session: Session, at: float) -> None:
         del self.sessions[session.id]
-        aside = set() if session.aside is None else {record.id for record in session.aside}
-        # Its places in the queues first: nothing must be granted to it any more.
-        for record in sorted(session.leases.values(), key=lambda r: r.state == LIVE):
-            if record.id not in aside:
+        self._leave_queues(session, at)  # first: nothing must be granted to it any more
+        for record in session.leases.values():
+            if record.state == LIVE:
                 self.pool.lose(record, at)
         session.leases.clear()
 
@@ -230,8 +242,7 @@ class SharedPool:
                 self._release(session, record, at)
         elif kind == CLAIM:
             session.offers.pop(record.id, None)
-            if record.state == LIVE and pool.confirm(record, at):
-                pool.served.append(record)
+            self._claim(session, record, at)
         elif kind == WITHDRAW:
             session.offers.pop(record.id, None)
             del session.leases[record.id]
@@ -246,6 +257,18 @@ class SharedPool:
                 pool.settle(record, statement[2], statement[3], at)
             elif kind == USE_MORE:
                 pool.use_more(record, statement[2], statement[3], at)
+
+    def _claim(self, session: Session, record: LeaseRecord, at: float) -> None:
+        if record.state != LIVE or record.credential is None:
+            return
+        if record.credential.id in session.ring:
+            if self.pool.confirm(record, at):
+                self.pool.served.append(record)
+            return
+        self.pool.set_aside(record, at)  # it was dropped meanwhile
+        record.want = session.want(record.scope)
+        if self.pool.request(record, at, front=True) or record.state == REFUSED:
+            self.pool.served.append(record)
 
     def _answer(self, record: LeaseRecord, verdict: Verdict, jitter: float, at: float) -> None:
         assert record.credential is not None
