@@ -27,6 +27,7 @@ from agentos.workflows.parallel._core.shared import (
     QUARANTINE,
     SharedPool,
 )
+from agentos.workflows.parallel._days import day_ends
 from agentos.workflows.parallel._stores.states import freeze, thaw
 
 from .shared_histories import BEGAN_AT, Batch, Talk, check_books, digest, dump, live_leases, new_copy
@@ -95,7 +96,9 @@ def test_so_it_is_in_longer_histories(seed: int) -> None:
 
 def one_history(chance: random.Random, steps: int) -> None:
     talk, watched = Talk(chance), Watched()
-    others = [new_copy()]  # and one that joins somewhere in the middle
+    others = [
+        SharedPool(BEGAN_AT - chance.choice([0.0, 0.3]), day_ends)
+    ]  # has looked a little earlier; and one that joins somewhere in the middle
     for step in range(1, steps + 1):
         batch = talk.next(watched.copy)
         bystander = thaw(freeze(others[0])) if is_void(watched.copy, batch) and chance.random() < 0.3 else None

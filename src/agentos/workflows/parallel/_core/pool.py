@@ -71,7 +71,7 @@ class Pool:
 
     def __init__(self, store: Domain | None = None, first_fence: int = 0) -> None:
         self.store = store
-        self._first_fence = first_fence
+        self.first_fence = first_fence
         self.credentials: dict[str, CredentialRecord] = {}
         self.leaving: dict[str, CredentialRecord] = {}  # removed, but still leased
         self.served: list[LeaseRecord] = []
@@ -245,7 +245,7 @@ class Pool:
         credential = CredentialRecord(id_, in_group, of_provider, scopes, limits)
         if self.store is not None:
             credential.domains = (*credential.domains, self.store)
-        credential.fence = self._fences.pop(id_, self._first_fence)
+        credential.fence = self._fences.pop(id_, self.first_fence)
         credential.last_used = self._next()
         credential.cooled = sum(len(domain.cooling) for domain in credential.domains)
         for domain in credential.domains:

@@ -87,6 +87,7 @@ class SharedPool:
 
     def __init__(self, began_at: float, day_ends: Callable[[str], Callable[[float], float]]) -> None:
         self.at = began_at  # the store's time, of the last batch
+        self._has_begun = False
         self.store = Domain("store", None)
         # Nobody grants a million leases of a credential in a second: fences grow, also where an older log was lost.
         self.pool = Pool(self.store, first_fence=int(began_at * 1e6))
@@ -99,6 +100,10 @@ class SharedPool:
     def apply(self, at: float, session_id: str, number: int, statements: Sequence[Statement]) -> list[LeaseRecord]:
         """A batch, and all that time has done until then. Returns those who were served by it."""
         pool = self.pool
+        if not self._has_begun:  # with its first batch, for all: whoever found the log empty has looked before that
+            self._has_begun = True
+            self.at = at
+            pool.first_fence = int(at * 1e6)
         if at > self.at:  # a clock that steps back stands still here
             self.at = at
         at = self.at
