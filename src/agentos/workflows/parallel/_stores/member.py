@@ -145,7 +145,7 @@ class Member:
         while not is_over() and not self._send_by and self.lost_since is None and self._talking.acquire(blocking=False):
             try:
                 self._exchange()
-            except (StoreLost, StoreRefused):
+            except Exception:
                 break  # the thread will meet it, too
             finally:
                 self._talking.release()
@@ -163,6 +163,11 @@ class Member:
             self._wants_news = True
             self.wake()
         self.until(lambda: self._syncs_done >= asked or self.lost_since is not None, seconds)
+
+    def tell_all(self) -> None:
+        """Those who wait for a condition look again."""
+        with self.changed:
+            self.changed.notify_all()
 
     def until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Real time, whatever clock the pool has."""
@@ -213,6 +218,8 @@ class Member:
                         self._exchange()
             except (StoreLost, StoreRefused) as error:
                 self._on_lost(error)
+            except Exception as error:  # what stands there cannot be read: nobody must wait for a thread that is gone
+                self._on_lost(StoreLost(f"what it holds cannot be read: {type(error).__name__}: {error}"))
         with self._talking:
             self._log.close()
 
@@ -381,10 +388,9 @@ class Member:
 
     def _go_on(self, session: shared.Session) -> None:
         """With another copy: what happened in between was told to nobody here."""
-        if session.batch < self._batches:
-            return  # nothing did: the last batch has not arrived
-        self._unconfirmed = None
-        unasked = {said[1] for said in self._box if said[0] == shared.ASK}
+        if session.batch >= self._batches:
+            self._unconfirmed = None  # it has arrived
+        unasked = {said[1] for said in self._unheard() if said[0] == shared.ASK}
         for handle in tuple(self.handles.values()):
             record = session.leases.get(handle.id)
             if handle.state == WAITING and record is not None and record.state == LIVE:
@@ -404,10 +410,12 @@ class Member:
     def _lose_session(self) -> None:
         """Nobody listens to what the old session says, and its leases are gone: a new one, which asks for what is still
         waited for."""
+        unheard = self._unheard()
         self.session_id = secrets.token_hex(8)
         self._unconfirmed = None
         self._batches = 0
-        of_credentials = [said for said in self._box if said[0] in (shared.QUARANTINE, shared.RESTORE, shared.COOL)]
+        of_credentials = [said for said in unheard if said[0] in (shared.QUARANTINE, shared.RESTORE, shared.COOL)]
+        questions = {said[1]: said for said in unheard if said[0] == shared.ASK}
         self._box = [(shared.JOIN, socket.gethostname(), os.getpid(), self.run_name, self.ttl, neighbours.place())]
         self._box += [*self.declared.values(), *of_credentials]
         self._send_by = 0.0
@@ -415,7 +423,11 @@ class Member:
             if record.state == LIVE:
                 self.forget(record, ENDED)
             else:
-                self._box.append(_question(record, wait=True, front=False))
+                self._box.append(questions.get(record.id) or _question(record, wait=True, front=False))
+
+    def _unheard(self) -> list[Statement]:
+        """What nobody may have heard yet."""
+        return self._box if self._unconfirmed is None else [*_decode(self._unconfirmed)[2], *self._box]
 
     # --- hearing --------------------------------------------------------------------------------------------------
 
@@ -485,6 +497,8 @@ class Member:
                 self._apply(entry)
                 if self.session_id not in self.copy.sessions:
                     self._wants_news = True
+                elif self.waiting:
+                    self.wake(self._tick_at())  # an offer to somebody else may lapse before we would look again
             else:
                 self._wants_news = True
             if self._wants_news:

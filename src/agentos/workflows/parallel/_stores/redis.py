@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ..errors import StoreError
 from .log import Answer, Entry, Start, StoreLost, StoreRefused
@@ -42,6 +42,7 @@ class RedisLog:
 
     def __init__(self, url: str) -> None:
         self._url, name = _split(url)
+        redis.ConnectionPool.from_url(self._url)  # raises ValueError for what is no address
         self._where = without_password(url)
         self._keys = [f"{{agentos:{name}}}:{part}" for part in ("pool", "log", "state")]
         self._channel = f"{{agentos:{name}}}:said"
@@ -186,8 +187,8 @@ def without_password(url: str) -> str:
     """What a store may be called in front of people."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
-    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if "password" not in name])
-    return urlunsplit((parts.scheme, host, parts.path, query, ""))
+    options = {name: value for name, value in parse_qsl(parts.query) if "password" not in name}
+    return _joined(parts.scheme, host, parts.path, options)
 
 
 def _split(url: str) -> tuple[str, str]:
@@ -195,7 +196,12 @@ def _split(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     name = options.pop("pool", "pool")
-    return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(options), "")), name
+    return _joined(parts.scheme, parts.netloc, parts.path, options), name
+
+
+def _joined(scheme: str, host: str, path: str, options: dict[str, str]) -> str:
+    """With both slashes, also where no host is named: a unix socket."""
+    return f"{scheme}://{host}{path}{'?' if options else ''}{urlencode(options)}"
 
 
 def _entry(text: bytes) -> Entry:

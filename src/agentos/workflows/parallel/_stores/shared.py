@@ -6,7 +6,6 @@ Nothing here waits for the store, but those who say that they want to know how t
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -56,17 +55,16 @@ class SharedStore:
         """False: `record.deliver()` is called when it is live, or never can be. `wait=False`: now or not at all.
         `blocks`: the caller has nothing better to do than to wait."""
         member = self._member
-        answered = None
         if not wait:
-            answered = threading.Event()
-            record.deliver = answered.set
+            record.deliver = member.tell_all
         with member.changed:
             member.ask(record, wait, front, by_thread=not blocks)
         if blocks:
             member.talk(lambda: record.state != WAITING)
-        if answered is None:
+        if wait:
             return False
-        if not answered.wait(SYNC_SECONDS):
+        member.until(lambda: record.state != WAITING or member.lost_since is not None, SYNC_SECONDS)
+        if record.state == WAITING:
             self.withdraw(record)
         return record.state == LIVE
 
