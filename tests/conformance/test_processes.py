@@ -1,0 +1,277 @@
+"""What several processes that share a pool are promised; with real processes, which are killed and stopped."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.conftest import BUSY, eventually
+
+from .members import Processes, keys
+
+TTL = 1.5
+
+
+def test_what_one_process_holds_no_other_gets(processes: Processes, shared_store: str) -> None:  # invariant 1
+    one = processes.open(shared_store, keys(2))
+    other = processes.open(shared_store, keys(2))
+    one.lease("a")
+    other.lease("b")
+    assert {one.granted("a")["key"], other.granted("b")["key"]} == {"key-0", "key-1"}
+    assert one.do("reserve_now") is False
+    assert other.do("reserve_now") is False
+    one.lease("c")
+    other.end("b")
+    assert one.granted("c")["key"] == other.granted("b")["key"]
+    states = other.do("states")
+    assert [state["live_leases"] for state in states] == [1, 1]
+    assert {holder[3] for state in states for holder in state["held_by"]} == {one.pid}
+
+
+def test_waiters_of_all_processes_are_served_in_the_order_of_asking(
+    processes: Processes, shared_store: str
+) -> None:  # invariant 6
+    members = [processes.open(shared_store, keys(1), ttl=5) for _ in range(3)]
+    members[0].lease("holder")
+    members[0].granted("holder")
+    turns = [(members[n % 3], f"waiter {n}") for n in range(6)]
+    for member, name in turns:
+        member.lease(name)
+        member.do("get_stats")  # it has been said by then
+    members[0].end("holder")
+    fences = []
+    for member, name in turns:
+        fences.append(member.granted(name)["fence"])
+        member.end(name)
+    assert fences == sorted(fences)
+    assert len(set(fences)) == 6
+
+
+def test_what_a_provider_says_to_one_is_known_to_all(processes: Processes, shared_store: str) -> None:
+    one = processes.open(shared_store, keys(2))
+    other = processes.open(shared_store, keys(2))
+    one.lease("a")
+    cooled = one.granted("a")["key"]
+    one.end("a", "RateLimited", retry_after=60)
+    eventually(lambda: other.do("get_stats")["rate_limited"] == 1)
+    other.lease("b")
+    left = other.granted("b")["key"]
+    assert left != cooled  # invariant 4
+    other.end("b")
+    other.call("quarantine", left, "refused")
+    one.lease("c", timeout=0.3)
+    failure = one.failed("c")
+    assert failure["error"] == "LeaseTimeout"
+    assert 0.29 < failure["waited"] < 0.3 + BUSY  # invariant 10
+    assert [state["quarantined"] for state in one.do("states") if state["key_id"] == left] == ["refused"]  # invariant 5
+    other.call("quarantine", cooled, "refused, too")
+    one.lease("d")
+    assert one.failed("d")["error"] == "NoUsableCredential"  # invariant 17
+    other.call("restore", left)
+    one.lease("e")
+    assert one.granted("e")["key"] == left
+
+
+def test_one_who_waits_learns_that_no_credential_is_left(processes: Processes, shared_store: str) -> None:
+    one = processes.open(shared_store, keys(1))
+    other = processes.open(shared_store, keys(1))
+    other.lease("holder")
+    other.granted("holder")
+    one.lease("waiter")
+    eventually(lambda: one.do("get_stats")["waiting"] == 1)
+    other.call("quarantine", "key-0", "refused")
+    failure = one.failed("waiter")  # invariant 17
+    assert failure["error"] == "NoUsableCredential"
+    assert "refused" in failure["text"]
+
+
+def test_what_a_killed_holder_had_is_used_again_after_its_time(
+    processes: Processes, shared_store: str
+) -> None:  # invariants 12, 13
+    holder = processes.open(shared_store, keys(1), ttl=TTL)
+    other = processes.open(shared_store, keys(1), ttl=TTL)
+    holder.lease("a")
+    fence = holder.granted("a")["fence"]
+    other.lease("b")
+    eventually(lambda: other.do("get_stats")["waiting"] == 1)
+    killed_at = holder.kill()
+    granted = other.granted("b")
+    assert granted["fence"] > fence
+    assert granted["at"] - killed_at < TTL + 1.0 + BUSY
+    assert granted["at"] - killed_at > TTL / 3  # it is not taken from one that may only be slow
+
+
+def test_killed_waiters_delay_the_others_once(processes: Processes, shared_store: str) -> None:  # invariant 12
+    holder = processes.open(shared_store, keys(1), ttl=30)
+    dead = processes.open(shared_store, keys(1), ttl=30)
+    other = processes.open(shared_store, keys(1), ttl=30)
+    holder.lease("a")
+    holder.granted("a")
+    for n in range(5):
+        dead.lease(f"dead {n}")
+    eventually(lambda: dead.do("get_stats")["waiting"] == 5)
+    other.lease("b")
+    eventually(lambda: other.do("get_stats")["waiting"] == 1)
+    dead.kill()
+    ended_at = time.monotonic()
+    holder.end("a")
+    assert other.granted("b")["at"] - ended_at < 1.0 + BUSY  # not five times that, nor a lease's whole life
+
+
+def test_one_that_was_stopped_for_too_long_has_lost_its_lease_and_changes_nothing(
+    processes: Processes, shared_store: str
+) -> None:  # invariants 14, 15
+    slow = processes.open(shared_store, keys(1, tokens_per_minute=1000), ttl=TTL)
+    other = processes.open(shared_store, keys(1, tokens_per_minute=1000), ttl=30)
+    slow.lease("a", tokens=100)
+    slow.granted("a")
+    slow.lease("waits", tokens=10)
+    slow.pause()
+    other.lease("b", tokens=200)
+    granted = other.granted("b")
+    slow.resume()
+    slow.do("settle", name="a", tokens=900)
+    slow.end("a")
+    slow.ended("a")
+    slow.do("get_stats")
+    (state,) = other.do("states")
+    assert state["live_leases"] == 1
+    assert state["fence"] == granted["fence"]
+    assert state["tokens"] == 300  # what the first had reserved counts as used: nobody knows how far it came
+    other.end("b")
+    assert slow.granted("waits")["fence"] > granted["fence"]  # it waits on, in a new session
+
+
+def test_one_that_was_stopped_while_it_waited_goes_on_waiting(processes: Processes, shared_store: str) -> None:
+    holder = processes.open(shared_store, keys(1), ttl=30)
+    slow = processes.open(shared_store, keys(1), ttl=TTL)
+    dead = processes.open(shared_store, keys(1), ttl=TTL)
+    holder.lease("a")
+    holder.granted("a")
+    slow.lease("b")
+    dead.lease("c")
+    eventually(lambda: slow.do("get_stats")["waiting"] == dead.do("get_stats")["waiting"] == 1)
+    slow.pause()
+    dead.kill()
+    holder.lease("again")
+    eventually(lambda: holder.do("get_stats")["waiting"] == 1)
+    holder.end("a")
+    holder.granted("again")
+    slow.resume()
+    holder.end("again")
+    assert slow.granted("b")["about"] == "granted"
+
+
+def test_a_cool_down_by_one_whose_lease_was_lost_counts_and_frees_nothing(
+    processes: Processes, shared_store: str
+) -> None:
+    slow = processes.open(shared_store, keys(1), ttl=TTL)
+    other = processes.open(shared_store, keys(1), ttl=30)
+    slow.lease("a")
+    slow.granted("a")
+    slow.pause()
+    other.lease("b")
+    other.granted("b")
+    slow.resume()
+    slow.call("mark_rate_limited", keys(1)[0]["secret"], 60)
+    eventually(lambda: other.do("get_stats")["rate_limited"] == 1)
+    assert other.do("get_stats")["reserved"] == 1
+
+
+def test_a_process_that_ends_leaves_nothing_behind(processes: Processes, shared_store: str) -> None:
+    one = processes.open(shared_store, keys(1), ttl=30)
+    other = processes.open(shared_store, keys(1), ttl=30)
+    one.lease("a")
+    one.granted("a")
+    other.lease("b")
+    one.stop()  # without a word
+    assert other.granted("b", timeout=10)["about"] == "granted"
+
+
+def test_declared_limits_hold_for_all_processes_together(processes: Processes, shared_store: str) -> None:
+    # invariants 2, 3
+    members = [processes.open(shared_store, keys(1, requests_per_minute=6, burst=6, max_concurrent=9)) for _ in "ab"]
+    for n in range(9):
+        members[n % 2].lease(f"{n}")
+    eventually(lambda: sum(m["about"] == "granted" for member in members for m in member.messages) == 6)
+    eventually(lambda: sum(member.do("get_stats")["waiting"] for member in members) == 3)
+    assert sum(m["about"] == "granted" for member in members for m in member.messages) == 6
+
+
+def test_each_process_only_gets_what_it_has_the_keys_for(processes: Processes, shared_store: str) -> None:
+    three = keys(3)
+    one = processes.open(shared_store, three[:2])
+    other = processes.open(shared_store, three[1:])
+    for n in range(2):
+        one.lease(f"one {n}")
+    assert {one.granted(f"one {n}")["key"] for n in range(2)} == {"key-0", "key-1"}
+    other.lease("other 0")
+    assert other.granted("other 0")["key"] == "key-2"
+    other.lease("other 1")
+    one.lease("one 2")
+    eventually(lambda: one.do("get_stats")["waiting"] == other.do("get_stats")["waiting"] == 1)
+    own = next(f"one {n}" for n in range(2) if one.granted(f"one {n}")["key"] == "key-0")
+    one.end(own)
+    assert one.granted("one 2")["key"] == "key-0"  # which the other has not got, although it asked first
+    assert not other.has_heard("granted", "other 1")
+    assert [state["key_id"] for state in other.do("states")] == ["key-1", "key-2"]
+    other.end("other 0")
+    assert other.granted("other 1")["key"] == "key-2"
+
+
+def test_limits_that_are_declared_anew_hold_from_then_on(processes: Processes, shared_store: str) -> None:
+    one = processes.open(shared_store, keys(1, requests_per_minute=60, burst=2, max_concurrent=5))
+    for n in range(2):
+        one.lease(f"{n}")
+        one.granted(f"{n}")
+    other = processes.open(shared_store, keys(1, requests_per_minute=2, burst=2, max_concurrent=5))
+    other.lease("third", timeout=0.2)
+    failure = other.failed("third")
+    assert failure["error"] == "LeaseTimeout"  # what was used before still counts
+    (state,) = one.do("states")
+    assert state["used"]["requests per minute"] == [2, 2]
+    assert state["live_leases"] == 2
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_a_step_of_a_processes_wall_clock_changes_nothing(
+    processes: Processes, shared_store: str, seconds: float
+) -> None:
+    one = processes.open(shared_store, keys(1), ttl=TTL)
+    other = processes.open(shared_store, keys(1), ttl=TTL, clock_step=seconds)
+    one.lease("a")
+    fence = one.granted("a")["fence"]
+    other.lease("b", timeout=0.2)
+    assert other.failed("b")["error"] == "LeaseTimeout"
+    one.end("a", "RateLimited", retry_after=0.3)
+    other.lease("c")
+    granted = other.granted("c")
+    assert granted["fence"] > fence
+    assert one.do("get_stats")["reserved"] == 1
+
+
+def test_a_request_that_does_not_wait_is_answered_at_once_also_after_a_long_silence(
+    processes: Processes, shared_store: str
+) -> None:
+    holder = processes.open(shared_store, keys(1), ttl=30)
+    one = processes.open(shared_store, keys(1), ttl=0.05)
+    holder.lease("a")
+    holder.granted("a")
+    forgotten_at = time.monotonic() + 0.1
+    eventually(lambda: time.monotonic() > forgotten_at)
+    began = time.monotonic()
+    assert one.do("reserve_now") is False
+    assert time.monotonic() - began < BUSY
+    assert one.do("get_stats")["waiting"] == 0
+
+
+def test_a_forked_child_is_a_process_of_its_own(processes: Processes, shared_store: str) -> None:
+    parent = processes.open(shared_store, keys(2), ttl=5)
+    parent.lease("a")
+    parent.granted("a")
+    assert parent.do("fork") is True
+    (mine,) = [state for state in parent.do("states") if state["live_leases"]]
+    assert mine["key_id"] == parent.granted("a")["key"]  # the child has given back its own, and not ours
+    parent.end("a")
+    eventually(lambda: parent.do("get_stats")["available"] == 2)
