@@ -60,7 +60,7 @@ class Session:
         "wants",
     )  # fmt: skip
 
-    def __init__(self, id_: str, host: str, pid: int, name: str | None, ttl: float, place: str) -> None:
+    def __init__(self, id_: str, host: str, pid: int, name: str | None, ttl: float, place: str = "") -> None:
         self.id = id_
         self.host = host
         self.pid = pid
