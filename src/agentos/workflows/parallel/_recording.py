@@ -38,9 +38,12 @@ class Recording:
             item.is_changed = item.is_known = False
 
     def note_running(self, running: Iterable[Attempt]) -> None:
-        """Those that have been running for a while are on record as started; short ones are written down once."""
+        """Those that have been running for a while are on record as started; short ones are written down once.
+
+        One that is still being prepared has no process yet: it is written down when it has, and with its group.
+        """
         for attempt in running:
-            if not attempt.is_on_record:
+            if not attempt.is_on_record and not attempt.is_preparing:
                 self._record.attempt_started(attempt)
                 if attempt.process_group is not None:
                     self._record.process_started(attempt.process_group)

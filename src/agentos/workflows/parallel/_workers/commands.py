@@ -181,12 +181,12 @@ class CommandWorkers:
         except Exception as error:  # the item lacks a field, or holds what no argument can
             self._end(attempt, None, error)
             return
-        attempt.is_preparing = False
         with self._lock:
             self._running[process.pid] = process
             is_too_late = self._is_closed
             attempt.task = process
             attempt.process_group = process.pid
+        attempt.is_preparing = False  # who sees that sees its group, too
         if is_too_late or attempt.should_stop:
             process.signal(signal.SIGKILL if is_too_late else signal.SIGTERM)
         for descriptor, output in process.outputs.items():
