@@ -21,13 +21,13 @@ settings.register_profile(
 settings.load_profile("suite")
 
 # Bounds of time are promised for an idle machine; a test machine may be busy. What a bound keeps out is far longer.
-BUSY = 3.0
+BUSY = 15.0
 
 collect_ignore = [] if os.environ.get("AGENTOS_SOAK_MINUTES") else ["soak"]
 
 
-def eventually(condition: Callable[[], object], timeout: float = 10.0) -> None:
-    """Waits for a condition that other threads bring about; fails if they do not."""
+def eventually(condition: Callable[[], object], timeout: float = 60.0) -> None:
+    """Waits for a condition that others bring about, however busy the machine is; fails if they do not."""
     deadline = time.monotonic() + timeout
     pause = threading.Event()
     while not condition():

@@ -24,7 +24,7 @@ from tests.integration.test_processes import is_alive
 from .terminal import Emulator
 
 AGENTOS = [sys.executable, "-m", "agentos.cli"]
-PATIENCE = 30.0
+PATIENCE = 60.0
 # Each call as if it were the whole program: to start it for each would take long.
 _EACH = """
 import json, sys
@@ -199,9 +199,6 @@ class Seen:
         while not self.child.eof():
             assert time.monotonic() < deadline, self.text
             self.read()
-            if not self.child.isalive():
-                self.read()
-                break
         self.child.wait()
         status = self.child.exitstatus
         return -self.child.signalstatus if status is None else status

