@@ -125,7 +125,7 @@ def test_a_waiter_is_served_at_the_instant_at_which_its_limit_admits_it() -> Non
     clock.advance(0.99)
     assert not served
     clock.advance(0.1)
-    waiter.join(10)
+    waiter.join(60)
     assert served
 
 
@@ -249,7 +249,7 @@ def test_a_long_wait_is_told_with_its_reason_and_its_end(hint: float) -> None:
     assert heartbeat.stats.eta is None or heartbeat.stats.eta > 0
     coordinator.request_shutdown()
     clock.advance(1)
-    run.join(10)
+    run.join(60)
     assert any(isinstance(event, RunEnded) for event in told)
 
 

