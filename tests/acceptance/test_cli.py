@@ -109,8 +109,9 @@ def test_the_demo_can_be_interrupted(home: Path) -> None:
 
 
 def test_a_closed_pipe_does_not_hang_the_demo(home: Path) -> None:
+    short = "from agentos.cli import demo, main; demo.ITEMS = 15; main(['demo'])"
     done = subprocess.run(
-        ["/bin/sh", "-c", f"{AGENTOS} demo 2>/dev/null | head -1"],
+        ["/bin/sh", "-c", f'{sys.executable} -c "{short}" 2>/dev/null | head -1'],
         capture_output=True,
         text=True,
         check=False,

@@ -16,6 +16,8 @@ import pytest
 
 from agentos.workflows.parallel.testing import SimulatedProvider
 
+from .test_langgraph import write_example
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 KEYS = ["sk-example-key-one-0123456789", "sk-example-key-two-0123456789"]
@@ -85,8 +87,9 @@ def test_a_langgraph_run_that_was_killed_is_resumed_in_the_second_node(tmp_path:
     (line,) = [one for one in commands_in((EXAMPLES / "langgraph_resume.py").read_text()) if one.startswith("agentos")]
     line = line.replace("agentos run", "exec agentos run --run-id articles")
     env = environment(tmp_path / "home", PYTHONWARNINGS="ignore")
+    write_example(tmp_path / "examples" / "langgraph_resume.py", 10_000)  # it is killed long before
     with subprocess.Popen(
-        ["bash", "-c", line], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ["bash", "-c", line], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as run:
         assert run.stdout is not None
         told = []
@@ -97,7 +100,8 @@ def test_a_langgraph_run_that_was_killed_is_resumed_in_the_second_node(tmp_path:
         run.kill()
         told += run.stdout.readlines()
     assert nodes(told) == {f"{node}: {topic}": 1 for topic in ("owls", "moles") for node in ("research", "write")}
-    done = typed("agentos resume articles", tmp_path, env)
+    write_example(tmp_path / "examples" / "langgraph_resume.py", 1)
+    done = typed("agentos resume articles", tmp_path / "home", env)
     assert done.returncode == 0, done.stderr
     ran = nodes(done.stdout.splitlines())
     for topic in ("owls", "moles"):

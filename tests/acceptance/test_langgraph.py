@@ -5,56 +5,60 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.acceptance.forks import Forks, forks
+from tests.conftest import eventually
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "langgraph_resume.py"
-PROGRAM = f"""
-import runpy, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background inherits "ignore"
-sys.argv = [{str(EXAMPLE)!r}, sys.argv[1]]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
-def start(ledger: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", "-W", "ignore", "-c", PROGRAM, str(ledger)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1)
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """To import LangGraph takes seconds."""
+    folder = tmp_path_factory.mktemp("langgraph") / "output"
+    with forks(folder, "langgraph.checkpoint.sqlite", "langgraph.graph", "agentos.workflows.parallel") as made:
+        yield made
 
 
-def nodes(told: list[str]) -> Counter[str]:
+def write_example(path: Path, pauses: int) -> None:
+    """The example, whose request takes so many pauses of 50 ms."""
+    text = EXAMPLE.read_text()
+    assert text.count("range(20)") == 1
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text.replace("range(20)", f"range({pauses})"))
+
+
+def nodes(told: str) -> Counter[str]:
     """How often each node ran on each topic."""
     # Not by lines: two threads that print at the same time may share one.
-    return Counter(": ".join(found) for found in re.findall(r"(research|write|review): +(\w+)", "\n".join(told)))
+    return Counter(": ".join(found) for found in re.findall(r"(research|write|review): +(\w+)", told))
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_a_graph_that_was_interrupted_in_its_second_node_continues_there(
-    tmp_path: Path, signum: signal.Signals
+    tmp_path: Path, programs: Forks, signum: signal.Signals
 ) -> None:
-    ledger = tmp_path / "run.db"
-    program = start(ledger)
-    assert program.stdout is not None
-    told = []
-    for line in program.stdout:
-        told.append(line)
-        if sum("write:" in line for line in told) == 2:
-            program.send_signal(signum)
-            break
-    rest, _ = program.communicate(timeout=60)
-    told += rest.splitlines()
-    assert program.returncode == (130 if signum == signal.SIGINT else -signal.SIGKILL)
+    example, ledger = tmp_path / "example.py", tmp_path / "state" / "run.db"
+    ledger.parent.mkdir()
+    write_example(example, 10_000)
+    program = programs.start(str(example), ledger)
+    eventually(lambda: program.told.count("write:") == 2 or program.poll() is not None)
+    program.send_signal(signum)
+    told, errors = program.communicate()
+    assert program.returncode == (130 if signum == signal.SIGINT else -signal.SIGKILL), errors
     assert nodes(told) == {f"{node}: {topic}": 1 for topic in ("owls", "moles") for node in ("research", "write")}
-    assert len(list((tmp_path / "run.db-files" / "main").glob("*.db"))) == 2
+    assert len(list((ledger.parent / "run.db-files" / "main").glob("*.db"))) == 2
 
-    again, _ = start(ledger).communicate(timeout=60)
-    ran = nodes(again.splitlines())
+    write_example(example, 1)
+    again, errors = programs.start(str(example), ledger).communicate()
+    ran = nodes(again)
     for topic in ("owls", "moles"):
-        assert (ran[f"research: {topic}"], ran[f"write: {topic}"], ran[f"review: {topic}"]) == (0, 1, 1)
+        assert (ran[f"research: {topic}"], ran[f"write: {topic}"], ran[f"review: {topic}"]) == (0, 1, 1), errors
     assert ran["research: voles"] == 1
     assert all(f"{topic}: fine" in again for topic in ("owls", "moles", "voles"))
-    assert [entry.name for entry in tmp_path.iterdir()] == ["run.db"]
+    assert [entry.name for entry in ledger.parent.iterdir()] == ["run.db"]
