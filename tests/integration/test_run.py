@@ -726,7 +726,8 @@ def test_an_input_that_blocks_for_ever_does_not_hold_up_a_shutdown() -> None:
 
 
 def test_lots_of_items_through_lots_of_workers_each_end_once() -> None:
-    pool = CredentialCoordinator([Credential(k, limits=Limits(max_concurrent=3)) for k in KEYS])
+    limits = Limits(max_concurrent=3, requests_per_minute=10**9, burst=10**9)  # none that is to be learned
+    pool = CredentialCoordinator([Credential(k, limits=limits) for k in KEYS])
     seen: Counter[int] = Counter()
     lock = threading.Lock()
 
@@ -748,7 +749,8 @@ def test_lots_of_items_through_lots_of_workers_each_end_once() -> None:
 
 
 def test_async_workers_run_by_the_thousand() -> None:
-    pool = CredentialCoordinator([Credential(k, limits=Limits(max_concurrent=1000)) for k in KEYS])
+    limits = Limits(max_concurrent=1000, requests_per_minute=10**9, burst=10**9)  # none that is to be learned
+    pool = CredentialCoordinator([Credential(k, limits=limits) for k in KEYS])
     running = most = 0
     all_in = asyncio.Event()
 
