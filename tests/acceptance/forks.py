@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.patience import eventually
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -42,8 +44,6 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = 60.0) -> tuple[str, str]:
-        from tests.conftest import eventually  # with pytest, which the programs would carry along
-
         eventually(lambda: self.poll() is not None, timeout)
         return self.told, self._output.with_suffix(".err").read_text()
 

@@ -15,7 +15,7 @@ from typing import Any
 from agentos.cli._home import SPEC_VERSION, Ended, ItemsFrom, RunFolder, RunSpec
 from agentos.workflows.parallel import CredentialCoordinator, Interrupted, ParallelCoordinator, current_item
 from agentos.workflows.parallel._logs import log_name
-from tests.conftest import eventually
+from tests.patience import eventually
 
 COMMAND = ["./agent", "--item", "{id}"]
 

@@ -286,7 +286,7 @@ def test_show_without_any_run_is_wrong_usage() -> None:
 def test_show_of_an_item_tells_each_attempt() -> None:
     def worker(_item: str, _credential: str) -> dict[str, str]:
         if current_item().attempt == 1:
-            raise RateLimited("slow \x1b[31mdown", retry_after=0.01)
+            raise RateLimited("slow \x1b[31mdown", retry_after=0.3)
         return {"answer": "yes\x07"}
 
     pool = CredentialCoordinator([Credential("sk-secret-one", id="one")])

@@ -563,24 +563,13 @@ def test_a_short_secret_does_not_garble_results(path: Path) -> None:
 # --- checkpoints and files ----------------------------------------------------------------------------------------
 
 
-def leave_half_way(item: str, _credential: str | None) -> Any:
-    """Saves in its first launch and stops there; continues in the second."""
-    here = current_item()
-    saved = here.checkpoint.load()
-    if saved is None:
-        here.checkpoint.save({"step": 1, "of": item})
-        here.workflow_db.write_text("half")
-        raise ValueError("half-way")
-    return [saved, here.workflow_db.read_text(), here.attempt]
-
-
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_checkpoints_and_files_are_there_in_the_next_launch_and_gone_with_success(path: Path, kind: str) -> None:
     coordinator = quiet(path, workers=kind, retry_failed=True)
-    coordinator.execute_parallel(["a", "b"], leave_half_way)
+    coordinator.execute_parallel(["a", "b"], workers.leave_half_way)
     files = path.with_name("run.db-files") / "main"
     assert len(list(files.iterdir())) == 2
-    _, results = coordinator.execute_parallel(["a", "b"], leave_half_way)
+    _, results = coordinator.execute_parallel(["a", "b"], workers.leave_half_way)
     assert {key: result.value for key, result in by_id(results).items()} == {
         "a": [{"step": 1, "of": "a"}, "half", 1],
         "b": [{"step": 1, "of": "b"}, "half", 1],

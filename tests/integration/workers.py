@@ -225,3 +225,14 @@ def name_of(_item: str, _credential: str | None) -> str:
 def append_mark(item: str, _credential: str | None) -> None:
     with Path(item).open("a") as file:
         file.write("x")
+
+
+def leave_half_way(item: str, _credential: str | None) -> Any:
+    """Saves in its first launch and stops there; continues in the second."""
+    here = current_item()
+    saved = here.checkpoint.load()
+    if saved is None:
+        here.checkpoint.save({"step": 1, "of": item})
+        here.workflow_db.write_text("half")
+        raise ValueError("half-way")
+    return [saved, here.workflow_db.read_text(), here.attempt]
