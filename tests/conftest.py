@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,11 @@ settings.register_profile(
     derandomize=True,
 )
 settings.load_profile("suite")
+
+# A shell starts what is to run in the background with these ignored, and so would be all programs that tests start.
+for _signum in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_signum) is signal.SIG_IGN:
+        signal.signal(_signum, signal.default_int_handler if _signum == signal.SIGINT else signal.SIG_DFL)
 
 collect_ignore = [] if os.environ.get("AGENTOS_SOAK_MINUTES") else ["soak"]
 
