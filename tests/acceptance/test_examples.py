@@ -47,7 +47,7 @@ def test_files_are_reviewed_by_a_command(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "review_files", folder)
     lines = list(commands_in((folder / "README.md").read_text()))
     assert len(lines) == 5
-    with SimulatedProvider(KEYS, requests_per_second=1, burst=1, style="openai") as provider:
+    with SimulatedProvider(KEYS, requests_per_second=0.5, burst=1, style="openai") as provider:
         env = environment(
             tmp_path / "home", OPENAI_BASE_URL=f"{provider.base_url}/v1", TEAM_A_KEY=KEYS[0], TEAM_B_KEY=KEYS[1]
         )

@@ -1221,7 +1221,12 @@ def test_every_running_item_is_on_record_also_when_a_newer_one_has_saved(path: P
 def test_a_resume_that_is_stopped_while_it_sifts_counts_what_it_returns(path: Path) -> None:
     quiet(path).execute_parallel(range(20_000), Doubling())
     coordinator = quiet(path)
-    stream = coordinator.stream(range(40_000), Doubling())
+
+    def worker(_item: int, _credential: str | None) -> None:  # should one begin before that
+        eventually(lambda: current_item().should_stop)
+        raise Interrupted
+
+    stream = coordinator.stream(range(40_000), worker)
     coordinator.request_shutdown()
     returned = sum(1 for _ in stream)
     assert stream.stats.completed == stream.stats.recorded == returned

@@ -627,10 +627,11 @@ def test_an_endless_input_is_read_only_as_far_ahead_as_there_is_room() -> None: 
 
 
 def test_leaving_early_is_a_shutdown_with_grace() -> None:
-    told = threading.Event()
+    has_begun, told = threading.Event(), threading.Event()
 
     def worker(item: int, _: Any) -> int:
         if item > 2:
+            has_begun.set()
             eventually(lambda: current_item().should_stop)
             told.set()
             raise Interrupted
@@ -640,6 +641,7 @@ def test_leaving_early_is_a_shutdown_with_grace() -> None:
     with coordinator.stream(itertools.count(), worker) as results:
         for _ in range(3):
             next(results)
+        assert has_begun.wait(60)
     assert told.is_set()
     checkpoints = coordinator.get_checkpoints()
     assert checkpoints
@@ -1165,7 +1167,7 @@ def test_checkpoints_are_those_of_the_last_run() -> None:
 def test_the_summary_names_what_bound_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     pool = CredentialCoordinator(KEYS)
     pause = threading.Event()
-    ParallelCoordinator(1, pool).execute_parallel(range(5), lambda *_: pause.wait(0.01))
+    ParallelCoordinator(1, pool).execute_parallel(range(5), lambda *_: pause.wait(0.03))
     assert "Bound by: 1 workers, not the keys" in capsys.readouterr().out
-    ParallelCoordinator(8, pool).execute_parallel(range(20), lambda *_: pause.wait(0.01))
+    ParallelCoordinator(8, pool).execute_parallel(range(20), lambda *_: pause.wait(0.03))
     assert "Bound by: the 3 credentials, all in use, not the workers" in capsys.readouterr().out
