@@ -55,6 +55,14 @@ def by_id(results: list[WorkflowResult]) -> dict[str, WorkflowResult]:
 
 
 @pytest.fixture
+def _quick_collection() -> Iterator[None]:
+    """What other tests have imported is not looked at each time: some of it is large."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "delay", lambda *_args, **_options: 0.001)
 
@@ -656,6 +664,7 @@ def test_a_forgotten_stream_stops_its_run_and_its_unfinished_items_are_named() -
     assert not coordinator._drivers
 
 
+@pytest.mark.usefixtures("_quick_collection")
 def test_a_forgotten_async_stream_stops_its_run_and_gives_the_signals_back() -> None:
     handler = signal.getsignal(signal.SIGTERM)
 
@@ -985,6 +994,7 @@ def test_a_checkpoint_and_the_workflow_db_survive_from_one_attempt_to_the_next()
     assert results[0].value == ({"step": 2}, "state", False)
 
 
+@pytest.mark.usefixtures("_quick_collection")
 def test_the_files_of_a_run_are_gone_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     gate = threading.Event()
