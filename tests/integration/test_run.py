@@ -357,7 +357,7 @@ def test_an_item_that_was_sent_back_comes_before_those_that_have_not_started() -
     def worker(item: str, _key: str) -> None:
         order.append(item)
         if order == ["a"]:
-            raise RateLimited(retry_after=0.01)
+            raise RateLimited(retry_after=1.0)  # long enough for it to be back before that is over
 
     quiet(3, pool).execute_parallel(list("abcd"), worker)
     assert order == ["a", "a", "b", "c", "d"]
@@ -367,7 +367,7 @@ def test_waiting_for_a_limit_costs_no_worker() -> None:
     """Two items wait for a scope that cools; the one worker does all others meanwhile."""
     pool = CredentialCoordinator([Credential(KEYS[0], limits=Limits(max_concurrent=5))])
     with pytest.raises(RateLimited), pool.lease(scope="slow"):
-        raise RateLimited(retry_after=0.3)
+        raise RateLimited(retry_after=1.0)
     order: list[int] = []
     quiet(1, pool).execute_parallel(
         range(20), lambda i, _: order.append(i), scope_func=lambda i: "slow" if i < 2 else "fast"
