@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentos.workflows.parallel import CredentialCoordinator
-from agentos.workflows.parallel._stores import shared
+from agentos.workflows.parallel._stores import member
 from tests.valkey import GIVEN_URL, Valkey
 
 from .members import Processes
@@ -68,7 +68,7 @@ def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     else:
         server: Valkey = request.getfixturevalue("common_server")
         yield in_redis(f"unix://{server.socket}")
-    shared._close_all()
+    member._close_all()
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -83,7 +83,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     else:
         server: Valkey = request.getfixturevalue("common_server")
         yield in_redis(f"unix://{server.socket}")
-    shared._close_all()
+    member._close_all()
 
 
 @pytest.fixture(scope="session")

@@ -99,7 +99,6 @@ def test_what_a_killed_holder_had_is_used_again_after_its_time(
     granted = other.granted("b")
     assert granted["fence"] > fence
     assert granted["at"] - killed_at < TTL + 1.0 + BUSY
-    assert granted["at"] - killed_at > TTL / 3  # it is not taken from one that may only be slow
 
 
 def test_killed_waiters_delay_the_others_once(processes: Processes, shared_store: str) -> None:  # invariant 12

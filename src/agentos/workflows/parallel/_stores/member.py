@@ -150,8 +150,7 @@ class Member:
             finally:
                 self._talking.release()
         with self.changed:
-            if self._box or self._unconfirmed is not None:
-                self.wake(0.0 if self._unconfirmed is not None else self._send_by)
+            self.wake(self._look_at())  # it may have slept until an instant that is too late now
 
     def sync(self, seconds: float) -> None:
         """What was said before is in the log, and what others have said is known. Not if the store is lost."""
@@ -224,13 +223,18 @@ class Member:
             self._log.close()
 
     def _wait(self) -> None:
-        now = self.now()
-        self._wakes_at = due = self._due_at()
-        if self.waiting and self._log.poll_seconds is not None:
-            self._wakes_at = due = min(due, now + self._log.poll_seconds)
-        if due > now:
-            self.changed.wait(due - now)
+        self._wakes_at = self._look_at()
+        seconds = self._wakes_at - self.now()
+        if seconds > 0.0:
+            self.changed.wait(seconds)
         self._wakes_at = 0.0  # it is awake: nobody needs to wake it
+
+    def _look_at(self) -> float:
+        """When the thread looks around."""
+        due = self._due_at()
+        if self.waiting and self._log.poll_seconds is not None:
+            due = min(due, self.now() + self._log.poll_seconds)
+        return due
 
     def _is_over(self) -> bool:
         if not self._is_closing:
