@@ -273,6 +273,23 @@ def test_a_claim_of_a_credential_that_was_dropped_meanwhile_gets_another() -> No
     assert other.id != credential.id
 
 
+def test_after_something_was_forgotten_fences_are_greater_than_any_that_were_given() -> None:  # invariant 13
+    pool = Members("one")
+    pool.ask("one", 1)
+    pool.end("one", 1)
+    older = thaw(freeze(pool.copy))
+    pool.ask("one", 2)
+    forgotten = pool.copy.sessions["one"].leases[2].fence
+    pool.copy, pool.at = older, pool.at + 0.5
+    pool.numbers["two"] = 0
+    pool.say(
+        "two", (JOIN, "host", 2, None, 30.0), (shared.HOLD, 5.0), (ADD, "a", "of a", None, [], NO_LIMITS, "mark a")
+    )
+    assert pool.ask("two", 1) == {}
+    assert pool.pass_time(5.0) == {1: LIVE}
+    assert pool.copy.sessions["two"].leases[1].fence > forgotten
+
+
 def test_a_session_is_only_given_what_it_has_declared() -> None:
     pool = Members("one", ids="a")
     pool.numbers["two"] = 0

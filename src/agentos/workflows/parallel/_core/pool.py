@@ -336,6 +336,13 @@ class Pool:
         for credential in ended.values():
             self.serve(credential, now)
 
+    def raise_fences(self, least: int) -> None:
+        """The last of those that were given may have been forgotten: the next are greater than `least`."""
+        self.first_fence = max(self.first_fence, least)
+        self._fences = {id_: max(fence, least) for id_, fence in self._fences.items()}
+        for credential in (*self.credentials.values(), *self.leaving.values()):
+            credential.fence = max(credential.fence, least)
+
     # --- looking --------------------------------------------------------------------------------------------------
 
     def next_wake_at(self) -> float | None:

@@ -212,6 +212,7 @@ class SharedPool:
             if statement[1] in self.sessions:
                 self._end(self.sessions[statement[1]], at)
         elif kind == HOLD:
+            self.pool.raise_fences(int(at * 1e6))
             self.pool.cool(self.store, None, statement[1], STORE_LOST, at)
         elif kind != JOIN and statement[1] in self.pool.credentials:
             credential = self.pool.credentials[statement[1]]

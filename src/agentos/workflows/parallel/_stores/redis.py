@@ -83,7 +83,7 @@ class RedisLog:
             self._listener = None
         if heard is not None:
             with self._translated():
-                self._listener = _Listener(self._open(None), self._channel, heard, missed)
+                self._listener = _Listener(self._open(), self._channel, heard, missed)
 
     def keep(self, epoch: str, position: int, state: bytes) -> None:
         self._run("keep", epoch, position, state, KEPT_BEHIND, UNUSED_SECONDS)
@@ -116,16 +116,16 @@ class RedisLog:
     def _connect(self) -> None:
         self._disconnect()
         with self._translated():
-            self._connection = self._open(self._timeout)
+            self._connection = self._open()
             try:
                 info = self._command("INFO", "server").decode()
             except exceptions.ResponseError:  # not for everybody's eyes: then a restart is noticed by what is missing
                 info = ""
             self._server = dict(line.partition(":")[::2] for line in info.splitlines()).get("run_id", "")
 
-    def _open(self, timeout: float | None) -> Any:
+    def _open(self) -> Any:
         pool = redis.ConnectionPool.from_url(
-            self._url, protocol=2, socket_connect_timeout=self._timeout, socket_timeout=timeout
+            self._url, protocol=2, socket_connect_timeout=self._timeout, socket_timeout=self._timeout
         )
         connection: Any = pool.make_connection()
         connection.connect()
@@ -159,7 +159,8 @@ class _Listener:
         self._missed = missed
         self._is_closed = False
         connection.send_command("SUBSCRIBE", channel)
-        connection.read_response()  # from here on nothing is missed
+        connection.read_response()  # from here on nothing is missed,
+        connection._sock.settimeout(None)  # and it may be long until somebody says something
         threading.Thread(target=self._listen, name="agentos-store-news", daemon=True).start()
 
     def _listen(self) -> None:

@@ -59,11 +59,13 @@ class SqliteLog:
         self._boot = boot_id()
         self._db: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
+        self._was_replaced = False  # the file, since the last exchange
         self._ahead: float | None = None
         self._version = -1
 
     def load(self, ttl: float) -> Start:  # noqa: ARG002
         with self._transaction("IMMEDIATE") as db:
+            self._was_replaced = False
             row = db.execute("SELECT epoch, rules, boot, ahead, at, position, state FROM pool").fetchone()
             if row is None:
                 return self._begin(db, 0.0)
@@ -74,7 +76,7 @@ class SqliteLog:
             at = max(at, last_at)
             is_another_boot = boot != self._boot or self._monotonic() + ahead < at
             if rules != self._rules:
-                if is_another_boot or self._monotonic() + ahead > (alive_until or 0.0):
+                if is_another_boot or self._monotonic() + ahead > alive_until:
                     return self._begin(db, at)
                 raise StoreRefused("another version of agentos uses it: let its runs end, or name another store")
             if is_another_boot:
@@ -92,6 +94,11 @@ class SqliteLog:
             if row is None or row[0] != epoch or self._ahead is None:
                 return Answer("" if row is None else row[0], 0.0, None)
             now = self._now()
+            last = db.execute("SELECT max(position) FROM log").fetchone()[0] or 0
+            if self._was_replaced or last < position:  # by an older copy: what was said since then is forgotten
+                epoch = secrets.token_hex(8)
+                db.execute("UPDATE pool SET epoch = ?", (epoch,))
+                return Answer(epoch, now, None)
             if batch is not None:
                 db.execute("INSERT INTO log (at, ttl, batch) VALUES (?, ?, ?)", (now, ttl, batch))
             found = db.execute(
@@ -162,6 +169,7 @@ class SqliteLog:
         try:
             if self._db is not None and _inode(self._path) != self._inode:
                 self.close()  # the file was replaced or removed: what we have open is nobody's any more
+                self._was_replaced = True
             if self._db is None:
                 self._connect()
             assert self._db is not None
