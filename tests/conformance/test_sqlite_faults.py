@@ -1,0 +1,148 @@
+"""What can happen to the file of a pool that the processes of a machine share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentos.workflows.parallel import errors
+from agentos.workflows.parallel._core.events import StoreReached, StoreUnreachable
+from agentos.workflows.parallel._stores import shared
+from agentos.workflows.parallel._stores import sqlite as sqlite_store
+from tests.conftest import BUSY, eventually
+
+from .test_redis_faults import TTL, Pool
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "pool.db"
+    shared._close_all()
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def test_a_file_that_is_deleted_while_in_use_is_made_anew_and_forgets_nobody(path: Path) -> None:  # invariants 1, 13
+    holder, other = Pool(url(path)), Pool(url(path))
+    with holder.pool.lease() as lease:
+        path.unlink()
+        deleted_at = time.monotonic()
+        assert other.fence() > lease.fence
+        assert time.monotonic() - deleted_at > 0.9 * TTL  # by then the first has lost its lease, or knows of it
+    assert holder.fence() > lease.fence
+    assert path.exists()
+
+
+def test_a_file_that_is_replaced_by_an_older_one_is_another_pool(path: Path) -> None:  # invariant 13
+    one = Pool(url(path))
+    one.fence()
+    copied = path.with_name("copied.db")
+    with contextlib.closing(sqlite3.connect(path)) as source, contextlib.closing(sqlite3.connect(copied)) as target:
+        source.backup(target)
+    with one.pool.lease() as lease:
+        shutil.move(copied, path)
+        newcomer = Pool(url(path))
+        assert newcomer.fence() > 0
+    assert one.fence() > lease.fence
+
+
+@pytest.mark.parametrize("part", ["all", "first page", "middle"])
+def test_a_damaged_file_is_refused_and_left_as_it_is(path: Path, part: str) -> None:
+    with Pool(url(path)).pool as pool:
+        pool.release(pool.reserve(timeout=20))
+    data = bytearray(path.read_bytes())
+    span = {"all": slice(None), "first page": slice(20, 2000), "middle": slice(4096, None)}[part]
+    data[span] = os.urandom(len(data[span]))
+    path.write_bytes(data)
+    with pytest.raises(errors.StoreError, match="cannot be used"):
+        Pool(url(path))
+    assert path.read_bytes() == data
+
+
+def test_a_file_that_is_damaged_while_in_use_counts_as_lost(path: Path) -> None:
+    one = Pool(url(path))
+    one.fence()
+    good = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(b"\0" * len(good))
+    assert one.is_refused()
+    eventually(lambda: one.told(StoreUnreachable))
+    with path.open("r+b") as file:
+        file.write(good)
+    assert one.fence()
+    assert one.told(StoreReached)
+
+
+def test_a_folder_that_may_not_be_written_is_an_error_at_once(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("not a folder")
+    with pytest.raises(errors.StoreError, match="cannot be used"):
+        Pool(url(place / "pool.db"))
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o500)
+    if os.access(folder, os.W_OK):
+        return  # whoever may do everything may do this, too
+    with pytest.raises(errors.StoreError, match="cannot be used"):
+        Pool(url(folder / "pool.db"))
+
+
+def test_a_file_that_another_process_keeps_busy_grants_nothing_until_it_is_free(
+    monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:  # invariant 10
+    monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.3)
+    one = Pool(url(path), ttl=5)
+    program = (
+        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "db.execute('BEGIN EXCLUSIVE'); print('busy', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as busy:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        assert one.is_refused()
+        eventually(lambda: one.told(StoreUnreachable))
+        began = time.monotonic()
+        assert one.pool.reserve_credential() is None
+        assert time.monotonic() - began < BUSY
+        assert busy.stdin is not None
+        busy.stdin.close()
+        busy.wait()
+    assert one.fence()
+    assert one.told(StoreReached)
+
+
+def test_the_file_is_for_its_owner_only_and_does_not_grow(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    monkeypatch.setattr(shared, "KEEP_EVERY", 8)
+    monkeypatch.setattr(shared, "KEEP_PER_CREDENTIAL", 0)
+    monkeypatch.setattr(sqlite_store, "KEPT_BEHIND", 4)
+    behind, one = Pool(url(path), ttl=30, count=2), Pool(url(path), ttl=30, count=2)
+    assert path.stat().st_mode & 0o077 == 0
+    with behind.pool.lease():
+        for _ in range(20):
+            fence = one.fence()
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            assert db.execute("SELECT count(*) FROM log").fetchone()[0] < 20
+        late = Pool(url(path), ttl=30, count=2)
+        assert late.fence() > fence
+        eventually(lambda: behind.pool.get_stats()["reserved"] == 1)
+    eventually(lambda: one.pool.get_stats()["reserved"] == 0)
+
+
+def test_a_pool_of_another_version_is_refused_while_it_is_in_use(path: Path) -> None:
+    with Pool(url(path), ttl=30).pool as pool, pool.lease():
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("UPDATE pool SET rules = 'another'")
+        with pytest.raises(errors.StoreError, match="another version"):
+            Pool(url(path))
