@@ -32,9 +32,12 @@ from tests.conftest import BUSY, eventually
 KEYS = ["sk-alpha-000000", "sk-bravo-111111", "sk-charlie-222222"]
 
 
-def make_pool(*secrets: str, clock: FakeClock | None = None, **options: object) -> CredentialCoordinator:
+def make_pool(
+    *secrets: str, clock: FakeClock | None = None, store: str | None = None, **options: object
+) -> CredentialCoordinator:
+    """With a clock of ours only in this process: a shared store has its own."""
     credentials = [Credential(s, id=s.split("-")[1], **options) for s in secrets or KEYS]  # type: ignore[arg-type]
-    return CredentialCoordinator(credentials, clock=clock)
+    return CredentialCoordinator(credentials, clock=clock, store=store)
 
 
 def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
@@ -58,8 +61,8 @@ def waiting(pool: CredentialCoordinator) -> int:
 # --- reserving and releasing ----------------------------------------------------------------------------------------
 
 
-def test_keys_are_handed_out_one_holder_at_a_time_and_come_back() -> None:
-    pool = make_pool()
+def test_keys_are_handed_out_one_holder_at_a_time_and_come_back(store: str) -> None:
+    pool = make_pool(store=store)
     taken = [pool.reserve() for _ in range(3)]
     assert sorted(str(key) for key in taken) == sorted(KEYS)
     assert pool.reserve_credential("late") is None
@@ -69,8 +72,8 @@ def test_keys_are_handed_out_one_holder_at_a_time_and_come_back() -> None:
     assert pool.reserve() == taken[0]
 
 
-def test_reserve_waits_and_gets_the_key_that_is_released() -> None:
-    pool = make_pool(KEYS[0])
+def test_reserve_waits_and_gets_the_key_that_is_released(store: str) -> None:
+    pool = make_pool(KEYS[0], store=store)
     key = pool.reserve()
     thread, results = in_thread(pool.reserve)
     eventually(lambda: waiting(pool) == 1)
@@ -93,8 +96,8 @@ def test_a_waiter_without_a_timeout_wakes_when_a_cool_down_ends() -> None:
     assert results == [KEYS[0]]
 
 
-def test_in_real_time_a_waiter_wakes_within_20_ms_of_the_end_of_a_cool_down() -> None:  # invariant 7
-    pool = make_pool(KEYS[0])
+def test_in_real_time_a_waiter_wakes_within_20_ms_of_the_end_of_a_cool_down(store: str) -> None:  # invariant 7
+    pool = make_pool(KEYS[0], store=store)
     delays: list[float] = []
     while not delays or min(delays) >= 0.02:
         assert len(delays) < 200, delays  # the machine may be busy, but not at the end of each
@@ -107,8 +110,8 @@ def test_in_real_time_a_waiter_wakes_within_20_ms_of_the_end_of_a_cool_down() ->
         pool.release(key)
 
 
-def test_reserve_returns_none_after_its_timeout_and_leaves_nothing_behind() -> None:  # invariants 9, 10
-    pool = make_pool(KEYS[0])
+def test_reserve_returns_none_after_its_timeout_and_leaves_nothing_behind(store: str) -> None:  # invariants 9, 10
+    pool = make_pool(KEYS[0], store=store)
     key = pool.reserve()
     start = time.monotonic()
     assert pool.reserve(timeout=0.05) is None
@@ -137,8 +140,8 @@ def test_a_waiter_that_is_called_more_often_than_it_looks_goes_on_waiting() -> N
     assert results == [KEYS[0]]
 
 
-def test_waiters_are_served_in_the_order_of_asking() -> None:  # invariant 6
-    pool = make_pool(KEYS[0])
+def test_waiters_are_served_in_the_order_of_asking(store: str) -> None:  # invariant 6
+    pool = make_pool(KEYS[0], store=store)
     key = pool.reserve()
     order: list[int] = []
     threads = []
@@ -176,8 +179,8 @@ def test_a_late_release_after_mark_rate_limited_does_not_free_the_next_holders_l
     assert pool.get_available_count() == 1
 
 
-def test_a_late_mark_rate_limited_cools_but_frees_nothing() -> None:
-    pool = make_pool(KEYS[0])
+def test_a_late_mark_rate_limited_cools_but_frees_nothing(store: str) -> None:
+    pool = make_pool(KEYS[0], store=store)
     first = pool.reserve()
     assert first is not None
     pool.release(first)
@@ -204,16 +207,16 @@ def test_release_with_rate_limited_cools_for_a_minute_unless_told_otherwise() ->
     assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7, abs=0.1)
 
 
-def test_a_plain_equal_string_releases_the_only_live_lease() -> None:
-    pool = make_pool(KEYS[0])
+def test_a_plain_equal_string_releases_the_only_live_lease(store: str) -> None:
+    pool = make_pool(KEYS[0], store=store)
     assert pool.reserve() == KEYS[0]
     pool.release("".join(KEYS[0]))
     assert pool.get_available_count() == 1
     pool.release(KEYS[0])  # again: nothing to do
 
 
-def test_a_plain_string_with_several_live_leases_is_ambiguous() -> None:
-    pool = make_pool(KEYS[0], limits=Limits(max_concurrent=2))
+def test_a_plain_string_with_several_live_leases_is_ambiguous(store: str) -> None:
+    pool = make_pool(KEYS[0], limits=Limits(max_concurrent=2), store=store)
     first, second = pool.reserve(), pool.reserve()
     with pytest.raises(AmbiguousRelease, match="2 live leases") as caught:
         pool.release(KEYS[0])
@@ -228,16 +231,16 @@ def test_a_plain_string_with_several_live_leases_is_ambiguous() -> None:
     assert pool.states()[0].live_leases == 0
 
 
-def test_an_unknown_key_is_an_error_that_does_not_show_it() -> None:
-    pool = make_pool()
+def test_an_unknown_key_is_an_error_that_does_not_show_it(store: str) -> None:
+    pool = make_pool(store=store)
     for call in (pool.release, pool.mark_rate_limited, pool.release_credential):
         with pytest.raises(UnknownCredential) as caught:
             call("sk-a-stranger")
         assert "stranger" not in str(caught.value)
 
 
-def test_a_negative_backoff_is_refused() -> None:
-    pool = make_pool(KEYS[0])
+def test_a_negative_backoff_is_refused(store: str) -> None:
+    pool = make_pool(KEYS[0], store=store)
     with pytest.raises(ValueError, match="backoff_seconds"):
         pool.mark_rate_limited(KEYS[0], -1)
 
@@ -245,8 +248,8 @@ def test_a_negative_backoff_is_refused() -> None:
 # --- leases ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_lease_gives_the_secret_and_is_returned_at_the_end_of_the_block() -> None:
-    pool = make_pool(KEYS[0])
+def test_a_lease_gives_the_secret_and_is_returned_at_the_end_of_the_block(store: str) -> None:
+    pool = make_pool(KEYS[0], store=store)
     with pool.lease("me", tokens=10) as lease:
         assert lease.secret == KEYS[0]
         assert lease.credential_id == "alpha"
@@ -260,8 +263,8 @@ def test_a_lease_gives_the_secret_and_is_returned_at_the_end_of_the_block() -> N
         assert lease.fence > fence
 
 
-def test_a_lease_times_out_with_the_reason_and_the_numbers() -> None:
-    pool = make_pool()
+def test_a_lease_times_out_with_the_reason_and_the_numbers(store: str) -> None:
+    pool = make_pool(store=store)
     for key in KEYS[:2]:
         pool.mark_rate_limited(key, 60)
     with (
@@ -313,8 +316,8 @@ def test_quota_cools_until_its_reset() -> None:
     assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7200, abs=0.1)
 
 
-def test_overload_is_nobodys_fault_so_all_credentials_of_the_provider_wait() -> None:
-    pool = make_pool(KEYS[0], KEYS[1], provider="acme")
+def test_overload_is_nobodys_fault_so_all_credentials_of_the_provider_wait(store: str) -> None:
+    pool = make_pool(KEYS[0], KEYS[1], provider="acme", store=store)
     with pytest.raises(Overloaded), pool.lease():
         raise Overloaded
     assert pool.get_available_count() == 0
@@ -339,7 +342,7 @@ def test_a_429_with_retry_after_is_read_from_an_exceptions_response() -> None:
     assert pool.get_available_count() == 0
 
 
-def test_an_exception_that_cannot_be_read_ends_the_lease_all_the_same() -> None:
+def test_an_exception_that_cannot_be_read_ends_the_lease_all_the_same(store: str) -> None:
     class Headers:
         def items(self) -> None:
             raise OSError("the connection is gone")
@@ -351,7 +354,7 @@ def test_an_exception_that_cannot_be_read_ends_the_lease_all_the_same() -> None:
     class SdkError(Exception):
         response = Response()
 
-    pool = make_pool(KEYS[0])
+    pool = make_pool(KEYS[0], store=store)
     with pytest.raises(SdkError), pool.lease():
         raise SdkError
     assert not pool.states()[0].in_use
@@ -368,8 +371,8 @@ def test_members_of_a_quota_group_cool_together_others_do_not() -> None:
     assert [state.key_id for state in pool.states() if state.is_available] == ["c"]
 
 
-def test_a_scope_cools_alone() -> None:
-    pool = make_pool(KEYS[0], limits=Limits(max_concurrent=2))
+def test_a_scope_cools_alone(store: str) -> None:
+    pool = make_pool(KEYS[0], limits=Limits(max_concurrent=2), store=store)
     with pytest.raises(RateLimited), pool.lease(scope="big"):
         raise RateLimited(retry_after=60)
     with pytest.raises(LeaseTimeout), pool.lease(scope="big", timeout=0.01):
@@ -380,8 +383,8 @@ def test_a_scope_cools_alone() -> None:
     assert pool.states()[0].rate_limited_until is None
 
 
-def test_a_workflow_can_keep_its_credential() -> None:
-    pool = make_pool()
+def test_a_workflow_can_keep_its_credential(store: str) -> None:
+    pool = make_pool(store=store)
     with pool.lease() as lease:
         mine = lease.credential_id
     for _ in range(3):
@@ -389,8 +392,8 @@ def test_a_workflow_can_keep_its_credential() -> None:
             assert lease.credential_id == mine
 
 
-def test_no_thread_waits_while_holding_a_lock() -> None:
-    pool = make_pool(KEYS[0])
+def test_no_thread_waits_while_holding_a_lock(store: str) -> None:
+    pool = make_pool(KEYS[0], store=store)
     key = pool.reserve()
     threads = [in_thread(pool.reserve)[0] for _ in range(3)]
     eventually(lambda: waiting(pool) == 3)
@@ -407,9 +410,9 @@ def test_no_thread_waits_while_holding_a_lock() -> None:
 # --- asyncio --------------------------------------------------------------------------------------------------------
 
 
-def test_tasks_wait_without_blocking_their_loop_and_are_served_in_order() -> None:  # invariant 6
+def test_tasks_wait_without_blocking_their_loop_and_are_served_in_order(store: str) -> None:  # invariant 6
     async def main() -> None:
-        pool = make_pool(KEYS[0])
+        pool = make_pool(KEYS[0], store=store)
         order: list[int] = []
 
         async def use(number: int) -> None:
@@ -427,9 +430,9 @@ def test_tasks_wait_without_blocking_their_loop_and_are_served_in_order() -> Non
     asyncio.run(main())
 
 
-def test_cancelling_at_any_point_leaks_nothing() -> None:  # invariant 9
+def test_cancelling_at_any_point_leaks_nothing(store: str) -> None:  # invariant 9
     async def main() -> None:
-        pool = make_pool(KEYS[0], KEYS[1])
+        pool = make_pool(KEYS[0], KEYS[1], store=store)
         chance = random.Random(7)
 
         async def use() -> None:
@@ -460,9 +463,9 @@ def test_cancelling_at_any_point_leaks_nothing() -> None:  # invariant 9
     asyncio.run(main())
 
 
-def test_an_async_lease_times_out_and_leaves_nothing_behind() -> None:  # invariant 10
+def test_an_async_lease_times_out_and_leaves_nothing_behind(store: str) -> None:  # invariant 10
     async def main() -> None:
-        pool = make_pool(KEYS[0])
+        pool = make_pool(KEYS[0], store=store)
         async with pool.lease():
             with pytest.raises(LeaseTimeout):
                 async with pool.lease(timeout=0.02):
@@ -525,8 +528,8 @@ def test_threads_and_tasks_share_one_pool_without_losing_a_wake_up() -> None:  #
 # --- call and acall -------------------------------------------------------------------------------------------------
 
 
-def test_call_goes_on_with_another_credential_on_a_limit_and_returns_the_answer() -> None:
-    pool = make_pool(KEYS[0], KEYS[1])
+def test_call_goes_on_with_another_credential_on_a_limit_and_returns_the_answer(store: str) -> None:
+    pool = make_pool(KEYS[0], KEYS[1], store=store)
     seen: list[str] = []
 
     def ask(secret: str) -> str:
@@ -558,15 +561,15 @@ def test_call_waits_for_a_cool_down_when_no_other_credential_is_there() -> None:
     assert results == ["answer"]
 
 
-def test_call_gives_up_after_its_timeout_and_lets_other_errors_through() -> None:
-    pool = make_pool(KEYS[0])
+def test_call_gives_up_after_its_timeout_and_lets_other_errors_through(store: str) -> None:
+    pool = make_pool(KEYS[0], store=store)
 
     def limited(_secret: str) -> None:
         raise RateLimited(retry_after=60)
 
     with pytest.raises(LeaseTimeout):
         pool.call(limited, timeout=0.02)
-    pool = make_pool(KEYS[0])
+    pool = make_pool(KEYS[0], store=store)
     with pytest.raises(ZeroDivisionError):
         pool.call(lambda _secret: 1 / 0)
     assert pool.get_available_count() == 1
@@ -588,9 +591,9 @@ def test_call_with_nothing_but_dead_keys_ends_in_a_clear_error() -> None:  # inv
     assert set(results[0].reasons) == {"alpha", "bravo"}
 
 
-def test_acall_does_the_same_for_a_coroutine() -> None:
+def test_acall_does_the_same_for_a_coroutine(store: str) -> None:
     async def main() -> None:
-        pool = make_pool(KEYS[0], KEYS[1])
+        pool = make_pool(KEYS[0], KEYS[1], store=store)
 
         async def ask(secret: str) -> str:
             if secret == KEYS[0]:
@@ -627,8 +630,10 @@ def test_two_credentials_with_one_id_or_one_secret_are_refused() -> None:
     assert "secret-k" not in str(caught.value)
 
 
-def test_when_every_credential_is_quarantined_waiting_calls_raise_and_others_return_none() -> None:  # invariant 17
-    pool = make_pool(KEYS[0])
+def test_when_every_credential_is_quarantined_waiting_calls_raise_and_others_return_none(
+    store: str,
+) -> None:  # invariant 17
+    pool = make_pool(KEYS[0], store=store)
     key = pool.reserve()
     thread, results = in_thread(pool.reserve)
     eventually(lambda: waiting(pool) == 1)
@@ -645,8 +650,8 @@ def test_when_every_credential_is_quarantined_waiting_calls_raise_and_others_ret
     assert pool.reserve_credential("x") == KEYS[0]
 
 
-def test_credentials_can_be_added_and_removed_while_in_use() -> None:
-    pool = make_pool(KEYS[0])
+def test_credentials_can_be_added_and_removed_while_in_use(store: str) -> None:
+    pool = make_pool(KEYS[0], store=store)
     key = pool.reserve()
     thread, results = in_thread(pool.reserve)
     eventually(lambda: waiting(pool) == 1)

@@ -14,7 +14,7 @@ import pytest
 
 from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits, errors
 from agentos.workflows.parallel._core.events import StoreReached, StoreUnreachable
-from agentos.workflows.parallel._stores import shared
+from agentos.workflows.parallel._stores import member
 from agentos.workflows.parallel._stores import states as kept_states
 from tests.conftest import BUSY, eventually
 from tests.proxy import Proxy
@@ -55,14 +55,14 @@ class Pool:
 @pytest.fixture
 def open_pool() -> Iterator[Callable[..., Pool]]:
     yield Pool
-    shared._close_all()
+    member._close_all()
 
 
 @pytest.fixture
 def proxy(common_server: Valkey) -> Iterator[Proxy]:
     proxy = Proxy(common_server.socket)
     yield proxy
-    shared._close_all()
+    member._close_all()
     proxy.close()
 
 
@@ -159,7 +159,7 @@ def test_a_wrong_password_is_an_error_at_once_and_is_not_shown() -> None:
         settle(server.url())
         assert Pool(server.url()).fence()
     finally:
-        shared._close_all()
+        member._close_all()
         server.kill()
         shutil.rmtree(folder)
 

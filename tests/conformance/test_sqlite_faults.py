@@ -16,7 +16,7 @@ import pytest
 
 from agentos.workflows.parallel import errors
 from agentos.workflows.parallel._core.events import StoreReached, StoreUnreachable
-from agentos.workflows.parallel._stores import shared
+from agentos.workflows.parallel._stores import member
 from agentos.workflows.parallel._stores import sqlite as sqlite_store
 from tests.conftest import BUSY, eventually
 
@@ -26,7 +26,7 @@ from .test_redis_faults import TTL, Pool
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "pool.db"
-    shared._close_all()
+    member._close_all()
 
 
 def url(path: Path) -> str:
