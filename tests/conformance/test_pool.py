@@ -275,6 +275,7 @@ def test_a_lease_times_out_with_the_reason_and_the_numbers(store: str) -> None:
         raise AssertionError
     assert caught.value.reason == "exhausted"
     pool.mark_rate_limited(KEYS[2], 90)
+    assert pool.get_stats()["rate_limited"] == 3
     with pytest.raises(LeaseTimeout, match="rate-limited") as caught, pool.lease(timeout=0.01):
         raise AssertionError
     assert caught.value.reason == "rate_limited"

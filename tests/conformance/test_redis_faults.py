@@ -205,7 +205,7 @@ def test_a_cut_connection_grants_nothing_and_disturbs_nobody(
         waiter.join(20)
         assert not waiter.is_alive()
         assert far.told(StoreReached)
-        assert near.pool.get_stats()["reserved"] == 1
+        eventually(lambda: near.pool.get_stats()["reserved"] == 1)  # a release may travel with what is said next
         assert lease.credential_id in {state.key_id for state in near.pool.states() if state.in_use}
     eventually(lambda: near.pool.get_stats()["available"] == 2)
     assert near.pool.get_stats()["waiting"] == 0
@@ -309,8 +309,8 @@ def test_who_joins_late_or_falls_behind_begins_with_a_kept_state(
 ) -> None:
     from agentos.workflows.parallel._stores import redis as redis_store
 
-    monkeypatch.setattr(shared, "KEEP_EVERY", 8)
-    monkeypatch.setattr(shared, "KEEP_PER_CREDENTIAL", 0)
+    monkeypatch.setattr(member, "KEEP_EVERY", 8)
+    monkeypatch.setattr(member, "KEEP_PER_CREDENTIAL", 0)
     monkeypatch.setattr(redis_store, "KEPT_BEHIND", 4)
     behind, one = open_pool(url, ttl=30, count=2), open_pool(url, ttl=30, count=2)
     with behind.pool.lease() as lease:

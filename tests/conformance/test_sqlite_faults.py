@@ -124,8 +124,8 @@ def test_a_file_that_another_process_keeps_busy_grants_nothing_until_it_is_free(
 
 
 def test_the_file_is_for_its_owner_only_and_does_not_grow(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-    monkeypatch.setattr(shared, "KEEP_EVERY", 8)
-    monkeypatch.setattr(shared, "KEEP_PER_CREDENTIAL", 0)
+    monkeypatch.setattr(member, "KEEP_EVERY", 8)
+    monkeypatch.setattr(member, "KEEP_PER_CREDENTIAL", 0)
     monkeypatch.setattr(sqlite_store, "KEPT_BEHIND", 4)
     behind, one = Pool(url(path), ttl=30, count=2), Pool(url(path), ttl=30, count=2)
     assert path.stat().st_mode & 0o077 == 0

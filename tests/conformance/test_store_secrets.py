@@ -51,8 +51,8 @@ def assert_absent(data: bytes) -> None:
 
 @pytest.fixture(autouse=True)
 def _keep_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "KEEP_EVERY", 3)
-    monkeypatch.setattr(shared, "KEEP_PER_CREDENTIAL", 0)
+    monkeypatch.setattr(member, "KEEP_EVERY", 3)
+    monkeypatch.setattr(member, "KEEP_PER_CREDENTIAL", 0)
 
 
 def test_no_secret_is_in_the_file_or_its_journal(tmp_path: Path) -> None:  # invariant 29
