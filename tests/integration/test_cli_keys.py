@@ -5,25 +5,24 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from agentos.cli import main
 from agentos.cli._disabled import disable, disabled
-from agentos.cli._home import Failure, RunFolder, RunSpec
-from agentos.cli._poolnote import PoolNote, note_of, read_notes, write_note
+from agentos.cli._home import Failure
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits
-from agentos.workflows.parallel.testing import FakeClock, SimulatedProvider
+from agentos.workflows.parallel._addresses import StoreAt
+from agentos.workflows.parallel.testing import SimulatedProvider
 
 CANARY = "sk-canary-1a2b3c4d5e6f"
 
@@ -89,13 +88,6 @@ burst = 2
 """
 
 
-def make_run(run_id: str) -> RunFolder:
-    folder = RunFolder(run_id)
-    folder.make()
-    folder.write_spec(RunSpec(1, run_id, time.time(), "/", []))
-    return folder
-
-
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +134,7 @@ def test_status_can_be_read_by_programs(agentos: Agentos, keys_file: Callable[[s
     assert (first["credential_env"], first["state"]) == ("OPENAI_API_KEY", "ready")
     assert (second["quota_group"], second["state"]) == (None, "disabled: leaked")
     assert told["disabled"] == {"team-b": "leaked"}
-    assert told["runs"] == []
+    assert told["pool"] == []
 
 
 def test_status_of_files_and_commands_asks_nobody(
@@ -203,88 +195,72 @@ def test_a_key_in_plain_is_shown_to_nobody(home: Path, keys_file: Callable[[str]
     assert "holds keys in plain (a)" in CliRunner().invoke(main, ["keys", "--keys", path]).stderr
 
 
-# --- runs that are executing ------------------------------------------------------------------------------------------
+# --- what the store says ----------------------------------------------------------------------------------------------
 
 
-def test_status_shows_what_the_pools_of_executing_runs_say(agentos: Agentos, home: Path) -> None:
-    pool = CredentialCoordinator(
-        [
-            Credential(
-                "env:TEST_CANARY", id="team-a", limits=Limits(requests_per_minute=60, burst=9, max_concurrent=5)
-            ),
-            Credential("key-b", id="team-b"),
-            Credential("key-c", id="team-c"),
-        ],
-        clock=FakeClock(epoch=time.time()),
-    )
-    keys = [pool.reserve_credential(f"doc-{number}") for number in range(6)]
-    pool.quarantine("team-b", "no credit")
-    pool.mark_rate_limited(next(str(key) for key in keys if key == "key-c"), 90)
-    write_note(make_run("nightly"), pool)
-
-    out = agentos("status").stdout  # without any keys: a run is there to be told of
-    assert f"Run nightly (pid {os.getpid()}), " in out
-    lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("team")}
-    assert "4 of 60 requests/min" in lines["team-a"]
-    assert "and 1 more" in lines["team-a"]
-    assert "4 of 5" in lines["team-a"]
-    assert "quarantined: no credit" in lines["team-b"]
-    assert re.search(r"usable in ([78]\d|90)\.\d s: rate_limited", lines["team-c"])
-
-    (run,) = json.loads(agentos("status", "--json").stdout)["runs"]
-    assert run["run_id"] == "nightly"
-    assert [one["id"] for one in run["credentials"]] == ["team-a", "team-b", "team-c"]
-    assert len(run["credentials"][0]["holders"]) == 4
+@pytest.fixture
+def store(home: Path) -> str:
+    """That of this machine."""
+    return f"sqlite:///{home}/pool.db"
 
 
-def test_an_item_that_is_called_like_a_key_or_a_terminal_command_does_no_harm(agentos: Agentos, home: Path) -> None:
-    pool = CredentialCoordinator([Credential("env:TEST_CANARY", id="a", limits=Limits(max_concurrent=2))])
-    pool.reserve_credential(f"document about {CANARY}")
-    pool.reserve_credential("\x1b[2J\nRun forged")
-    assert CANARY not in repr(note_of(pool))
-    write_note(make_run("r"), pool)
-    out = agentos().stdout
+def test_status_shows_what_the_store_says_also_without_keys(agentos: Agentos, store: str) -> None:
+    credentials = [
+        Credential("env:TEST_CANARY", id="team-a", limits=Limits(requests_per_minute=60, burst=9, max_concurrent=5)),
+        Credential("key-b", id="team-b"),
+        Credential("key-c", id="team-c"),
+    ]
+    with CredentialCoordinator(credentials, store=StoreAt(store, "nightly")) as pool:
+        keys = [pool.reserve_credential(f"doc-{number}") for number in range(6)]
+        pool.quarantine("team-b", "no credit")
+        pool.mark_rate_limited(next(str(key) for key in keys if key == "key-c"), 90)
+        pool.states()
+        out = agentos("status").stdout
+        told = json.loads(agentos("status", "--json").stdout)
+    assert out.startswith(f"In {store}:\n")
+    rows, held = ([line.split() for line in part.splitlines() if line.startswith("team")] for part in out.split("\n\n"))
+    lines = {row[0]: " ".join(row) for row in rows}
+    assert lines["team-a"] == "team-a 4 of 5 4 of 60 requests/min usable"
+    assert lines["team-b"].endswith("quarantined: no credit")
+    assert re.search(r"usable in (90\.0|8\d\.\d) s: rate_limited$", lines["team-c"])
+    assert len(held) == 5
+    assert all((row[2], row[-3:]) == ("nightly", [f"{socket.gethostname()},", "pid", str(os.getpid())]) for row in held)
+
+    assert told["store"] == store
+    assert [one["id"] for one in told["pool"]] == ["team-a", "team-b", "team-c"]
+    first, second, third = told["pool"]
+    assert {(one["run"], one["pid"]) for one in first["holders"]} == {("nightly", os.getpid())}
+    assert len(first["holders"]) == 4
+    assert first["used"] == {"requests per minute": {"used": 4, "limit": 60}}
+    assert second["quarantine"] == "no credit"
+    assert third["cooling"][0]["reason"] == "rate_limited"
+
+
+def test_looking_at_a_store_makes_none_and_changes_none(agentos: Agentos, home: Path, store: str) -> None:
+    assert agentos("status").exit_code == 2
+    assert not home.exists()
+    with CredentialCoordinator([Credential("key-a", id="a")], store=store) as pool:
+        pool.states()
+        before = (home / "pool.db").read_bytes()
+        assert agentos("status").exit_code == 0
+        assert (home / "pool.db").read_bytes() == before
+
+
+def test_an_item_that_is_called_like_a_terminal_command_does_no_harm(agentos: Agentos, store: str) -> None:
+    with CredentialCoordinator([Credential("key-a", id="a")], store=store) as pool:
+        pool.reserve_credential("\x1b[2J\nRun forged")
+        out = agentos().stdout
     assert "\x1b" not in out
-    assert len(out.splitlines()) == 4
+    assert len(out.splitlines()) == 6
 
 
-def test_a_note_of_a_run_that_is_gone_counts_for_nothing(home: Path) -> None:
-    folder = make_run("r")
-    pool = CredentialCoordinator(["key-a"])
-    note = note_of(pool)
-    path = folder.path / "pool.json"
-
-    def is_read(**changes: Any) -> bool:
-        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(note, **changes)))
-        return bool(read_notes(note.written_at))
-
-    assert is_read()
-    assert is_read(written_at=note.written_at - 9)
-    assert not is_read(written_at=note.written_at - 11)
-    assert not is_read(written_at=note.written_at + 11)
-    assert not is_read(host="another-machine")
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    assert not is_read(pid=ended.pid)
-    assert not is_read(pid=0)
-    assert not is_read(pid=2**62)
-    path.write_text("not a note")
-    assert read_notes() == []
-    path.unlink()
-    assert read_notes() == []
-
-
-def test_a_note_survives_being_written_and_read(home: Path) -> None:
-    pool = CredentialCoordinator([Credential("key-a", id="a", limits=Limits(requests_per_day=3))])
-    pool.reserve_credential("doc")
-    folder = make_run("r")
-    write_note(folder, pool)
-    ((found, note),) = read_notes()
-    assert found.run_id == "r"
-    assert isinstance(note, PoolNote)
-    assert note.credentials == note_of(pool).credentials
-    assert note.credentials[0].used == {"requests per day": (1, 3)}
-    assert (folder.path / "pool.json").stat().st_mode & 0o077 == 0
+def test_a_holder_that_has_left_is_not_shown(agentos: Agentos, store: str) -> None:
+    with CredentialCoordinator([Credential("key-a", id="a")], store=store) as pool:
+        pool.reserve_credential("doc")
+        assert "doc" in agentos().stdout
+    out = agentos().stdout
+    assert "doc" not in out
+    assert "0 of 1" in out
 
 
 # --- disable, enable, reset -------------------------------------------------------------------------------------------
@@ -299,7 +275,7 @@ def test_what_is_disabled_stays_so_until_it_is_enabled(agentos: Agentos, keys_fi
     assert "team-a  leaked" in agentos().stdout  # also without the keys
     assert agentos("enable", "team-a").stdout == "team-a is enabled.\n"
     assert disabled() == {}
-    assert "No credential with this id was disabled" in agentos("enable", "team-a").stdout
+    assert "No credential with this id was disabled or quarantined" in agentos("enable", "team-a").stdout
 
 
 def test_options_may_stand_before_the_command(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
@@ -321,7 +297,7 @@ def test_reset_enables_all_or_those_of_the_keys(agentos: Agentos, keys_file: Cal
     )
     assert agentos("reset", "--keys", path).stdout == "Enabled: team-a, team-b.\n"
     assert agentos("reset").stdout == "Enabled: test-canary.\n"
-    assert agentos("reset").stdout == "No credential was disabled.\n"
+    assert agentos("reset").stdout == "No credential was disabled or quarantined.\n"
 
 
 def test_an_id_that_nobody_has_is_not_repeated(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
@@ -340,6 +316,29 @@ def test_a_damaged_list_of_the_disabled_stops_us(agentos: Agentos, home: Path) -
     result = agentos("reset")
     assert result.exit_code == 3
     assert (home / "disabled.json").read_text() == '{"team-a": '
+
+
+def test_what_is_disabled_or_enabled_is_so_at_once_for_all_who_share_the_store(
+    agentos: Agentos, keys_file: Callable[[str], str], store: str
+) -> None:
+    path = keys_file(TWO)
+    credentials = [Credential("env:TEST_CANARY", id="team-a"), Credential("key-b", id="team-b")]
+    with CredentialCoordinator(credentials, store=store) as pool:
+
+        def out_of_use() -> dict[str, str]:
+            return {state.key_id: state.quarantined for state in pool.states() if state.quarantined is not None}
+
+        agentos("disable", "team-a", "--reason", "leaked", "--keys", path)
+        assert out_of_use() == {"team-a": "disabled: leaked"}
+        agentos("enable", "team-a")
+        assert out_of_use() == {}
+        pool.quarantine("team-b", "HTTP 401: refused")
+        assert agentos("enable", "team-b").stdout.endswith("team-b is enabled.\n")
+        assert out_of_use() == {}
+        pool.quarantine("team-b", "HTTP 401: refused")
+        agentos("disable", "team-a", "--keys", path)
+        assert agentos("reset").stdout.endswith("Enabled: team-a, team-b.\n")
+        assert out_of_use() == {}
 
 
 def test_those_who_disable_at_once_do_not_undo_each_other(home: Path) -> None:

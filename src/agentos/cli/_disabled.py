@@ -1,6 +1,7 @@
 """Credentials that a person has taken out of use: `$AGENTOS_HOME/disabled.json`.
 
-It is asked when a pool is made, so that what was disabled once stays so in every run until it is enabled.
+It is asked when a pool is made, so that what was disabled once stays so in every run until it is enabled, whatever
+store that run uses.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from pathlib import Path
 import msgspec
 
 from ._home import PRIVATE, Failure, home, write_whole
+
+# How a pool's reason begins that a person has given.
+DISABLED = "disabled: "
 
 
 class Disabled(msgspec.Struct):

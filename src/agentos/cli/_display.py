@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from rich.cells import cell_len, get_character_cell_size
+from rich.cells import cell_len
 
 from agentos.workflows.parallel import CredentialState, ProgressStats
 from agentos.workflows.parallel._core import progress
-from agentos.workflows.parallel._core.events import RATE_LIMITED, ItemEnded, RunStopping
+from agentos.workflows.parallel._core.events import RATE_LIMITED, ItemEnded, RunStopping, StoreReached, StoreUnreachable
 from agentos.workflows.parallel._core.limits import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE
 from agentos.workflows.parallel.reporters import error_text, waiting_text
 
+from ._cells import escape, head, left_aligned, right_aligned
 from ._view import PoolWaiting, View
 
 # The pool is asked so often (seconds) at most: it answers under its lock, and its countdowns need no asking.
@@ -83,6 +84,7 @@ class Display:
         # Written by the run's thread and read by the one that draws: each is replaced as a whole.
         self._failures: tuple[tuple[str, str], ...] = ()
         self._stopping: RunStopping | None = None
+        self._lost: StoreUnreachable | None = None  # while it is
 
     def redact_with(self, redact: Callable[[str], str]) -> None:
         """Nothing that `redact` takes out is shown."""
@@ -94,6 +96,8 @@ class Display:
             self._failures = (*self._failures, failure)[-MOST_FAILURES:]
         elif isinstance(event, RunStopping):
             self._stopping = event
+        elif isinstance(event, StoreUnreachable | StoreReached):
+            self._lost = event if isinstance(event, StoreUnreachable) else None
 
     def frame(self, width: int, height: int) -> list[str]:
         """At most so many lines of at most so many cells, as they are now."""
@@ -157,6 +161,8 @@ class Display:
         if self._stopping is not None:
             once_more = " (Ctrl-C once more: at once)" if self._stopping.grace is not None else ""
             return f"stopping, {self._shown(self._stopping.reason)}: {stats.running} still running{once_more}"
+        if self._lost is not None:
+            return f"the pool's store is lost for {clock_text(now - self._lost.since)}: nothing new starts"
         waiting = look.waiting
         if waiting is None:
             return ""
@@ -195,17 +201,17 @@ class Display:
             return []
         shown = rows if count <= rows or rows == 1 else rows - 1
         items = self._view.running(shown)
-        ages = _right([clock_text(item.age_seconds) for item in items])
+        ages = right_aligned([clock_text(item.age_seconds) for item in items])
         keys = [self._shown(item.credential_id or "") if width >= NARROW else "" for item in items]
         keys = [self._shortened(key, width // 4) for key in keys]
         attempts = [f"  attempt {item.attempt}" if item.attempt > 1 else "" for item in items]
         beside = 6 + sum(max(map(cell_len, column), default=0) for column in (ages, keys, attempts))
         # One long id does not push the keys of the others out of sight.
         room = min(max(width - beside, 8), max(width // 2, 20))
-        ids = _left([self._shortened(self._shown(item.id), room) for item in items])
+        ids = left_aligned([self._shortened(self._shown(item.id), room) for item in items])
         lines: list[list[Segment]] = [
             [("  " + age, "dim"), ("  " + name, ""), ("  " + key, "cyan"), (attempt, "yellow")]
-            for age, name, key, attempt in zip(ages, ids, _left(keys), attempts, strict=True)
+            for age, name, key, attempt in zip(ages, ids, left_aligned(keys), attempts, strict=True)
         ]
         if count > shown and rows > 1:
             lines.append([(f"  {self._glyphs.more} and {count - shown} more", "dim")])
@@ -219,7 +225,7 @@ class Display:
             states = sorted(states, key=lambda state: STATES.index(_state_of(state, now)))
         more = len(states) - shown
         states = states[:shown]
-        ids = _left([self._shortened(self._shown(state.key_id), max(8, width // 4)) for state in states])
+        ids = left_aligned([self._shortened(self._shown(state.key_id), max(8, width // 4)) for state in states])
         told = [self._state_text(state, now) for state in states]
         lines: list[list[Segment]] = [[("  " + name, "cyan")] for name in ids]
         room = width - 2 - max(map(cell_len, ids)) - 2
@@ -299,7 +305,7 @@ class Display:
         if len(text) > 2 * MOST_CHARACTERS:
             text = text[:MOST_CHARACTERS] + self._glyphs.more + text[-MOST_CHARACTERS:]
         if not text.isprintable():
-            text = "".join([char if char.isprintable() else _escape(char) for char in text])
+            text = "".join([char if char.isprintable() else escape(char) for char in text])
         if not text.isascii():
             text = "".join([char for char in text if not "\ufe00" <= char <= "\ufe0f"])  # they change widths
             if not self._has_unicode:
@@ -313,15 +319,15 @@ class Display:
         more = self._glyphs.more
         room = width - len(more)
         if room < 2:
-            return _head(text, max(0, width))
+            return head(text, max(0, width))
         tail = room // 2
-        return _head(text, room - tail) + more + _head(text[::-1], tail)[::-1]
+        return head(text, room - tail) + more + head(text[::-1], tail)[::-1]
 
     def _cut(self, text: str, width: int) -> str:
         if cell_len(text) <= width:
             return text
         more = self._glyphs.more
-        return _head(text, width - len(more)) + more if width > len(more) else _head(text, max(0, width))
+        return head(text, width - len(more)) + more if width > len(more) else head(text, max(0, width))
 
 
 # How a credential is, those that are held back first.
@@ -372,30 +378,3 @@ def amount_text(amount: float) -> str:
             return f"{amount:.1f}".removesuffix(".0") + unit if amount < 10 else f"{amount:.0f}{unit}"
         amount /= 1000
     return f"{amount:.0f}T"
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _head(text: str, width: int) -> str:
-    """As many characters as fit into so many cells."""
-    if text.isascii():
-        return text[: max(0, width)]
-    for index, char in enumerate(text):
-        width -= get_character_cell_size(char)
-        if width < 0:
-            return text[:index]
-    return text
-
-
-def _left(texts: list[str]) -> list[str]:
-    """As a column."""
-    cells = max(map(cell_len, texts), default=0)
-    return [text + " " * (cells - cell_len(text)) for text in texts]
-
-
-def _right(texts: list[str]) -> list[str]:
-    cells = max(map(len, texts), default=0)
-    return [text.rjust(cells) for text in texts]

@@ -30,9 +30,10 @@ from agentos.workflows.parallel._core.events import (
     RunEnded,
     RunResumed,
     RunStopping,
+    StoreReached,
+    StoreUnreachable,
     ThreadAbandoned,
 )
-from agentos.workflows.parallel._fields import field_of
 from agentos.workflows.parallel.commands import Command
 from agentos.workflows.parallel.output_prefixer import prefix_lines
 from agentos.workflows.parallel.redaction import Redactor
@@ -43,9 +44,11 @@ from ._home import Ended, Failure, RunFolder, RunSpec
 from ._items import BadItems, Items, SizedItems, changed_files, read_items
 from ._keysfile import Keys
 from ._lines import LinesReporter, json_output
-from ._pool import PoolWatch, make_pool, read_keys
+from ._pool import DisabledWatch, make_pool, out_of_use, read_keys, warnings
 from ._printed import Printed
 from ._screen import Screen, Stream
+from ._store import Store, chosen
+from ._tokens import tokens_func
 from ._view import RunView
 
 SUCCEEDED, SOME_FAILED, BAD_ITEMS, STOPPED = 0, 1, 2, 4
@@ -55,7 +58,9 @@ ITEM_SECONDS = 10.0
 # A command is repeated only if it is said so: it may have done half of its work.
 FUNCTION_RETRIES = 2
 # Above a live display, people are told of these and of failures; whatever else there is to say is in the display.
-_WORTH_A_LINE = (RunResumed, RunStopping, CredentialQuarantined, LimitShared, ThreadAbandoned)
+_WORTH_A_LINE = (
+    RunResumed, RunStopping, CredentialQuarantined, LimitShared, StoreUnreachable, StoreReached, ThreadAbandoned,
+)  # fmt: skip
 
 
 class Shown(NamedTuple):
@@ -71,6 +76,7 @@ class Work(NamedTuple):
 
     worker: Any  # a Command or a function
     pool: CredentialCoordinator | None
+    store: Store
     items: Items
     coordinator: ParallelCoordinator
     tokens: Callable[[Any], int] | None
@@ -96,10 +102,13 @@ def execute(
             folder.write_spec(spec)
         if not how.as_json and not how.quiet:
             teller.screen.message(f"Run {spec.run_id} in {folder.path}")
-        with PoolWatch(folder, work.pool):
+        with DisabledWatch(work.pool):
             status = _carry_out(folder, spec, work, teller, retry_failed=retry_failed)
         if status in (SUCCEEDED, SOME_FAILED) and not work.items.is_whole:
             return STOPPED  # something is left, and only the one who sent it knows what
+    if status == STOPPED and work.pool is not None:
+        for told in out_of_use(work.pool, work.store):
+            teller.screen.message(told)
     teller.advise(folder, status)
     return status
 
@@ -110,10 +119,12 @@ def prepare(folder: RunFolder, spec: RunSpec, teller: Teller, *, keep: bool = Tr
     keys = read_keys(options.get("keys"), options.get("key_env"), spec.cwd)
     for warning in keys.warnings if keys is not None else ():
         teller.screen.message(f"Warning: {warning}")
-    pool = None if keys is None else make_pool(keys)
+    store = chosen(options.get("store"), keys, options.get("keys"))
+    pool = None if keys is None else make_pool(keys, store, teller, run=spec.run_id if keep else None)
     teller.pool = pool
-    if pool is not None and pool.redactor().too_short:
-        teller.screen.message("Warning: a secret has fewer than 8 characters, and is not taken out of what items print")
+    if pool is not None:
+        for told in warnings(pool, store):
+            teller.screen.message(f"Warning: {told}")
     if spec.command is not None:
         worker: Any = _command(spec, keys, folder, teller)
     else:
@@ -132,7 +143,7 @@ def prepare(folder: RunFolder, spec: RunSpec, teller: Teller, *, keep: bool = Tr
     tokens = tokens_func(options.get("tokens"))
     if isinstance(items, SizedItems):
         _check_fields(items, worker, tokens)
-    return Work(worker, pool, items, coordinator, tokens)
+    return Work(worker, pool, store, items, coordinator, tokens)
 
 
 def _command(spec: RunSpec, keys: Keys | None, folder: RunFolder, teller: Teller) -> Command:
@@ -205,27 +216,6 @@ def _check_fields(items: SizedItems, worker: Any, tokens: Callable[[Any], int] |
             _ = tokens is None or tokens(item)
         except ValueError as error:
             raise click.UsageError(f"{name}: {error}") from None
-
-
-def tokens_func(told: str | None) -> Callable[[Any], int] | None:
-    if told is None:
-        return None
-    if is_number(told):
-        number = int(told)
-        return lambda _: number
-
-    def tokens(item: Any) -> int:
-        value = field_of(item, told)
-        if value is None or not is_number(value):
-            found = "there is no such field" if value is None else f"found {value[:60]!r}"
-            raise ValueError(f"expected its number of tokens in the field {told!r} (--tokens): {found}")
-        return int(value)
-
-    return tokens
-
-
-def is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
 
 
 def make_coordinator(

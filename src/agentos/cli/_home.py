@@ -18,6 +18,7 @@ from typing import Any
 import click
 import msgspec
 
+from agentos.workflows.parallel._addresses import with_password_left_out
 from agentos.workflows.parallel.input_sanitizer import sanitize_identifier
 
 # Only their owner may look into runs: items, outputs and ledgers are his.
@@ -90,6 +91,9 @@ class RunFolder:
             raise Failure(f"{self._spec} cannot be read: {error}") from None
 
     def write_spec(self, spec: RunSpec) -> None:
+        if "store" in spec.options:
+            options = {**spec.options, "store": with_password_left_out(spec.options["store"])}
+            spec = msgspec.structs.replace(spec, options=options)
         # Arguments and names of files may be bytes that are no text. Those are surrogates, which only `json` writes.
         try:
             write_whole(self._spec, json.dumps(msgspec.to_builtins(spec), indent=2).encode())

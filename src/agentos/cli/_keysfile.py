@@ -11,19 +11,20 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from agentos.workflows.parallel import Credential, Limits, Pattern
+from agentos.workflows.parallel._addresses import absolute, passwords
 from agentos.workflows.parallel._core.events import VERDICT_KINDS
 from agentos.workflows.parallel.redaction import LEAST_REDACTED
 
 from ._presets import preset_of, preset_of_variable
 from ._toml_table import VARIABLE, KeysFileError, Table, nearest, parse
 
-TABLES = ("credential", "pattern", "provider")
+ENTRIES = ("credential", "pattern", "provider", "store")
 LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "max_concurrent", "burst", "day_resets")
 CREDENTIAL = ("secret", "id", "provider", "quota_group", "scopes", "credential_env", "limits", *LIMITS)
 PATTERN = ("match", "verdict", "retry_after")
@@ -44,6 +45,7 @@ class Keys:
     # credential id -> `env:…`, `file:…` or `cmd:…`; a command may have anything in its arguments
     references: dict[str, str] = field(default_factory=dict, repr=False)
     base_urls: dict[str, str] = field(default_factory=dict)  # provider -> the address that was given for it
+    store: str | None = field(default=None, repr=False)  # where the pool's state lives; may hold a password
 
 
 def load_keys(path: Path) -> Keys:
@@ -102,7 +104,8 @@ class _Reading:
         self._keys = Keys([])
 
     def keys(self) -> Keys:
-        self._root.knows_only(TABLES, "a keys file")
+        self._root.knows_only(ENTRIES, "a keys file")
+        self._keys = replace(self._keys, store=self._store())
         if "provider" in self._root.values:
             self._read_providers(self._root.within("provider"))
         credentials = self._root.tables("credential")
@@ -117,6 +120,23 @@ class _Reading:
                 "instead of a key keeps it out of copies and backups of this file"
             )
         return self._keys
+
+    def _store(self) -> str | None:
+        """A relative file counts from the keys file. Whether there is such a store is found out when it is needed."""
+        url = self._root.text("store")
+        if url is None:
+            return None
+        try:
+            secrets = passwords(url)
+        except ValueError as error:
+            self._root.fail("store", str(error))
+        if secrets and self._mode & 0o077:
+            self._root.fail(
+                "store",
+                "a password stands here in plain, and others can read the file: run "
+                f"chmod 600 {shlex.quote(str(self._file))}, or set AGENTOS_STORE instead",
+            )
+        return absolute(url, self._file.absolute().parent)
 
     def _read_providers(self, providers: Table) -> None:
         for name in providers.values:

@@ -91,6 +91,12 @@ PACE = several(
         help="The keys file: credentials and their limits (TOML).",
     ),
     option("--key-env", metavar="PATTERN", help="The variables that hold keys instead, such as 'OPENAI_API_KEY*'."),
+    option(
+        "--store",
+        metavar="URL",
+        help="Where runs share the state of the keys: sqlite:///PATH, redis://HOST, or memory: for this run alone. "
+        "[default: sqlite:///$AGENTOS_HOME/pool.db]",
+    ),
     option("--tokens", metavar="N|FIELD", help="Tokens that an item needs: a number, or a field of it."),
 )
 CONDUCT = several(

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 import click
 
 from agentos.workflows.parallel import CredentialCoordinator, CredentialError
+from agentos.workflows.parallel._addresses import StoreAt
+from agentos.workflows.parallel.errors import StoreError
+from agentos.workflows.parallel.reporters import Reporter
 
-from ._disabled import disabled
-from ._home import Failure, RunFolder
+from ._disabled import DISABLED, disabled
+from ._home import Failure
 from ._keysfile import Keys, keys_from_environment, load_keys
-from ._poolnote import write_note
+from ._store import Store, lease_ttl, not_usable
+from ._texts import shortened
 
-# How often (seconds) a run writes down what its pool says, and looks whether a key was disabled.
-NOTE_SECONDS = 1.0
+# How often (seconds) a run looks whether a key was disabled: its store may be another than the one that was told.
+LOOK_SECONDS = 1.0
+# Of a reason, so many characters are told.
+MOST_OF_REASON = 200
 
 
 def read_keys(path: str | None, pattern: str | None, cwd: str) -> Keys | None:
@@ -30,27 +38,52 @@ def read_keys(path: str | None, pattern: str | None, cwd: str) -> Keys | None:
     return None if pattern is None else keys_from_environment(pattern, os.environ)
 
 
-def make_pool(keys: Keys) -> CredentialCoordinator:
+def make_pool(keys: Keys, store: Store, reporter: Reporter, *, run: str | None = None) -> CredentialCoordinator:
+    """It leaves the store when the command has ended, however that is. Without a run, nobody sees it: it has a copy of
+    what the store knows."""
+    place = StoreAt(store.url, run, is_copy=run is None)
     try:
-        pool = CredentialCoordinator(keys.credentials)
+        pool = CredentialCoordinator(keys.credentials, store=place, lease_ttl=lease_ttl(), reporter=reporter)
     except (CredentialError, ValueError) as error:
         raise click.UsageError(str(error)) from None
+    except StoreError as error:
+        raise not_usable(error) from None
+    click.get_current_context().call_on_close(pool.close)
     for id_, reason in disabled().items():
         with contextlib.suppress(LookupError):
-            pool.quarantine(id_, f"disabled: {reason}")
+            pool.quarantine(id_, DISABLED + reason)
     return pool
 
 
-class PoolWatch:
-    """While a run executes: tells others what its pool says, and hears of keys that people disable or enable."""
+def warnings(pool: CredentialCoordinator, store: Store) -> Iterator[str]:
+    """What should be known before a run begins."""
+    if pool.redactor().too_short:
+        yield "a secret has fewer than 8 characters, and is not taken out of what items print"
+    told = list(out_of_use(pool, store))
+    if len(told) < len(pool.states()):  # else the run stops, and says so then
+        yield from told
 
-    def __init__(self, folder: RunFolder, pool: CredentialCoordinator | None) -> None:
-        self._folder = folder
+
+def out_of_use(pool: CredentialCoordinator, store: Store) -> Iterator[str]:
+    """For each credential that only a person can put back: why, and what to type."""
+    for state in pool.states():
+        if state.quarantined is not None:
+            why = shortened(pool.redact(state.quarantined), MOST_OF_REASON)
+            yield (
+                f"the credential {state.key_id} is out of use ({why}). To put it back: "
+                f"agentos keys enable {shlex.quote(state.key_id)}{store.said}"
+            )
+
+
+class DisabledWatch:
+    """While a run executes, it hears of keys that people disable or enable."""
+
+    def __init__(self, pool: CredentialCoordinator | None) -> None:
         self._pool = pool
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="agentos-pool", daemon=True)
 
-    def __enter__(self) -> PoolWatch:
+    def __enter__(self) -> DisabledWatch:
         if self._pool is not None:
             self._thread.start()
         return self
@@ -59,23 +92,17 @@ class PoolWatch:
         self._is_over.set()
         if self._pool is not None:
             self._thread.join(1.0)
-            with contextlib.suppress(OSError):
-                (self._folder.path / "pool.json").unlink()
 
     def _watch(self) -> None:
         assert self._pool is not None
         known = set(_disabled_ids() or ())
-        while True:
-            with contextlib.suppress(OSError):
-                write_note(self._folder, self._pool)
-            if self._is_over.wait(NOTE_SECONDS):
-                return
+        while not self._is_over.wait(LOOK_SECONDS):
             now = _disabled_ids()
             if now is None:
                 continue
             for id_ in now.keys() - known:
                 with contextlib.suppress(LookupError):
-                    self._pool.quarantine(id_, f"disabled: {now[id_]}")
+                    self._pool.quarantine(id_, DISABLED + now[id_])
             for id_ in known - now.keys():
                 with contextlib.suppress(LookupError):
                     self._pool.restore(id_)

@@ -115,6 +115,6 @@ def _described(host: str) -> tuple[RunFolder, RunSpec]:
         cwd=os.getcwd(),  # noqa: PTH109
         items=[ItemsFrom("inline", items=[f"document-{number:02d}" for number in range(1, ITEMS + 1)])],
         command=[sys.executable, str(Path(_demo_item.__file__)), host, "{id}"],
-        options={"parallel": WORKERS, "keys": str(keys_file)},
+        options={"parallel": WORKERS, "keys": str(keys_file), "store": "memory:"},
     )
     return folder, spec

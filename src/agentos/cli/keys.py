@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import shlex
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,23 +14,22 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from agentos.workflows.parallel import Credential, CredentialError, Limits
+from agentos.workflows.parallel._stores import visits
+from agentos.workflows.parallel._stores.snapshots import CredentialSnapshot
+from agentos.workflows.parallel.errors import StoreError
 
-from . import _disabled
-from ._home import RunFolder
+from . import _disabled, _shared_state
+from ._home import Failure
 from ._keysfile import Keys, keys_from_environment, load_keys
-from ._poolnote import CredentialNote, PoolNote, read_notes
-from ._texts import duration, shortened, table
+from ._shared_state import MOST_OF_CELL, MOST_OF_LAST, NONE, figure
+from ._store import Store, chosen, not_usable
+from ._texts import shortened, table
 from .completion import credential_ids
 
 DEFAULT_REASON = "by hand"
-# Of a text in a table, so much, and more in the last column; of the items that hold a credential, so many.
-MOST_OF_CELL = 60
-MOST_OF_LAST = 200
-MOST_HOLDERS = 3
-NONE = "-"
 _UNITS = {"requests_per_minute": "requests/min", "tokens_per_minute": "tokens/min", "requests_per_day": "requests/day"}
 
-_WITH_VALUE = ("--keys", "--key-env", "--reason")
+_WITH_VALUE = ("--keys", "--key-env", "--store", "--reason")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,6 +74,16 @@ def _keys_options(command: F) -> F:
     return file(key_env(command))
 
 
+def _store_option(command: F) -> F:
+    return click.option(
+        "--store",
+        metavar="URL",
+        envvar="AGENTOS_STORE",
+        show_envvar=True,
+        help="Where runs share the state of the keys. [default: as the keys file says, else that of this machine]",
+    )(command)
+
+
 @click.group(cls=_StatusUnlessNamed)
 def keys() -> None:
     """The credentials: state, head-room, who holds them. Without a command: status.
@@ -92,22 +99,26 @@ def keys() -> None:
 
 @keys.command(short_help="What is declared, what can be used, who uses it.")
 @_keys_options
+@_store_option
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-def status(keys_file: Path | None, key_env: str | None, is_json: bool) -> None:
-    """What is declared, what can be used, and what the runs on this machine are doing with it.
+def status(keys_file: Path | None, key_env: str | None, store: str | None, is_json: bool) -> None:
+    """What is declared, and what the store says that runs share: what is used of each limit, what cools down and until
+    when, and who holds what. Without keys: of all credentials that the store knows.
 
     \b
     Examples:
+      agentos keys status
       agentos keys status --keys keys.toml
       agentos keys status --key-env 'OPENAI_API_KEY*' --json
     """
     found = _find_keys(keys_file, key_env)
     disabled = _disabled.disabled()
-    notes = read_notes()
-    if found is None and not disabled and not notes:
+    place = chosen(store, found)
+    known = _look(place)
+    if found is None and not disabled and not known:
         raise _no_keys()
     if is_json:
-        click.echo(_json(_status_record(found, disabled, notes)))
+        click.echo(_json(_status_record(found, disabled, place, known)))
         return
     if found is not None:
         _warn(found)
@@ -117,8 +128,9 @@ def status(keys_file: Path | None, key_env: str | None, is_json: bool) -> None:
         rows = [(shortened(id_, MOST_OF_CELL), shortened(why, MOST_OF_LAST)) for id_, why in others.items()]
         click.echo("\nDisabled, and not in these keys:" if found is not None else "Disabled:")
         click.echo("\n".join(table([("ID", "REASON"), *rows])))
-    for folder, note in notes:
-        _show_run(folder, note)
+    if known:
+        click.echo(f"{chr(10) if found is not None or others else ''}In {place.name}:")
+        click.echo("\n".join(_shared_state.lines(known)))
 
 
 @keys.command(short_help="Ask the providers whether they accept the keys.")
@@ -152,47 +164,58 @@ def check(context: click.Context, keys_file: Path | None, key_env: str | None, i
 @click.argument("id_", metavar="ID", shell_complete=credential_ids)
 @click.option("--reason", default=DEFAULT_REASON, show_default=True, help="Shown wherever the credential is.")
 @_keys_options
-def disable(id_: str, reason: str, keys_file: Path | None, key_env: str | None) -> None:
-    """Take a credential out of use: runs leave it alone until it is enabled, those that are executing within a second.
+@_store_option
+def disable(id_: str, reason: str, keys_file: Path | None, key_env: str | None, store: str | None) -> None:
+    """Take a credential out of use: runs leave it alone until it is enabled, also those that are executing.
 
     \b
     Example:
       agentos keys disable team-a --reason "the budget is used up" --keys keys.toml
     """
-    _must_have(_needed_keys(keys_file, key_env), id_)
+    found = _needed_keys(keys_file, key_env)
+    _must_have(found, id_)
+    place = chosen(store, found)
     _disabled.disable(id_, reason)
+    _tell(place, {id_: _disabled.DISABLED + reason})
     click.echo(f"{id_} is disabled, in executing runs too, until agentos keys enable {shlex.quote(id_)}.")
 
 
 @keys.command(short_help="Put a credential back into use.")
 @click.argument("id_", metavar="ID", shell_complete=credential_ids)
 @_keys_options
-def enable(id_: str, keys_file: Path | None, key_env: str | None) -> None:
-    """Put a credential that was disabled back into use.
+@_store_option
+def enable(id_: str, keys_file: Path | None, key_env: str | None, store: str | None) -> None:
+    """Put a credential back into use: one that was disabled, or one that was quarantined because its provider refused
+    it.
 
     \b
     Example:
       agentos keys enable team-a
     """
     found = _find_keys(keys_file, key_env)
-    was_disabled = _disabled.enable([id_])
-    if not was_disabled and found is not None:
+    place = chosen(store, found)
+    was_out = [*_disabled.enable([id_]), *_tell(place, {id_: None})]
+    if not was_out and found is not None:
         _must_have(found, id_)
-    click.echo(f"{id_} is enabled." if was_disabled else "No credential with this id was disabled.")
+    click.echo(f"{id_} is enabled." if was_out else "No credential with this id was disabled or quarantined.")
 
 
 @keys.command(short_help="Enable all credentials.")
 @_keys_options
-def reset(keys_file: Path | None, key_env: str | None) -> None:
-    """Enable all credentials: those of the keys that are named, or all that are disabled.
+@_store_option
+def reset(keys_file: Path | None, key_env: str | None, store: str | None) -> None:
+    """Enable all credentials: those of the keys that are named, or all that are disabled or quarantined.
 
     \b
     Example:
       agentos keys reset
     """
     found = _find_keys(keys_file, key_env)
+    place = chosen(store, found)
     ids = _disabled.enable(None if found is None else _ids(found))
-    click.echo(f"Enabled: {', '.join(ids)}." if ids else "No credential was disabled.")
+    known = _ids(found) if found is not None else [one.id for one in _look(place)]
+    ids += [id_ for id_ in _tell(place, dict.fromkeys(known)) if id_ not in ids]
+    click.echo(f"Enabled: {', '.join(ids)}." if ids else "No credential was disabled or quarantined.")
 
 
 # --- which keys -------------------------------------------------------------------------------------------------------
@@ -242,6 +265,25 @@ def _must_have(found: Keys, id_: str) -> None:
         raise click.UsageError(f"no credential has this id; there are {', '.join(_ids(found))}")
 
 
+# --- the store that runs share ----------------------------------------------------------------------------------------
+
+
+def _look(place: Store) -> list[CredentialSnapshot]:
+    try:
+        return visits.look(place.url)
+    except StoreError as error:
+        raise not_usable(error) from None
+
+
+def _tell(place: Store, reasons: Mapping[str, str | None]) -> list[str]:
+    """Those whose state has changed there by that."""
+    try:
+        return visits.set_quarantine(place.url, reasons)
+    except StoreError as error:
+        told = "runs of this machine know of it, but those that share the store with others could not be told"
+        raise Failure(f"{told}: {error}") from None
+
+
 # --- how they are shown -----------------------------------------------------------------------------------------------
 
 
@@ -264,13 +306,11 @@ def _group(credential: Credential) -> str | None:
 
 
 def _declared(limits: Limits) -> str:
-    parts = [
-        f"{_figure(value)} {unit}" for name, unit in _UNITS.items() if (value := getattr(limits, name)) is not None
-    ]
+    parts = [f"{figure(value)} {unit}" for name, unit in _UNITS.items() if (value := getattr(limits, name)) is not None]
     if limits.requests_per_day is not None:
         parts[-1] += f" from {limits.day_resets}"
     if limits.burst is not None:
-        parts.append(f"burst {_figure(limits.burst)}")
+        parts.append(f"burst {figure(limits.burst)}")
     return ", ".join([*parts, f"{limits.max_concurrent} at once"])
 
 
@@ -289,62 +329,15 @@ def _state(credential: Credential, found: Keys, disabled: Mapping[str, str]) -> 
     return "ready"
 
 
-def _show_run(folder: RunFolder, note: PoolNote) -> None:
-    now = time.time()
-    age = duration(max(0.0, now - note.written_at))
-    click.echo(f"\nRun {folder.run_id} (pid {note.pid}), {age} ago:")
-    rows = [
-        (
-            shortened(entry.id, MOST_OF_CELL),
-            f"{entry.live_leases} of {entry.max_concurrent}",
-            _holders(entry.holders),
-            _used(entry),
-            shortened(_pool_state(entry, now), MOST_OF_LAST),
-        )
-        for entry in note.credentials
-    ]
-    click.echo("\n".join(table([("ID", "IN USE", "HELD BY", "USED", "STATE"), *rows])))
-
-
-def _holders(holders: list[str]) -> str:
-    shown = ", ".join(shortened(holder, MOST_OF_CELL // MOST_HOLDERS) for holder in holders[:MOST_HOLDERS])
-    more = len(holders) - MOST_HOLDERS
-    return f"{shown} and {more} more" if more > 0 else shown or NONE
-
-
-def _pool_state(entry: CredentialNote, now: float) -> str:
-    if entry.quarantine is not None:
-        return f"quarantined: {entry.quarantine}"
-    if entry.cooling_until is not None and entry.cooling_until > now:
-        return f"usable in {duration(entry.cooling_until - now)}: {entry.reason or 'cooling down'}"
-    scopes = [f"{scope} in {duration(until - now)}" for scope, until in entry.cooling_scopes.items() if until > now]
-    return f"usable for {', '.join(scopes)}" if scopes else "usable"
-
-
-def _used(entry: CredentialNote) -> str:
-    parts = [
-        f"{_figure(used)} of {_figure(limit)} {name.replace(' per minute', '/min').replace(' per day', '/day')}"
-        for name, (used, limit) in entry.used.items()
-    ]
-    for scope, rate in entry.learned.items():
-        parts.append(
-            f"learned {_figure(math.floor(rate))} requests/min" + (f" for {shortened(scope, 20)}" if scope else "")
-        )
-    return ", ".join(parts) or NONE
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.10g}"
-
-
 def _status_record(
-    found: Keys | None, disabled: Mapping[str, str], notes: Iterable[tuple[RunFolder, PoolNote]]
+    found: Keys | None, disabled: Mapping[str, str], place: Store, known: Sequence[CredentialSnapshot]
 ) -> dict[str, Any]:
     return {
         "credentials": [] if found is None else [_record(one, found, disabled) for one in found.credentials],
         "warnings": [] if found is None else found.warnings,
         "disabled": disabled,
-        "runs": [{"run_id": folder.run_id, **msgspec.to_builtins(note)} for folder, note in notes],
+        "store": place.name,
+        "pool": [_shared_state.record(one) for one in known],
     }
 
 

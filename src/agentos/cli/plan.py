@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import click
+
+from agentos.workflows.parallel.reporters import PlainReporter
 
 from . import _options
 from ._home import RunFolder, existing
@@ -22,22 +25,26 @@ from .completion import run_ids
 def plan(count: int | None, like: str | None, item_seconds: float | None, **options: Any) -> None:
     """How long a run would take, which limit binds it, and what one more key would change.
 
-    The run is simulated with the rules that a real one obeys; nothing is started and nothing is used up.
+    The run is simulated with the rules that a real one obeys, from what is known of the keys by now; nothing is started
+    and nothing is used up.
 
     \b
     Examples:
       agentos plan --count 10000 --keys keys.toml --tokens 1500 --item-seconds 20 --parallel auto
       agentos plan --items issues.jsonl --keys keys.toml --like 20261116-093012-1f3a5c
     """
-    from ._execute import ITEM_SECONDS, is_number, make_coordinator, tokens_func, usual_seconds
+    from ._execute import ITEM_SECONDS, make_coordinator, usual_seconds
     from ._items import read_items
     from ._pool import make_pool, read_keys
+    from ._store import chosen
+    from ._tokens import is_number, tokens_func
 
     if (count is None) == (not options["items"] and not options["inline"]):
         raise click.UsageError("say how many items there are (--count), or which (--items, --item)")
     given = {name: value for name, value in options.items() if value is not None}
     keys = read_keys(given.get("keys"), given.get("key_env"), os.getcwd())  # noqa: PTH109
-    coordinator = make_coordinator(given, None if keys is None else make_pool(keys))
+    pool = None if keys is None else make_pool(keys, chosen(given.get("store"), keys), PlainReporter(sys.stderr))
+    coordinator = make_coordinator(given, pool)
     seconds = item_seconds or (ITEM_SECONDS if like is None else usual_seconds(existing(like)))
     tokens = tokens_func(given.get("tokens"))
     if count is not None:

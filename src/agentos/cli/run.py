@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import click
 
+from agentos.workflows.parallel._addresses import absolute
 from agentos.workflows.parallel._options import LONGEST_RUN_ID, new_run_id
 from agentos.workflows.parallel.input_sanitizer import sanitize_identifier
 
@@ -23,6 +25,7 @@ _LATER = (
     "max_parallelism",
     "keys",
     "key_env",
+    "store",
     "tokens",
     "on",
     "credential_env",
@@ -79,8 +82,8 @@ def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> N
       ls *.py | agentos run --items - --parallel 8 -- ruff check {}
       agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer
 
-    Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 our own failure (ledger, run busy), 4 stopped (no
-    usable credential, --max-wait), 130 or 143 interrupted. After 4, 130 and 143 agentos resume goes on.
+    Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 our own failure (ledger, store, run busy), 4 stopped
+    (no usable credential, --max-wait), 130 or 143 interrupted. After 4, 130 and 143 agentos resume goes on.
     """
     from . import _execute
 
@@ -173,6 +176,8 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     given = {name: options[name] for name in _LATER if options[name] is not None}
     if "keys" in given:
         given["keys"] = os.path.abspath(given["keys"])  # noqa: PTH100 - a link must stay one
+    if "store" in given:
+        given["store"] = absolute(given["store"], Path.cwd())
     return given
 
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar
 
 from . import reporters, verdicts
+from ._addresses import StoreAt, passwords
 from ._clock import SYSTEM_CLOCK, Clock
 from ._core.cooling import DEFAULT_COOL_DOWN
 from ._core.events import RATE_LIMITED, ROTATING, Verdict
@@ -86,6 +87,7 @@ class CredentialCoordinator:
     `store` is where its state lives: `memory:` (the default) for this process, `sqlite:///PATH` for all processes of a
     machine, `redis://…` (`rediss://…`, `unix://…`) for several machines. `lease_ttl` (seconds) is how long a holder
     that died keeps its lease there; in this process nobody can die alone, so the memory store has no use for it.
+    `reporter` is told of its events while no run is; without one they are printed.
     """
 
     RATE_LIMIT_BACKOFF_SECONDS = int(DEFAULT_COOL_DOWN[RATE_LIMITED])
@@ -94,9 +96,10 @@ class CredentialCoordinator:
         self,
         credentials: Iterable[str | Credential],
         *,
-        store: str | None = None,
+        store: str | StoreAt | None = None,
         lease_ttl: float = 30,
         clock: Clock | None = None,
+        reporter: reporters.Reporter | None = None,
     ) -> None:
         if not lease_ttl > 0:
             raise ValueError(f"lease_ttl must be above 0 seconds, not {lease_ttl!r}")
@@ -104,7 +107,7 @@ class CredentialCoordinator:
         self._clock = clock if clock is not None else SYSTEM_CLOCK
         self._store: Store = make_store(store, self._clock, self._tell, lease_ttl)
         self._listeners: list[Callable[[Any], None]] = []
-        self._teller = reporters.PlainReporter()
+        self._teller = reporter if reporter is not None else reporters.PlainReporter()
         # Guards _secrets and _ids, which are only added to while others read, and _redactor.
         self._change_lock = threading.Lock()
         self._secrets: dict[str, str] = {}  # credential id -> secret
@@ -113,6 +116,8 @@ class CredentialCoordinator:
         self._redactor: Redactor | None = None  # of all _ids, made when it is first needed: that takes a while
         self._unused: set[str] = set()  # secrets that were given and are not in the pool, but must not be shown either
         used, unused = _first_n(credentials)
+        if store is not None:
+            self._unused |= passwords(store if isinstance(store, str) else store.url)
         for credential in unused:
             with contextlib.suppress(CredentialError):
                 self._unused.add(credential.secret if isinstance(credential, Credential) else credential)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TextIO
@@ -236,9 +237,10 @@ def _quarantined(event: CredentialQuarantined) -> str:
 
 
 def _store_unreachable(event: StoreUnreachable) -> str:
+    since = time.strftime("%H:%M:%S", time.localtime(event.since))
     return (
-        f"[COORDINATOR] The pool's store is lost: {first_line(event.reason)}. What runs goes on, nothing new starts "
-        "until it is back"
+        f"[COORDINATOR] The pool's store is lost since {since}: {first_line(event.reason)}. What runs goes on, nothing "
+        "new starts until it is back"
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from .._addresses import FILE, SERVERS, StoreAt, check_server, without_password
 from .._clock import Clock
 from .memory import MemoryStore
 
@@ -18,29 +19,34 @@ if TYPE_CHECKING:
 
     Store: TypeAlias = MemoryStore | SharedStore
 
+MEMORY = "memory:"
 _KINDS = "'memory:', 'sqlite:///PATH', 'redis://HOST:PORT/DB', 'rediss://…' or 'unix://…'"
 
 
-def make_store(url: str | None, clock: Clock, on_event: Callable[[Any], None], ttl: float) -> Store:
+def make_store(at: str | StoreAt | None, clock: Clock, on_event: Callable[[Any], None], ttl: float) -> Store:
     """Raises `ValueError` for what is no store's name, and `StoreError` where what it needs is not installed."""
-    if url is None or url == "memory:":
+    place = at if isinstance(at, StoreAt) else StoreAt(MEMORY if at is None else str(at))
+    if place.url == MEMORY:
         return MemoryStore(clock, on_event)
-    from .shared import SharedStore  # only where it is used
+    from .copies import CopiedLog
+    from .shared import SharedStore  # only where they are used
 
-    log, name = _log(url)
-    return SharedStore(log, name, clock, on_event, ttl)
+    log, name = make_log(place.url)
+    return SharedStore(CopiedLog(log) if place.is_copy else log, name, clock, on_event, ttl, place.run)
 
 
-def _log(url: str) -> tuple[Log, str]:
-    """And what it is called, without its password."""
-    if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
+def make_log(url: str) -> tuple[Log, str]:
+    """And what it is called, without its password. Nothing is opened yet. Raises as `make_store`."""
+    if url.startswith(FILE) and url != FILE:
         from .sqlite import SqliteLog
 
-        path = Path(url.removeprefix("sqlite:///")).expanduser()
-        return SqliteLog(path), f"sqlite:///{path}"
-    if url.startswith(("redis://", "rediss://", "unix://")):
-        from .redis import RedisLog, without_password
+        path = Path(url.removeprefix(FILE)).expanduser()
+        return SqliteLog(path), f"{FILE}{path}"
+    if url.startswith(SERVERS):
+        check_server(url)
+        from .redis import RedisLog
 
         return RedisLog(url), without_password(url)
-    scheme = url.partition(":")[0]  # whatever follows may be a secret
-    raise ValueError(f"store must be one of {_KINDS}, not one that begins with {scheme[:16]!r}")
+    scheme, colon, _ = url.partition("://")  # whatever follows may be a secret, and without a scheme all of it
+    what = f", not {scheme[:16]!r}" if colon and scheme.isalnum() else ""
+    raise ValueError(f"store must be one of {_KINDS}{what}")

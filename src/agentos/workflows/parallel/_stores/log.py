@@ -38,6 +38,9 @@ class Log(Protocol):
     # How often (seconds) to look for news while somebody waits; None: the store tells.
     poll_seconds: float | None
 
+    def look(self) -> Start | None:
+        """What is there, without changing anything; None if there is nothing."""
+
     def load(self, ttl: float) -> Start:
         """What is there; a new log if there is none."""
 

@@ -18,6 +18,7 @@ from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from .._addresses import without_password
 from ..errors import StoreError
 from .log import Answer, Entry, Start, StoreLost, StoreRefused
 from .states import rules_version
@@ -34,6 +35,7 @@ KEPT_BEHIND = 4096
 UNUSED_SECONDS = 30 * 86_400
 # An answer that takes longer than this share of a lease's life, within these bounds, is taken for none.
 TIMEOUT_SHARE, LEAST_TIMEOUT, MOST_TIMEOUT = 1 / 3, 0.5, 10.0
+_ANOTHER_VERSION = "another version of agentos uses it: let its runs end, or name another (?pool=NAME)"
 _FORBIDDEN = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 
 
@@ -46,12 +48,27 @@ class RedisLog:
         self._where = without_password(url)
         self._keys = [f"{{agentos:{name}}}:{part}" for part in ("pool", "log", "state")]
         self._channel = f"{{agentos:{name}}}:said"
-        self._scripts = {path: _script(path) for path in ("exchange", "load", "keep")}
+        self._scripts = {path: _script(path) for path in ("exchange", "load", "keep", "look")}
         self._rules = rules_version()
         self._timeout = MOST_TIMEOUT
         self._connection: Any = None
         self._server = ""
         self._listener: _Listener | None = None
+        try:
+            redis.ConnectionPool.from_url(self._url).make_connection()  # which connects to nobody yet
+        except (ValueError, TypeError, exceptions.RedisError):
+            raise ValueError(f"the store's address {self._where} has an option that no server understands") from None
+
+    def look(self) -> Start | None:
+        self._connect()
+        reply = self._run("look", self._rules)
+        if not reply:
+            return None
+        if not reply[0]:
+            raise StoreRefused(_ANOTHER_VERSION)
+        name, at, state, position, entries = reply
+        found = [_entry(entry) for entry in entries]
+        return Start(name.decode(), float(at), state or None, position, found, is_doubtful=False)
 
     def load(self, ttl: float) -> Start:
         self._timeout = min(MOST_TIMEOUT, max(LEAST_TIMEOUT, TIMEOUT_SHARE * ttl))
@@ -59,7 +76,7 @@ class RedisLog:
         epoch = secrets.token_hex(8)
         reply = self._run("load", epoch, self._rules, self._server, UNUSED_SECONDS)
         if not reply[0]:
-            raise StoreRefused("another version of agentos uses it: let its runs end, or name another (?pool=NAME)")
+            raise StoreRefused(_ANOTHER_VERSION)
         name, at, state, position, entries, doubt = reply
         found = [_entry(entry) for entry in entries]
         return Start(name.decode(), float(at), state or None, position, found, is_doubtful=bool(doubt))
@@ -182,14 +199,6 @@ class _Listener:
         # The thread reads from it: it must not be taken away under its hands, only be told that nothing more comes.
         with contextlib.suppress(Exception):
             self._connection._sock.shutdown(2)
-
-
-def without_password(url: str) -> str:
-    """What a store may be called in front of people."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    options = {name: value for name, value in parse_qsl(parts.query) if "password" not in name}
-    return _joined(parts.scheme, host, parts.path, options)
 
 
 def _split(url: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from ..credentials import Credential, fingerprint
 from ..errors import StoreError, UnknownCredential
 from .log import Log
 from .member import Member
-from .snapshots import CredentialSnapshot, planned, snapshot
+from .snapshots import CredentialSnapshot, later, planned, snapshot
 
 T = TypeVar("T")
 
@@ -36,8 +36,10 @@ _jitter = random.random
 class SharedStore:
     is_shared = True
 
-    def __init__(self, log: Log, name: str, clock: Clock, on_event: Callable[[Any], None], ttl: float) -> None:
+    def __init__(self, log: Log, name: str, clock: Clock, on_event: Callable[[Any], None], ttl: float,
+                 run: str | None = None) -> None:  # fmt: skip
         self._member = Member(log, name, clock, on_event, ttl)
+        self._member.run_name = run
 
     def open(self) -> None:
         """Joins the pool; raises `StoreError` if that is not possible now."""
@@ -178,6 +180,12 @@ class SharedStore:
     def restore(self, credential_id: str) -> None:
         self._say_of_credential(shared.RESTORE, credential_id)
 
+    def set_quarantine(self, credential_id: str, reason: str | None) -> None:
+        """Of any credential, also one that only others have; None: it is restored."""
+        said = (shared.RESTORE, credential_id) if reason is None else (shared.QUARANTINE, credential_id, reason)
+        with self._member.changed:
+            self._member.say(said)
+
     def cool(self, credential_id: str, seconds: float) -> None:
         self._say_of_credential(shared.COOL, credential_id, seconds)
 
@@ -235,7 +243,8 @@ class SharedStore:
 
         def look(pool: Pool, at: float) -> list[CredentialSnapshot]:
             credentials = list(pool.credentials.values()) if everybody else self._own(pool)
-            return [snapshot(pool, credential, at) for credential in credentials]
+            passed = max(0.0, self._member.now() + self._member.ahead - at)
+            return [later(snapshot(pool, credential, at), passed) for credential in credentials]
 
         return self._look(look)
 

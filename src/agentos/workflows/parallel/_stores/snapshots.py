@@ -75,6 +75,18 @@ def snapshot(pool: Pool, credential: CredentialRecord, now: float) -> Credential
     )
 
 
+def later(one: CredentialSnapshot, seconds: float) -> CredentialSnapshot:
+    """As it looks so long afterwards, if nothing but time has passed: for those who must not let the pool itself grow
+    older."""
+    cooling = {scope: left - seconds for scope, left in one.cooling.items() if left > seconds}
+    return one._replace(
+        holders=tuple(holder._replace(seconds=holder.seconds + seconds) for holder in one.holders),
+        cooling=cooling,
+        cooled_by={scope: one.cooled_by[scope] for scope in cooling},
+        paced=max(0.0, one.paced - seconds),
+    )
+
+
 def _holder(record: LeaseRecord, now: float) -> Holder:
     owner, seconds = record.owner, max(0.0, now - record.granted_at)
     if owner is None:

