@@ -278,4 +278,6 @@ def test_items_and_commands_that_hold_a_secret_are_refused_before_anything_is_wr
     assert done.stderr.count(f"--item 1: {REFUSED}") == 2
     assert "the command holds the secret of a credential" in done.stderr
     assert_clean((done.stdout + done.stderr).encode(), "the output")
-    assert not place.home.exists()
+    assert not place.runs.exists()
+    for path in place.home.iterdir():  # the state of the keys
+        assert_clean(path.read_bytes(), path)

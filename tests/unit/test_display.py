@@ -14,7 +14,16 @@ from rich.cells import cell_len
 from agentos.cli._display import Display, amount_text, clock_text, soon_text
 from agentos.cli._view import RunningItem
 from agentos.workflows.parallel import CredentialState, ProgressStats, WorkflowResult
-from agentos.workflows.parallel._core.events import EXHAUSTED, RATE_LIMITED, ItemEnded, PoolWaiting, RunStopping
+from agentos.workflows.parallel._core.events import (
+    EXHAUSTED,
+    RATE_LIMITED,
+    STORE_LOST,
+    ItemEnded,
+    PoolWaiting,
+    RunStopping,
+    StoreReached,
+    StoreUnreachable,
+)
 
 START = 1_700_000_000.0
 NOW = START + 125.0
@@ -402,3 +411,12 @@ def test_a_moment_that_a_limit_takes_is_no_reason_to_worry() -> None:
     shown = "\n".join(display_of(view).frame(100, 30))
     assert "as fast as the limits allow (tokens per minute)" in shown
     assert "nothing starts" not in shown
+
+
+def test_a_lost_store_is_shown_with_how_long_it_is_lost_until_it_is_back() -> None:
+    view = ScriptedView(given=stats(running=1), why=PoolWaiting(STORE_LOST, 2, 0, 0, None))
+    display = Display(view, clock=lambda: NOW, color=False)
+    display.note(StoreUnreachable("redis://somewhere", "connection refused", NOW - 65.0))
+    assert display.frame(80, 10)[2] == "the pool's store is lost for 1:05: nothing new starts"
+    display.note(StoreReached("redis://somewhere", 65.0))
+    assert "is lost for" not in display.frame(80, 10)[2]

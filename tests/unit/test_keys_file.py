@@ -517,3 +517,23 @@ def test_the_examples_in_the_documentation_can_be_read(write: Write) -> None:
 @pytest.mark.parametrize("name", sorted({*CREDENTIAL_NAMES, *PATTERN_NAMES, *PROVIDER_NAMES} - {"limits"}))
 def test_every_name_is_in_the_documentation(name: str) -> None:
     assert f"`{name}`" in DOCUMENT or f"\n{name} = " in DOCUMENT
+
+
+# --- the store ----------------------------------------------------------------------------------------------------
+
+
+def test_a_store_counts_from_the_keys_file(write: Write, tmp_path: Path) -> None:
+    text = '[[credential]]\nsecret = "env:A"\n'
+    assert load(write, text).store is None
+    assert load(write, 'store = "sqlite:///pool.db"\n' + text).store == f"sqlite:///{tmp_path}/pool.db"
+    assert load(write, 'store = "sqlite:////var/pool.db"\n' + text).store == "sqlite:////var/pool.db"
+    assert load(write, 'store = "redis://somewhere"\n' + text, mode=0o644).store == "redis://somewhere"
+
+
+def test_a_password_of_a_store_is_not_for_everybody_to_read(write: Write) -> None:
+    text = f'store = "redis://:{CANARY}@somewhere"\n[[credential]]\nsecret = "env:A"\n'
+    keys = load(write, text)
+    assert keys.store == f"redis://:{CANARY}@somewhere"
+    assert CANARY not in repr(keys)
+    assert "a password stands here in plain, and others can read the file" in refusal(write(text, 0o640))
+    assert "line 1: the store's address must look like" in refusal(write(text.replace("@", "/x@")))

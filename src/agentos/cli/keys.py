@@ -107,7 +107,6 @@ def status(keys_file: Path | None, key_env: str | None, store: str | None, is_js
 
     \b
     Examples:
-      agentos keys status
       agentos keys status --keys keys.toml
       agentos keys status --key-env 'OPENAI_API_KEY*' --json
     """

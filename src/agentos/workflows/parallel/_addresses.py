@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 FILE = "sqlite:///"
 SERVERS = ("redis://", "rediss://", "unix://")
@@ -57,8 +57,7 @@ def without_password(url: str) -> str:
         return url
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
-    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if "password" not in name])
-    return urlunsplit((parts.scheme, host, parts.path, query, ""))
+    return joined(parts._replace(netloc=host), [pair for pair in parse_qsl(parts.query) if "password" not in pair[0]])
 
 
 def with_password_left_out(url: str) -> str:
@@ -67,4 +66,9 @@ def with_password_left_out(url: str) -> str:
         return url
     parts = urlsplit(without_password(url))
     user = urlsplit(url).netloc.rpartition("@")[0].partition(":")[0]
-    return urlunsplit(parts._replace(netloc=f"{user}:{LEFT_OUT}@{parts.netloc}"))
+    return joined(parts._replace(netloc=f"{user}:{LEFT_OUT}@{parts.netloc}"), parse_qsl(parts.query))
+
+
+def joined(parts: SplitResult, options: list[tuple[str, str]]) -> str:
+    """`urlunsplit` would make `unix:/PATH` of `unix:///PATH`."""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{'?' if options else ''}{urlencode(options)}"

@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-from .._addresses import without_password
+from .._addresses import joined, without_password
 from ..errors import StoreError
 from .log import Answer, Entry, Start, StoreLost, StoreRefused
 from .states import rules_version
@@ -27,7 +27,7 @@ try:
     import redis
     from redis import exceptions
 except ModuleNotFoundError:
-    raise StoreError("a store in Redis or Valkey needs the extra `redis`: pip install 'agentos[redis]'") from None
+    raise StoreError("a store in Redis or Valkey needs an extra: pip install 'agentos-parallel[redis]'") from None
 
 # So many entries before the last kept state stay, for those who are a little behind.
 KEPT_BEHIND = 4096
@@ -206,12 +206,7 @@ def _split(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     name = options.pop("pool", "pool")
-    return _joined(parts.scheme, parts.netloc, parts.path, options), name
-
-
-def _joined(scheme: str, host: str, path: str, options: dict[str, str]) -> str:
-    """With both slashes, also where no host is named: a unix socket."""
-    return f"{scheme}://{host}{path}{'?' if options else ''}{urlencode(options)}"
+    return joined(parts, list(options.items())), name
 
 
 def _entry(text: bytes) -> Entry:

@@ -1,0 +1,54 @@
+"""How a store is named: that a password in it is found, wherever it stands, and left out of what is shown or kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentos.workflows.parallel import CredentialCoordinator
+from agentos.workflows.parallel._addresses import absolute, passwords, with_password_left_out, without_password
+
+# address -> its passwords, what people see, what is kept
+ADDRESSES = [
+    ("memory:", set(), "memory:", "memory:"),
+    ("sqlite:////a/b:c@d.db", set(), "sqlite:////a/b:c@d.db", "sqlite:////a/b:c@d.db"),
+    ("redis://host:1/0", set(), "redis://host:1/0", "redis://host:1/0"),
+    ("redis://:s3cret@host:1/0", {"s3cret"}, "redis://host:1/0", "redis://:****@host:1/0"),
+    ("rediss://ann:s%2F3@host/0", {"s%2F3", "s/3"}, "rediss://host/0", "rediss://ann:****@host/0"),
+    ("redis://host?pool=x&password=s3cret", {"s3cret"}, "redis://host?pool=x", "redis://:****@host?pool=x"),
+    ("unix://:s3cret@/run/redis.sock?db=1", {"s3cret"}, "unix:///run/redis.sock?db=1", "unix://:****@/run/redis.sock?db=1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("url", "secrets", "shown", "kept"), ADDRESSES, ids=[one[2] for one in ADDRESSES])
+def test_a_password_is_found_and_left_out(url: str, secrets: set[str], shown: str, kept: str) -> None:
+    assert passwords(url) == secrets
+    assert without_password(url) == shown
+    assert with_password_left_out(url) == kept
+    assert passwords(kept) == ({"****"} if secrets else set())
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://host:s3cret", "redis://:s3/cret@host", "redis://:s3#cret@host", "redis://[s3cret"]
+)
+def test_an_address_that_cannot_be_read_is_refused_without_a_word_of_it(url: str) -> None:
+    with pytest.raises(ValueError, match="must be escaped") as caught:
+        CredentialCoordinator(["sk-a-key"], store=url)
+    assert "s3" not in str(caught.value)
+    assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("store", ["s3cret", "s3cret@host:6379", "", "mysql://s3cret@host", 7])
+def test_what_is_no_store_is_refused_without_a_word_of_it(store: object) -> None:
+    with pytest.raises(ValueError, match="memory:") as caught:
+        CredentialCoordinator(["sk-a-key"], store=store)  # type: ignore[arg-type]
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_file_counts_from_where_it_was_named() -> None:
+    here = Path("/here")
+    assert absolute("sqlite:///pool.db", here) == "sqlite:////here/pool.db"
+    assert absolute("sqlite:////there/pool.db", here) == "sqlite:////there/pool.db"
+    assert absolute("sqlite:///~/pool.db", here) == f"sqlite:///{Path.home()}/pool.db"
+    assert absolute("redis://host", here) == "redis://host"
