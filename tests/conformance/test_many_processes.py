@@ -7,7 +7,7 @@ from itertools import pairwise
 from .members import Processes, keys
 
 PROCESSES, THREADS, KEYS = 4, 25, 8
-SECONDS = 3.0
+SECONDS = 2.5
 RPM, BURST, AT_ONCE = 600, 10, 4
 # What must be used of what the limits allow, on a machine that has other things to do.
 LEAST_SHARE = 0.8

@@ -325,3 +325,21 @@ def test_who_joins_late_or_falls_behind_begins_with_a_kept_state(
         eventually(lambda: behind.pool.get_stats()["reserved"] == 1)
         assert [state.fence for state in one.pool.states() if state.in_use] == [lease.fence]
     eventually(lambda: one.pool.get_stats()["reserved"] == 0)
+
+
+def test_one_that_was_idle_while_the_server_was_flushed_stops_nobody_when_it_comes_back(
+    own_server: Valkey, url: str, open_pool: OpenPool
+) -> None:  # invariant 8
+    """Whatever it knew of has run out long since."""
+    idle = open_pool(url, ttl=0.5)
+    idle.fence()
+    with own_server.client() as client:
+        client.flushall()
+    settle(url)
+    one = open_pool(url, ttl=30)
+    one.fence()
+    long_ago = time.monotonic() + 0.6
+    eventually(lambda: time.monotonic() > long_ago)
+    idle.pool.get_stats()  # finds another log
+    assert not one.pool.get_stats()["rate_limited"]
+    assert one.fence(timeout=5)

@@ -32,6 +32,7 @@ from tests.acceptance.test_crashes import kill_again_and_again
 from tests.conftest import eventually
 from tests.unit.test_core_pool_machine import PoolMachine
 from tests.unit.test_core_run import RunMachine
+from tests.unit.test_core_shared import one_history
 
 # A thousand for the five minutes that `make soak` has if nothing else is said.
 KILLS_PER_MINUTE = 200
@@ -51,6 +52,20 @@ def test_the_rules_hold_in_many_more_random_histories() -> None:
             )
         rounds += 1
     print(f"{rounds} rounds of 2 x 10 histories of 60 steps")
+
+
+def test_shared_pools_stay_the_same_in_many_more_random_histories() -> None:
+    end = time.monotonic() + SECONDS / 4
+    rounds = 0
+    while time.monotonic() < end:
+        seed = random.randrange(2**32)
+        try:
+            one_history(random.Random(seed), steps=300)
+        except BaseException:
+            print(f"seed {seed}")
+            raise
+        rounds += 1
+    print(f"{rounds} histories of 300 batches")
 
 
 def test_a_run_survives_a_thousand_kills(tmp_path: Path) -> None:
