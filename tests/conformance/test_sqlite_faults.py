@@ -44,6 +44,18 @@ def test_a_file_that_is_deleted_while_in_use_is_made_anew_and_forgets_nobody(pat
     assert path.exists()
 
 
+def test_one_that_was_idle_waits_for_the_others_if_it_is_the_first_to_find_the_file_gone(path: Path) -> None:
+    # invariant 1
+    idle, holder = Pool(url(path), ttl=0.3), Pool(url(path), ttl=20)
+    with holder.pool.lease():
+        idle.pool.get_stats()
+        long_ago = time.monotonic() + 0.4
+        eventually(lambda: time.monotonic() > long_ago)
+        path.unlink()
+        assert idle.is_refused(0.3)
+        assert idle.pool.get_stats()["rate_limited"] == 1
+
+
 def test_a_file_that_is_replaced_by_an_older_one_is_another_pool(path: Path) -> None:  # invariant 13
     one = Pool(url(path))
     one.fence()

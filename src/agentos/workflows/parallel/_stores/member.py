@@ -111,8 +111,7 @@ class Member:
             self.wake(by)
 
     def ask(self, record: LeaseRecord, wait: bool, front: bool, *, by_thread: bool) -> None:
-        if self._is_closing:
-            raise StoreError("this pool was closed: make another")
+        self.check_open()
         self._numbers += 1
         record.id = self._numbers
         self.handles[record.id] = record
@@ -221,6 +220,21 @@ class Member:
                 self._on_lost(StoreLost(f"what it holds cannot be read: {type(error).__name__}: {error}"))
         with self._talking:
             self._log.close()
+        self._tell_who_waits()
+
+    def _tell_who_waits(self) -> None:
+        """It was closed: nothing comes any more."""
+        with self.changed:
+            for handle in tuple(self.handles.values()):
+                if handle.state == WAITING:
+                    self.forget(handle, REFUSED)
+                    self._untold.append((handle.deliver, ()))
+            self.changed.notify_all()
+        self._tell()
+
+    def check_open(self) -> None:
+        if self._is_closing:
+            raise StoreError("this pool was closed: make another")
 
     def _wait(self) -> None:
         self._wakes_at = self._look_at()

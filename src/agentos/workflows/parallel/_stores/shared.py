@@ -219,6 +219,7 @@ class SharedStore:
             return waiting._replace(reason=STORE_LOST) if copy.store.cooling else waiting
 
     def reasons(self, scope: str | None) -> dict[str, str]:
+        self._member.check_open()  # else that is why
         declared = self._member.declared
         return self._look(lambda pool, _at: {id_: why for id_, why in pool.reasons(scope).items() if id_ in declared})
 

@@ -70,6 +70,7 @@ class SqliteLog:
         self._db: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         self._was_replaced = False  # the file, since the last exchange
+        self._is_doubtful = False  # we have put a log in the place of one that others may still have leases in
         self._ahead: float | None = None
         self._version = -1
 
@@ -86,6 +87,7 @@ class SqliteLog:
     def load(self, ttl: float) -> Start:  # noqa: ARG002
         with self._transaction("IMMEDIATE") as db:
             self._was_replaced = False
+            is_doubtful, self._is_doubtful = self._is_doubtful, False
             known = self._known(db)
             if known is None or not known.is_ours:
                 return self._begin(db, 0.0 if known is None else known.at)
@@ -94,7 +96,7 @@ class SqliteLog:
                 self._ahead = max(known.at, self._wall()) - self._monotonic()
                 db.execute("UPDATE pool SET boot = ?, ahead = ?", (self._boot, self._ahead))
             entries = _after(db, known.position)
-            return Start(known.epoch, self._now(), known.state, known.position, entries, is_doubtful=False)
+            return Start(known.epoch, self._now(), known.state, known.position, entries, is_doubtful)
 
     def exchange(self, epoch: str, position: int, batch: bytes | None, ttl: float) -> Answer:
         with self._transaction("DEFERRED" if batch is None else "IMMEDIATE") as db:
@@ -106,6 +108,7 @@ class SqliteLog:
             if self._was_replaced or last < position:  # by an older copy: what was said since then is forgotten
                 epoch = secrets.token_hex(8)
                 db.execute("UPDATE pool SET epoch = ?", (epoch,))
+                self._is_doubtful = True
                 return Answer(epoch, now, None)
             if batch is not None:
                 db.execute("INSERT INTO log (at, ttl, batch) VALUES (?, ?, ?)", (now, ttl, batch))
@@ -160,6 +163,7 @@ class SqliteLog:
 
     def _begin(self, db: sqlite3.Connection, at: float) -> Start:
         """A new log, in the place of one that nobody can read or use any more."""
+        was_known = self._ahead is not None
         self._ahead = max(at, self._wall()) - self._monotonic()
         epoch, now = secrets.token_hex(8), self._now()
         db.execute("DELETE FROM log")
@@ -167,7 +171,7 @@ class SqliteLog:
             "INSERT OR REPLACE INTO pool VALUES (1, ?, ?, ?, ?, ?, 0, NULL)",
             (epoch, self._rules, self._boot, self._ahead, now),
         )
-        return Start(epoch, now, None, 0, [], is_doubtful=False)
+        return Start(epoch, now, None, 0, [], is_doubtful=was_known)
 
     def _now(self) -> float:
         assert self._ahead is not None

@@ -1,0 +1,60 @@
+"""A pool that is closed, in one of the processes that share it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from agentos.workflows.parallel import CredentialCoordinator, errors
+from tests.conftest import eventually
+
+KEY = "sk-closing-000000"
+
+
+def test_what_was_held_goes_to_the_others(shared_store: str) -> None:
+    one, other = (CredentialCoordinator([KEY], store=shared_store) for _ in range(2))
+    key = one.reserve(timeout=20)
+    assert key is not None
+    one.close()
+    assert other.reserve(timeout=20) == KEY
+    one.release(key)  # too late
+    assert other.get_available_count() == 0
+
+
+def test_a_closed_pool_says_so_at_once(shared_store: str) -> None:
+    pool = CredentialCoordinator([KEY], store=shared_store)
+    pool.close()
+    pool.close()
+    with pytest.raises(errors.StoreError, match="closed"), pool.lease():
+        raise AssertionError
+    with pytest.raises(errors.StoreError, match="closed"):
+        pool.reserve_credential()
+
+
+def test_who_waits_when_it_is_closed_is_told(shared_store: str) -> None:
+    pool = CredentialCoordinator([KEY], store=shared_store)
+    pool.reserve(timeout=20)
+    failures: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            with pool.lease():
+                raise AssertionError
+        except errors.PoolError as error:
+            failures.append(error)
+
+    waiter = threading.Thread(target=ask)
+    waiter.start()
+    eventually(lambda: pool.get_stats()["waiting"] == 1)
+    pool.close()
+    waiter.join(20)
+    assert [type(failure) for failure in failures] == [errors.StoreError]
+
+
+def test_it_leaves_nobody_behind(shared_store: str) -> None:
+    one, other = (CredentialCoordinator([KEY], store=shared_store) for _ in range(2))
+    one.close()
+    other.get_stats()
+    copy = other._store._member.copy  # type: ignore[union-attr]
+    assert len(copy.sessions) == 1  # type: ignore[union-attr]
