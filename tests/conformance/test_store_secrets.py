@@ -30,7 +30,7 @@ def use(url: str) -> None:
     """All that can bring a message or a name into the store."""
     key = Credential(CANARY, provider="openai")
     pool = CredentialCoordinator([key], store=url, lease_ttl=5)
-    with pytest.raises(RateLimited), pool.lease("me") as lease:
+    with pytest.raises(RateLimited), pool.lease(f"me, with {CANARY}") as lease:
         lease.observe({"error": {"message": f"slow down, {CANARY}"}})
         raise RateLimited(f"too fast: {CANARY}", retry_after=0.01)
     with pytest.raises(AuthFailed), pool.lease("other"):

@@ -105,7 +105,7 @@ class CredentialCoordinator:
             raise ValueError(f"lease_ttl must be above 0 seconds, not {lease_ttl!r}")
         self.lease_ttl = lease_ttl
         self._clock = clock if clock is not None else SYSTEM_CLOCK
-        self._store: Store = make_store(store, self._clock, self._tell, lease_ttl)
+        self._store: Store = make_store(store, self._clock, self._tell, lease_ttl, self.redact)
         self._listeners: list[Callable[[Any], None]] = []
         self._teller = reporter if reporter is not None else reporters.PlainReporter()
         # Guards _secrets and _ids, which are only added to while others read, and _redactor.

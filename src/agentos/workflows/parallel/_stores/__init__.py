@@ -23,8 +23,10 @@ MEMORY = "memory:"
 _KINDS = "'memory:', 'sqlite:///PATH', 'redis://HOST:PORT/DB', 'rediss://…' or 'unix://…'"
 
 
-def make_store(at: str | StoreAt | None, clock: Clock, on_event: Callable[[Any], None], ttl: float) -> Store:
-    """Raises `ValueError` for what is no store's name, and `StoreError` where what it needs is not installed."""
+def make_store(at: str | StoreAt | None, clock: Clock, on_event: Callable[[Any], None], ttl: float,
+               redact: Callable[[str], str]) -> Store:  # fmt: skip
+    """`redact`: takes secrets out of what others will see. Raises `ValueError` for what is no store's name, and
+    `StoreError` where what it needs is not installed."""
     place = at if isinstance(at, StoreAt) else StoreAt(MEMORY if at is None else str(at))
     if place.url == MEMORY:
         return MemoryStore(clock, on_event)
@@ -32,7 +34,7 @@ def make_store(at: str | StoreAt | None, clock: Clock, on_event: Callable[[Any],
     from .shared import SharedStore  # only where they are used
 
     log, name = make_log(place.url)
-    return SharedStore(CopiedLog(log) if place.is_copy else log, name, clock, on_event, ttl, place.run)
+    return SharedStore(CopiedLog(log) if place.is_copy else log, name, clock, on_event, ttl, redact, place.run)
 
 
 def make_log(url: str) -> tuple[Log, str]:

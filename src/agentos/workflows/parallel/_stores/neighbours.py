@@ -26,11 +26,13 @@ def place() -> str:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether no process of this place has the number. One that has it may be another by now."""
+    """Whether no process of this place has the number, or one that has ended and was not waited for. One that has it
+    may be another by now."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
         return True
-    except OSError:
+    except (OSError, IndexError):
         return False  # somebody else's, but there
-    return False
+    return state in ("Z", "X")

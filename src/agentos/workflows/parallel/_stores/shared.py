@@ -29,6 +29,8 @@ T = TypeVar("T")
 FRESH_SHARE = 0.9
 # How long those wait who want to know how things stand now.
 SYNC_SECONDS = 5.0
+# ... and those who look at it again and again: rather at what was known last than at nothing.
+LOOK_SECONDS = 1.0
 
 _jitter = random.random
 
@@ -37,7 +39,8 @@ class SharedStore:
     is_shared = True
 
     def __init__(self, log: Log, name: str, clock: Clock, on_event: Callable[[Any], None], ttl: float,
-                 run: str | None = None) -> None:  # fmt: skip
+                 redact: Callable[[str], str], run: str | None = None) -> None:  # fmt: skip
+        self._redact = redact
         self._member = Member(log, name, clock, on_event, ttl)
         self._member.run_name = run
 
@@ -57,6 +60,8 @@ class SharedStore:
         """False: `record.deliver()` is called when it is live, or never can be. `wait=False`: now or not at all.
         `blocks`: the caller has nothing better to do than to wait."""
         member = self._member
+        if record.requester is not None:
+            record.requester = self._redact(record.requester)
         if not wait:
             record.deliver = member.tell_all
         with member.changed:
@@ -235,12 +240,12 @@ class SharedStore:
         return self._member.waiting
 
     def available(self) -> int:
-        self._member.sync(SYNC_SECONDS)
+        self._member.sync(LOOK_SECONDS)
         return self._look(lambda pool, at: sum(pool.is_usable(c, None, at) for c in self._own(pool)))
 
     def snapshot(self, *, everybody: bool = False) -> list[CredentialSnapshot]:
         """`everybody`: also of the credentials that only others have."""
-        self._member.sync(SYNC_SECONDS)
+        self._member.sync(LOOK_SECONDS)
 
         def look(pool: Pool, at: float) -> list[CredentialSnapshot]:
             credentials = list(pool.credentials.values()) if everybody else self._own(pool)
@@ -253,7 +258,7 @@ class SharedStore:
         return self._look(lambda pool, at: pool.fastest(at, self._own(pool)))
 
     def planned(self) -> list[Planned]:
-        self._member.sync(SYNC_SECONDS)
+        self._member.sync(LOOK_SECONDS)
         return self._look(lambda pool, at: [planned(c, at) for c in self._own(pool) if not c.quarantine])
 
     def _own(self, pool: Pool) -> list[CredentialRecord]:

@@ -41,7 +41,7 @@ def set_quarantine(url: str, reasons: Mapping[str, str | None]) -> list[str]:
 
 @contextmanager
 def _visiting(place: StoreAt) -> Iterator[SharedStore | None]:
-    store = make_store(place, SYSTEM_CLOCK, _nobody_cares, VISIT_SECONDS)
+    store = make_store(place, SYSTEM_CLOCK, _nobody_cares, VISIT_SECONDS, str)  # no secret is known here
     if isinstance(store, MemoryStore):
         yield None
         return
