@@ -1,25 +1,27 @@
-"""`python -m benchmarks [--list] [--write PAGE] [NAME…]`: runs all benchmarks, or those named, and prints one table.
+"""`python -m benchmarks [--list] [--write PAGE] [NAME…]`: runs all benchmarks, or those named, and prints their tables.
 
-`NAME.ROW` runs one row of a benchmark that has named rows.
+`NAME.ROW` runs one row of a benchmark that has named rows. With `--write`, each benchmark's part of the page is written
+as soon as it is known. One that fails leaves its part as it was; then the exit status is 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import time
+import signal
+import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from . import page
-from .measuring import Row, table
+from .alone import Outcome, module_of, run_alone
+from .measuring import table
 
-# The ones that load large peers come last: what they load would slow the collector down for the others. The last one
-# has a process for each of its peers, and takes longest.
+# The one that takes longest comes last.
 NAMES = (
     "items",
     "async_items",
+    "growth",
     "many_keys",
     "hand_off",
     "memory",
@@ -40,11 +42,8 @@ PACKAGES = (
     "tenacity",
     "aiolimiter",
     "dbos",
+    "redis",
 )
-
-
-def module_of(name: str) -> Any:
-    return importlib.import_module(f"benchmarks.{name}")
 
 
 def print_list() -> None:
@@ -55,21 +54,40 @@ def print_list() -> None:
             print(f"{'':14}{name}.{row}")
 
 
-def run(chosen: dict[str, list[str]], path: Path | None) -> None:
+def run(chosen: dict[str, list[str]], path: Path | None) -> bool:
+    """Whether all went well."""
     print("\n".join(page.machine(PACKAGES)), end="\n\n", flush=True)
-    start = time.monotonic()
-    rows: list[Row] = []
+    outcomes: dict[str, Outcome | None] = dict.fromkeys(chosen)
+    is_whole = list(chosen) == list(NAMES) and not any(chosen.values())
     for name, only in chosen.items():
-        module = module_of(name)
-        part = list(module.rows(only) if only else module.rows())
-        rows += part
-        if path is not None:
-            written = module.page_part(part) if hasattr(module, "page_part") else table(part)
-            page.put(path, name, written)
-    print("\n".join(table(rows)))
-    aimed = [row for row in rows if row.is_met is not None]
-    missed = sum(not row.is_met for row in aimed)
-    print(f"\n{missed} of {len(aimed)} targets missed; took {time.monotonic() - start:.0f} s")
+        outcomes[name] = outcome = run_alone(name, only)
+        if path is not None and not outcome.error:
+            outcomes[name] = outcome = written(path, name, outcome)
+        if path is not None and is_whole:
+            page.put(path, page.RUN, page.of_run(outcomes, PACKAGES))
+        print("\n".join([*told(name, outcome), ""]), flush=True)
+    failed = {name: outcome for name, outcome in outcomes.items() if outcome is not None and outcome.error}
+    took = sum(outcome.seconds for outcome in outcomes.values() if outcome is not None)
+    print(f"{len(chosen) - len(failed)} of {len(chosen)} benchmarks measured in {page.duration(took)}")
+    for name, outcome in failed.items():
+        print(f"FAILED: {name}: {outcome.error}: {outcome.message}", file=sys.stderr)
+    return not failed
+
+
+def written(path: Path, name: str, outcome: Outcome) -> Outcome:
+    """What was measured is told even if it cannot be written as it should be."""
+    try:
+        page.write(path, name, outcome)
+    except Exception as error:
+        traceback.print_exc()
+        return outcome._replace(error=type(error).__name__, message=f"not written: {error}")
+    return outcome
+
+
+def told(name: str, outcome: Outcome) -> list[str]:
+    state = f"FAILED: {outcome.error}: {outcome.message}" if outcome.error else page.told_misses(outcome.rows)
+    lines = [f"{name}: {page.duration(outcome.seconds)}. {page.busy(outcome.others)} {state}".rstrip()]
+    return [*lines, *(table(outcome.rows) if outcome.rows else [])]
 
 
 def chosen_of(names: Iterable[str]) -> dict[str, list[str]]:
@@ -85,7 +103,9 @@ def chosen_of(names: Iterable[str]) -> dict[str, list[str]]:
     return {name: asked[name] for name in NAMES if name in asked}
 
 
-def main() -> None:
+def main() -> int:
+    # As Ctrl-C does: what is being measured is ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
     parser.add_argument("names", nargs="*", metavar="NAME[.ROW]", help="which to run (all)")
     parser.add_argument("--list", action="store_true", help="name the benchmarks and say what each measures")
@@ -99,9 +119,9 @@ def main() -> None:
         parser.error("a page is written from whole benchmarks, not from single rows")
     if arguments.list:
         print_list()
-    else:
-        run(chosen, arguments.write)
+        return 0
+    return 0 if run(chosen, arguments.write) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

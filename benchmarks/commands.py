@@ -6,7 +6,6 @@ out and says so.
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import subprocess
@@ -16,9 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from . import page
-from .bystanders import Bystanders
-from .measuring import Row, Series, at_most, measure, per_operation, table
+from .measuring import Ratio, Row, Series, at_most, compared, measure, per_operation, spread
 
 ROW_NAMES = ["true", "help", "lines"]
 COMMANDS = 2000
@@ -107,8 +104,8 @@ def of_short_commands(place: Place) -> Iterator[Row]:
         yield at_most(0.5, what, series, peers[0])
     else:
         told = f"not measured: it is not on the PATH, and {PARALLEL} names none"
-        yield Row(what, str(series), "GNU parallel --joblog", told, math.nan, "<= 0.5 x", None)
-    yield Row("the same", str(series), xargs.name, str(xargs), series.median / xargs.median, "", None)
+        yield Row(what, "", "GNU parallel --joblog", told, None, "<= 0.5 x", None)
+    yield compared(what, series, xargs)
 
 
 def of_help(place: Place) -> Iterator[Row]:
@@ -119,7 +116,7 @@ def of_help(place: Place) -> Iterator[Row]:
         },
         rounds=HELP_ROUNDS,
     )
-    ratio = ours.median / python.median
+    ratio = Ratio.of(ours, python)
     yield Row(
         "agentos --help",
         _milli(ours),
@@ -127,13 +124,12 @@ def of_help(place: Place) -> Iterator[Row]:
         _milli(python),
         ratio,
         f"<= {HELP_SECONDS * 1000:.0f} ms, <= {HELP_TIMES:g} x",
-        ours.median <= HELP_SECONDS and ratio <= HELP_TIMES,
+        ours.median <= HELP_SECONDS and ratio.median <= HELP_TIMES,
     )
 
 
 def _milli(series: Series) -> str:
-    median, least, most = (value * 1000 for value in (series.median, min(series.values), max(series.values)))
-    return f"{median:.0f} ({least:.0f}-{most:.0f}) ms"
+    return f"{spread(series.values, lambda seconds: f'{seconds * 1000:.0f}')} ms"
 
 
 def of_lines(place: Place) -> Iterator[Row]:
@@ -200,17 +196,7 @@ def rows(names: Iterable[str] = ()) -> Iterator[Row]:
     with Place() as place:
         for name in ROW_NAMES:
             if name in wanted:
-                with Bystanders() as others:
-                    measured = list(MEASURED[name](place))
-                yield from (row._replace(details=others.share) for row in measured)
-
-
-def page_part(rows: Iterable[Row]) -> list[str]:
-    rows = list(rows)
-    others = [row.details for row in rows]
-    busy = f"Meanwhile, other programs used {min(others):.0%} to {max(others):.0%} of the machine."
-    lines = [f"{line}  " for line in page.machine(("agentos-parallel",))]
-    return [*lines, f"Measured on {page.today()}. {busy}", "", *table(rows)]
+                yield from MEASURED[name](place)
 
 
 if __name__ == "__main__":

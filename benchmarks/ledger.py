@@ -22,6 +22,7 @@ from agentos.workflows.parallel._ledger.record import RunRecord
 from .items import ITEMS, WORKERS, no_op, run_executor
 from .measuring import Row, at_least, at_most, measure, per_operation
 
+PACKAGES = ("dbos",)
 COMMITTED_ITEMS = 1000  # one by one
 ROWS = 20_000
 ROWS_AT_ONCE = 1000
@@ -51,12 +52,12 @@ def run_recorded(path: Path, pool: CredentialCoordinator | None, count: int) -> 
     assert done == count
 
 
-def commit_each(path: Path) -> None:
+def commit_each(path: Path, count: int = COMMITTED_ITEMS) -> None:
     """What a loop does that is careful with every single result."""
     database.create(path)
     connection = database.connect_writer(path)
     statement = _plain_insert()
-    for row in _rows(COMMITTED_ITEMS):
+    for row in _rows(count):
         connection.execute("BEGIN")
         connection.execute(statement, row)
         connection.execute("COMMIT")

@@ -8,24 +8,33 @@ could have been served had every limit been used from the first instant on.
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
-from . import page
+from . import plots
 from .bystanders import Bystanders
-from .measuring import MARKS, Row, aligned
+from .measuring import MARKS, Ratio, Row, aligned, spread
 from .peers.job import Job
 from .simulator import ROOT, Judged, Simulator
-from .situations import GROUPS, SITUATIONS, Figures, Situation
+from .situations import DECLARED, GROUPS, PEERS, RETRY_AFTER, SITUATIONS, Figures, Repeated, Situation
 
 ROW_NAMES = [situation.name for situation in SITUATIONS]
-PACKAGES = ("agentos-parallel", "httpx", "openai", "tenacity", "litellm", "aiolimiter")
+PACKAGES = ("httpx", "openai", "tenacity", "litellm", "aiolimiter")
+LIMIT_SECONDS = 45 * 60.0
 # The share of the machine that others may use.
 DISTURBED = 0.5
 TITLES = ("situation", "share", "429s per 1,000", "not done", "CPU per request", "target", "")
+PEERS_TITLES = ("situation", "share", "ours over it", *TITLES[2:5])
+PEERS_TITLE = "Peers: 8 keys of 10 requests/s, 1,600 requests, Retry-After exact"
+# What the peers know, which of ours knows as much, and how the plot of them is called.
+PLOTS = {
+    "limits": (DECLARED, "legal_speed_declared.svg", "Requests per second over time, limits declared"),
+    "nothing": (RETRY_AFTER, "legal_speed_untold.svg", "Requests per second over time, nothing known beforehand"),
+}
 
 
 def measure(situation: Situation) -> Figures:
@@ -57,12 +66,25 @@ def figures_of(situation: Situation, judged: Judged, outcome: dict[str, float]) 
         peak=judged.peak,
         cpu=outcome["cpu"],
         was_stopped=bool(outcome["was_stopped"]),
+        answered_at=judged.answered_at,
+        limited_at=judged.limited_at,
     )
 
 
-def measure_all(situations: Iterable[Situation]) -> list[Figures]:
+def measure_all(situations: Iterable[Situation]) -> list[Repeated]:
+    """All of them, then again those that are to be measured more than once."""
+    left = list(situations)
+    measured: dict[Situation, list[Figures]] = {situation: [] for situation in left}
+    while left:
+        for figures in measure_quietly(left):
+            measured[figures.situation].append(figures)
+        left = [situation for situation in left if len(measured[situation]) < situation.times]
+    return [Repeated(situation, runs) for situation, runs in measured.items()]
+
+
+def measure_quietly(situations: list[Situation]) -> list[Figures]:
     """What was measured while others kept the machine busy is measured again, once; the quieter time counts."""
-    measured = {figures.situation: figures for figures in measure_once(list(situations))}
+    measured = {figures.situation: figures for figures in measure_once(situations)}
     disturbed = [situation for situation, figures in measured.items() if figures.disturbance > DISTURBED]
     for again in measure_once(disturbed):
         first = measured[again.situation]
@@ -88,52 +110,79 @@ def measure_once(situations: list[Situation]) -> Iterator[Figures]:
 
 def rows(names: Iterable[str] = ()) -> Iterator[Row]:
     wanted = set(names)
-    for figures in measure_all(s for s in SITUATIONS if not wanted or s.name in wanted):
-        situation = figures.situation
+    for repeated in measure_all(s for s in SITUATIONS if not wanted or s.name in wanted):
+        situation, runs = repeated.situation, repeated.runs
         yield Row(
             situation.shown,
-            f"{figures.seconds:.1f} s, {figures.per_1000:.1f} x 429 per 1,000",
-            f"legal minimum, {figures.answered:,} requests",
-            f"{figures.legal_minimum:.1f} s",
-            figures.share,
+            f"{spread([run.seconds for run in runs], _one_digit)} s, {limited(repeated)} x 429 per 1,000",
+            f"legal minimum, {runs[0].answered:,} requests",
+            f"{runs[0].legal_minimum:.1f} s",
+            Ratio(repeated.shares),
             situation.target.text,
-            figures.is_met,
-            figures,
+            repeated.is_met,
+            repeated,
         )
 
 
 def page_part(rows: Iterable[Row]) -> list[str]:
-    """For the page: a table for each group of situations, and what was missed."""
-    measured: dict[Situation, Figures] = {row.details.situation: row.details for row in rows}
-    others = [figures.disturbance for figures in measured.values()]
-    busy = f" Meanwhile, other programs used {min(others):.0%} to {max(others):.0%} of the machine."
-    lines = [f"{line}  " for line in page.machine(PACKAGES)] + [f"Measured on {page.today()}, each row once.{busy}"]
+    """For the page: a table for each group of situations, the plots, and what was missed."""
+    measured: dict[Situation, Repeated] = {row.details.situation: row.details for row in rows}
+    others = [run.disturbance for repeated in measured.values() for run in repeated.runs]
+    lines = [f"In single rows, other programs used {min(others):.0%} to {max(others):.0%} of the machine."]
     for title, group in GROUPS:
         lines += ["", f"**{title}**", "", *aligned(TITLES, [cells(measured[situation]) for situation in group])]
-    aimed = [figures for figures in measured.values() if figures.is_met is not None]
-    missed = [f"{f.situation.what}: {', '.join(f.misses)}" for f in aimed if not f.is_met]
-    told = f"{len(missed)} of {len(aimed)} targets missed"
-    return [
-        *lines,
-        "",
-        f"{told}:" if missed else f"{told}.",
-        *(["", *(f"- {miss}" for miss in missed)] if missed else []),
-    ]
+    lines += ["", f"**{PEERS_TITLE}**", "", *aligned(PEERS_TITLES, [peer_cells(s, measured) for s in PEERS])]
+    lines += [line for _, name, title in PLOTS.values() for line in ("", f"![{title}](plots/{name})")]
+    missed = [f"{r.situation.what}: {', '.join(r.misses)}" for r in measured.values() if r.is_met is False]
+    return [*lines, *(["", "Missed:", "", *(f"- {miss}" for miss in missed)] if missed else [])]
 
 
-def cells(figures: Figures) -> tuple[str, ...]:
-    situation = figures.situation
-    share, limited = f"{figures.share:.1%}", f"{figures.per_1000:.1f}"
-    if figures.was_stopped:
-        share += f" ({figures.answered:,} done in {figures.seconds:.0f} s)"
+def plots_of(rows: Iterable[Row]) -> dict[str, str]:
+    """The first run of each client, by the name of the file."""
+    measured: dict[str, Figures] = {row.details.situation.name: row.details.runs[0] for row in rows}
+    drawn = {}
+    for knows, (ours, name, title) in PLOTS.items():
+        clients = [situation for situation in (ours, *PEERS) if situation.knows == knows]
+        runs = [measured[situation.name] for situation in clients if situation.name in measured]
+        panels = [plots.Panel(run.situation.shown, run.answered_at, run.limited_at) for run in runs]
+        all_keys = len(ours.settings.keys)
+        drawn[name] = plots.over_time(title, panels, ours.settings.rate * all_keys, ours.settings.burst * all_keys)
+    return drawn
+
+
+def cells(repeated: Repeated) -> tuple[str, ...]:
+    situation, runs = repeated.situation, repeated.runs
+    share, told = spread(repeated.shares, _percent), limited(repeated)
+    if runs[0].was_stopped:
+        share += f" ({runs[0].answered:,} done in {runs[0].seconds:.0f} s)"
     if situation.has_useless_keys:
-        limited += f" ({figures.refused} refusals in all)"
+        told += f" ({runs[0].refused} refusals in all)"
     return (
         situation.shown,
         share,
-        limited,
-        f"{figures.undone:,}",
-        f"{figures.cpu_ms:.1f} ms",
+        told,
+        spread([run.undone for run in runs], "{:,.0f}".format),
+        f"{statistics.median(run.cpu_ms for run in runs):.1f} ms",
         situation.target.text,
-        MARKS[figures.is_met],
+        MARKS[repeated.is_met],
     )
+
+
+def peer_cells(peer: Situation, measured: dict[Situation, Repeated]) -> tuple[str, ...]:
+    """Instead of a target: how many times the peer's share ours is, when it knows as much."""
+    shown, share, *others = cells(measured[peer])[: len(TITLES) - 2]
+    ours, _, _ = PLOTS[peer.knows]
+    pairs = zip(measured[ours].shares, measured[peer].shares, strict=False)
+    return (shown, share, str(Ratio([mine / its for mine, its in pairs])), *others)
+
+
+def limited(repeated: Repeated) -> str:
+    return spread([run.per_1000 for run in repeated.runs], _one_digit)
+
+
+def _one_digit(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"

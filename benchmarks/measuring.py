@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +23,24 @@ class Series(NamedTuple):
         return statistics.median(self.values)
 
     def __str__(self) -> str:
-        return f"{_micro(self.median)} ({_micro(min(self.values))}-{_micro(max(self.values))}) µs"
+        return f"{spread(self.values, _micro)} µs"
+
+
+class Ratio(NamedTuple):
+    """One of two figures over the other, for each round: both met the same moment of the machine."""
+
+    values: list[float]
+
+    @classmethod
+    def of(cls, upper: Series, lower: Series) -> Ratio:
+        return cls([ours / peer for ours, peer in zip(upper.values, lower.values, strict=True)])
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def __str__(self) -> str:
+        return f"{spread(self.values, _times)} x"
 
 
 class Row(NamedTuple):
@@ -34,7 +50,7 @@ class Row(NamedTuple):
     figure: str
     peer: str
     peer_figure: str
-    ratio: float  # NaN: the peer was not there
+    ratio: Ratio | None  # None: the peer was not there
     target: str
     is_met: bool | None  # None: nothing is aimed at
     details: Any = None  # what is behind it, for those who write more than this line
@@ -51,11 +67,12 @@ def per_operation(call: Callable[[], object], operations: int) -> Callable[[], f
     return run_round
 
 
-def measure(sides: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> list[Series]:
+def measure(sides: dict[str, Callable[[], float]], rounds: int = ROUNDS, *, warm_up: bool = True) -> list[Series]:
     """A round of each side in turn, again and again, so that a noisy moment of the machine meets all of them."""
     every = [Series(name, []) for name in sides]
-    for run_round in sides.values():
-        run_round()  # first use imports, allocates and specialises
+    if warm_up:  # first use imports, allocates and specialises
+        for run_round in sides.values():
+            run_round()
     for number in range(rounds):
         # Every other time backwards: none of them always runs in the wake of the same one.
         for series in every if number % 2 else reversed(every):
@@ -65,25 +82,31 @@ def measure(sides: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> list
 
 
 def at_most(times: float, what: str, ours: Series, peer: Series) -> Row:
-    ratio = ours.median / peer.median
-    return Row(what, str(ours), peer.name, str(peer), ratio, f"<= {times:g} x", ratio <= times)
+    ratio = Ratio.of(ours, peer)
+    return Row(what, str(ours), peer.name, str(peer), ratio, f"<= {times:g} x", ratio.median <= times)
 
 
 def at_least(times: float, what: str, ours: Series, peer: Series) -> Row:
     """As a rate: how many of ours fit into one of the peer's."""
-    ratio = peer.median / ours.median
-    return Row(what, str(ours), peer.name, str(peer), ratio, f">= {times:g} x", ratio >= times)
+    ratio = Ratio.of(peer, ours)
+    return Row(what, str(ours), peer.name, str(peer), ratio, f">= {times:g} x", ratio.median >= times)
 
 
 def above(times: float, what: str, ours: Series, peer: Series) -> Row:
-    ratio = ours.median / peer.median
-    return Row(what, str(ours), peer.name, str(peer), ratio, f"> {times:g} x", ratio > times)
+    ratio = Ratio.of(ours, peer)
+    return Row(what, str(ours), peer.name, str(peer), ratio, f"> {times:g} x", ratio.median > times)
+
+
+def compared(what: str, ours: Series, peer: Series) -> Row:
+    """Nothing is aimed at."""
+    return Row(what, str(ours), peer.name, str(peer), Ratio.of(ours, peer), "", None)
 
 
 def table(rows: Iterable[Row]) -> list[str]:
-    titles = ("what", "median (min-max)", "peer", "peer's median (min-max)", "ratio", "target", "")
+    titles = ("what", "median (min-max)", "peer", "peer's median (min-max)", "ratio by round", "target", "")
     return aligned(
-        titles, [(r.what, r.figure, r.peer, r.peer_figure, _times(r.ratio), r.target, MARKS[r.is_met]) for r in rows]
+        titles,
+        [(r.what, r.figure, r.peer, r.peer_figure, str(r.ratio or ""), r.target, MARKS[r.is_met]) for r in rows],
     )
 
 
@@ -97,8 +120,14 @@ def aligned(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
     ]
 
 
+def spread(values: Sequence[float], written: Callable[[float], str]) -> str:
+    """The median, and from the least to the most if there is more than one."""
+    median = written(statistics.median(values))
+    return f"{median} ({written(min(values))}-{written(max(values))})" if len(values) > 1 else median
+
+
 def _times(ratio: float) -> str:
-    return "" if math.isnan(ratio) else f"{ratio:.3f} x"
+    return f"{ratio:.3f}" if ratio < 10 else f"{ratio:.3g}" if ratio < 100 else f"{ratio:.0f}"
 
 
 def _micro(seconds: float) -> str:

@@ -14,6 +14,7 @@ from agentos.workflows.parallel import CredentialCoordinator
 
 from .measuring import Row, at_most, measure, per_operation
 
+PACKAGES = ("psycopg-pool", "litellm")
 KEYS = 8
 # Many short rounds: the sides are so close to each other that a noisy second in one of them would decide.
 ROUNDS = 25

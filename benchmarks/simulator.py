@@ -64,6 +64,8 @@ class Judged:
     limited: int  # with 429
     refused: int  # with anything but 200, 429 among it
     seconds: float  # from the first request to the last that was answered
+    answered_at: list[float]  # seconds since the first request
+    limited_at: list[float]
     peak: int  # requests at once, of the busiest group
 
 
@@ -79,13 +81,17 @@ class Simulator:
     def judge(self) -> Judged:
         with urllib.request.urlopen(f"{self.base_url}/_stats") as answer:
             stats: dict[str, Any] = json.load(answer)
-        log = [(at, status) for at, _key, _group, status, *_ in stats["log"]]
+        first = stats["log"][0][0] if stats["log"] else 0.0
+        log = [(at - first, status) for at, _key, _group, status, *_ in stats["log"]]
         answered = [at for at, status in log if status == 200]
+        limited = [at for at, status in log if status == 429]
         return Judged(
             answered=len(answered),
-            limited=sum(status == 429 for _, status in log),
+            limited=len(limited),
             refused=len(log) - len(answered),
-            seconds=max(answered) - log[0][0] if answered else 0.0,
+            seconds=max(answered, default=0.0),
+            answered_at=answered,
+            limited_at=limited,
             peak=max(stats["peak_concurrency"].values(), default=0),
         )
 

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import redis
 
-from .measuring import Row, Series, at_least, at_most, measure
+from .measuring import Ratio, Row, Series, at_least, at_most, measure
 from .store_workers import Workers
 
+PACKAGES = ("redis",)
 ROW_NAMES = ["redis", "sqlite", "hand_over", "credentials"]
 ROUNDS = 7
 KEYS = 8
@@ -139,7 +140,7 @@ def of_hand_over(place: Place) -> Iterator[Row]:
     in_redis, in_sqlite, echoed = measure(sides, rounds=ROUNDS)
     what = "release in one process until a waiter in another has the key, p99"
     yield at_most(3.0, f"{what}, redis", in_redis, echoed)
-    ratio = in_sqlite.median / echoed.median
+    ratio = Ratio.of(in_sqlite, echoed)
     is_met = in_sqlite.median <= SQLITE_P99
     yield Row(f"{what}, sqlite", str(in_sqlite), echoed.name, str(echoed), ratio, "<= 100 ms", is_met)
     for workers in (through_redis, through_sqlite):

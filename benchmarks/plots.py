@@ -1,0 +1,123 @@
+"""The two kinds of plots: what was served over time against the legal limit, and a cost against a number of items."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from .svg import Drawing, Scale
+
+WIDTH = 760
+LEFT, RIGHT = 70, 20
+TOP = 78  # title, and what the lines stand for
+PANEL, GAP = 84, 34
+BOTTOM = 44
+LINE_COLOURS = ("blue", "purple", "green", "red")
+
+
+class Panel(NamedTuple):
+    """One client: when its requests were served, and when they were refused, in seconds since its first."""
+
+    name: str
+    served_at: Sequence[float]
+    refused_at: Sequence[float]
+
+    @property
+    def result(self) -> str:
+        last = max(self.served_at, default=0.0)
+        return f"{len(self.served_at):,} served in {last:.1f} s, {len(self.refused_at):,} refused"
+
+
+def per_second(instants: Iterable[float]) -> list[int]:
+    """How many in each second."""
+    counts = Counter(int(at) for at in instants)
+    return [counts[second] for second in range(max(counts, default=-1) + 1)]
+
+
+def over_time(title: str, panels: Sequence[Panel], rate: float, burst: float) -> str:
+    """A panel for each client, all with the same axes. `rate` and `burst` are those of all limits together."""
+    served = [per_second(panel.served_at) for panel in panels]
+    refused = [per_second(panel.refused_at) for panel in panels]
+    seconds = max(map(len, served + refused), default=1) or 1
+    highest = max([rate + burst, *(count for counts in served + refused for count in counts)])
+    height = TOP + len(panels) * (PANEL + GAP) - GAP + BOTTOM
+    drawing = Drawing(WIDTH, height, title, "Requests per second, as the provider's log has them, for each client.")
+    _head(drawing, title, [("blue", "served", ""), ("red", "refused with 429", ""), ("ink", "legal limit", "5 4")])
+    across = Scale(0, seconds, LEFT, WIDTH - RIGHT)
+    for number, panel in enumerate(panels):
+        top = TOP + number * (PANEL + GAP)
+        up = Scale(0, highest, top + PANEL, top)
+        is_last = number == len(panels) - 1
+        drawing.grid(across, up, across.ticks(8) if is_last else [], up.ticks(3))
+        drawing.text(LEFT, top - 7, panel.name, kind="name")
+        drawing.text(WIDTH - RIGHT, top - 7, panel.result, anchor="end", kind="soft")
+        drawing.area(_steps(served[number], across, up), "blue")
+        drawing.line(_steps(served[number], across, up)[1:-1], "blue", width=1.5)
+        if refused[number]:
+            drawing.line(_steps(refused[number], across, up)[1:-1], "red", width=1.5)
+        # All of the first second's requests, and what had been in store before it.
+        legal = [(0, rate + burst), (1, rate + burst), (1, rate), (seconds, rate)]
+        drawing.line([(across(x), up(y)) for x, y in legal], "ink", width=1.5, dashes="5 4")
+    middle = TOP + (height - TOP - BOTTOM) / 2
+    drawing.text(18, middle, "requests per second", anchor="middle", kind="soft", turned=True)
+    drawing.text(
+        (LEFT + WIDTH - RIGHT) / 2, height - 8, "seconds since the first request", anchor="middle", kind="soft"
+    )
+    return str(drawing)
+
+
+def against_count(title: str, lines: Mapping[str, Mapping[int, Sequence[float]]]) -> str:
+    """Microseconds for one item, by the number of items, both logarithmic: a dot per median, a bar from least to most.
+
+    `lines` has seconds for one item: of each name, for each number of items, by round.
+    """
+    medians = {name: {count: statistics.median(values) for count, values in by.items()} for name, by in lines.items()}
+    costs = [value * 1e6 for by in lines.values() for values in by.values() for value in values]
+    counts = [count for by in lines.values() for count in by]
+    height = 400
+    drawing = Drawing(WIDTH, height, title, "Microseconds for one item against the number of items of the run.")
+    _head(drawing, title, [(colour, name, "") for colour, name in zip(LINE_COLOURS, lines, strict=False)])
+    across = Scale(min(counts), max(counts), LEFT + 14, WIDTH - RIGHT - 30, is_log=True)
+    up = Scale(_power_below(min(costs)), _power_above(max(costs)), height - BOTTOM, TOP, is_log=True)
+    frame = across._replace(start=LEFT, end=WIDTH - RIGHT)
+    drawing.grid(frame, up, [], up.ticks())
+    for tick in across.ticks():
+        drawing.text(across(tick), up.start + 16, f"{tick:,.0f}", anchor="middle", kind="soft")
+    for colour, (name, by) in zip(LINE_COLOURS, lines.items(), strict=False):
+        drawing.line([(across(count), up(cost * 1e6)) for count, cost in medians[name].items()], colour)
+        for count, values in by.items():
+            x = across(count)
+            drawing.line([(x, up(min(values) * 1e6)), (x, up(max(values) * 1e6))], colour, width=1)
+            drawing.dot(x, up(medians[name][count] * 1e6), colour)
+    middle = (TOP + height - BOTTOM) / 2
+    drawing.text(18, middle, "µs per item", anchor="middle", kind="soft", turned=True)
+    drawing.text((LEFT + WIDTH - RIGHT) / 2, height - 8, "items in the run", anchor="middle", kind="soft")
+    return str(drawing)
+
+
+def _head(drawing: Drawing, title: str, legend: Iterable[tuple[str, str, str]]) -> None:
+    drawing.text(LEFT, 24, title, kind="title")
+    x = float(LEFT)
+    for colour, name, dashes in legend:
+        drawing.line([(x, 43), (x + 22, 43)], colour, dashes=dashes)
+        drawing.text(x + 28, 47, name)
+        x += 28 + 6.6 * len(name) + 24  # some 6.6 per letter, whatever the font
+
+
+def _steps(counts: Sequence[int], across: Scale, up: Scale) -> list[tuple[float, float]]:
+    """The outline of a bar for each second, from the ground to the ground."""
+    points = [(across(0), up(0))]
+    for second, count in enumerate(counts):
+        points += [(across(second), up(count)), (across(second + 1), up(count))]
+    return [*points, (points[-1][0], up(0))]
+
+
+def _power_below(value: float) -> float:
+    return 10.0 ** math.floor(math.log10(value))
+
+
+def _power_above(value: float) -> float:
+    return 10.0 ** math.ceil(math.log10(value))
