@@ -26,9 +26,11 @@ check: setup
 docs: setup
 	$(BIN)/python -m tests.acceptance.cli_reference docs/cli.md
 
-# Speed, as ratios against named peers in the same run. The peers live in an environment of their own.
+# Speed, as ratios against named peers in the same run, into docs/benchmarks.md; `make bench NAMES="items stores"` for
+# some of them only. The peers live in an environment of their own.
+NAMES ?=
 bench: .tools/bench/.ready
-	$(BENCH_BIN)/python -m benchmarks
+	$(BENCH_BIN)/python -m benchmarks --write docs/benchmarks.md $(NAMES)
 
 # The proofs that take longer than a test run may: random histories, for so many minutes.
 MINUTES ?= 5

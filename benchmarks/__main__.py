@@ -22,6 +22,7 @@ NAMES = (
     "items",
     "async_items",
     "growth",
+    "plan",
     "many_keys",
     "hand_off",
     "memory",

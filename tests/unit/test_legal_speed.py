@@ -1,12 +1,10 @@
 """What the benchmark of legal speed judges by, without running it."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
-from benchmarks import page
-from benchmarks.situations import NO_TARGET, SITUATIONS, Figures
+from benchmarks.situations import NO_TARGET, SITUATIONS, Figures, Repeated
 
 BY_NAME = {situation.name: situation for situation in SITUATIONS}
 
@@ -36,26 +34,25 @@ def figures(name, **changes):
     return Figures(situation=BY_NAME[name], peak=4, cpu=3.2, was_stopped=False, **(usual | changes))
 
 
+def once(name, **changes):
+    return Repeated(BY_NAME[name], [figures(name, **changes)])
+
+
 def test_a_target_is_met_only_in_all_its_parts():
-    assert figures("declared").is_met
-    assert figures("declared", undone=1).misses == ["1 items failed"]
-    assert figures("declared", seconds=20.0).misses == ["95.0% instead of 98%"]
-    assert figures("declared", limited=2).misses == ["1.2 instead of 1 per 1,000"]
-    assert figures("dead", refused=4).misses == ["4 instead of 3 refusals"]
+    assert once("declared").is_met
+    assert once("declared", undone=1).misses == ["1 items failed"]
+    assert once("declared", seconds=20.0).misses == ["95.0% instead of 98%"]
+    assert once("declared", limited=2).misses == ["1.2 instead of 1 per 1,000"]
+    assert once("dead", refused=4).misses == ["4 instead of 3 refusals"]
+
+
+def test_of_several_runs_the_median_is_judged_but_no_item_may_fail_in_any():
+    runs = [figures("declared", seconds=seconds) for seconds in (25.0, 19.1, 19.2)]
+    assert Repeated(BY_NAME["declared"], runs).is_met
+    runs[0] = figures("declared", undone=2)
+    assert Repeated(BY_NAME["declared"], runs).misses == ["2 items failed"]
 
 
 def test_peers_have_no_target():
     assert BY_NAME["sketch"].target is NO_TARGET
-    assert figures("sketch", undone=1000).is_met is None
-
-
-def test_a_page_keeps_what_stands_outside_the_marks(tmp_path: Path):
-    path = tmp_path / "page.md"
-    path.write_text("# Title\n\n<!-- one: begin -->\nold\n<!-- one: end -->\n\nAfter.\n")
-    page.put(path, "one", ["new"])
-    page.put(path, "two", ["more"])
-    page.put(path, "one", ["newer"])
-    assert path.read_text() == (
-        "# Title\n\n<!-- one: begin -->\n\nnewer\n\n<!-- one: end -->\n\nAfter.\n\n"
-        "<!-- two: begin -->\n\nmore\n\n<!-- two: end -->\n"
-    )
+    assert once("sketch", undone=1000).is_met is None
