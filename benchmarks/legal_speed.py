@@ -24,7 +24,6 @@ from .situations import DECLARED, GROUPS, PEERS, RETRY_AFTER, SITUATIONS, Figure
 
 ROW_NAMES = [situation.name for situation in SITUATIONS]
 PACKAGES = ("httpx", "openai", "tenacity", "litellm", "aiolimiter")
-LIMIT_SECONDS = 45 * 60.0
 # The share of the machine that others may use.
 DISTURBED = 0.5
 TITLES = ("situation", "share", "429s per 1,000", "not done", "CPU per request", "target", "")

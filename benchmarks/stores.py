@@ -57,6 +57,13 @@ class Place:
     def server(self) -> str:
         return self._url
 
+    @property
+    def version(self) -> str:
+        with redis.Redis.from_url(self._url) as client:
+            told = client.info("server")
+        name = told.get("server_name", "redis")
+        return f"{name} {told[f'{name}_version']}"
+
     def _start(self) -> str:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -97,7 +104,8 @@ def of_redis(place: Place) -> Iterator[Row]:
     ours = Workers(REDIS_PROCESSES, "leases", place.redis("pairs"), str(KEYS))
     peer = Workers(REDIS_PROCESSES, "no_ops", place.server)
     what = f"lease + release through redis, {REDIS_PROCESSES} processes, {KEYS} keys, per pair"
-    yield at_least(0.4, what, *_pairs(ours, "two EVALSHA of a script that does nothing", peer, REDIS_PROCESSES))
+    name = f"two EVALSHA of a script that does nothing, {place.version}"
+    yield at_least(0.4, what, *_pairs(ours, name, peer, REDIS_PROCESSES))
 
 
 def of_sqlite(place: Place) -> Iterator[Row]:

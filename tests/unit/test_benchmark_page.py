@@ -1,5 +1,6 @@
 """What the benchmarks' page and plots are made of, without measuring anything."""
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -129,6 +130,13 @@ def test_the_page_has_a_place_for_every_benchmark():
     text = (DOCS / "benchmarks.md").read_text()
     for name in (page.RUN, *command.NAMES):
         assert text.count(f"<!-- {name}: begin -->") == text.count(f"<!-- {name}: end -->") == 1, name
+
+
+def test_the_plots_of_the_page_are_there_and_all_plots_are_on_it():
+    shown = re.findall(r"!\[.+\]\(plots/(.+)\)", (DOCS / "benchmarks.md").read_text())
+    assert sorted(shown) == sorted(path.name for path in (DOCS / "plots").glob("*"))
+    for name in shown:
+        ElementTree.parse(DOCS / "plots" / name)
 
 
 def test_a_whole_run_tells_what_was_missed_what_failed_and_what_was_not_reached(monkeypatch):
