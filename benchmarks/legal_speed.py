@@ -28,6 +28,7 @@ PACKAGES = ("httpx", "openai", "tenacity", "litellm", "aiolimiter")
 DISTURBED = 0.5
 TITLES = ("situation", "share", "429s per 1,000", "not done", "CPU per request", "target", "")
 PEERS_TITLES = ("situation", "share", "ours over it", *TITLES[2:5])
+COMPARED = (DECLARED, RETRY_AFTER, *PEERS)
 PEERS_TITLE = "Peers: 8 keys of 10 requests/s, 1,600 requests, Retry-After exact"
 # What the peers know, which of ours knows as much, and how the plot of them is called.
 PLOTS = {
@@ -130,7 +131,7 @@ def page_part(rows: Iterable[Row]) -> list[str]:
     lines = [f"In single rows, other programs used {min(others):.0%} to {max(others):.0%} of the machine."]
     for title, group in GROUPS:
         lines += ["", f"**{title}**", "", *aligned(TITLES, [cells(measured[situation]) for situation in group])]
-    lines += ["", f"**{PEERS_TITLE}**", "", *aligned(PEERS_TITLES, [peer_cells(s, measured) for s in PEERS])]
+    lines += ["", f"**{PEERS_TITLE}**", "", *aligned(PEERS_TITLES, [peer_cells(s, measured) for s in COMPARED])]
     lines += [line for _, name, title in PLOTS.values() for line in ("", f"![{title}](plots/{name})")]
     missed = [f"{r.situation.what}: {', '.join(r.misses)}" for r in measured.values() if r.is_met is False]
     return [*lines, *(["", "Missed:", "", *(f"- {miss}" for miss in missed)] if missed else [])]
@@ -143,7 +144,7 @@ def plots_of(rows: Iterable[Row]) -> dict[str, str]:
     for knows, (ours, name, title) in PLOTS.items():
         clients = [situation for situation in (ours, *PEERS) if situation.knows == knows]
         runs = [measured[situation.name] for situation in clients if situation.name in measured]
-        panels = [plots.Panel(run.situation.shown, run.answered_at, run.limited_at) for run in runs]
+        panels = [plots.Panel(r.situation.shown, r.answered_at, r.limited_at, r.was_stopped) for r in runs]
         all_keys = len(ours.settings.keys)
         drawn[name] = plots.over_time(title, panels, ours.settings.rate * all_keys, ours.settings.burst * all_keys)
     return drawn
@@ -153,14 +154,14 @@ def cells(repeated: Repeated) -> tuple[str, ...]:
     situation, runs = repeated.situation, repeated.runs
     share, told = spread(repeated.shares, _percent), limited(repeated)
     if runs[0].was_stopped:
-        share += f" ({runs[0].answered:,} done in {runs[0].seconds:.0f} s)"
+        share += f", {runs[0].answered:,} done in {runs[0].seconds:.0f} s"
     if situation.has_useless_keys:
         told += f" ({runs[0].refused} refusals in all)"
     return (
         situation.shown,
         share,
         told,
-        spread([run.undone for run in runs], "{:,.0f}".format),
+        f"{max(run.undone for run in runs):,}",
         f"{statistics.median(run.cpu_ms for run in runs):.1f} ms",
         situation.target.text,
         MARKS[repeated.is_met],
@@ -171,8 +172,10 @@ def peer_cells(peer: Situation, measured: dict[Situation, Repeated]) -> tuple[st
     """Instead of a target: how many times the peer's share ours is, when it knows as much."""
     shown, share, *others = cells(measured[peer])[: len(TITLES) - 2]
     ours, _, _ = PLOTS[peer.knows]
+    # One that was measured once meets the first of ours.
     pairs = zip(measured[ours].shares, measured[peer].shares, strict=False)
-    return (shown, share, str(Ratio([mine / its for mine, its in pairs])), *others)
+    ratio = "" if peer == ours else str(Ratio([mine / its for mine, its in pairs if its]))
+    return (shown, share, ratio, *others)
 
 
 def limited(repeated: Repeated) -> str:

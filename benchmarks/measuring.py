@@ -127,7 +127,7 @@ def spread(values: Sequence[float], written: Callable[[float], str]) -> str:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.3f}" if ratio < 10 else f"{ratio:.3g}" if ratio < 100 else f"{ratio:.0f}"
+    return f"{ratio:.3f}" if ratio < 10 else f"{ratio:.1f}" if ratio < 100 else f"{ratio:.0f}"
 
 
 def _micro(seconds: float) -> str:

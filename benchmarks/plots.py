@@ -24,11 +24,13 @@ class Panel(NamedTuple):
     name: str
     served_at: Sequence[float]
     refused_at: Sequence[float]
+    was_stopped: bool = False
 
     @property
     def result(self) -> str:
         last = max(self.served_at, default=0.0)
-        return f"{len(self.served_at):,} served in {last:.1f} s, {len(self.refused_at):,} refused"
+        until = "until it was stopped" if self.was_stopped else f"in {last:.1f} s"
+        return f"{len(self.served_at):,} served {until}, {len(self.refused_at):,} refused"
 
 
 def per_second(instants: Iterable[float]) -> list[int]:
@@ -54,10 +56,11 @@ def over_time(title: str, panels: Sequence[Panel], rate: float, burst: float) ->
         drawing.grid(across, up, across.ticks(8) if is_last else [], up.ticks(3))
         drawing.text(LEFT, top - 7, panel.name, kind="name")
         drawing.text(WIDTH - RIGHT, top - 7, panel.result, anchor="end", kind="soft")
-        drawing.area(_steps(served[number], across, up), "blue")
-        drawing.line(_steps(served[number], across, up)[1:-1], "blue", width=1.5)
-        if refused[number]:
-            drawing.line(_steps(refused[number], across, up)[1:-1], "red", width=1.5)
+        for first, counts in _stretches(served[number]):
+            drawing.area(_steps(first, counts, across, up), "blue")
+            drawing.line(_steps(first, counts, across, up), "blue", width=1.5)
+        for first, counts in _stretches(refused[number]):
+            drawing.line(_steps(first, counts, across, up), "red", width=1.5)
         # All of the first second's requests, and what had been in store before it.
         legal = [(0, rate + burst), (1, rate + burst), (1, rate), (seconds, rate)]
         drawing.line([(across(x), up(y)) for x, y in legal], "ink", width=1.5, dashes="5 4")
@@ -107,10 +110,21 @@ def _head(drawing: Drawing, title: str, legend: Iterable[tuple[str, str, str]]) 
         x += 28 + 6.6 * len(name) + 24  # some 6.6 per letter, whatever the font
 
 
-def _steps(counts: Sequence[int], across: Scale, up: Scale) -> list[tuple[float, float]]:
-    """The outline of a bar for each second, from the ground to the ground."""
-    points = [(across(0), up(0))]
+def _stretches(counts: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """Seconds in which something was counted, one after the other: the first of them, and their counts."""
+    found: list[tuple[int, list[int]]] = []
     for second, count in enumerate(counts):
+        if count and second and counts[second - 1]:
+            found[-1][1].append(count)
+        elif count:
+            found.append((second, [count]))
+    return found
+
+
+def _steps(first: int, counts: Sequence[int], across: Scale, up: Scale) -> list[tuple[float, float]]:
+    """The outline of a bar for each second, from the ground to the ground."""
+    points = [(across(first), up(0))]
+    for second, count in enumerate(counts, first):
         points += [(across(second), up(count)), (across(second + 1), up(count))]
     return [*points, (points[-1][0], up(0))]
 

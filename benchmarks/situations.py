@@ -165,7 +165,7 @@ class Repeated:
     @property
     def is_met(self) -> bool | None:
         """None where nothing is aimed at."""
-        return None if self.situation.target is NO_TARGET else not self.misses
+        return None if self.situation.target == NO_TARGET else not self.misses
 
     @property
     def misses(self) -> list[str]:

@@ -89,14 +89,16 @@ def test_each_second_has_its_count():
 
 
 def test_a_panel_for_each_client_has_what_was_served_refused_and_allowed():
-    panels = [plots.Panel("ours & more", [0.1, 0.2, 1.5], []), plots.Panel("peer", [0.1], [0.5, 2.5])]
+    panels = [plots.Panel("ours & more", [0.1, 0.2, 1.5], []), plots.Panel("peer", [0.1], [0.5, 2.5], True)]
     root = ElementTree.fromstring(plots.over_time("Speed", panels, rate=2, burst=1))
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"Speed", "ours & more", "3 served in 1.5 s, 0 refused", "1 served in 0.1 s, 2 refused"} <= set(texts)
+    assert {"Speed", "ours & more", "3 served in 1.5 s, 0 refused", "1 served until it was stopped, 2 refused"} <= set(
+        texts
+    )
     assert {"seconds since the first request", "requests per second", "legal limit"} <= set(texts)
     colours = [line.get("class") for line in root.iter(f"{SVG}polyline")]
     assert colours.count("ink-line") == 1 + len(panels)  # the legend, and a limit in each
-    assert colours.count("red-line") == 1 + 1  # nothing was refused to the first
+    assert colours.count("red-line") == 1 + 2  # nothing was refused to the first, and nothing in between
 
 
 def test_a_client_that_was_never_served_can_be_drawn():
