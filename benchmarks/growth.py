@@ -13,9 +13,9 @@ from .measuring import Row, Series, at_most, compared, measure, per_operation, t
 
 COUNTS = (100, 1_000, 10_000, 100_000)
 ROUNDS = 5
-# The fewest that are compared with: with less, what a run costs once is a large part of it.
-FEW = 1_000
-MOST_COMMITS = 10_000  # one by one: as many again and again would take half an hour on some disks
+# What the most are compared with: with less, what a run costs once is a large part of it.
+FEW = 10_000
+MOST_COMMITS = 10_000  # one by one: ten times as many would take half an hour on some disks
 MOST_GROWTH = 1.5
 PLOT = "growth.svg"
 TITLE = "Cost per item against the number of items"
@@ -38,11 +38,21 @@ def sides(folder: Folder, count: int) -> dict[str, Callable[[], float]]:
     return {name: per_operation(call, count) for name, call in calls.items()}
 
 
+def measured_by_count() -> dict[int, dict[str, Series]]:
+    """All numbers in every round: what grows is seen within a round, too."""
+    with Folder() as folder:
+        every = {(name, count): call for count in COUNTS for name, call in sides(folder, count).items()}
+        for call in sides(folder, COUNTS[0]).values():
+            call()  # as `measure` would, but not for an hour
+        series = measure({f"{name}, {count}": call for (name, count), call in every.items()}, ROUNDS, warm_up=False)
+    by_count: dict[int, dict[str, Series]] = {count: {} for count in COUNTS}
+    for (name, count), one in zip(every, series, strict=True):
+        by_count[count][name] = one._replace(name=name)
+    return by_count
+
+
 def rows() -> Iterator[Row]:
-    measured: dict[int, dict[str, Series]] = {}
-    for count in COUNTS:
-        with Folder() as folder:
-            measured[count] = {s.name: s for s in measure(sides(folder, count), ROUNDS, warm_up=count <= FEW)}
+    measured = measured_by_count()
     for count, by_name in measured.items():
         what = f"per item, {count:,} items"
         yield compared(what, by_name[NO_LEDGER], by_name[EXECUTOR])._replace(details=(count, by_name))
