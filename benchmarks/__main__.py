@@ -86,8 +86,11 @@ def written(path: Path, name: str, outcome: Outcome) -> Outcome:
 
 
 def told(name: str, outcome: Outcome) -> list[str]:
-    state = f"FAILED: {outcome.error}: {outcome.message}" if outcome.error else page.told_misses(outcome.rows)
-    lines = [f"{name}: {page.duration(outcome.seconds)}. {page.busy(outcome.others)} {state}".rstrip()]
+    if outcome.error:
+        state = f"FAILED: {outcome.error}: {outcome.message}"
+    else:
+        state = f"{page.busy(outcome.others)} {page.told_misses(outcome.rows)}".rstrip()
+    lines = [f"{name}: {page.duration(outcome.seconds)}. {state}"]
     return [*lines, *(table(outcome.rows) if outcome.rows else [])]
 
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import disk
 from .bystanders import Bystanders
 from .measuring import Row
 
@@ -43,13 +44,14 @@ def module_of(name: str) -> Any:
 
 
 def run_alone(name: str, only: Sequence[str], limit: float | None = None) -> Outcome:
-    """Whatever it has left running is ended with it."""
+    """Whatever it has left running is ended with it, and its files are removed."""
     limit = limit or LIMITS.get(name, LIMIT)
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix=disk.PREFIX, dir=disk.parent(), ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "outcome"
+        environment = {**os.environ, disk.VARIABLE: folder}
         command = [sys.executable, "-m", "benchmarks.alone", str(path), name, *only]
-        process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
         try:
             status = process.wait(limit)
             failed = ("ended without a result", f"exit status {status}")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from . import disk
 from .measuring import Ratio, Row, Series, at_most, compared, measure, per_operation, spread
 
 ROW_NAMES = ["true", "help", "lines"]
@@ -32,10 +33,10 @@ AGENTOS = [sys.executable, "-m", "agentos.cli"]
 
 
 class Place:
-    """A folder for what programs read and write. On the disk: many systems keep their temporary folder in memory."""
+    """A folder for what programs read and write."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="agentos-bench-", dir=Path(__file__).parent))
+        self.path = Path(tempfile.mkdtemp(prefix=disk.PREFIX, dir=disk.parent()))
         (self.path / "parallel").mkdir()
         # An installed program has been compiled, whatever the settings here are: the first round, which is not counted,
         # does so.

@@ -19,6 +19,7 @@ from agentos.workflows.parallel._core.run import Item
 from agentos.workflows.parallel._ledger import batch, database
 from agentos.workflows.parallel._ledger.record import RunRecord
 
+from . import disk
 from .items import ITEMS, WORKERS, no_op, run_executor
 from .measuring import Row, at_least, at_most, measure, per_operation
 
@@ -30,10 +31,10 @@ DURABLE_ITEMS = 500
 
 
 class Folder:
-    """Where each round gets a ledger of its own. On the disk: many systems keep their temporary folder in memory."""
+    """Where each round gets a ledger of its own."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="agentos-bench-", dir=Path(__file__).parent))
+        self.path = Path(tempfile.mkdtemp(prefix=disk.PREFIX, dir=disk.parent()))
         self._numbers = itertools.count()
 
     def new(self) -> Path:

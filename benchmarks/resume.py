@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agentos.workflows.parallel import ParallelCoordinator
 
+from . import disk
 from .items import WORKERS, no_op
 from .measuring import Ratio, Row, Series, spread
 from .memory import own_peak_mb
@@ -65,7 +66,7 @@ def resumed(built: Path, count: int) -> tuple[float, float]:
 def rows() -> Iterator[Row]:
     per_100_000 = {count: Series("resume", []) for count in COUNTS}
     megabytes: dict[int, list[float]] = {count: [] for count in COUNTS}
-    with tempfile.TemporaryDirectory(prefix="agentos-bench-", dir=Path(__file__).parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=disk.PREFIX, dir=disk.parent()) as folder:
         built = {count: Path(folder) / f"{count}.db" for count in COUNTS}
         for count, path in built.items():
             started("build", path, count)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import redis
 
+from . import disk
 from .measuring import Ratio, Row, Series, at_least, at_most, measure
 from .store_workers import Workers
 
@@ -33,10 +34,10 @@ MANY = 1000
 
 
 class Place:
-    """A server, and a folder on the disk."""
+    """A server, and a folder."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="agentos-bench-", dir=Path(__file__).parent))
+        self.folder = Path(tempfile.mkdtemp(prefix=disk.PREFIX, dir=disk.parent()))
         self._server: subprocess.Popen[bytes] | None = None
         url = os.environ.get("AGENTOS_TEST_REDIS_URL")
         self._url = url or self._start()
