@@ -205,7 +205,7 @@ def test_a_cut_connection_grants_nothing_and_disturbs_nobody(
         waiter.join(20)
         assert not waiter.is_alive()
         assert far.told(StoreReached)
-        eventually(lambda: near.pool.get_stats()["reserved"] == 1)  # a release may travel with what is said next
+        eventually(lambda: near.pool.get_stats()["reserved"] == 1)
         assert lease.credential_id in {state.key_id for state in near.pool.states() if state.in_use}
     eventually(lambda: near.pool.get_stats()["available"] == 2)
     assert near.pool.get_stats()["waiting"] == 0
