@@ -22,6 +22,7 @@ from agentos.cli._toml_lines import TomlLines
 from agentos.workflows.parallel import Limits
 
 CANARY = "sk-canary-9f8e7d6c5b4a"
+DIGITS = "73190246851973024685"  # a key, too
 
 Write = Callable[..., Path]
 
@@ -42,6 +43,7 @@ def refusal(path: Path) -> str:
         load_keys(path)
     message = caught.value.format_message()
     assert CANARY not in message
+    assert DIGITS not in message
     assert CANARY not in repr(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
@@ -270,6 +272,7 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
         (CREDENTIAL + "requests_per_minute = 2026-01-01\n", 3, "not a date or time"),
         (CREDENTIAL + "requests_per_minute = 0\n", 3, "requests_per_minute must be a number above 0, not 0"),
         (CREDENTIAL + "requests_per_minute = nan\n", 3, "requests_per_minute must be a number above 0, not nan"),
+        (CREDENTIAL + f"requests_per_minute = -{DIGITS}\n", 3, "requests_per_minute must be a number above 0"),
         (CREDENTIAL + "requests_per_day = 1.5\n", 3, "requests_per_day must be a whole number, not 1.5"),
         (CREDENTIAL + "max_concurrent = 0\n", 3, "max_concurrent must be a whole number from 1, not 0"),
         (CREDENTIAL + "max_concurrent = 1.5\n", 3, "max_concurrent must be a whole number from 1"),
@@ -297,7 +300,17 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
         (
             CREDENTIAL + "id='a'\n[[credential]]\nsecret='env:B'\nid='a'\n",
             4,
-            "the credential in line 1 has the id 'a' already",
+            "the credential in line 1 has the same id already",
+        ),
+        (
+            CREDENTIAL + f"id='{CANARY}'\n[[credential]]\nsecret='env:B'\nid='{CANARY}'\n",
+            4,
+            "the credential in line 1 has the same id already",
+        ),
+        (
+            CREDENTIAL + f"[[pattern]]\nmatch = '(?P<{CANARY}>x)'\nverdict = 'permanent'\n",
+            4,
+            "match must be a regular expression: bad character in group name",
         ),
         (CREDENTIAL + "\n" + CREDENTIAL, 4, "the credential in line 1 has the same secret already"),
         (CREDENTIAL + "[[pattern]]\nverdict = 'permanent'\n", 3, "match is missing"),

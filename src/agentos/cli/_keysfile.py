@@ -182,7 +182,7 @@ class _Reading:
             limits=_limits(place, self._day_resets(provider)),
         )
         self._must_be_new(place, ("secret", source), "the same secret")
-        self._must_be_new(place, ("id", credential.id), f"the id {credential.id!r}")
+        self._must_be_new(place, ("id", credential.id), "the same id")
         self._keys.credentials.append(credential)
         if is_reference:
             self._keys.references[credential.id] = source
@@ -294,7 +294,8 @@ def _limit(place: Table, name: str) -> float | None:
     try:
         Limits(**{name: value})  # type: ignore[arg-type]
     except ValueError as error:
-        place.fail(name, str(error).replace(", or None for not known;", ","))
+        expected, _, given = str(error).replace(", or None for not known;", ",").rpartition(", not ")
+        place.fail(name, expected if len(given) >= LEAST_REDACTED else f"{expected}, not {given}")
     return value
 
 
@@ -313,5 +314,5 @@ def _pattern(place: Table) -> Pattern:
     try:
         return Pattern(re.compile(expression), verdict, None if retry_after is None else float(retry_after))
     except (re.error, OverflowError, RecursionError) as error:
-        reason = error.msg if isinstance(error, re.error) else "too large"
+        reason = error.msg.partition(" '")[0] if isinstance(error, re.error) else "too large"  # no names from it
         place.fail("match", f"match must be a regular expression: {reason}")
