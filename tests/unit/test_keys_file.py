@@ -472,6 +472,11 @@ def test_what_follows_any_values_has_its_line(values: list[str]) -> None:
     assert TomlLines(text).of(("t", len(values), "last")) == text.count("\n") + 1
 
 
+def test_a_pattern_that_a_later_python_may_read_in_another_way_brings_no_warning(write: Write) -> None:
+    keys = load(write, CREDENTIAL + "[[pattern]]\nmatch = '[[a]b'\nverdict = 'transient'\n")
+    assert keys.patterns[0].read("failed: [b") is not None
+
+
 # --- from the environment ---------------------------------------------------------------------------------------------
 
 
@@ -488,6 +493,11 @@ def test_variables_that_match_are_credentials_in_their_order() -> None:
     assert {one.provider for one in keys.credentials} == {"openai"}
     assert set(keys.variables.values()) == {"OPENAI_API_KEY"}
     assert keys.references["openai-api-key-2"] == "env:OPENAI_API_KEY_2"
+
+
+def test_no_number_in_a_name_is_too_long_for_its_order() -> None:
+    environ = {"K" + "9" * 5000: "c", "K10": "b", "K009": "a"}
+    assert [one.id for one in keys_from_environment("K*", environ).credentials][:2] == ["k009", "k10"]
 
 
 def test_variables_of_nobody_known_have_no_provider() -> None:

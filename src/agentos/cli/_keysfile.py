@@ -10,6 +10,7 @@ import fnmatch
 import os
 import re
 import shlex
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,8 +88,9 @@ def _add_variable(keys: Keys, name: str) -> None:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """KEY_2 before KEY_10."""
-    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name)]
+    """KEY_2 before KEY_10. Digits are not made a number: Python refuses to for thousands of them."""
+    pieces = re.split(r"([0-9]+)", name)
+    return [(len(number := piece.lstrip("0")), number) if at % 2 else (-1, piece) for at, piece in enumerate(pieces)]
 
 
 class _Reading:
@@ -312,7 +314,11 @@ def _pattern(place: Table) -> Pattern:
     if retry_after is not None and not 0 <= retry_after < 1e9:
         place.fail("retry_after", "retry_after must be a number of seconds from 0")
     try:
-        return Pattern(re.compile(expression), verdict, None if retry_after is None else float(retry_after))
+        with warnings.catch_warnings():
+            # Of sets that may mean something else in a later Python: they mean what they mean here.
+            warnings.simplefilter("ignore", FutureWarning)
+            compiled = re.compile(expression)
+        return Pattern(compiled, verdict, None if retry_after is None else float(retry_after))
     except (re.error, OverflowError, RecursionError) as error:
         reason = error.msg.partition(" '")[0] if isinstance(error, re.error) else "too large"  # no names from it
         place.fail("match", f"match must be a regular expression: {reason}")
