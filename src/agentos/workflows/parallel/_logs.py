@@ -8,10 +8,14 @@ import re
 # Of the id, so much is kept in the name, for people; the digest is what makes it distinct.
 MOST_READABLE = 40
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+# What is a device on Windows whatever follows its dot.
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)\.", re.IGNORECASE)
 
 
 def log_name(item_id: str) -> str:
     """Only letters, digits, dots, dashes and underscores; no file system mistakes it for another's or a device's."""
     digest = hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     readable = _UNSAFE.sub("-", item_id)[:MOST_READABLE].strip("-.")
+    if _DEVICE.match(readable):
+        readable = f"_{readable}"
     return f"{readable}-{digest}.log" if readable else f"{digest}.log"
