@@ -137,6 +137,8 @@ def test_reports_are_read_as_they_were_made(file: Path) -> None:
         (["auth-failed", "--retry-after", "1"], "--retry-after does not belong to auth-failed"),
         (["usage"], "usage of what?"),
         (["usage", "--cost", "inf"], "--cost must be a number from 0"),
+        (["usage", "--cost", "1e308"], "--cost must be a number from 0 to 1e+15"),
+        (["usage", "--tokens", "9" * 400], "--tokens must be a number from 0"),
         (["usage", "--message", "x"], "--message does not belong to usage"),
     ],
 )
@@ -172,6 +174,7 @@ def test_what_was_not_understood_was_not_said(file: Path) -> None:
         '{"verdict": ["rate_limited"]}',
         '{"usage": {"tokens": 1e999, "requests": true, "cost": 2}}',
         '{"usage": {"tokens": ' + "9" * 400 + "}}",
+        '{"usage": {"cost": 1e308}}',
         '{"usage": {}}',
         "[]",
         "{",

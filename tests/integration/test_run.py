@@ -1029,6 +1029,12 @@ def test_reported_usage_settles_the_lease_and_is_in_the_result() -> None:
     assert (pool.states()[0].requests, pool.states()[0].tokens) == (2, 150)
 
 
+@pytest.mark.parametrize("cost", [-1, 1e15, 1e308, float("inf"), float("nan")])
+def test_a_cost_that_no_sum_can_be_made_of_is_refused(cost: float) -> None:
+    _, results = quiet(1, None).execute_parallel(["a"], lambda *_: current_item().report_usage(cost=cost))
+    assert "usage is counted from 0" in str(results[0].error)
+
+
 def test_a_worker_leases_its_own_credential_first_so_that_nobody_waits_in_a_circle() -> None:
     pool = CredentialCoordinator(KEYS[:2])
     barrier = threading.Barrier(2, timeout=60)

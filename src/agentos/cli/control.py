@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import time
@@ -12,7 +11,7 @@ from typing import Any
 
 import click
 
-from agentos.workflows.parallel._reports import KINDS, MOST_MESSAGE, VARIABLE, WAITING
+from agentos.workflows.parallel._reports import KINDS, MOST_AMOUNT, MOST_MESSAGE, VARIABLE, WAITING
 
 from .completion import running_ids
 
@@ -130,8 +129,8 @@ def _refuse_others(given: dict[str, Any], kind: str, known: set[str]) -> None:
 
 
 def _check_amount(name: str, amount: float) -> None:
-    if not 0 <= amount < math.inf:
-        raise click.UsageError(f"--{name.replace('_', '-')} must be a number from 0, not {amount}")
+    if not 0 <= amount < MOST_AMOUNT:
+        raise click.UsageError(f"--{name.replace('_', '-')} must be a number from 0 to {MOST_AMOUNT:g}, not {amount!s:.40}")
 
 
 def _epoch(text: str) -> float:

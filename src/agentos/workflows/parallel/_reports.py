@@ -7,7 +7,6 @@ never fails: what cannot be understood was not said.
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,13 @@ WAITING = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, OVERLOADED})
 # So much of the file is read: hundreds of reports. A command in a loop must not fill our memory.
 MOST_BYTES = 65536
 MOST_MESSAGE = 1000
+# A figure from here on is a mistake, and sums of such figures would end where no number can be written as JSON.
+MOST_AMOUNT = 1e15
 
 
 def read_reports(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """`{"verdict": …, "retry_after": …, "until": …, "message": …}`, all but the first optional, or
-    `{"usage": {"requests": …, "tokens": …, "cost": …}}`, none of them below 0; in the order of their coming."""
+    `{"usage": {"requests": …, "tokens": …, "cost": …}}`, all of them from 0 to 1e15; in the order of their coming."""
     try:
         lines = _beginning(Path(path)).split(b"\n")
     except (OSError, ValueError):
@@ -79,4 +80,4 @@ def _amount(value: Any) -> float | None:
         amount = float(value)
     except OverflowError:
         return None
-    return amount if math.isfinite(amount) and amount >= 0 else None
+    return amount if 0 <= amount < MOST_AMOUNT else None

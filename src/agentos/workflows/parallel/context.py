@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol
 
+from ._reports import MOST_AMOUNT
+
 _current: ContextVar[CurrentItem] = ContextVar("agentos_current_item")
 
 
@@ -72,8 +74,11 @@ class CurrentItem(ABC):
 
     def report_usage(self, *, requests: int = 0, tokens: int = 0, cost: float = 0.0) -> None:
         """Adds to what this attempt used. The lease is settled with the sum when the attempt ends."""
-        if requests < 0 or tokens < 0 or not cost >= 0:
-            raise ValueError(f"usage is counted from 0, not {requests!r} requests, {tokens!r} tokens, cost {cost!r}")
+        if requests < 0 or tokens < 0 or not 0 <= cost < MOST_AMOUNT:
+            raise ValueError(
+                f"usage is counted from 0, a cost up to {MOST_AMOUNT:g}, not {requests!r} requests, {tokens!r} tokens, "
+                f"cost {cost!r}"
+            )
         usage = self.usage
         if usage is None:
             usage = self.usage = {"requests": 0, "tokens": 0, "cost": 0.0}
