@@ -130,7 +130,8 @@ def _refuse_others(given: dict[str, Any], kind: str, known: set[str]) -> None:
 
 def _check_amount(name: str, amount: float) -> None:
     if not 0 <= amount < MOST_AMOUNT:
-        raise click.UsageError(f"--{name.replace('_', '-')} must be a number from 0 to {MOST_AMOUNT:g}, not {amount!s:.40}")
+        option = f"--{name.replace('_', '-')}"
+        raise click.UsageError(f"{option} must be a number from 0 to {MOST_AMOUNT:g}, not {amount!s:.40}")
 
 
 def _epoch(text: str) -> float:
