@@ -21,6 +21,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.acceptance.dependency_audit $(UV) requirements.lock
 
 # The commands in docs/cli.md, from the program.
 docs: setup

@@ -1,0 +1,71 @@
+"""What `make check` concludes from an audit of the dependencies."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.dependency_audit import asked, judged, main
+
+GOOD = {"name": "click", "version": "8.2.0", "vulns": []}
+BAD = {"name": "old", "version": "1.0", "vulns": [{"id": "PYSEC-2026-1", "fix_versions": ["1.1", "2.0"]}]}
+UNFIXED = {"name": "older", "version": "0.1", "vulns": [{"id": "GHSA-x", "fix_versions": []}, {"id": "GHSA-y"}]}
+UNKNOWN = {"name": "private", "skip_reason": "Dependency not found"}
+
+
+def printed(*packages: dict[str, Any]) -> str:
+    return json.dumps({"dependencies": packages, "fixes": []})
+
+
+def test_a_known_vulnerability_fails_and_says_what_to_take_instead() -> None:
+    told = judged(printed(GOOD, BAD, UNFIXED, UNKNOWN))
+    assert not told.passes
+    assert "old 1.0: PYSEC-2026-1, fixed in 1.1, 2.0\n  older 0.1: GHSA-x\n  older 0.1: GHSA-y" in told.text
+
+
+def test_without_one_it_passes_and_names_what_nobody_knows() -> None:
+    assert judged(printed(GOOD)) == ("1 packages audited, no known vulnerability", True)
+    assert judged(printed(GOOD, UNKNOWN)) == (
+        "1 packages audited, no known vulnerability; 1 not audited: private",
+        True,
+    )
+
+
+def test_advisories_that_cannot_be_reached_are_no_clean_audit() -> None:
+    assert judged(printed(UNKNOWN, UNKNOWN)) == ("not audited: no advisories can be reached from here", True)
+    assert judged(printed()) == ("not audited: no advisories can be reached from here", True)
+
+
+@pytest.mark.parametrize("text", ["", "Traceback …", "[]", "{}", '{"dependencies": 5}', '{"dependencies": [{}]}'])
+def test_no_answer_is_told_and_passes(text: str) -> None:
+    assert judged(text).passes
+    assert "not audited" in judged(text).text
+
+
+@pytest.fixture
+def auditor(tmp_path: Path) -> Any:
+    def make(script: str) -> str:
+        path = tmp_path / "uv"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(stat.S_IRWXU)
+        return str(path)
+
+    return make
+
+
+def test_an_auditor_that_hangs_or_is_missing_is_not_waited_for(auditor: Any, tmp_path: Path) -> None:
+    assert asked(auditor("sleep 60"), tmp_path / "lock", most_seconds=0.2) == ""
+    assert asked(str(tmp_path / "none"), tmp_path / "lock") == ""
+
+
+@pytest.mark.parametrize(("package", "status"), [(GOOD, 0), (BAD, 1), (UNKNOWN, 0)])
+def test_the_status_is_that_of_what_was_found(
+    auditor: Any, capsys: pytest.CaptureFixture[str], package: dict[str, Any], status: int
+) -> None:
+    # Its own status is 1 in every case: that of a vulnerability and that of a missing network are the same.
+    assert main([auditor(f"echo '{printed(package)}'; exit 1"), "the.lock"]) == status
+    assert capsys.readouterr().out.startswith("the.lock: ")
