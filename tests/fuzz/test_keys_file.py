@@ -168,6 +168,8 @@ PIECES = [
 )  # fmt: skip
 @example(content=b"\xff\xfe[\0[\0")
 @example(content=b'[[credential]]\nsecret = "env:A"\nid = "x"\n[[pattern]]\nmatch = "[[a]"\nverdict = "transient"\n')
+@example(content=f'["{SECRETS[0]}"]\n["{SECRETS[0]}"]\n'.encode())
+@example(content=f'a = {{ "{SECRETS[1]}" = 1, "{SECRETS[1]}" = 2 }}\n'.encode())
 @example(content=b"[" * 100_000)
 @example(content=b"a=" + b"[" * 100_000 + b"]" * 100_000)
 def test_a_damaged_file_is_told_with_its_line_and_without_a_key(content: bytes) -> None:
@@ -230,13 +232,16 @@ WRONG: dict[str, list[Any]] = {
 }
 
 
+BEFORE = ["", "# ü\n\n", "[[pattern]]\nmatch = '''\n[\n\n]'''\nverdict = 'transient'\n"]
+
+
 @holds_for(examples=10, document=documents(), data=st.data())
 def test_a_wrong_value_is_found_in_its_own_line(document: dict[str, Any], data: st.DataObject) -> None:
     table = data.draw(st.sampled_from(document["credential"]))
     name = data.draw(st.sampled_from(sorted(WRONG)))
     wrong = data.draw(st.sampled_from(WRONG[name]))
     table[name] = wrong
-    text = toml(document)
+    text = data.draw(st.sampled_from(BEFORE)) + toml(document)
     line = next(number for number, line in enumerate(text.split("\n"), 1) if line == f"{key(name)} = {value(wrong)}")
     told = outcome(text.encode())
     assert isinstance(told, str)
