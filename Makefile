@@ -8,7 +8,7 @@ BENCH_BIN := .tools/bench/bin
 # Nothing here may depend on what else the caller's Python has installed.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: demo test check docs bench soak lock clean setup
+.PHONY: demo test lint check docs bench soak lock clean setup
 .DEFAULT_GOAL := test
 
 demo: setup
@@ -17,10 +17,12 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-check: setup
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+check: lint
 	$(BIN)/python -m tests.acceptance.dependency_audit $(UV) requirements.lock
 
 # The commands in docs/cli.md, from the program.

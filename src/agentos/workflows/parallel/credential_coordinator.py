@@ -186,7 +186,7 @@ class CredentialCoordinator:
     def reserve(self, timeout: float | None = None) -> LeasedKey | None:
         """Waits, first come first served, for a key; None after `timeout` seconds. Prefer `lease`."""
         record = LeaseRecord()
-        return self._key_of(record) if wait(self, record, timeout) else None
+        return self._key_of(record) if self._request_now(record, timeout) or wait(self, record, timeout) else None
 
     def reserve_credential(self, requester_id: str | None = None) -> LeasedKey | None:
         """A key if one can be had now, else None. Never waits."""
