@@ -180,10 +180,14 @@ class SharedStore:
             self._member.say((shared.DROP, credential_id))
 
     def quarantine(self, credential_id: str, reason: str) -> None:
+        """When this returns, all know it."""
         self._say_of_credential(shared.QUARANTINE, credential_id, reason)
+        self._member.sync(LOOK_SECONDS)
 
     def restore(self, credential_id: str) -> None:
+        """When this returns, all know it."""
         self._say_of_credential(shared.RESTORE, credential_id)
+        self._member.sync(LOOK_SECONDS)
 
     def set_quarantine(self, credential_id: str, reason: str | None) -> None:
         """Of any credential, also one that only others have; None: it is restored."""
