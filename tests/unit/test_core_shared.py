@@ -22,9 +22,12 @@ from agentos.workflows.parallel._core.shared import (
     CLAIM_SECONDS,
     DROP,
     END,
+    GONE,
+    HOLD,
     JOIN,
     LEAVE,
     QUARANTINE,
+    USE_MORE,
     SharedPool,
 )
 from agentos.workflows.parallel._days import day_ends
@@ -166,9 +169,10 @@ def test_no_hash_seed_changes_what_a_history_comes_to() -> None:
 class Members:
     """Says things in the name of several sessions, one batch each."""
 
-    def __init__(self, *names: str, ids: str = "a", ttl: float = 30.0, limits: list[Any] | None = None) -> None:
-        self.copy = new_copy()
-        self.at = BEGAN_AT
+    def __init__(self, *names: str, ids: str = "a", ttl: float = 30.0, limits: list[Any] | None = None,
+                 began_at: float = BEGAN_AT) -> None:  # fmt: skip
+        self.copy = SharedPool(began_at, day_ends)
+        self.at = began_at
         self.numbers = dict.fromkeys(names, 0)
         adds = [(ADD, id_, f"of {id_}", None, [], limits or NO_LIMITS, f"mark {id_}") for id_ in ids]
         for name in names:
@@ -310,6 +314,86 @@ def test_a_clock_that_steps_back_stands_still() -> None:
     pool.at = BEGAN_AT
     pool.pass_time(5.0)
     assert not pool.copy.sessions
+
+
+def test_a_batch_that_comes_twice_counts_once() -> None:
+    """Its reply was lost, so it was sent again."""
+    pool = Members("one", limits=[None, 1000, None, 1, None, "00:00 UTC"])
+    pool.ask("one", 1)
+    pool.say("one", (USE_MORE, 1, 0, 100))
+    pool.numbers["one"] -= 1
+    pool.say("one", (USE_MORE, 1, 0, 100))
+    assert pool.copy.sessions["one"].leases[1].tokens == 100
+
+
+def test_what_an_expired_session_says_does_not_count() -> None:  # invariants 12, 14
+    pool = Members("one", ttl=5.0)
+    pool.ask("one", 1)
+    pool.at += 5.0  # and nobody has said anything since
+    assert pool.ask("one", 2) == {}
+    assert "one" not in pool.copy.sessions
+    assert not live_leases(pool.copy)
+
+
+def test_a_session_lives_as_long_as_it_speaks() -> None:
+    pool = Members("one", ttl=5.0)
+    pool.ask("one", 1)
+    for _ in range(3):
+        pool.at += 4.0
+        pool.say("one")
+    assert pool.state("one", 1) == LIVE
+
+
+def test_a_session_that_is_said_to_be_gone_is_ended_and_no_other() -> None:
+    pool = Members("dead", "alive")
+    pool.ask("dead", 1)
+    assert pool.ask("alive", 2) == {}
+    assert pool.say("alive", (GONE, "dead")) == {2: LIVE}
+    assert set(pool.copy.sessions) == {"alive"}
+
+
+def test_an_offer_lapses_also_if_nothing_else_happens() -> None:  # invariant 12
+    """Whoever waits knows from `next_at` when to say that time has passed."""
+    pool = Members("holder", "silent", "alive", ttl=3600.0)
+    pool.ask("holder", 1)
+    pool.ask("silent", 2)
+    pool.ask("alive", 3)
+    pool.end("holder", 1)
+    assert pool.copy.next_at() == pool.at + CLAIM_SECONDS
+
+
+def test_nothing_is_granted_while_leases_may_have_been_forgotten() -> None:  # invariants 1, 4
+    pool = Members("one", ids="ab")
+    pool.say("one", (HOLD, 10.0))
+    assert pool.ask("one", 1) == {}
+    assert pool.pass_time(9.9) == {}
+    assert pool.pass_time(0.1) == {1: LIVE}
+
+
+def test_fences_grow_where_an_older_log_was_lost() -> None:  # invariant 13
+    before, after = Members("one"), Members("one", began_at=BEGAN_AT + 1.0)
+    before.ask("one", 1)
+    after.ask("one", 1)
+    assert after.copy.pool.credentials["a"].fence > before.copy.pool.credentials["a"].fence
+
+
+def test_fences_grow_where_the_end_of_a_log_was_lost() -> None:  # invariant 13
+    """Whoever finds that out says HOLD, and anything may have been granted until then."""
+    pool = Members("one")
+    pool.ask("one", 1)
+    pool.end("one", 1)
+    pool.at += 5.0
+    pool.say("one", (HOLD, 1.0))
+    assert pool.copy.pool.credentials["a"].fence == int(pool.at * 1e6)
+
+
+def test_another_secret_under_the_same_name_is_not_in_quarantine() -> None:
+    pool = Members("one")
+    pool.say("one", (QUARANTINE, "a", "refused"))
+    pool.say("one", (ADD, "a", "of a", None, [], NO_LIMITS, "mark a"))
+    assert pool.copy.pool.credentials["a"].quarantine == "refused"
+    pool.say("one", (ADD, "a", "of a", None, [], NO_LIMITS, "another mark"))
+    assert pool.copy.pool.credentials["a"].quarantine is None
 
 
 # --- states as bytes ------------------------------------------------------------------------------------------------
