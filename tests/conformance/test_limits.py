@@ -93,6 +93,7 @@ def test_tokens_are_reserved_and_settled_and_overshoot_is_debt() -> None:
     with pytest.raises(LeaseTimeout, match="tokens per minute") as caught, pool.lease(tokens=1, timeout=0):
         raise AssertionError
     assert caught.value.reason == "rate_limited"
+    assert pool.reserve_credential() is None  # nor does one get past the debt who does not say what it needs
     clock.advance(60)
     with pool.lease(tokens=100):
         pass

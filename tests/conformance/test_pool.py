@@ -96,6 +96,19 @@ def test_a_waiter_without_a_timeout_wakes_when_a_cool_down_ends() -> None:
     assert results == [KEYS[0]]
 
 
+def test_a_waiter_is_woken_by_an_earlier_end_than_the_one_that_was_known_first() -> None:  # invariant 7
+    clock = FakeClock()
+    pool = make_pool(*KEYS[:2], clock=clock)
+    pool.mark_rate_limited(KEYS[0], 60)
+    assert pool.reserve() == KEYS[1]
+    thread, results = in_thread(pool.reserve)
+    eventually(lambda: waiting(pool) == 1)
+    pool.mark_rate_limited(KEYS[1], 10)
+    clock.advance(10)
+    thread.join(5)
+    assert results == [KEYS[1]]
+
+
 def test_in_real_time_a_waiter_wakes_within_20_ms_of_the_end_of_a_cool_down(store: str) -> None:  # invariant 7
     pool = make_pool(KEYS[0], store=store)
     delays: list[float] = []

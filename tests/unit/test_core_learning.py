@@ -101,6 +101,16 @@ def test_refusals_of_one_episode_cut_once() -> None:
     assert known.estimate == estimate
 
 
+def test_refusals_of_one_episode_do_not_double_the_wait_each() -> None:
+    known = learner(4)
+    for _ in range(4):
+        known.take(1, 0, NOW)
+    first = known.refuse(NOW, 1, None, NOW + 0.02)
+    for _ in range(3):
+        assert known.refuse(NOW, 1, None, NOW + 0.03) <= first
+    assert known.refusals == 1
+
+
 def test_a_hint_is_obeyed_to_the_letter() -> None:
     assert learner().refuse(NOW, 1, 12.5, NOW) == 12.5
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.workflows.parallel import Limits
+from agentos.workflows.parallel._core.events import OVERLOADED, Verdict
 from agentos.workflows.parallel._core.limits import (
     JITTER_SECONDS,
     REQUESTS_PER_DAY,
@@ -49,6 +50,14 @@ def test_a_bucket_lets_its_content_through_at_once_and_then_at_its_rate() -> Non
     assert bucket.ready_at(1, first) == 0.0
     bucket.take(1, first)
     assert bucket.ready_at(1, first) == pytest.approx(first + 0.1)
+
+
+def test_a_bucket_that_nobody_uses_holds_no_more_than_it_can() -> None:
+    bucket = Bucket(10.0, 3.0, NOW)
+    for _ in range(3):
+        assert bucket.ready_at(1, NOW + 100) == 0.0
+        bucket.take(1, NOW + 100)
+    assert bucket.ready_at(1, NOW + 100) > NOW + 100
 
 
 def test_a_bucket_in_debt_has_to_be_filled_first() -> None:
@@ -281,13 +290,26 @@ def test_a_lease_that_was_never_picked_up_uses_nothing() -> None:  # invariant 1
     assert pool.request(LeaseRecord(tokens=10), NOW + 0.1)
 
 
-def test_a_failed_request_is_not_given_back() -> None:  # invariant 2
+def test_a_request_that_fits_once_another_is_settled_for_less_is_served_then() -> None:  # invariant 8
+    pool = Pool()
+    pool.add("key", "key", None, frozenset(), Limits(requests_per_minute=2, burst=2, max_concurrent=9), NOW)
+    first, second = LeaseRecord(requests=2), LeaseRecord()
+    assert pool.request(first, NOW)
+    assert not pool.request(second, NOW)
+    assert pool.settle(first, 1, None, NOW + 1)
+    assert pool.served == [second]
+
+
+@pytest.mark.parametrize("verdict", [None, Verdict(OVERLOADED)])
+def test_a_failed_request_is_not_given_back(verdict: Verdict | None) -> None:  # invariant 2
     pool = Pool()
     pool.add("key", "key", None, frozenset(), Limits(requests_per_minute=1), NOW)
     first = LeaseRecord()
     assert pool.request(first, NOW)
+    if verdict is not None:
+        pool.answers.take(pool.credentials["key"], first, verdict, NOW)
     pool.release(first, NOW)
-    assert not pool.request(LeaseRecord(), NOW + 1, wait=False)
+    assert not pool.request(LeaseRecord(), NOW + 30, wait=False)  # whatever has cooled is over by then
 
 
 def test_of_several_groups_those_with_room_serve_while_others_wait_for_their_limit() -> None:

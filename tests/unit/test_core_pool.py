@@ -206,6 +206,34 @@ def test_a_quarantined_credential_is_never_granted_until_restored() -> None:  # 
     assert held(waiter) == "a"
 
 
+def test_a_free_credential_is_not_granted_any_more_once_it_is_quarantined() -> None:  # invariant 5
+    pool = make_pool("a", "b")
+    for record in [ask(pool), ask(pool)]:
+        pool.release(record, NOW)
+    pool.quarantine("a", "no credit", NOW)
+    assert held(ask(pool)) == "b"
+    assert ask(pool).state == WAITING
+
+
+def test_a_credential_that_was_quarantined_in_use_goes_to_nobody_when_it_comes_back() -> None:  # invariant 5
+    pool = make_pool("a", "b")
+    first, second = ask(pool), ask(pool)
+    waiter = ask(pool)
+    pool.quarantine("a", "no credit", NOW)
+    pool.release(first, NOW)
+    assert served(pool) == []
+    pool.release(second, NOW)
+    assert served(pool) == [waiter]
+    assert held(waiter) == "b"
+
+
+def test_one_refusal_cools_its_own_key_and_no_other_of_the_group() -> None:  # invariant 5
+    pool = make_pool("a", "b", group="team")
+    a, b = pool.credentials["a"], pool.credentials["b"]
+    pool.answers.take(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
+    assert (a.usable_at(None), b.usable_at(None)) == (NOW + 5, 0.0)
+
+
 def test_one_refusal_cools_and_a_second_from_another_item_quarantines() -> None:
     pool = make_pool("a", "b")
     a = pool.credentials["a"]
@@ -259,6 +287,13 @@ def test_a_second_release_changes_nothing() -> None:  # invariant 15
     second = ask(pool)
     assert not pool.release(first, NOW)
     assert held(second) == "a"
+
+
+def test_of_several_leases_of_a_credential_the_one_that_is_released_ends() -> None:  # invariant 15
+    pool = make_pool("a", max_concurrent=2)
+    first, second = ask(pool), ask(pool)
+    pool.release(first, NOW)
+    assert list(pool.credentials["a"].leases.values()) == [second]
 
 
 def test_fences_grow_also_when_a_credential_leaves_and_comes_back() -> None:  # invariant 13
