@@ -36,7 +36,7 @@ from agentos.workflows.parallel import (
     _items,
     current_item,
 )
-from agentos.workflows.parallel._attempt import RunContext, file_name
+from agentos.workflows.parallel._attempt import Attempt, RunContext, file_name
 from agentos.workflows.parallel._core import backoff
 from agentos.workflows.parallel._core.events import RunEnded, RunResumed, RunStopping
 from agentos.workflows.parallel._core.identity import RecentIds
@@ -316,6 +316,15 @@ def test_a_repeated_id_is_found_also_when_its_result_is_on_record(path: Path) ->
     quiet(path).execute_parallel(range(3), worker)
     _, results = quiet(path).execute_parallel(iter([0, 1, 1]), worker)
     assert sorted((r.item_id, r.success) for r in results) == [("0", True), ("1", False), ("1", True)]
+    assert len(worker.calls) == 3
+
+
+def test_a_recorded_id_that_comes_again_much_later_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_items, "RecentIds", lambda: RecentIds(most=1))
+    worker = Doubling()
+    quiet(path).execute_parallel(range(3), worker)
+    _, results = quiet(path).execute_parallel(iter([0, 1, 2, 0]), worker)
+    assert sorted((r.item_id, r.success) for r in results) == [("0", False), ("0", True), ("1", True), ("2", True)]
     assert len(worker.calls) == 3
 
 
@@ -851,13 +860,13 @@ def run_until_it_stops(
     seen: list[WorkflowResult] = []
     pause = threading.Event()
     with pytest.raises(LedgerError) as caught:
-        for result in coordinator.stream(range(100_000), lambda item, _: pause.wait(0.002) or item):
+        for result in coordinator.stream(range(20_000), lambda item, _: pause.wait(0.002) or item):
             seen.append(result)
             if len(seen) == 20:
                 harm()
-    assert len(seen) < 100_000
+    assert len(seen) < 20_000
     left = set(coordinator.get_checkpoints())
-    assert left | {result.item_id for result in seen} == {str(n) for n in range(100_000)}
+    assert left | {result.item_id for result in seen} == {str(n) for n in range(20_000)}
     assert not left & {result.item_id for result in seen}
     return caught.value, seen
 
@@ -1006,6 +1015,53 @@ def test_a_batch_with_an_outcome_that_is_there_already_is_refused_whole(path: Pa
     connection.rollback()
     connection.close()
     assert path.read_bytes() == before
+
+
+def late_failure(launch: int) -> batch.Batch:
+    from agentos.workflows.parallel._core.run import Item
+
+    late, item = batch.Batch(1, launch, 0.0), Item("1", None)
+    item.to_be_recorded()
+    late.item_ended(item, None, WorkflowResult("1", False, "late", attempts=0), None)
+    return late
+
+
+def test_a_success_is_written_over_by_no_launch(path: Path) -> None:  # invariants 19, 23
+    quiet(path).execute_parallel([1], Doubling())
+    connection = database.connect_writer(path)
+    with pytest.raises(RuntimeError, match="1 items have an outcome on record already"):
+        late_failure(2).write(connection, str)
+    connection.close()
+
+
+def test_a_failed_outcome_is_written_over_by_a_later_launch_only(path: Path) -> None:  # invariants 19, 23
+    quiet(path).execute_parallel([2], Doubling())
+    connection = database.connect_writer(path)
+    late_failure(1).write(connection, str)
+    with pytest.raises(RuntimeError, match="1 items have an outcome on record already"):
+        late_failure(1).write(connection, str)
+    late_failure(2).write(connection, str)
+    connection.close()
+
+
+def test_an_older_attempt_writes_over_nothing(path: Path) -> None:  # invariant 23
+    from agentos.workflows.parallel._core.run import Item
+
+    quiet(path).execute_parallel([], Doubling())
+    connection = database.connect_writer(path)
+    item = Item("a", None)
+    item.to_be_recorded()
+    for number in (2, 1):
+        item.attempts = number
+        attempt = Attempt(item, RunContext("run", None), None, 0.0)
+        attempt.waited = 0.0
+        said = batch.Batch(1, 1, 0.0)
+        said.attempt_ended(attempt, "transient", f"of attempt {number}")
+        said.saved(attempt, f'"of attempt {number}"', threading.Event())
+        said.write(connection, str)
+    assert connection.execute("SELECT n, error FROM items").fetchall() == [(2, "of attempt 2")]
+    assert connection.execute("SELECT n, saved FROM checkpoints").fetchall() == [(2, '"of attempt 2"')]
+    connection.close()
 
 
 def test_a_failure_is_told_as_the_reason_why_the_run_stopped(path: Path) -> None:
