@@ -130,6 +130,9 @@ def test_any_text_can_be_a_secret(secret: str, name: str) -> None:
 
 
 @given(before=st.binary(max_size=20), after=st.binary(max_size=20), secret=st.sampled_from(SECRETS), url=st.booleans())
+@example(b"", b"", SECRETS[0], False)
+@example(b"b", b"", SECRETS[0], False)
+@example(b"be", b"", SECRETS[0], False)
 def test_of_base64_only_what_other_bytes_have_a_part_in_is_left(
     before: bytes, after: bytes, secret: str, url: bool
 ) -> None:
@@ -216,6 +219,17 @@ def test_no_secret_is_left_in_any_text(secrets: list[str], pieces: list[str]) ->
     assert clean.count("c") == text.count("c")
 
 
+def test_a_secret_inside_another_leaves_no_rest_of_it() -> None:
+    assert Redactor(["before-inside-after", "inside-a"]).text("-before-inside-after-") == "-****-"
+
+
+def test_a_form_of_any_length_is_found_wherever_it_stands() -> None:
+    for length in range(8, 32):
+        form = bytes(range(65, 65 + length))
+        for at in range(32):
+            assert _Finder([form]).spans(b"." * at + form + b"..") == [(at, at + length)]
+
+
 # --- chunks -------------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +241,22 @@ def test_a_secret_in_two_chunks_is_found_wherever_it_was_cut(secret: str) -> Non
         for cut in range(len(data)):
             assert redacted(redactor, [data[:cut], data[cut:]]) == b"a **** z"
         assert redacted(redactor, [data[at : at + 1] for at in range(len(data))]) == b"a **** z"
+
+
+def test_of_two_secrets_that_a_chunk_cuts_off_both_are_held_back() -> None:
+    """The one begins inside the other."""
+    both = "0123456789012345678901234567"
+    redactor = Redactor([f"first-{both}-one", f"{both}-two"])
+    for end, rest in ((b"-one", b"****"), (b"-two", b"first-****")):
+        stream = redactor.stream()
+        assert stream.feed(b"a first-" + both.encode()) == b"a "
+        assert stream.feed(end) + stream.flush() == rest
+
+
+def test_a_secret_that_might_have_become_a_longer_one_is_masked_at_the_end() -> None:
+    redactor = Redactor(["abcdefghij", "abcdefghijklmnop"])
+    assert redacted(redactor, [b"-abcdefghij"]) == b"-****"
+    assert redacted(redactor, [b"-abcdefghij", b"kl"]) == b"-****kl"
 
 
 PIECES = st.one_of(
@@ -303,6 +333,7 @@ def test_what_holds_no_secret_passes_byte_by_byte(data: bytes, cuts: list[int]) 
     codes=st.lists(st.lists(st.sampled_from(CODES), max_size=3).map(b"".join), min_size=1, max_size=20),
     cuts=CUTS,
 )
+@example(SECRETS[0], "raw", [CODES[0]], [])
 def test_a_secret_is_found_across_terminal_codes(secret: str, name: str, codes: list[bytes], cuts: list[int]) -> None:
     written = WRITERS[name](secret).encode()
     spread = b"".join(bytes([byte]) + code for byte, code in zip(written, itertools.cycle(codes), strict=False))
