@@ -8,7 +8,7 @@ BENCH_BIN := .tools/bench/bin
 # Nothing here may depend on what else the caller's Python has installed.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: demo test lint check docs bench soak lock clean setup
+.PHONY: demo test lint check docs bench soak mutants lock clean setup
 .DEFAULT_GOAL := test
 
 demo: setup
@@ -39,6 +39,10 @@ bench: .tools/bench/.ready
 MINUTES ?= 5
 soak: setup
 	AGENTOS_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -q -s tests/soak
+
+# Bugs that are planted one by one in a copy of the source: the suite has to notice each.
+mutants: setup
+	$(BIN)/python -m tests.mutants
 
 setup: .venv/.ready
 

@@ -1,0 +1,12 @@
+"""All planted bugs."""
+
+from __future__ import annotations
+
+from . import Mutant, planted_pool, planted_runs, planted_secrets, planted_shared
+
+MUTANTS: tuple[Mutant, ...] = (
+    *planted_pool.MUTANTS,
+    *planted_shared.MUTANTS,
+    *planted_runs.MUTANTS,
+    *planted_secrets.MUTANTS,
+)

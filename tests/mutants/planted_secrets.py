@@ -1,0 +1,101 @@
+"""Bugs of the redactor: ways in which a secret gets out."""
+
+from __future__ import annotations
+
+from . import Mutant, tests_of
+
+REDACTION = "unit/test_redaction"
+
+MUTANTS = (
+    Mutant(
+        "Too little is held back: the beginning of a secret gets out",
+        "redaction.py",
+        "for at in range(max(0, len(text) - self._sampling.sure + 1), open_at):",
+        "for at in range(max(0, len(text) - self._sampling.width), open_at):",
+        tests_of(REDACTION, "test_a_secret_in_two_chunks_is_found_wherever_it_was_cut"),
+    ),
+    Mutant(
+        "Of two secrets that a chunk cuts off only the later is held back",
+        "redaction.py",
+        "elif end > len(text) and start < open_at and form.startswith(text[start:]):",
+        "elif end > len(text) and form.startswith(text[start:]):",
+        tests_of(REDACTION, "test_of_two_secrets_that_a_chunk_cuts_off_both_are_held_back"),
+    ),
+    Mutant(
+        "The end of a secret gets out when its mask was shown with the chunk before",
+        "redaction.py",
+        "self._covered = max(0, covered - settled)",
+        "self._covered = 0",
+        tests_of(REDACTION, "test_secrets_that_overlap_become_one_mask_and_neighbours_two"),
+    ),
+    Mutant(
+        "What is held back at the end never gets out",
+        "redaction.py",
+        "self._finder.spans(self._held), len(self._held))",
+        "self._finder.spans(self._held), 0)",
+        tests_of(REDACTION, "test_a_stream_can_go_on_after_a_flush"),
+    ),
+    Mutant(
+        "What is held back at the end gets out as it is",
+        "redaction.py",
+        "self._show(self._held, self._finder.spans(self._held), len(self._held))",
+        "self._show(self._held, [], len(self._held))",
+        tests_of(REDACTION, "test_a_secret_that_might_have_become_a_longer_one_is_masked_at_the_end"),
+    ),
+    Mutant(
+        "A secret across terminal codes gets out",
+        "redaction.py",
+        "return spans + more, min(",
+        "return spans, min(",
+        tests_of(REDACTION, "test_a_secret_is_found_across_terminal_codes"),
+    ),
+    Mutant(
+        "A secret inside a terminal code gets out",
+        "redaction.py",
+        "return spans + more, min(",
+        "return more, min(",
+        tests_of(REDACTION, "test_a_secret_inside_a_terminal_code_or_right_after_its_beginning_is_found"),
+    ),
+    Mutant(
+        "A form that is as short as can be slips between two samples",
+        "redaction.py",
+        '_Sampling("Q", 8, 1, 8, 15)',
+        '_Sampling("Q", 8, 1, 8, 14)',
+        tests_of(REDACTION, "test_a_form_of_any_length_is_found_wherever_it_stands"),
+    ),
+    Mutant(
+        "Of secrets that overlap the longer leaves a rest",
+        "redaction.py",
+        "covered = max(covered, end)",
+        "covered = end",
+        tests_of(REDACTION, "test_a_secret_inside_another_leaves_no_rest_of_it"),
+    ),
+    Mutant(
+        "One of the three alignments in base64 is not looked for",
+        "_forms.py",
+        "for before in range(3):",
+        "for before in range(2):",
+        tests_of(REDACTION, "test_of_base64_only_what_other_bytes_have_a_part_in_is_left"),
+    ),
+    Mutant(
+        "Hex in capitals is not looked for",
+        "_forms.py",
+        "forms = {raw.hex(), raw.hex().upper()}",
+        "forms = {raw.hex()}",
+        tests_of(REDACTION, "test_a_secret_is_found_however_it_is_written"),
+    ),
+    Mutant(
+        "What JSON escapes inside another form is not looked for",
+        "_forms.py",
+        "for text in forms for form in (text, *json_escaped(text))}",
+        "for text in forms for form in (text,)}",
+        tests_of(REDACTION, "test_a_secret_is_found_however_it_is_written"),
+    ),
+    Mutant(
+        "A URL that is escaped in small letters is not looked for",
+        "_forms.py",
+        '            yield re.sub("%..", lambda found: found[0].lower(), form)\n',
+        "",
+        tests_of(REDACTION, "test_a_secret_is_found_however_it_is_written"),
+    ),
+)
