@@ -38,8 +38,8 @@ from .states import freeze, thaw
 RENEWALS = 3
 # Those who are not the first in a queue leave it to others to say that an instant has come, for so long.
 OTHERS_FIRST = 0.03
-# What nobody waits for may lie in the box for so long, until there is more to say.
-LINGER = 0.002
+# What nobody waits for may lie in the box for so long, where it was soon followed by a question the last time.
+LINGER = 0.003
 # A state is kept after so many entries, and so many more per credential.
 KEEP_EVERY = 1024
 KEEP_PER_CREDENTIAL = 16
@@ -88,6 +88,8 @@ class Member:
         self._batches = 0
         self._box: list[Statement] = []
         self._send_by = math.inf  # what is in the box
+        self._lingers_since = -1e9
+        self._is_quick = False  # the last question came soon after what could have waited for it
         self._unconfirmed: bytes | None = None  # a batch whose reply is not there yet
         self._numbers = 0
         self.handles: dict[int, LeaseRecord] = {}  # by number, in the order of asking: those that wait or live
@@ -105,13 +107,17 @@ class Member:
     def say(self, statement: Statement, *, urgent: bool = True, by_thread: bool = True) -> None:
         """`by_thread=False`: the caller will `talk`."""
         self._box.append(statement)
-        by = 0.0 if urgent else self.now() + LINGER
+        by = 0.0
+        if not urgent:
+            self._lingers_since = self.now()
+            by = self._lingers_since + LINGER if self._is_quick else 0.0
         self._send_by = min(self._send_by, by)
         if by_thread:
             self.wake(by)
 
     def ask(self, record: LeaseRecord, wait: bool, front: bool, *, by_thread: bool) -> None:
         self.check_open()
+        self._is_quick = self.now() - self._lingers_since < LINGER
         self._numbers += 1
         record.id = self._numbers
         self.handles[record.id] = record
@@ -320,7 +326,6 @@ class Member:
     def _exchange_once(self) -> None:
         if self.copy is None:
             self._begin(self._log.load(self.ttl))
-        self._follow_listening()
         with self.changed:
             if self.now() >= self._bury_at:
                 self._bury()
@@ -354,6 +359,8 @@ class Member:
                 self.changed.notify_all()
         if kept is not None:
             self._log.keep(epoch, *kept)
+        if self._log.poll_seconds is None:
+            self._follow_listening()
 
     def _next_batch(self) -> bytes | None:
         """All that is in the box; nothing at all if somebody only wants news, or if we were silent for so long that
@@ -479,7 +486,7 @@ class Member:
         if handle is None or handle.state != WAITING:
             return  # it was withdrawn, and the store will hear of that
         if record.state == LIVE and not is_firm:
-            self.say((shared.CLAIM, record.id))
+            self.say((shared.CLAIM, record.id), by_thread=False)  # whoever has heard of it says so
             return
         if record.state == LIVE:
             self.count_waiting(-1)
@@ -500,11 +507,14 @@ class Member:
             call(*arguments)
 
     def _follow_listening(self) -> None:
+        """While somebody waits here, who was not served at once."""
         with self.changed:
-            should = self.waiting > 0 or (self._is_listening and self.now() < self._waited_at + LISTENS_ON)
+            is_asked = self.waiting > 0 and not self._box
+            should = is_asked or (self._is_listening and self.now() < self._waited_at + LISTENS_ON)
             if should == self._is_listening:
                 return
             self._is_listening = should
+            self._wants_news = self._wants_news or should  # of what was said before we listened
         self._log.listen(self._heard if should else None, self._missed)
 
     def _heard(self, position: int, entry: Entry) -> None:
@@ -522,6 +532,7 @@ class Member:
             if self._wants_news:
                 self.wake()
         self._tell()
+        self.talk(lambda: False)
 
     def _missed(self) -> None:
         """Nothing is heard any more."""
