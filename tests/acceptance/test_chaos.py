@@ -1,0 +1,37 @@
+"""Two runs, one pool, and a few faults in a row: the short form of `tests/soak/test_chaos.py`."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import KILLED, OUTAGE, RESTARTED, STOPPED, Fault, Limits, chaos
+from tests.valkey import Valkey
+
+ITEMS = 40  # of each
+LIMITS = Limits(keys=4, per_minute=300, burst=5, max_concurrent=2)
+
+
+@pytest.fixture
+def server() -> Iterator[Valkey]:
+    """The path of its socket must not be long."""
+    folder = Path(tempfile.mkdtemp(prefix="vk"))
+    server = Valkey(folder)
+    yield server
+    server.kill()
+    shutil.rmtree(folder)
+
+
+def test_two_runs_that_share_keys_survive_a_kill_a_pause_and_a_restart_of_the_server(
+    tmp_path: Path, server: Valkey
+) -> None:  # invariants 1, 2, 12, 14, 16, 19, 20, 21
+    faults = [Fault(10, KILLED, 0, 0.0), Fault(20, STOPPED, 1, OUTAGE), Fault(30, RESTARTED, 0, 0.2)]
+    with chaos(tmp_path, server, LIMITS, items=ITEMS, parallel=4, latency=0.05) as world:
+        world.run(faults, limit=120.0)
+        print(world.summary())
+        world.judge()
+    assert world.faults == {KILLED: 1, STOPPED: 1, RESTARTED: 1}
