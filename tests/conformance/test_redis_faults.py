@@ -16,6 +16,7 @@ from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseT
 from agentos.workflows.parallel._core.events import StoreReached, StoreUnreachable
 from agentos.workflows.parallel._stores import member
 from agentos.workflows.parallel._stores import states as kept_states
+from agentos.workflows.parallel._stores.redis import RedisLog
 from tests.conftest import BUSY, eventually
 from tests.proxy import Proxy
 from tests.valkey import Valkey
@@ -107,6 +108,24 @@ def test_a_flush_is_waited_out(own_server: Valkey, url: str, open_pool: OpenPool
         assert time.monotonic() - flushed_at > 0.9 * TTL
     assert holder.fence() > lease.fence
     assert not holder.told(StoreUnreachable)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["flushed", "restarted"])
+def test_who_finds_the_loss_and_dies_before_it_has_said_so_does_not_hide_it(
+    own_server: Valkey, url: str, open_pool: OpenPool, is_restarted: bool
+) -> None:  # invariant 1
+    """Time 0: the server forgets. Then one begins a new log, and is killed; only then comes another."""
+    holder = open_pool(url, ttl=30)
+    with holder.pool.lease():
+        if is_restarted:
+            own_server.restart(keeps_data=True)
+        else:
+            with own_server.client() as client:
+                client.flushall()
+        killed = RedisLog(url)
+        assert killed.load(TTL).is_doubtful
+        killed.close()
+        assert open_pool(url, ttl=30).is_refused()
 
 
 def test_a_server_that_is_paused_grants_nothing_and_then_goes_on(
