@@ -110,6 +110,38 @@ def test_a_flush_is_waited_out(own_server: Valkey, url: str, open_pool: OpenPool
     assert not holder.told(StoreUnreachable)
 
 
+@pytest.mark.parametrize(
+    ("way", "limits", "tokens"),
+    [
+        ("flushed", {"requests_per_minute": 10, "burst": 10}, 0),
+        ("flushed", {"tokens_per_minute": 1000}, 100),
+        ("restarted empty", {"requests_per_day": 10}, 0),
+        ("restarted", {"requests_per_minute": 10, "burst": 10, "tokens_per_minute": 1000}, 100),
+    ],
+    ids=["requests, flushed", "tokens, flushed", "day, restarted empty", "with its data"],
+)
+def test_what_was_used_of_a_minute_or_a_day_is_not_forgotten_with_the_log(
+    own_server: Valkey, url: str, open_pool: OpenPool, way: str, limits: dict[str, Any], tokens: int
+) -> None:  # invariant 2
+    """The provider remembers it. Whoever has seen it tells the new log, and it counts once."""
+    one, other = open_pool(url, **limits), open_pool(url, **limits)
+    for pool in (one, other) * 4:
+        with pool.pool.lease(timeout=20, tokens=tokens):
+            pass
+    eventually(lambda: not one.pool.get_stats()["reserved"])
+    if way == "flushed":
+        with own_server.client() as client:
+            client.flushall()
+    else:
+        own_server.restart(keeps_data=way == "restarted")
+    for pool in (one, other):
+        with pool.pool.lease(timeout=20, tokens=tokens):
+            pass
+    for pool in (one, other):
+        with pytest.raises(LeaseTimeout), pool.pool.lease(timeout=0.1, tokens=tokens):
+            pass
+
+
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["flushed", "restarted"])
 def test_who_finds_the_loss_and_dies_before_it_has_said_so_does_not_hide_it(
     own_server: Valkey, url: str, open_pool: OpenPool, is_restarted: bool

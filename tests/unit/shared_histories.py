@@ -107,6 +107,8 @@ class Talk:
         kinds += [shared.COOL, shared.QUARANTINE, shared.RESTORE, shared.RESTORE, shared.ADD, shared.DROP]
         if chance.random() < 0.03:
             return (shared.LEAVE,)
+        if chance.random() < 0.03:
+            return (shared.USED, chance.choice(IDS), self._told(), chance.choice([0.0, 0.4, 30.0, 90.0]))
         kind = chance.choice(kinds)
         if kind == shared.ASK:
             return self._ask()
@@ -119,6 +121,20 @@ class Talk:
         if kind == shared.COOL:
             return (kind, chance.choice(IDS), chance.choice([0.5, 3.0, 100.0]))
         return self._about_a_lease(kind, session)
+
+    def _told(self) -> tuple[Any, ...]:
+        """What was used in a log that is lost."""
+        chance = self.chance
+        ages = sorted(chance.sample(range(60), chance.randint(0, 4)))
+        requests = [(age, float(chance.randint(1, 3))) for age in ages]
+        tokens = [(age, float(chance.choice([10, 100, 400]))) for age in ages]
+        return (
+            requests,
+            tokens,
+            chance.choice([0.0, 1.5, 4.0]),
+            float(chance.randint(0, 5)),
+            chance.choice([-1.0, 99.0]),
+        )
 
     def _ask(self) -> tuple[Any, ...]:
         chance = self.chance

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -198,6 +198,27 @@ class Window:
             self.total -= less
             entry.amount -= less
 
+    def history(self, now: float) -> list[tuple[int, float]]:
+        """What is used: so many whole seconds ago so much, the newest first."""
+        self._forget(now)
+        used: dict[int, float] = {}
+        for entry in reversed(self._entries):
+            age = max(0, int(now - entry.at))
+            used[age] = used.get(age, 0.0) + entry.amount
+        return list(used.items())
+
+    def hear(self, history: Sequence[tuple[int, float]], elapsed: float, now: float) -> None:
+        """What another has known of, so long ago. Of several who tell the same, the most counts, once."""
+        self._forget(now)
+        left = [(now - age - elapsed, amount) for age, amount in history if age + elapsed < WINDOW_SECONDS]
+        missing = sum(amount for _, amount in left) - self.total
+        for at, amount in left:
+            if missing > 0.0:
+                self._entries.append(Entry(at, min(amount, missing)))
+                self.total += min(amount, missing)
+                missing -= amount
+        self._entries = deque(sorted(self._entries, key=lambda entry: entry.at))
+
     def take_over(self, other: Window) -> None:
         self._entries, self.total = other._entries, other.total
 
@@ -240,6 +261,16 @@ class Taken(NamedTuple):
     requests: Entry | None
     tokens: Entry | None
     day_ends_at: float
+
+
+class Told(NamedTuple):
+    """What is used of an allowance; ages instead of instants, because another log may have another clock."""
+
+    requests: Sequence[tuple[int, float]]
+    tokens: Sequence[tuple[int, float]]
+    level: float  # of the bucket
+    day: float
+    day_left: float  # seconds until the day ends
 
 
 class Allowance:
@@ -322,6 +353,28 @@ class Allowance:
         """So many were used before it was known here."""
         if self._day is not None:
             self._day.take(max(0.0, requests - self._day.total), now)
+
+    def told(self, now: float) -> Told:
+        """What is used, in words that another log understands."""
+        return Told(
+            [] if self._requests is None else self._requests.history(now),
+            [] if self._tokens is None else self._tokens.history(now),
+            0.0 if self._bucket is None else self._bucket.level(now),
+            0.0 if self._day is None else self._day.total,
+            0.0 if self._day is None else self._day.ends_at - now,
+        )
+
+    def hear(self, told: Told, elapsed: float, now: float) -> None:
+        """So it was, so long ago, in a log that was lost."""
+        self.full_until = 0.0
+        if self._requests is not None and self._bucket is not None:
+            self._requests.hear(told.requests, elapsed, now)
+            then = told.level + self._bucket.rate * elapsed
+            self._bucket.change(now, level=min(then, self._bucket.level(now)))
+        if self._tokens is not None:
+            self._tokens.hear(told.tokens, elapsed, now)
+        if told.day_left > elapsed:
+            self.use_day(int(told.day), now)
 
     def take_over(self, other: Allowance, now: float) -> None:
         """The figures have changed; what was used is still used."""

@@ -15,13 +15,13 @@ A session that leaves one unclaimed is passed over until it speaks again, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
 from .cooling import Domain
 from .events import RATE_LIMITED, ROTATING, STORE_LOST, Verdict
-from .limits import Limits
+from .limits import Limits, Told
 from .pool import Pool
 from .records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord, Want
 
@@ -48,6 +48,7 @@ RESTORE = 13  # id
 COOL = 14  # id, seconds
 HOLD = 15  # seconds: what was granted before may have been forgotten
 GONE = 16  # session: its process has ended without a word
+USED = 17  # id, what was used of its group's allowance in a log that was lost, seconds since then
 
 Statement = Sequence[Any]
 
@@ -143,6 +144,14 @@ class SharedPool:
         wake_at = self.pool.next_wake_at()
         return self._check_at if wake_at is None else min(wake_at, self._check_at)
 
+    def used(self, ids: Iterable[str], at: float) -> dict[str, Told]:
+        """What is used of the allowances of these credentials; one of each group stands for it."""
+        found = {}
+        for id_ in ids:
+            if (credential := self.pool.credentials.get(id_)) is not None:
+                found[credential.group] = (id_, credential.group.pace.allowance)
+        return {id_: allowance.told(at) for id_, allowance in found.values() if allowance is not None}
+
     def longest_ttl(self) -> float:
         return max((session.ttl for session in self.sessions.values()), default=0.0)
 
@@ -222,6 +231,8 @@ class SharedPool:
                 self.pool.restore(credential.id, at)
             elif kind == COOL:
                 self.pool.cool(credential.group, None, statement[2], RATE_LIMITED, at)
+            elif kind == USED and (allowance := credential.group.pace.allowance) is not None:
+                allowance.hear(Told(*statement[2]), statement[3], at)
 
     def _ask(self, session: Session, at: float, lease: int, requester: str | None, requests: int, tokens: int,
              scope: str | None, prefer: str | None, is_patient: bool, wait: bool, front: bool) -> None:  # fmt: skip

@@ -26,6 +26,7 @@ import msgspec
 from .._clock import LONGEST_WAIT, Clock
 from .._core import shared
 from .._core.events import CredentialQuarantined, PoolWaiting, StoreReached, StoreUnreachable
+from .._core.limits import Told
 from .._core.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
 from .._core.shared import SharedPool, Statement
 from .._days import day_ends
@@ -85,6 +86,8 @@ class Member:
         self._epoch = ""
         self._position = 0
         self._longest_ttl = 0.0
+        self._used: dict[str, Told] = {}  # in the log that we have parted from, until it is known in the next one
+        self._parted_at = 0.0
         self._batches = 0
         self._box: list[Statement] = []
         self._send_by = math.inf  # what is in the box
@@ -351,6 +354,7 @@ class Member:
                 self._lose_session()
             elif batch is not None:
                 self._unconfirmed = None
+                self._used = {}
                 self.spoke_at = began
                 kept = self._worth_keeping(position)
             self._found()
@@ -405,6 +409,7 @@ class Member:
             self.ahead = start.at - self.now()
             if is_lost or self.session_id not in copy.sessions:
                 self._lose_session()
+                self._tell_of_use()
                 if hold > 0.0:
                     self._box.insert(1, (shared.HOLD, hold))
                 self._bury_at = 0.0
@@ -430,7 +435,17 @@ class Member:
         """From the copy: too much of the log has gone by, or it may be another log."""
         if self.copy is not None:
             self._longest_ttl = self.copy.longest_ttl()
+            if self.session_id in self.copy.sessions:  # else nobody knows yet what was used before this log
+                self._used = self.copy.used(self.declared, self.now() + self.ahead)
+                self._parted_at = self.now()
         self.copy = None
+
+    def _tell_of_use(self) -> None:
+        """A log that was lost has taken the minute's use with it, and the provider has not forgotten. All who have seen
+        it tell; where the log is still there, it says the same."""
+        elapsed = self.now() - self._parted_at
+        place = 1 + len(self.declared)  # behind the credentials, before those who wait
+        self._box[place:place] = [(shared.USED, id_, told, elapsed) for id_, told in self._used.items()]
 
     def _lose_session(self) -> None:
         """Nobody listens to what the old session says, and its leases are gone: a new one, which asks for what is still
