@@ -11,7 +11,8 @@ What is promised meanwhile, and what a fault explains:
   All other faults explain none: what a killed program had under way ends with its connections, and who has
   forgotten what was granted waits until it must have ended.
 - **Rates.** The bucket holds whatever happens, if it fills within a lease's life, as it does here. A server that has
-  lost its data no longer knows what was used of the minute; so its sixty seconds may have a bucketful more.
+  lost its data is told what was used of the minute by those who have seen it. They may all be dead: then its sixty
+  seconds have a bucketful more.
 - **Refusals.** One who was never refused would have to arrive at the instant at which it was admitted. After a pause (a
   start, a fault) keys have a full bucket, and requests that were held up come late to it: each may cost one of those
   that follow. So for each pause at most as many are refused as a program has under way.
@@ -218,14 +219,14 @@ class Program:
             self.process.send_signal(number)
 
     def fill_disk(self) -> bool:
-        """From now on none of its files grows beyond what its ledger has, as on a full disk (the error has another
+        """From now on its ledger does not grow, nor any file beyond its size, as on a full disk (the error has another
         name). False where the system offers no such thing, or there is no ledger yet."""
         wal = self.ledger.with_name("ledger.db-wal")
         if not (hasattr(resource, "prlimit") and self.is_running and wal.exists()):
             return False
         assert self.process is not None
-        size = max(wal.stat().st_size, self.ledger.stat().st_size)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
+            size = wal.stat().st_size
             resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, size))
         return True
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
+import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.chaos import KILLED, OUTAGE, RESTARTED, STOPPED, Fault, Limits, chaos
+from tests.chaos import DISK_FULL, KILLED, OUTAGE, RESTARTED, STOPPED, Fault, Limits, chaos
 from tests.valkey import Valkey
 
 ITEMS = 40  # of each
@@ -26,12 +29,17 @@ def server() -> Iterator[Valkey]:
     shutil.rmtree(folder)
 
 
-def test_two_runs_that_share_keys_survive_a_kill_a_pause_and_a_restart_of_the_server(
+def test_two_runs_that_share_keys_survive_a_kill_a_pause_a_restart_of_the_server_and_a_full_disk(
     tmp_path: Path, server: Valkey
-) -> None:  # invariants 1, 2, 12, 14, 16, 19, 20, 21
+) -> None:  # invariants 1, 2, 12, 14, 16, 19, 20, 21, 28, 29
     faults = [Fault(10, KILLED, 0, 0.0), Fault(20, STOPPED, 1, OUTAGE), Fault(30, RESTARTED, 0, 0.2)]
+    has_limits = hasattr(resource, "prlimit")
+    if has_limits:
+        faults.append(Fault(45, DISK_FULL, 1, 0.0))
     with chaos(tmp_path, server, LIMITS, items=ITEMS, parallel=4, latency=0.05) as world:
         world.run(faults, limit=120.0)
         print(world.summary())
         world.judge()
-    assert world.faults == {KILLED: 1, STOPPED: 1, RESTARTED: 1}
+    assert world.faults == {fault.kind: 1 for fault in faults}
+    statuses = Counter(status for program in world.programs for status in program.statuses)
+    assert statuses == {-signal.SIGKILL: 1, 0: 2} | ({3: 1} if has_limits else {})  # invariant 28
