@@ -369,8 +369,9 @@ class Allowance:
         self.full_until = 0.0
         if self._requests is not None and self._bucket is not None:
             self._requests.hear(told.requests, elapsed, now)
-            then = told.level + self._bucket.rate * elapsed
-            self._bucket.change(now, level=min(then, self._bucket.level(now)))
+            level = told.level + self._bucket.rate * elapsed
+            if level < self._bucket.level(now):
+                self._bucket.change(now, level=level)
         if self._tokens is not None:
             self._tokens.hear(told.tokens, elapsed, now)
         if told.day_left > elapsed:
