@@ -54,6 +54,8 @@ LEASE_TTL = 2.0
 # Seconds for which a program is stopped, or cut off: its leases have run out then, also on a slow machine.
 OUTAGE = LEASE_TTL + 1.0
 LOOK_SECONDS = 0.02
+# Bytes of each file that can still be written on a full disk: enough for notes, and for few transactions.
+ROOM = 65_536
 # A request as a program makes it: with its key, and nothing in between that could try again or hold it back.
 WORKER = """
 import os, urllib.request
@@ -221,15 +223,14 @@ class Program:
             self.process.send_signal(number)
 
     def fill_disk(self) -> bool:
-        """From now on its ledger does not grow, nor any file beyond its size, as on a full disk (the error has another
-        name). False where the system offers no such thing, or there is no ledger yet."""
-        wal = self.ledger.with_name("ledger.db-wal")
-        if not (hasattr(resource, "prlimit") and self.is_running and wal.exists()):
+        """From now on no file of it can be written but for its beginning, so that the ledger soon finds no space (the
+        error has another name). What grows alone is not enough to stop: a log that has begun anew has room for long.
+        False where the system offers no such thing, or nothing runs that has a ledger."""
+        if not (hasattr(resource, "prlimit") and self.is_running and self.ledger.exists()):
             return False
         assert self.process is not None
-        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
-            size = wal.stat().st_size
-            resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, size))
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (ROOM, ROOM))
         return True
 
     def outcomes(self) -> list[tuple[str, str | None]]:
