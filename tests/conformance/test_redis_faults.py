@@ -14,6 +14,7 @@ import pytest
 
 from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits, errors
 from agentos.workflows.parallel._core.events import StoreReached, StoreUnreachable
+from agentos.workflows.parallel._core.records import LeaseRecord
 from agentos.workflows.parallel._stores import member
 from agentos.workflows.parallel._stores import states as kept_states
 from agentos.workflows.parallel._stores.redis import RedisLog
@@ -279,6 +280,29 @@ def test_one_that_was_cut_off_for_too_long_has_lost_its_lease(
             assert lease.fence > lost.fence
     eventually(lambda: near.pool.get_stats()["reserved"] == 0)
     assert near.pool.states()[0].requests == 2
+
+
+def test_a_lease_that_was_lost_before_its_waiter_came_for_it_is_asked_for_again(
+    common_server: Valkey, open_pool: OpenPool
+) -> None:  # invariant 8
+    """Time 0: it is granted. Time 0.1: its process is stopped for longer than that lives. Then its waiter comes for it."""
+    name = f"unclaimed-{time.monotonic_ns()}"
+    settle(common_server.url(name))
+    one = open_pool(common_server.url(name))
+    store = one.pool._store
+    record, told = LeaseRecord("item"), threading.Semaphore(0)
+    record.deliver = told.release
+    store.request(record)
+    assert told.acquire(timeout=20)
+    with store._member.changed:
+        store._member._lose_session()  # as it finds when it goes on
+        store._member.wake()
+    assert not store.confirm(record)
+    assert told.acquire(timeout=20), "nobody tells the waiter that anything has changed"
+    while not store.confirm(record):  # what took long to arrive is asked about once more
+        assert told.acquire(timeout=20)
+    store.end(record, None, success=True)
+    eventually(lambda: one.pool.get_stats()["available"] == 1)
 
 
 def test_a_batch_whose_answer_was_lost_counts_once(

@@ -96,6 +96,7 @@ class Member:
         self._unconfirmed: bytes | None = None  # a batch whose reply is not there yet
         self._numbers = 0
         self.handles: dict[int, LeaseRecord] = {}  # by number, in the order of asking: those that wait or live
+        self.unclaimed: set[int] = set()  # of the handles: live, but nobody has picked them up yet
         self._untold: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # to be called without the lock
         self._waited_at = -1e9  # when somebody waited here last
         self._is_listening = False
@@ -131,6 +132,7 @@ class Member:
         if record.state == WAITING:
             self.count_waiting(-1)
         record.state = state
+        self.unclaimed.discard(record.id)
         self.handles.pop(record.id, None)
 
     def count_waiting(self, change: int) -> None:
@@ -460,9 +462,13 @@ class Member:
         self._box += [*self.declared.values(), *of_credentials]
         self._send_by = 0.0
         for record in tuple(self.handles.values()):
-            if record.state == LIVE:
+            if record.state == LIVE and record.id not in self.unclaimed:
                 self.forget(record, ENDED)
             else:
+                if record.state == LIVE:  # it was lost before its waiter came for it, who waits on
+                    record.state = WAITING
+                    self.count_waiting(1)
+                    self.unclaimed.discard(record.id)
                 self._box.append(questions.get(record.id) or _question(record, wait=True, front=False))
 
     def _unheard(self) -> list[Statement]:
@@ -506,6 +512,7 @@ class Member:
         if record.state == LIVE:
             self.count_waiting(-1)
             handle.state = LIVE
+            self.unclaimed.add(handle.id)
             handle.credential, handle.fence, handle.granted_at = record.credential, record.fence, record.granted_at
         else:
             handle.too_large = record.too_large

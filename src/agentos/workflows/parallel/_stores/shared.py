@@ -73,7 +73,9 @@ class SharedStore:
         member.until(lambda: record.state != WAITING or member.lost_since is not None, SYNC_SECONDS)
         if record.state == WAITING:
             self.withdraw(record)
-        return record.state == LIVE
+        with member.changed:
+            member.unclaimed.discard(record.id)
+            return record.state == LIVE
 
     def end(self, record: LeaseRecord, verdict: Verdict | None, success: bool = False) -> None:
         """Does nothing if the lease is not live."""
@@ -134,6 +136,7 @@ class SharedStore:
             if record.state != LIVE:
                 return False
             is_fresh = member.now() - member.spoke_at <= (1.0 - FRESH_SHARE) * member.ttl
+            member.unclaimed.discard(record.id)
             if is_fresh and self._is_usable(record):
                 return True
             record.state = WAITING
