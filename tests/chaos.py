@@ -257,6 +257,7 @@ class Chaos:
     limits: Limits
     parallel: int
     programs: list[Program]
+    others: set[int]  # processes that were there before, of other tests
     faults: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     _began_at: float = 0.0
@@ -425,7 +426,7 @@ class Chaos:
             return [holder for key in json.loads(done.stdout)["pool"] for holder in key["holders"]]
 
         eventually(lambda: not held(), 5 * LEASE_TTL)  # invariants 12, 16
-        assert not children_of(os.getpid()) - {self.server.pid, self.provider._process.pid}
+        assert not children_of(os.getpid()) - self.others - {self.server.pid, self.provider._process.pid}
         printed = "".join(itertools.chain.from_iterable(program.output for program in self.programs))
         files = [path for top in (self.place.home, self.server.folder) for path in top.rglob("*") if path.is_file()]
         for key in self.provider.keys:  # invariant 29
@@ -452,6 +453,7 @@ def chaos(
     folder: Path, server: Valkey, limits: Limits, *, items: int, parallel: int, latency: float, sigma: float = 0.0
 ) -> Iterator[Chaos]:
     """`items` for each of two runs."""
+    others = children_of(os.getpid())
     place = Place(folder)
     place.write("chaos_worker.py", WORKER)
     place.write("keys.toml", limits.keys_file())
@@ -463,7 +465,7 @@ def chaos(
     place.environ.update(PROVIDER=provider.url, AGENTOS_LEASE_TTL=str(LEASE_TTL))
     programs = [Program(place, f"run-{n}", items, parallel, proxy) for n, proxy in enumerate(proxies)]
     try:
-        yield Chaos(place, server, provider, limits, parallel, programs)
+        yield Chaos(place, server, provider, limits, parallel, programs, others)
     finally:
         for end in (*programs, *proxies, provider):
             end.close()

@@ -285,7 +285,7 @@ def test_one_that_was_cut_off_for_too_long_has_lost_its_lease(
 def test_a_lease_that_was_lost_before_its_waiter_came_for_it_is_asked_for_again(
     common_server: Valkey, open_pool: OpenPool
 ) -> None:  # invariant 8
-    """Time 0: it is granted. Time 0.1: its process is stopped for longer than that lives. Then its waiter comes for it."""
+    """Time 0: it is granted. Time 0.1: its process is stopped, until it has run out. Then the waiter comes for it."""
     name = f"unclaimed-{time.monotonic_ns()}"
     settle(common_server.url(name))
     one = open_pool(common_server.url(name))
