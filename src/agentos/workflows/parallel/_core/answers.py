@@ -37,10 +37,11 @@ class Answers:
             credential.provider.overloads.pop(scope, None)
             credential.is_trusted = not credential.provider.overloads
             return
+        is_told = False
         if record is not None:
             self._is_over(record)
             if verdict.kind != AUTH_FAILED:  # what a refused key is told about limits are somebody else's
-                self.observe(record, verdict, now)
+                is_told = self._read_limits(credential, record, verdict, now)
         if verdict.kind == RATE_LIMITED and record is not None:
             self._rate_limited(credential, record, verdict, now)
         elif verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
@@ -52,20 +53,13 @@ class Answers:
             self._overloaded(credential.provider, verdict, scope, sent_at, now, jitter)
         elif verdict.kind == AUTH_FAILED:
             self._auth_failed(credential, record.requester if record is not None else None, verdict, now)
+        if is_told:  # not before: nobody must be given what the same answer forbids
+            self._serve_all(credential, now)
 
     def observe(self, record: LeaseRecord, verdict: Verdict, now: float) -> None:
         """What the headers of an answer tell about limits, whether it was a success or not."""
-        credential = record.credential
-        if credential is None or (verdict.limit_requests is None and verdict.limit_tokens is None):
-            return
-        members = credential.paced_as.members.values()
-        on_their_way = sum(
-            other.tokens for member in members for other in member.leases.values() if other is not record
-        )
-        credential.paced_as.pace.observe(record, verdict, on_their_way, now)
-        self._tell_learned(credential, record.scope)
-        for member in tuple(credential.paced_as.members.values()):
-            self._pool.serve(member, now)
+        if record.credential is not None and self._read_limits(record.credential, record, verdict, now):
+            self._serve_all(record.credential, now)
 
     def admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> None:
         """A success, while somebody is suspected of sharing a limit."""
@@ -73,6 +67,23 @@ class Answers:
         self._follow_sharing(now)
 
     # --- the rules inside -----------------------------------------------------------------------------------------
+
+    def _read_limits(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> bool:
+        """Whether the headers told any."""
+        if verdict.limit_requests is None and verdict.limit_tokens is None:
+            return False
+        members = credential.paced_as.members.values()
+        on_their_way = sum(
+            other.tokens for member in members for other in member.leases.values() if other is not record
+        )
+        credential.paced_as.pace.observe(record, verdict, on_their_way, now)
+        self._tell_learned(credential, record.scope)
+        return True
+
+    def _serve_all(self, credential: CredentialRecord, now: float) -> None:
+        """Of its group: there may be more room than before."""
+        for member in tuple(credential.paced_as.members.values()):
+            self._pool.serve(member, now)
 
     def _is_over(self, record: LeaseRecord) -> None:
         """It has its answer, and is not on its way any more."""
@@ -114,15 +125,18 @@ class Answers:
     def _overloaded(self, provider: Domain, verdict: Verdict, scope: str | None, sent_at: float, now: float,
                     jitter: float) -> None:  # fmt: skip
         in_a_row, since = provider.overloads.get(scope, (0, -inf))
-        if sent_at < since:
-            return  # it was on its way when the last one was counted
+        hint = hint_of(verdict)
+        if sent_at < since:  # it was on its way when the last one was counted; but the wait that it asks for holds
+            if hint is not None:
+                self._pool.cool(provider, scope, hint, OVERLOADED, now)
+            return
         provider.overloads[scope] = in_a_row + 1, now
         in_a_row += 1
         for member in provider.members.values():
             member.is_trusted = False
         seconds = backoff.delay(in_a_row, jitter, base=DEFAULT_COOL_DOWN[OVERLOADED])
-        if verdict.retry_after is not None or verdict.cool_down is not None:
-            seconds = max(seconds, cool_down(verdict))
+        if hint is not None:
+            seconds = max(seconds, hint)
         self._pool.cool(provider, scope, seconds, OVERLOADED, now)
         for member in provider.members.values():
             member.group.pace.ramp_up(scope, now + seconds, now)
