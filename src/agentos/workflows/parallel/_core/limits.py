@@ -219,9 +219,6 @@ class Window:
                 missing -= amount
         self._entries = deque(sorted(self._entries, key=lambda entry: entry.at))
 
-    def take_over(self, other: Window) -> None:
-        self._entries, self.total = other._entries, other.total
-
     def _forget(self, now: float) -> None:
         entries = self._entries
         while entries and entries[0].at + WINDOW_SECONDS <= now:
@@ -249,10 +246,21 @@ class Day:
         self._turn(now)
         self.total = max(0.0, self.total + amount)
 
+    def change(self, limit: float, ends_after: Callable[[float], float], now: float) -> None:
+        self._turn(now)
+        self.limit, self._ends_after, self.ends_at = limit, ends_after, ends_after(now)
+
     def _turn(self, now: float) -> None:
         if now >= self.ends_at:
             self.total = 0.0
             self.ends_at = self._ends_after(now)
+
+
+def _with_limit(window: Window | None, limit: float | None) -> Window | None:
+    if window is None:
+        return None if limit is None else Window(limit)
+    window.limit = math.inf if limit is None else limit
+    return window
 
 
 class Taken(NamedTuple):
@@ -279,16 +287,31 @@ class Allowance:
     __slots__ = ("_bucket", "_day", "_requests", "_tokens", "full_until", "limits")
 
     def __init__(self, limits: Limits, ends_after: Callable[[float], float], now: float) -> None:
+        self._bucket: Bucket | None = None
+        self._requests: Window | None = None
+        self._tokens: Window | None = None
+        self._day: Day | None = None
+        self.change(limits, ends_after, now)
+
+    def change(self, limits: Limits, ends_after: Callable[[float], float], now: float) -> None:
+        """Other figures. What was used is still used, and what leases took is still corrected where they took it: a
+        window that is no limit any more goes on counting."""
         self.limits = limits
-        rate = limits.rate
-        self._bucket = None
-        self._requests = None
-        if rate is not None and limits.requests_per_minute is not None:
-            capacity = limits.burst if limits.burst is not None else rate
-            self._bucket = Bucket(rate, max(1.0, capacity), now)
-            self._requests = Window(max(1.0, limits.requests_per_minute))
-        self._tokens = None if limits.tokens_per_minute is None else Window(limits.tokens_per_minute)
-        self._day = None if limits.requests_per_day is None else Day(limits.requests_per_day, ends_after)
+        rate, per_minute = limits.rate, limits.requests_per_minute
+        if rate is None:
+            self._bucket = None
+        else:
+            capacity = max(1.0, limits.burst if limits.burst is not None else rate)
+            if self._bucket is None:
+                self._bucket = Bucket(rate, capacity, now)
+            else:
+                self._bucket.change(now, rate=rate, capacity=capacity, level=self._bucket.level(now))
+        self._requests = _with_limit(self._requests, None if per_minute is None else max(1.0, per_minute))
+        self._tokens = _with_limit(self._tokens, limits.tokens_per_minute)
+        if self._day is not None:
+            self._day.change(math.inf if limits.requests_per_day is None else limits.requests_per_day, ends_after, now)
+        elif limits.requests_per_day is not None:
+            self._day = Day(limits.requests_per_day, ends_after)
         self.full_until = 0.0  # for plain requests, which most are: until then it need not be worked out again
 
     def ready_at(self, requests: int, tokens: int, now: float) -> float:
@@ -327,6 +350,13 @@ class Allowance:
             return 0.0
         return self._tokens.next_exit()
 
+    def token_room(self, now: float) -> float:
+        """How many more tokens may be used now; below zero if it is in debt."""
+        if self._tokens is None:
+            return math.inf
+        self._tokens.ready_at(0, now)
+        return self._tokens.limit - self._tokens.total
+
     def too_large(self, requests: int, tokens: int) -> str | None:
         """Which limit so much exceeds by itself, so that waiting would be for nothing."""
         limits = self.limits
@@ -339,6 +369,7 @@ class Allowance:
         return None
 
     def take(self, requests: int, tokens: int, now: float) -> Taken:
+        self.full_until = 0.0
         if self._bucket is not None:
             self._bucket.take(requests, now)
         if self._day is not None:
@@ -377,17 +408,6 @@ class Allowance:
         if told.day_left > elapsed:
             self.use_day(int(told.day), now)
 
-    def take_over(self, other: Allowance, now: float) -> None:
-        """The figures have changed; what was used is still used."""
-        if self._requests is not None and other._requests is not None:
-            self._requests.take_over(other._requests)
-        if self._bucket is not None and other._bucket is not None:
-            self._bucket.change(now, level=min(self._bucket.capacity, other._bucket.level(now)))
-        if self._tokens is not None and other._tokens is not None:
-            self._tokens.take_over(other._tokens)
-        if self._day is not None and other._day is not None:
-            self._day.take(other._day.total, now)
-
     def correct(self, taken: Taken, more_requests: int, requests: int, tokens: int, now: float) -> None:
         """It was really so much; `more_requests` than was taken."""
         self.full_until = 0.0
@@ -404,10 +424,10 @@ class Allowance:
         """What is used of each limit now: (used, limit)."""
         used: dict[str, tuple[float, float]] = {}
         for name, window in ((REQUESTS_PER_MINUTE, self._requests), (TOKENS_PER_MINUTE, self._tokens)):
-            if window is not None:
+            if window is not None and window.limit < math.inf:
                 window.ready_at(0, now)
                 used[name] = (window.total, window.limit)
-        if self._day is not None:
+        if self._day is not None and self._day.limit < math.inf:
             self._day.ready_at(0, now)
             used[REQUESTS_PER_DAY] = (self._day.total, self._day.limit)
         return used

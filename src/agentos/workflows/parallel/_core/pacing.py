@@ -74,24 +74,26 @@ class Pace:
     def declare(self, limits: Limits, ends_after: Callable[[float], float], now: float) -> None:
         """One more credential of the group joins. Of several declarations the strictest holds."""
         self.most += limits.max_concurrent
-        together = replace(strictest(self.limits, limits), max_concurrent=1)  # which is counted per credential
-        if together.is_paced and together != self.limits:
-            if self.ends_after is None or together.day_resets != self.limits.day_resets:
-                self.ends_after = ends_after
-            before, self.allowance = self.allowance, Allowance(together, self.ends_after, now)
-            if before is not None:
-                self.allowance.take_over(before, now)
-        self.limits = together
-        self._look()
+        self._keep_to(replace(strictest(self.limits, limits), max_concurrent=1), ends_after, now)
 
     def restate(self, declared: list[Limits], ends_after: Callable[[float], float], now: float) -> None:
         """What its credentials declare has changed; what was used is still used."""
-        before, self.allowance, self.limits, self.most = self.allowance, None, Limits(), 0
-        self.ends_after = None
+        together = Limits()
         for limits in declared:
-            self.declare(limits, ends_after, now)
-        if self.allowance is not None and before is not None:
-            self.allowance.take_over(before, now)
+            together = replace(strictest(together, limits), max_concurrent=1)
+        self.most = sum(limits.max_concurrent for limits in declared)
+        self._keep_to(together, ends_after, now)
+
+    def _keep_to(self, together: Limits, ends_after: Callable[[float], float], now: float) -> None:
+        """`max_concurrent` is counted per credential."""
+        if together != self.limits and (together.is_paced or self.allowance is not None):
+            if self.ends_after is None or together.day_resets != self.limits.day_resets:
+                self.ends_after = ends_after
+            if self.allowance is None:
+                self.allowance = Allowance(together, self.ends_after, now)
+            else:
+                self.allowance.change(together, self.ends_after, now)
+        self.limits = together
         self._look()
 
     # --- asking ---------------------------------------------------------------------------------------------------
@@ -120,6 +122,11 @@ class Pace:
             if at > now:
                 return at
         return now + LOOK_AGAIN_SECONDS
+
+    def token_room(self, scope: str | None, now: float) -> float:
+        room = math.inf if self.allowance is None else self.allowance.token_room(now)
+        learner = self.learners.get(scope)
+        return room if learner is None or learner.tokens is None else min(room, learner.tokens.level(now))
 
     def too_large(self, requests: int, tokens: int) -> str | None:
         return None if self.allowance is None else self.allowance.too_large(requests, tokens)
