@@ -267,8 +267,8 @@ class Learner:
     def begin(self, since: float, sent: int) -> None:
         """What was sent before anybody counted here."""
         self._episode_at = since
-        self._admitted = self.refused = self.in_flight = 0
-        self.sent = sent
+        self._admitted = self.refused = 0
+        self.sent = sent + self.in_flight  # some that were counted here may still be on their way
 
     def succeeded(self, sent_at: float, most: int, now: float) -> None:
         """An answer came that was no refusal; `most`: how many can be on their way at once."""

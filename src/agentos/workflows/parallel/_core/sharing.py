@@ -178,6 +178,7 @@ class Sharing:
         for other in paused:
             other.pace.pause(known.trial.until)
         runner.pace.start_with(scope, rate, now)
+        self.changed.update(runner.members)
 
     def _end_trial_if_late(self, known: _Suspicions, scope: str | None, now: float) -> None:
         if known.trial is not None and now >= known.trial.until:  # there was too little to do to tell
