@@ -81,6 +81,10 @@ class Pool:
         self._ready: dict[str | Want | None, list[tuple[float, int, CredentialRecord]]] = {}
         self.waiting: dict[str | Want | None, OrderedDict[int, LeaseRecord]] = {}
         self._ends: list[tuple[float, int, Domain, str | None]] = []
+        # By want: those that could be used, but not by its first waiter: it asks for more tokens than there are (those
+        # with the most come first), or waits until they have proved themselves.
+        self._declined: dict[str | Want | None, list[tuple[float, int, CredentialRecord]]] = {}
+        self._unproven: dict[str | Want | None, dict[str, CredentialRecord]] = {}
         self._most_entries = SPENT_ENTRIES  # in a heap, before the spent ones are thrown out
         self._sequence = 0
         self._fences: dict[str, int] = {}  # of removed credentials: a fence only grows, also if one comes back
@@ -98,7 +102,7 @@ class Pool:
         """
         if self._ends and self._ends[0][0] <= now:
             self.advance(now)
-        if record.want not in self.waiting:
+        if front or record.want not in self.waiting:  # who is in front may need less than those behind
             credential = self._choose(record, now)
             if credential is not None:
                 self._grant(record, credential, now)
@@ -106,10 +110,11 @@ class Pool:
                     self._push(credential, now)
                 self._announced = None
                 return True
-        if not wait:
-            return False
-        if not self._is_hopeful(record):
+        if wait and not self._is_hopeful(record):
             record.state = REFUSED
+        if not wait or record.state == REFUSED:
+            if record.want not in self.waiting:
+                self._forget_declined(record.want)
             return False
         self._enqueue(record, front)
         self._announce(record.want, now)
@@ -206,12 +211,17 @@ class Pool:
         # A failed request is not refunded: providers count it.
         credential.used_requests += record.requests
         credential.used_tokens += record.tokens
+        is_slow = False
         for pace, charge in record.charges:
+            is_slow = is_slow or (charge.learner is not None and charge.learner.slow is not None)
             pace.end(charge, record, now)
         if self.answers.sharing and not (record.is_answered or record.is_unused):
             self.answers.admitted(credential, record, now)
         if self.waiting or credential.removed or credential.quarantine is not None:
             self.serve(credential, now)
+            if is_slow and len(credential.paced_as.members) > 1:  # where one has succeeded, more may go at once
+                self._look_again(credential.paced_as, 0.0)
+            self.advance(now)
         else:
             self._push(credential, now)
         return True
@@ -261,6 +271,10 @@ class Pool:
         self.remove(id, now)
         self.leaving.pop(id, None)
         credential = self._join(id, group, provider, scopes, limits)
+        own = old.domains[0]  # goes on cooling
+        own.members[id] = credential
+        credential.domains = (own, *credential.domains[1:])
+        credential.cooled += len(own.cooling)
         credential.leases = old.leases
         for record in credential.leases.values():
             record.credential = credential
@@ -320,6 +334,10 @@ class Pool:
 
     def advance(self, now: float) -> None:
         """Ends the cool-downs whose instant has come, and serves those who waited for them."""
+        while self._ends and self._ends[0][0] <= now:  # again, if another has become the first of its queue
+            self._end_what_is_due(now)
+
+    def _end_what_is_due(self, now: float) -> None:
         ended: dict[str, CredentialRecord] = {}
         while self._ends and self._ends[0][0] <= now:
             until, _, domain, scope = heappop(self._ends)
@@ -443,6 +461,9 @@ class Pool:
         for entry in passed_over:
             heappush(heap, entry)
             entry[2].offered[want] = entry[1]
+        if chosen is None:
+            for entry in passed_over:
+                self._decline(entry[2], record, now)
         return chosen
 
     def _is_admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
@@ -509,7 +530,7 @@ class Pool:
 
     def _first_waiter(self, credential: CredentialRecord, now: float) -> LeaseRecord | None:
         first: LeaseRecord | None = None
-        full_until = credential.full_until
+        full_until = credential.full_until(now)
         for want, queue in self.waiting.items():
             if credential.serves(want) and not (credential.cooled and credential.usable_at(scope_of(want))):
                 head: LeaseRecord | None = next(iter(queue.values()))
@@ -520,9 +541,13 @@ class Pool:
                 if head.tokens or head.requests > 1:
                     head = self._first_that_fits(queue, credential)
                     if head is None:
+                        self._decline(credential, next(iter(queue.values())), now)
                         continue
-                if (first is None or head.sequence < first.sequence) and self._is_admitted(credential, head, now):
-                    first = head
+                if first is None or head.sequence < first.sequence:
+                    if self._is_admitted(credential, head, now):
+                        first = head
+                    else:
+                        self._decline(credential, head, now)
         return first
 
     def _first_that_fits(
@@ -581,14 +606,52 @@ class Pool:
 
     def _dequeue(self, record: LeaseRecord) -> None:
         queue = self.waiting[record.want]
+        was_first = (self._declined or self._unproven) and next(iter(queue.values())) is record
         del queue[record.sequence]
         if not queue:
             del self.waiting[record.want]
+            self._forget_declined(record.want)
+        if was_first:
+            if queue:
+                self._look_at_declined(record.want, next(iter(queue.values())))
+            if record.tokens:  # what it had claimed is for others now
+                for want in tuple(self._declined):
+                    if want != record.want:
+                        self._look_at_declined(want, next(iter(self.waiting[want].values())))
+
+    # A credential is offered to the first waiter of a queue only. Should another become the first, because that one was
+    # served elsewhere or has left, it may be content with what the one before it was not.
+
+    def _decline(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> None:
+        """The first waiter cannot use it, although others might."""
+        if record.is_patient and not credential.is_proven:
+            self._unproven.setdefault(record.want, {})[credential.id] = credential
+        if record.tokens or record.requests > 1:
+            room = min(domain.pace.token_room(record.scope, now) for domain in credential.paced_by)
+            declined = self._declined.setdefault(record.want, [])
+            heappush(declined, (-room, credential.last_used, credential))
+            if len(declined) > self._most_entries:
+                declined[:] = {entry[2].id: entry for entry in sorted(declined, key=itemgetter(1))}.values()
+                heapify(declined)
+
+    def _look_at_declined(self, want: str | Want | None, first: LeaseRecord) -> None:
+        """As many of them as have room for what is asked for now."""
+        if not first.is_patient:
+            for credential in self._unproven.pop(want, {}).values():
+                self._look_again(credential.group, 0.0)
+        declined = self._declined.get(want)
+        while declined and -declined[0][0] >= first.tokens:
+            self._look_again(heappop(declined)[2].group, 0.0)
+
+    def _forget_declined(self, want: str | Want | None) -> None:
+        self._declined.pop(want, None)
+        self._unproven.pop(want, None)
 
     def _push(self, credential: CredentialRecord, now: float) -> None:
         """Offers a credential that has room to every want that it may serve now."""
-        if credential.full_until > now:
-            self._look_again(credential.group, credential.full_until)
+        full_until = credential.full_until(now)
+        if full_until > now:
+            self._look_again(credential.group, full_until)
             return
         entry = (len(credential.leases) / credential.max_concurrent, credential.last_used, credential)
         is_free = not (credential.cooled or credential.scopes)

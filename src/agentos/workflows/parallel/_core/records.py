@@ -178,11 +178,10 @@ class CredentialRecord:
         at = pace.ready_at(scope, requests, tokens, now)
         return at if self.shared is None else max(at, self.shared.pace.ready_at(scope, requests, tokens, now))
 
-    @property
-    def full_until(self) -> float:
-        """Until when its declared limits are known to admit no request, so that they need not be asked again."""
+    def full_until(self, now: float) -> float:
+        """Until when its declared limits admit no request; 0 when they do now."""
         allowance = self.group.pace.allowance
-        return 0.0 if allowance is None else allowance.full_until
+        return 0.0 if allowance is None else allowance.ready_at(1, 0, now)
 
     def changes_at(self, scope: str | None, tokens: int, now: float) -> float:
         """When its limits may admit something that they do not admit now; not later than that."""

@@ -125,6 +125,7 @@ class SharedPool:
             for statement in statements:
                 if session_id in self.sessions:  # else it has just left
                     self._take(session, statement, at)
+        pool.advance(at)  # what was said may have left somebody else the first of a queue
         served, pool.served = pool.served, []
         for record in served:
             owner = record.owner
@@ -221,6 +222,7 @@ class SharedPool:
             if statement[1] in self.sessions:
                 self._end(self.sessions[statement[1]], at)
         elif kind == HOLD:
+            # Grants may have been forgotten, and their fences with them.
             self.pool.raise_fences(int(at * 1e6))
             self.pool.cool(self.store, None, statement[1], STORE_LOST, at)
         elif kind != JOIN and statement[1] in self.pool.credentials:

@@ -1,0 +1,164 @@
+"""What the simulator has found in the pool: each history in its shortest form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentos.workflows.parallel._core.events import AUTH_FAILED, OVERLOADED, RATE_LIMITED, Verdict
+from agentos.workflows.parallel._core.limits import Limits
+from agentos.workflows.parallel._core.pool import Pool
+from agentos.workflows.parallel._core.records import LIVE, WAITING, LeaseRecord
+
+NOW = 1000.0
+DAY = 86_400.0
+ANY: frozenset[str] = frozenset()
+
+
+def pool_of(*limits: Limits, group: str | None = None, ends_after: Any = lambda now: now + DAY) -> Pool:
+    pool = Pool()
+    for number, each in enumerate(limits):
+        pool.add(f"k{number}", group or f"g{number}", "p", ANY, each, NOW, ends_after)
+    return pool
+
+
+def asked(pool: Pool, tokens: int = 0, *, prefer: str | None = None, front: bool = False, at: float = NOW,
+          is_patient: bool = False) -> LeaseRecord:  # fmt: skip
+    record = LeaseRecord("me", 1, tokens, prefer=prefer)
+    record.is_patient = is_patient
+    pool.request(record, at, front=front)
+    return record
+
+
+# --- invariant 8: nobody waits beside a credential it could use -----------------------------------------------------
+
+
+def test_who_is_next_behind_a_large_request_may_use_what_that_could_not() -> None:
+    tokens = Limits(tokens_per_minute=500)
+    pool = pool_of(tokens, tokens)
+    asked(pool, 400, prefer="k0")
+    held = asked(pool, 0, prefer="k1")
+    small = next(iter(pool.credentials["k0"].leases.values()))
+    large = asked(pool, 400)
+    pool.release(small, NOW)  # 100 tokens are left there: not enough for the first who waits
+    behind = asked(pool, 50)
+    assert (large.state, behind.state) == (WAITING, WAITING)
+    pool.release(held, NOW + 1)
+    assert large.credential is pool.credentials["k1"]
+    assert behind.credential is pool.credentials["k0"]
+
+
+def test_who_comes_first_again_may_use_what_those_behind_could_not() -> None:
+    pool = pool_of(Limits(tokens_per_minute=500, max_concurrent=3))
+    asked(pool, 400)
+    assert asked(pool, 400).state == WAITING
+    assert asked(pool, 50, front=True).state == LIVE
+
+
+def test_an_impatient_waiter_does_not_wait_for_a_proof_that_another_waited_for() -> None:
+    declared = Limits(requests_per_minute=600, burst=10, max_concurrent=2)
+    pool = pool_of(declared, declared)
+    first, second = asked(pool, is_patient=True), asked(pool, is_patient=True)
+    assert {first.state, second.state} == {LIVE}
+    patient, impatient = asked(pool, is_patient=True), asked(pool)
+    assert patient.state == impatient.state == WAITING
+    pool.withdraw(patient, NOW)
+    pool.advance(NOW)
+    assert impatient.state == LIVE
+
+
+def test_a_success_in_a_slow_start_makes_room_for_the_whole_group() -> None:
+    pool = pool_of(Limits(), Limits(), group="g")
+    for credential in pool.credentials.values():
+        pool.answers.take(credential, None, None, NOW)
+    first = asked(pool, is_patient=True)
+    second, third = asked(pool, is_patient=True), asked(pool, is_patient=True)
+    assert (second.state, third.state) == (WAITING, WAITING)
+    pool.release(first, NOW + 0.1)
+    assert (second.state, third.state) == (LIVE, LIVE)
+
+
+# --- invariant 4: no grant before a cool-down ends ------------------------------------------------------------------
+
+
+def test_what_a_refusal_tells_of_its_limits_serves_nobody_while_it_says_wait() -> None:
+    pool = pool_of(Limits(max_concurrent=1))
+    first, second = asked(pool), asked(pool)
+    told = Verdict(RATE_LIMITED, retry_after=40.0, limit_requests=100, remaining_requests=100)
+    pool.credentials["k0"].max_concurrent = 2
+    pool.answers.take(pool.credentials["k0"], first, told, NOW + 1)
+    pool.release(first, NOW + 1)
+    assert second.state == WAITING
+    pool.advance(NOW + 40.9)
+    assert second.state == WAITING
+    pool.advance(NOW + 41)
+    assert second.state == LIVE
+
+
+def test_an_overload_that_was_on_its_way_is_not_counted_but_waited_for() -> None:
+    pool = pool_of(Limits(max_concurrent=2))
+    first, second = asked(pool), asked(pool)
+    pool.answers.take(pool.credentials["k0"], first, Verdict(OVERLOADED, retry_after=2.0), NOW + 1)
+    pool.answers.take(pool.credentials["k0"], second, Verdict(OVERLOADED, retry_after=30.0), NOW + 1.5)
+    assert pool.credentials["k0"].usable_at(None) == NOW + 31.5
+    assert pool.credentials["k0"].provider.overloads[None][0] == 1
+
+
+def test_a_credential_that_is_described_anew_goes_on_cooling() -> None:
+    pool = pool_of(Limits())
+    first = asked(pool)
+    pool.answers.take(pool.credentials["k0"], first, Verdict(AUTH_FAILED), NOW)
+    pool.release(first, NOW)
+    pool.redeclare("k0", "g0", "p", ANY, Limits(max_concurrent=2), NOW)
+    second = asked(pool)
+    assert second.state == WAITING
+    pool.advance(NOW + 5)
+    assert second.state == LIVE
+
+
+# --- invariant 2: limits --------------------------------------------------------------------------------------------
+
+
+def test_what_a_lease_used_is_counted_also_if_the_limit_has_changed_meanwhile() -> None:
+    pool = pool_of(Limits(tokens_per_minute=1000, max_concurrent=9))
+    first = asked(pool, 100)
+    pool.redeclare("k0", "g0", "p", ANY, Limits(tokens_per_minute=900, max_concurrent=9), NOW)
+    pool.settle(first, 1, 900, NOW + 1)
+    assert asked(pool, 10, at=NOW + 2).state == WAITING
+    assert asked(pool, 10, at=NOW + 62).state == LIVE
+
+
+def test_what_a_lease_did_not_use_is_there_again_also_if_the_limit_has_changed_meanwhile() -> None:
+    pool = pool_of(Limits(tokens_per_minute=1000, max_concurrent=9))
+    first = asked(pool, 900)
+    pool.redeclare("k0", "g0", "p", ANY, Limits(tokens_per_minute=950, max_concurrent=9), NOW)
+    waiting = asked(pool, 500)
+    assert waiting.state == WAITING
+    pool.settle(first, 1, 100, NOW + 1)
+    assert waiting.state == LIVE
+
+
+def test_what_was_used_yesterday_does_not_count_today_if_the_limit_changes() -> None:
+    limits = Limits(requests_per_day=3, max_concurrent=9)
+    pool = pool_of(limits, ends_after=lambda now: (now // DAY + 1) * DAY)
+    assert [asked(pool).state for _ in range(4)] == [LIVE, LIVE, LIVE, WAITING]
+    pool = pool_of(limits, ends_after=lambda now: (now // DAY + 1) * DAY)
+    for _ in range(3):
+        asked(pool)
+    changed = Limits(requests_per_day=4, max_concurrent=9)
+    pool.redeclare("k0", "g0", "p", ANY, changed, NOW + DAY, lambda now: (now // DAY + 1) * DAY)
+    assert [asked(pool, at=NOW + DAY).state for _ in range(4)] == [LIVE] * 4
+
+
+def test_leases_that_are_on_their_way_when_a_limit_is_met_again_are_counted_once() -> None:
+    pool = pool_of(Limits(max_concurrent=2))
+    pace = pool.credentials["k0"].group.pace
+    long = asked(pool)
+    pace.learners[None].slow = None  # it has learned that nothing restricts it
+    pace._has_started = True
+    pace._look()
+    assert pace.is_free
+    short = asked(pool)
+    pool.answers.take(pool.credentials["k0"], short, Verdict(RATE_LIMITED, retry_after=1.0), NOW + 1)
+    pool.release(short, NOW + 1)
+    pool.release(long, NOW + 2)
+    assert pace.learners[None].in_flight == 0
