@@ -354,6 +354,9 @@ class Member:
                 self._box, self._unconfirmed = [], None
             elif session is None or (batch is None and session.expires_at <= answer.at):
                 self._lose_session()
+            elif batch is None and began - self.spoke_at >= self.ttl:
+                # By the store's clock we were not silent for so long: we may speak, and should.
+                self.spoke_at = began - self.ttl / RENEWALS
             elif batch is not None:
                 self._unconfirmed = None
                 self._used = {}
