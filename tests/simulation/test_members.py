@@ -1,0 +1,53 @@
+"""What the simulator has found in a member of a shared pool: each history in its shortest form."""
+
+from __future__ import annotations
+
+from agentos.workflows.parallel._core import shared
+from agentos.workflows.parallel._core.records import LIVE, WAITING, LeaseRecord
+
+from .member import Talker
+from .world import World
+
+TOLD = 59  # a seed whose store tells its news
+
+
+def joined() -> tuple[World, Talker]:
+    world = World(TOLD)
+    world.is_calm = True
+    process = world.everybody[0]
+    assert process.member is not None
+    while process.member._position < 2:
+        world.step()
+    return world, process.member
+
+
+def test_a_lease_that_was_lost_before_it_was_picked_up_is_asked_for_again() -> None:
+    """Else whoever was told of it finds that it has ended, and waits for ever."""
+    _, member = joined()
+    unused, used = LeaseRecord("unused"), LeaseRecord("used")
+    for record in (unused, used):
+        member.ask(record, wait=True, front=False, by_thread=False)
+        record.deliver = lambda: None
+        served = LeaseRecord()
+        served.id, served.state = record.id, LIVE
+        member._serve(served, is_firm=True)
+    used.is_unused = False  # as `confirm` says
+    member._lose_session()
+    assert (unused.state, used.state) == (WAITING, "ended")
+    assert unused.id in [said[1] for said in member._box if said[0] == shared.ASK]
+    assert member.waiting == sum(record.state == WAITING for record in member.handles.values())
+
+
+def test_who_was_silent_only_by_its_own_clock_speaks_again() -> None:
+    """The store's clock was set back: nobody has given it up, so nobody will ever tell it that."""
+    world, member = joined()
+    batches, session_id = member._batches, member.session_id
+    member.spoke_at -= member.ttl + 1.0
+    member._send_by = 0.0
+    for _ in range(5):
+        member._wants_news = True
+        member.talk_once()
+        world.now += 0.01
+    assert member.session_id == session_id
+    assert member._batches > batches
+    assert member.now() - member.spoke_at < 1.0
