@@ -47,7 +47,9 @@ def page(text: str) -> str:
 
 
 def _section(name: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=name)
+    # Its help goes by the same names as in the program: click remembers those with which it was asked for first.
+    names = main.context_settings["help_option_names"]
+    context = click.Context(command, info_name=name, help_option_names=names)
     usage = " ".join(command.collect_usage_pieces(context))
     lines = [f"{'#' * (name.count(' ') + 2)} {name}", "", "```", f"{name} {usage}", "```", ""]
     for block in _blocks(command):

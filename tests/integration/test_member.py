@@ -120,6 +120,7 @@ def waiters(store: SharedStore) -> int:
 def lease(store: SharedStore) -> LeaseRecord:
     record = ask(store)
     eventually(lambda: record.state == LIVE)
+    assert store.confirm(record)
     return record
 
 

@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant(
         "Of two queues the one whose head asked later is served",
         "_core/pool.py",
-        "head.sequence < first.sequence)",
-        "head.sequence > first.sequence)",
+        "head.sequence < first.sequence:",
+        "head.sequence > first.sequence:",
         tests_of(POOL, "test_among_waiters_of_different_scopes_the_first_to_ask_is_served"),
     ),
     Mutant(
@@ -115,8 +115,8 @@ MUTANTS = (
     Mutant(
         "A cool-down lasts an instant longer than it should",
         "_core/pool.py",
-        "while self._ends and self._ends[0][0] <= now:",
-        "while self._ends and self._ends[0][0] < now:",
+        "while self._ends and self._ends[0][0] <= now:\n",
+        "while self._ends and self._ends[0][0] < now:\n",
         tests_of(POOL, "test_no_grant_before_a_cool_down_ends_and_one_exactly_then"),
     ),
     Mutant(
@@ -187,8 +187,8 @@ MUTANTS = (
     Mutant(
         "Overloads of requests that were sent together count one by one",
         "_core/answers.py",
-        "        if sent_at < since:\n",
-        "        if sent_at < -inf:\n",
+        "        if sent_at < since:",
+        "        if sent_at < -inf:",
         tests_of(ANSWERS, "test_many_that_were_overloaded_together_wait_once"),
     ),
     Mutant(
@@ -302,8 +302,8 @@ MUTANTS = (
     Mutant(
         "A further key of a group renews its allowance",
         "_core/pacing.py",
-        "            if before is not None:\n                self.allowance.take_over(before, now)\n",
-        "",
+        "self.allowance.change(together, self.ends_after, now)",
+        "self.allowance = Allowance(together, self.ends_after, now)",
         tests_of(LIMITS, "test_a_further_key_of_a_group_does_not_renew_its_allowance"),
     ),
     Mutant(

@@ -136,8 +136,8 @@ MUTANTS = (
     Mutant(
         "A process goes on using the leases of its lost session",
         "_stores/member.py",
-        "            if record.state == LIVE:\n                self.forget(record, ENDED)\n",
-        "            if record.state == LIVE:\n                pass\n",
+        "record.id not in self.unclaimed:\n                self.forget(record, ENDED)\n",
+        "record.id not in self.unclaimed:\n                pass\n",
         tests_of(MEMBER, "test_the_leases_of_a_session_that_has_expired_are_not_live_here_either"),
     ),
     Mutant(

@@ -31,7 +31,7 @@ def test_a_lease_that_was_lost_before_it_was_picked_up_is_asked_for_again() -> N
         served = LeaseRecord()
         served.id, served.state = record.id, LIVE
         member._serve(served, is_firm=True)
-    used.is_unused = False  # as `confirm` says
+    member.unclaimed.discard(used.id)  # as `confirm` says
     member._lose_session()
     assert (unused.state, used.state) == (WAITING, "ended")
     assert unused.id in [said[1] for said in member._box if said[0] == shared.ASK]

@@ -74,6 +74,7 @@ class Member:
         self._talking = threading.Lock()  # has who uses _log
         self.changed = threading.Condition()  # guards all below
         self.copy: SharedPool | None = None
+        self.seen: SharedPool | None = None  # the last one, for those who look while there is none
         self.session_id = ""
         self.ahead = 0.0  # the store's time minus ours; rather too little than too much
         self.spoke_at = self._reached_at = -1e9
@@ -439,6 +440,7 @@ class Member:
     def _part(self) -> None:
         """From the copy: too much of the log has gone by, or it may be another log."""
         if self.copy is not None:
+            self.seen = self.copy
             self._longest_ttl = self.copy.longest_ttl()
             if self.session_id in self.copy.sessions:  # else nobody knows yet what was used before this log
                 self._used = self.copy.used(self.declared, self.now() + self.ahead)

@@ -274,7 +274,7 @@ class SharedStore:
     def _look(self, look: Callable[[Pool, float], T]) -> T:
         """At the instant of the last batch: time acts on a copy only through the log."""
         with self._member.changed:
-            copy = self._member.copy or SharedPool(0.0, day_ends)
+            copy = self._member.copy or self._member.seen or SharedPool(0.0, day_ends)
             return look(copy.pool, copy.at)
 
     def _want(self, scope: str | None) -> Want:
