@@ -266,9 +266,11 @@ class CredentialCoordinator:
     def quarantine(self, id: str, reason: str) -> None:  # noqa: A002 - the name is part of the contract
         """Takes a credential out of use until `restore`. Leases that are live go on."""
         self._store.quarantine(id, self.redact(reason))
+        self._store.arrive()
 
     def restore(self, id: str) -> None:  # noqa: A002
         self._store.restore(id)
+        self._store.arrive()
 
     def add(self, credential: str | Credential) -> str:
         """Adds a credential while the pool is in use; returns its id. Raises `CredentialError` if it cannot be read."""

@@ -206,6 +206,9 @@ class MemoryStore:
     def open(self) -> None:
         """It is there."""
 
+    def arrive(self) -> None:
+        """What was said is known."""
+
     def close(self) -> None:
         """Nobody else would be glad of what is held here."""
 

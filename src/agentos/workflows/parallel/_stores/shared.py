@@ -54,6 +54,10 @@ class SharedStore:
         """Gives back all that this process holds, if the store can be reached."""
         self._member.close()
 
+    def arrive(self) -> None:
+        """When this returns, all know what was said before, if the store can be reached."""
+        self._member.sync(LOOK_SECONDS)
+
     # --- leases ---------------------------------------------------------------------------------------------------
 
     def request(self, record: LeaseRecord, wait: bool = True, front: bool = False, blocks: bool = False) -> bool:
@@ -183,14 +187,10 @@ class SharedStore:
             self._member.say((shared.DROP, credential_id))
 
     def quarantine(self, credential_id: str, reason: str) -> None:
-        """When this returns, all know it."""
         self._say_of_credential(shared.QUARANTINE, credential_id, reason)
-        self._member.sync(LOOK_SECONDS)
 
     def restore(self, credential_id: str) -> None:
-        """When this returns, all know it."""
         self._say_of_credential(shared.RESTORE, credential_id)
-        self._member.sync(LOOK_SECONDS)
 
     def set_quarantine(self, credential_id: str, reason: str | None) -> None:
         """Of any credential, also one that only others have; None: it is restored."""
