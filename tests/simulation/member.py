@@ -33,6 +33,10 @@ class Talker(Member):
     def wake(self, by: float = 0.0) -> None:
         """Who looks around by itself after every step need not be woken."""
 
+    def sync(self, seconds: float) -> None:
+        """Nobody waits in real time for what comes in virtual time."""
+        self._wants_news = True
+
     def due_at(self) -> float:
         due = self._due_at()
         if self.waiting and self._log.poll_seconds is not None:
