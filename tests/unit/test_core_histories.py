@@ -77,6 +77,18 @@ def test_a_success_in_a_slow_start_makes_room_for_the_whole_group() -> None:
     assert (second.state, third.state) == (LIVE, LIVE)
 
 
+def test_who_comes_after_a_success_in_a_slow_start_finds_the_whole_group() -> None:
+    pool = pool_of(Limits(), Limits(), group="g")
+    first = asked(pool, is_patient=True)
+    second = asked(pool, is_patient=True)
+    assert second.state == WAITING
+    pool.withdraw(second, NOW)
+    assert first.credential is not None
+    pool.release(first, NOW + 0.1)
+    pool.quarantine(first.credential.id, "it is the other's turn", NOW + 0.1)
+    assert asked(pool, at=NOW + 0.1, is_patient=True).state == LIVE
+
+
 # --- invariant 4: no grant before a cool-down ends ------------------------------------------------------------------
 
 

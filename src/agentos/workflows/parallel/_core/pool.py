@@ -217,10 +217,10 @@ class Pool:
             pace.end(charge, record, now)
         if self.answers.sharing and not (record.is_answered or record.is_unused):
             self.answers.admitted(credential, record, now)
+        if is_slow and len(credential.paced_as.members) > 1:  # where one has succeeded, more may go at once
+            self._look_again(credential.paced_as, 0.0)
         if self.waiting or credential.removed or credential.quarantine is not None:
             self.serve(credential, now)
-            if is_slow and len(credential.paced_as.members) > 1:  # where one has succeeded, more may go at once
-                self._look_again(credential.paced_as, 0.0)
             self.advance(now)
         else:
             self._push(credential, now)

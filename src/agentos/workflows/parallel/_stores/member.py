@@ -361,7 +361,8 @@ class Member:
             elif batch is not None:
                 self._unconfirmed = None
                 self._used = {}
-                self.spoke_at = began
+                # If its reply was lost the last time, it has arrived then, and our leases live from then on.
+                self.spoke_at = min(began, session.expires_at - self.ttl - self.ahead)
                 kept = self._worth_keeping(position)
             self._found()
             if self._syncs_done != syncs or self._batches == 1:  # somebody waits for that, or to join
