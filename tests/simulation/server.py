@@ -167,6 +167,7 @@ class Link:
         self.poll_seconds: float | None = 0.1 if is_polled else None
         self.is_cut = False
         self.is_connected = True
+        self.known_epoch = ""
         self.is_cut_after_load = False
         self.loses_replies = 0
         self.is_late_by: float | None = None  # the next batch arrives by so much later than anybody waits for it
@@ -183,6 +184,7 @@ class Link:
         self._travel()
         self.is_connected = True
         start = self.server.load()
+        self.known_epoch = start.epoch
         if self.is_cut_after_load:
             self.is_cut_after_load = False
             self._lose("no route")
@@ -245,12 +247,13 @@ class Link:
             self._heard, self._missed = heard, missed if heard is not None else None
 
     def tell(self, position: int, entry: Entry) -> None:
-        """What anybody has said, a moment later."""
+        """What anybody has said, a moment later. Not of another log than the one that is known here: a process that
+        slept while the server was flushed would take its entries for those of the old one."""
         if self._heard is not None and not self.is_cut:
-            heard = self._heard
+            heard, epoch = self._heard, self.server.epoch
 
             def hear() -> None:
-                if self._heard is heard and not self.is_cut:
+                if self._heard is heard and not self.is_cut and epoch == self.known_epoch:
                     heard(position, entry)
 
             self.later(self.world.moment(), "hears", hear)

@@ -6,13 +6,14 @@ from agentos.workflows.parallel._core import shared
 from agentos.workflows.parallel._core.records import LIVE, WAITING, LeaseRecord
 
 from .member import Talker
+from .server import Link
 from .world import World
 
-TOLD = 59  # a seed whose store tells its news
+TOLD, POLLED = 59, 98  # seeds whose store tells its news, or is asked for them
 
 
-def joined() -> tuple[World, Talker]:
-    world = World(TOLD)
+def joined(seed: int = TOLD) -> tuple[World, Talker]:
+    world = World(seed)
     world.is_calm = True
     process = world.everybody[0]
     assert process.member is not None
@@ -51,3 +52,19 @@ def test_who_was_silent_only_by_its_own_clock_speaks_again() -> None:
     assert member.session_id == session_id
     assert member._batches > batches
     assert member.now() - member.spoke_at < 1.0
+
+
+def test_what_arrived_before_its_reply_was_lost_was_said_then() -> None:
+    """Else a lease is handed out, and counted on, for longer than it lives."""  # invariant 11
+    world, member = joined(POLLED)
+    assert isinstance(member._log, Link)
+    member._log.loses_replies = 1
+    member.say((shared.RESTORE, "k0"))
+    arrived_at = member.now()
+    member.talk_once()
+    assert member.lost_since is not None
+    world.now += 0.5 * member.ttl
+    while member.lost_since is not None:
+        member.talk_once()
+    assert member.now() - arrived_at > 0.5 * member.ttl
+    assert abs(member.spoke_at - arrived_at) < 0.1
