@@ -89,6 +89,20 @@ def test_who_comes_after_a_success_in_a_slow_start_finds_the_whole_group() -> No
     assert asked(pool, at=NOW + 0.1, is_patient=True).state == LIVE
 
 
+# --- invariant 1: live leases never exceed max_concurrent ------------------------------------------------------------
+
+
+def test_a_credential_that_may_be_lent_less_often_than_it_is_waits_until_enough_came_back() -> None:
+    pool = pool_of(Limits(requests_per_minute=600, burst=10, max_concurrent=3))
+    held = [asked(pool) for _ in range(3)]
+    pool.redeclare("k0", "g0", "p", ANY, Limits(requests_per_minute=600, burst=10, max_concurrent=1), NOW)
+    pool.release(held[0], NOW)
+    assert not pool.request(LeaseRecord(), NOW, wait=False)
+    pool.release(held[1], NOW)
+    pool.release(held[2], NOW)
+    assert pool.request(LeaseRecord(), NOW, wait=False)
+
+
 # --- invariant 4: no grant before a cool-down ends ------------------------------------------------------------------
 
 

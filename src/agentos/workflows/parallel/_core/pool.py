@@ -222,7 +222,7 @@ class Pool:
         if self.waiting or credential.removed or credential.quarantine is not None:
             self.serve(credential, now)
             self.advance(now)
-        else:
+        elif credential.has_room():  # else it was lent to more than it may be now
             self._push(credential, now)
         return True
 
