@@ -144,8 +144,8 @@ MUTANTS = (
     Mutant(
         "A quarantined credential is still given to whoever comes",
         "_core/pool.py",
-        "                and credential.quarantine is None\n                and not credential.removed\n",
-        "                and not credential.removed\n",
+        "                credential.quarantine is None\n                and not credential.removed\n",
+        "                not credential.removed\n",
         tests_of(POOL, "test_a_free_credential_is_not_granted_any_more_once_it_is_quarantined"),
     ),
     Mutant(

@@ -213,7 +213,7 @@ class CredentialCoordinator:
             # A person's word, not a provider's answer: it is obeyed, and nothing is learned from it.
             self._store.cool_and_end(record, _seconds(backoff_seconds) or self.RATE_LIMIT_BACKOFF_SECONDS)
         else:
-            self._store.end(record, None, success=True)
+            self._store.end(record, None, True)
 
     def release_credential(self, key: str) -> None:
         """`release`, under the name that some programs use."""

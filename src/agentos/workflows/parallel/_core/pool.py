@@ -210,21 +210,26 @@ class Pool:
         self._sequence = credential.last_used = self._sequence + 1
         # A failed request is not refunded: providers count it.
         credential.used_requests += record.requests
-        credential.used_tokens += record.tokens
+        if record.tokens:
+            credential.used_tokens += record.tokens
+        if record.charges or self.answers.sharing.suspicions:
+            self._learn_from_end(record, credential, now)
+        if self.waiting or credential.removed or credential.quarantine is not None:
+            self.serve(credential, now)
+            self.advance(now)
+        elif len(credential.leases) < credential.max_concurrent:  # else it was lent to more than it may be now
+            self._push(credential, now)
+        return True
+
+    def _learn_from_end(self, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
         is_slow = False
         for pace, charge in record.charges:
             is_slow = is_slow or (charge.learner is not None and charge.learner.slow is not None)
             pace.end(charge, record, now)
-        if self.answers.sharing and not (record.is_answered or record.is_unused):
+        if self.answers.sharing.suspicions and not (record.is_answered or record.is_unused):
             self.answers.admitted(credential, record, now)
         if is_slow and len(credential.paced_as.members) > 1:  # where one has succeeded, more may go at once
             self._look_again(credential.paced_as, 0.0)
-        if self.waiting or credential.removed or credential.quarantine is not None:
-            self.serve(credential, now)
-            self.advance(now)
-        elif credential.has_room():  # else it was lent to more than it may be now
-            self._push(credential, now)
-        return True
 
     def lose(self, record: LeaseRecord, now: float) -> None:
         """Its holder or asker is gone, and nobody knows how far it came: what was reserved counts as used, and nothing
@@ -446,10 +451,10 @@ class Pool:
         while heap:
             entry = heappop(heap)
             _, last_used, credential = entry
-            credential.offered.pop(want, None)
+            if last_used != credential.last_used:
+                continue  # a spent hint
             if (
-                last_used == credential.last_used
-                and credential.quarantine is None
+                credential.quarantine is None
                 and not credential.removed
                 and not (credential.cooled and credential.usable_at(scope))
             ):
@@ -458,17 +463,18 @@ class Pool:
                     break
                 if not credential.paced_until(scope, 1, 0, now):  # what is asked for is too much, not one request
                     passed_over.append(entry)
+                    continue
+            del credential.offered[want]
         for entry in passed_over:
             heappush(heap, entry)
-            entry[2].offered[want] = entry[1]
-        if chosen is None:
-            for entry in passed_over:
+            if chosen is None:
                 self._decline(entry[2], record, now)
         return chosen
 
     def _is_admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
         """By its limits. If not, its group is looked at again when that may have changed."""
-        at = credential.paced_until(record.scope, record.requests, record.tokens, now)
+        is_free = credential.group.pace.is_free
+        at = 0.0 if is_free else credential.paced_until(record.scope, record.requests, record.tokens, now)
         if not at and record.is_patient and not credential.is_proven and credential.leases:
             at = credential.proves_until if credential.proves_until > now else 0.0
         if not at:
@@ -649,23 +655,25 @@ class Pool:
 
     def _push(self, credential: CredentialRecord, now: float) -> None:
         """Offers a credential that has room to every want that it may serve now."""
-        full_until = credential.full_until(now)
-        if full_until > now:
+        is_paced = not credential.group.pace.is_free
+        if is_paced and (full_until := credential.full_until(now)) > now:
             self._look_again(credential.group, full_until)
             return
-        entry = (len(credential.leases) / credential.max_concurrent, credential.last_used, credential)
-        is_free = not (credential.cooled or credential.scopes)
+        last_used = credential.last_used
+        entry = (len(credential.leases) / credential.max_concurrent, last_used, credential)
+        offered = credential.offered
+        serves_all = not (credential.cooled or credential.scopes)
         for want, heap in self._ready.items():
-            if credential.offered.get(want) == credential.last_used:
+            if offered.get(want) == last_used:
                 continue  # and still is
-            scope = scope_of(want)
-            if (is_free and scope is want) or (credential.serves(want) and not credential.usable_at(scope)):
-                at = credential.paced_until(scope, 1, 0, now)
-                if at:
+            if (serves_all and type(want) is not Want) or (
+                credential.serves(want) and not credential.usable_at(scope_of(want))
+            ):
+                if is_paced and (at := credential.paced_until(scope_of(want), 1, 0, now)):
                     self._look_again(credential.group, at)
                     continue
                 heappush(heap, entry)
-                credential.offered[want] = credential.last_used
+                offered[want] = last_used
                 if len(heap) > self._most_entries:
                     heap[:] = [e for e in heap if e[1] == e[2].last_used]  # the rest are spent hints
                     heapify(heap)

@@ -33,6 +33,8 @@ LEAST_FOR_PERCENT = 10
 WORKER_DIED = "worker_died"  # beside the verdicts: the worker process ended without an answer
 INTERRUPTED = "interrupted"  # the attempt gave up because it was told to stop
 
+_NOBODY: frozenset[str] = frozenset()
+
 
 class Item:
     """One unit of work and its history. `payload`, `saved` and what stands below `saved` belong to the coordinator."""
@@ -66,7 +68,7 @@ class Item:
         self.failures = 0  # that spent a retry
         self.rotations = 0
         self.deaths = 0
-        self.refused_by: frozenset[str] = frozenset()  # credentials that others use successfully
+        self.refused_by = _NOBODY  # credentials that others use successfully
         self.is_sent_back = False  # by a provider, and has not started again since
         self.started_at = 0.0  # of its first attempt
         self.saved: Any = None  # its checkpoint; with a ledger, as JSON

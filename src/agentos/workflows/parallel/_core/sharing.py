@@ -97,21 +97,18 @@ class Sharing:
         self.events: list[Any] = []
         self.changed: dict[str, CredentialRecord] = {}  # may be usable from now on
         self.cooling: list[tuple[Domain, str | None, float]] = []  # groups that go on cooling alone
-        self._suspicions: dict[tuple[str | None, str | None], _Suspicions] = {}
-
-    def __bool__(self) -> bool:
-        """Whether there is anything to learn from a success."""
-        return bool(self._suspicions)
+        # By the names of provider and scope. While there is none, there is nothing to learn from a success.
+        self.suspicions: dict[tuple[str | None, str | None], _Suspicions] = {}
 
     def refused(self, credential: CredentialRecord, record: LeaseRecord, wait: float, now: float) -> None:
         provider, scope = credential.provider, record.scope
         if len(provider.members) < 2:
             return
-        known = self._suspicions.get((provider.name, scope))
+        known = self.suspicions.get((provider.name, scope))
         if known is None:
-            if len(self._suspicions) >= MOST_SUSPICIONS:
-                self._suspicions.clear()
-            known = self._suspicions[provider.name, scope] = _Suspicions()
+            if len(self.suspicions) >= MOST_SUSPICIONS:
+                self.suspicions.clear()
+            known = self.suspicions[provider.name, scope] = _Suspicions()
         domain = credential.paced_as
         self._end_trial_if_late(known, scope, now)
         if known.trial is not None:
@@ -127,7 +124,7 @@ class Sharing:
         known.refusals.append(_Refusal(domain, credential, record.granted_at, soon))
 
     def admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> None:
-        known = self._suspicions.get((credential.provider.name, record.scope))
+        known = self.suspicions.get((credential.provider.name, record.scope))
         if known is None:
             return
         self._end_trial_if_late(known, record.scope, now)

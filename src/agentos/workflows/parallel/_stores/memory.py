@@ -66,10 +66,13 @@ class MemoryStore:
             now = self._now()
             credential = record.credential
             assert credential is not None
-            if verdict is not None and verdict.kind not in ROTATING:
-                pool.answers.observe(record, verdict, now)
-            elif verdict is not None or (success and not credential.is_trusted):
+            if verdict is None:
+                if success and not credential.is_trusted:
+                    pool.answers.take(credential, record, None, now)
+            elif verdict.kind in ROTATING:
                 pool.answers.take(credential, record, verdict, now, _jitter())
+            else:
+                pool.answers.observe(record, verdict, now)
             pool.release(record, now)
             if not (pool.served or pool.events or pool.waiting):
                 return

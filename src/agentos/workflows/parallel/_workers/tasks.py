@@ -106,8 +106,10 @@ class TaskWorkers:
                 raise asyncio.CancelledError
             value = await self._worker_func(attempt.item.payload, attempt.credential)
         except BaseException as exc:  # also SystemExit, which would end the loop and with it every other item
+            attempt.task = None
             self._ended(attempt, None, exc)
         else:
+            attempt.task = None  # which knows the attempt: a circle that only the garbage collector would end
             self._ended(attempt, value, None)
 
     def _run_loop(self) -> None:
