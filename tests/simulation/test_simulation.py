@@ -14,14 +14,19 @@ from .situations import ALL, Situations
 from .world import simulate
 
 STEPS = 800
-# Together they meet every situation.
-SEEDS = (1, 6, 7, 9, 14, 15, 18, 21, 26, 28, 37, 38, 43, 54, 59, 66, 82, 87, 98, 142, 156, 204)
+# Together they meet every situation twice; should a change of the rules lead them elsewhere, others are asked, up to LAST.
+SEEDS = (3, 7, 14, 21, 26, 38, 55, 58, 69, 72, 76, 87, 98, 99, 100, 156)
+LAST = 300
 
 
 def test_nothing_that_goes_wrong_breaks_a_promise() -> None:
     """Invariants 1 to 6, 8, 11 to 17, 19, 21 and 23, after every step."""
     situations = Situations()
     for seed in SEEDS:
+        simulate(seed, STEPS, situations)
+    for seed in range(200, LAST):
+        if not situations.missing():
+            break
         simulate(seed, STEPS, situations)
     assert not situations.missing(), "some situations never occurred"
 
