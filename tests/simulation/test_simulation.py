@@ -14,7 +14,7 @@ from .situations import ALL, Situations
 from .world import simulate
 
 STEPS = 800
-# Together they meet every situation twice; where a change of the rules leads them elsewhere, others are asked, up to LAST.
+# Together they meet every situation twice; where changed rules lead them elsewhere, others are asked, up to LAST.
 SEEDS = (3, 7, 14, 21, 26, 38, 55, 58, 69, 72, 76, 87, 98, 99, 100, 156)
 LAST = 300
 
