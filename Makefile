@@ -15,7 +15,7 @@ demo: setup
 	$(BIN)/agentos demo
 
 test: setup
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .

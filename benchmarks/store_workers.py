@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits
+from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits
 
 ROOT = Path(__file__).parent.parent
 TTL = 30.0
@@ -75,18 +76,15 @@ def _started(kind: str, arguments: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def pool_of(url: str, keys: int, at_once: int = AT_ONCE) -> CredentialCoordinator:
-    credentials = [
-        Credential(f"sk-benchmark-{number:05d}", id=f"key-{number}", limits=Limits(max_concurrent=at_once))
-        for number in range(keys)
-    ]
+def pool_of(url: str, keys: int, limits: Limits) -> CredentialCoordinator:
+    credentials = [Credential(f"sk-benchmark-{n:05d}", id=f"key-{n}", limits=limits) for n in range(keys)]
     pool = CredentialCoordinator(credentials, store=url, lease_ttl=TTL)
     pool.listen(lambda _event: None)  # stdout is for answers
     return pool
 
 
-def leases(url: str, keys: str) -> Callable[[int], None]:
-    pool = pool_of(url, int(keys))
+def leases(url: str, keys: str) -> Callable[[int], object]:
+    pool = pool_of(url, int(keys), Limits(max_concurrent=AT_ONCE))
 
     def work(times: int) -> None:
         for _ in range(times):
@@ -131,9 +129,36 @@ def updates(path: str) -> Callable[[int], None]:
     return work
 
 
+def shares(url: str, keys: str, rate: str, threads: str) -> Callable[[int], str]:
+    """So many threads, one lease after another for so many seconds: the instants of the machine's one clock at which
+    each was granted."""
+    limits = Limits(requests_per_minute=60 * float(rate), max_concurrent=4)
+    pool = pool_of(url, int(keys), limits)
+
+    def work(seconds: int) -> str:
+        granted: list[float] = []
+        until = time.monotonic() + seconds
+
+        def run() -> None:
+            with contextlib.suppress(LeaseTimeout):
+                while (left := until - time.monotonic()) > 0:
+                    with pool.lease(timeout=left):
+                        granted.append(time.monotonic())
+                        time.sleep(0.005)
+
+        running = [threading.Thread(target=run) for _ in range(int(threads))]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        return " ".join(f"{at:.4f}" for at in granted)
+
+    return work
+
+
 def hand_overs(url: str) -> None:
     """`hold`, `wait`, `release`: one key goes from process to process. Instants are of the machine's one clock."""
-    pool = pool_of(url, 1, at_once=1)
+    pool = pool_of(url, 1, Limits(max_concurrent=1))
     key = None
     for line in sys.stdin:
         if line == "wait\n":
@@ -184,11 +209,9 @@ def main(kind: str, *arguments: str) -> None:
         return hand_overs(*arguments)
     if kind == "echoes":
         return echoes(*arguments)
-    work = {"leases": leases, "no_ops": no_ops, "updates": updates}[kind](*arguments)
+    work = {"leases": leases, "no_ops": no_ops, "updates": updates, "shares": shares}[kind](*arguments)
     for line in sys.stdin:
-        if line != "ready\n":
-            work(int(line))
-        print("done", flush=True)
+        print("ready" if line == "ready\n" else work(int(line)), flush=True)
     return None
 
 

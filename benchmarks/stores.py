@@ -23,7 +23,7 @@ from .measuring import Ratio, Row, Series, at_least, at_most, measure
 from .store_workers import Workers
 
 PACKAGES = ("redis",)
-ROW_NAMES = ["redis", "sqlite", "hand_over", "credentials"]
+ROW_NAMES = ["redis", "sqlite", "hand_over", "credentials", "limits"]
 ROUNDS = 7
 KEYS = 8
 PAIRS = 250  # per process and round
@@ -31,6 +31,9 @@ REDIS_PROCESSES, SQLITE_PROCESSES = 8, 4
 HAND_OVERS = 200  # per round
 SQLITE_P99 = 0.1
 MANY = 1000
+LIMIT_PROCESSES, LIMIT_THREADS = 4, 25
+RATE = 10.0  # requests a second, of each key
+LIMIT_SECONDS, SPAN = 23, 3.0  # the first of which are left out: buckets begin full
 
 
 class Place:
@@ -207,7 +210,28 @@ def of_credentials(place: Place) -> Iterator[Row]:
         yield at_most(1.5, f"lease + release through {name}, {MANY:,} credentials", series, peer)
 
 
-MEASURED = {"redis": of_redis, "sqlite": of_sqlite, "hand_over": of_hand_over, "credentials": of_credentials}
+def of_limits(place: Place) -> Iterator[Row]:
+    """What all of them together were granted in each span of time, of what the limits allow."""
+    for name, url_of in (("sqlite", place.sqlite), ("redis", place.redis)):
+        workers = Workers(LIMIT_PROCESSES, "shares", url_of("limits"), str(KEYS), str(RATE), str(LIMIT_THREADS))
+        granted = sorted(float(at) for told in workers.tell(str(LIMIT_SECONDS)) for at in told.split())
+        workers.close()
+        end = granted[0] + LIMIT_SECONDS
+        spans = [end - SPAN * number for number in range(1, int(LIMIT_SECONDS / SPAN))]
+        counts = [sum(span <= at < span + SPAN for at in granted) for span in spans]
+        ours = Series("ours", [SPAN / count for count in counts])
+        allowed = Series(f"{KEYS} keys of {RATE:g} requests/s", [1.0 / (KEYS * RATE)] * len(counts))
+        what = f"a lease, {LIMIT_PROCESSES} processes x {LIMIT_THREADS} threads at the limit, {name}"
+        yield at_least(0.95, what, ours, allowed)
+
+
+MEASURED = {
+    "redis": of_redis,
+    "sqlite": of_sqlite,
+    "hand_over": of_hand_over,
+    "credentials": of_credentials,
+    "limits": of_limits,
+}
 
 
 def rows(names: Iterable[str] = ()) -> Iterator[Row]:

@@ -357,7 +357,7 @@ def test_an_item_that_was_sent_back_comes_before_those_that_have_not_started() -
     def worker(item: str, _key: str) -> None:
         order.append(item)
         if order == ["a"]:
-            raise RateLimited(retry_after=1.0)  # long enough for it to be back before that is over
+            raise RateLimited(retry_after=0.4)  # long enough for it to be back before that is over
 
     quiet(3, pool).execute_parallel(list("abcd"), worker)
     assert order == ["a", "a", "b", "c", "d"]
