@@ -128,23 +128,22 @@ MUTANTS = (
     Mutant(
         "A batch whose reply was lost is sent again under a new number",
         "_stores/member.py",
-        "            return self._unconfirmed  # once more",
-        "            self._batches += 1\n"
-        "            return _encode((self.session_id, self._batches, _decode(self._unconfirmed)[2]))  # once more",
+        "            return box.unconfirmed  # once more",
+        "            box.statements = box.unheard()\n            return box.next_batch(self.session_id)  # once more",
         tests_of(MEMBER, "test_a_batch_whose_reply_was_lost_is_sent_again_and_counts_once"),
     ),
     Mutant(
         "A process goes on using the leases of its lost session",
         "_stores/member.py",
-        "record.id not in self.unclaimed:\n                self.forget(record, ENDED)\n",
-        "record.id not in self.unclaimed:\n                pass\n",
+        "record.id not in self.handles.unclaimed:\n                self.handles.forget(record, ENDED)\n",
+        "record.id not in self.handles.unclaimed:\n                pass\n",
         tests_of(MEMBER, "test_the_leases_of_a_session_that_has_expired_are_not_live_here_either"),
     ),
     Mutant(
         "What did not arrive before its session expired is never said again",
         "_stores/member.py",
-        "unheard = self._unheard()",
-        "unheard = self._box",
+        "unheard = self._box.unheard()",
+        "unheard = self._box.statements",
         tests_of(MEMBER, "test_what_did_not_arrive_before_its_session_expired_is_said_again"),
     ),
     Mutant(

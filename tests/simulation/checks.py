@@ -103,7 +103,12 @@ def _check_sessions(world: World) -> None:
         member = process.member
         if process.is_dead or process.is_closed or member is None or process.paused_until:
             continue
-        if not member.waiting or member.copy is None or member.lost_since is not None or member._epoch != server.epoch:
+        if (
+            not member.handles.waiting
+            or member.copy is None
+            or member.lost_since is not None
+            or member._epoch != server.epoch
+        ):
             continue
         if process.link is None or process.link.is_cut or not process.link.is_connected:
             continue

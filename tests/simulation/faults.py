@@ -305,14 +305,14 @@ def _say_it_again(world: World, process: Process) -> None:  # invariants 14, 15
     if world.memory is not None:
         world.memory.available()  # what is due is done
     before = None if world.memory is None else digest(world.memory._pool)
-    batches = None if process.member is None else len(process.member._box)
+    batches = None if process.member is None else len(process.member._box.statements)
     process.store.end(record, None, True)
     process.store.settle(record, 5, 5000)
     process.store.use_more(record, 5, 5000)
     process.store.cool_and_end(record, 60.0)
     if world.memory is None:
         assert process.member is not None
-        assert len(process.member._box) == batches, "a late word was said"
+        assert len(process.member._box.statements) == batches, "a late word was said"
     else:
         assert digest(world.memory._pool) == before, "a late word has changed something"
 

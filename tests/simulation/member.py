@@ -39,7 +39,7 @@ class Talker(Member):
 
     def due_at(self) -> float:
         due = self._due_at()
-        if self.waiting and self._log.poll_seconds is not None:
+        if self.handles.waiting and self._log.poll_seconds is not None:
             due = min(due, self.now() + self._log.poll_seconds)
         return max(due, self.not_before)
 
@@ -49,7 +49,7 @@ class Talker(Member):
             self._log.close()
             return False
         try:
-            is_polled = self.waiting > 0 and self._log.poll_seconds is not None
+            is_polled = self.handles.waiting > 0 and self._log.poll_seconds is not None
             if self._due_at() <= self.now() or (is_polled and self._log.has_news()):
                 self._exchange()
             self.not_before = self.now() + BREAK
@@ -78,7 +78,7 @@ class Talker(Member):
         super()._lose_session()
         self.session_id = self.process.world.next_session()
         self.process.session_ids.append(self.session_id)
-        self._box[0] = (shared.JOIN, "host", self.process.pid, None, self.ttl, PLACE)
+        self._box.statements[0] = (shared.JOIN, "host", self.process.pid, None, self.ttl, PLACE)
 
     def _bury(self) -> None:
         assert self.copy is not None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from agentos.workflows.parallel._core.shared import ASK, JOIN
 from agentos.workflows.parallel._days import day_ends
+from agentos.workflows.parallel._stores.box import read_batch
 from agentos.workflows.parallel._stores.log import Answer, Entry, Start, StoreLost
-from agentos.workflows.parallel._stores.member import _decode
 
 from .digests import digest
 from .watch import Watch
@@ -126,7 +126,7 @@ class Server:
     def _judge(self, entry: Entry) -> None:
         if self.judge is None:
             self.judge = WatchedSharedPool(entry[0], day_ends, self.watch)
-        session_id, number, statements = _decode(entry[1])
+        session_id, number, statements = read_batch(entry[1])
         session = self.judge.sessions.get(session_id)
         if session is not None and session.expires_at <= entry[0]:
             session = None

@@ -32,25 +32,25 @@ def test_a_lease_that_was_lost_before_it_was_picked_up_is_asked_for_again() -> N
         served = LeaseRecord()
         served.id, served.state = record.id, LIVE
         member._serve(served, is_firm=True)
-    member.unclaimed.discard(used.id)  # as `confirm` says
+    member.handles.unclaimed.discard(used.id)  # as `confirm` says
     member._lose_session()
     assert (unused.state, used.state) == (WAITING, "ended")
-    assert unused.id in [said[1] for said in member._box if said[0] == shared.ASK]
-    assert member.waiting == sum(record.state == WAITING for record in member.handles.values())
+    assert unused.id in [said[1] for said in member._box.statements if said[0] == shared.ASK]
+    assert member.handles.waiting == sum(record.state == WAITING for record in member.handles)
 
 
 def test_who_was_silent_only_by_its_own_clock_speaks_again() -> None:
     """The store's clock was set back: nobody has given it up, so nobody will ever tell it that."""
     world, member = joined()
-    batches, session_id = member._batches, member.session_id
+    batches, session_id = member._box.batches, member.session_id
     member.spoke_at -= member.ttl + 1.0
-    member._send_by = 0.0
+    member._box.send_by = 0.0
     for _ in range(5):
         member._wants_news = True
         member.talk_once()
         world.now += 0.01
     assert member.session_id == session_id
-    assert member._batches > batches
+    assert member._box.batches > batches
     assert member.now() - member.spoke_at < 1.0
 
 

@@ -3,15 +3,11 @@
 What callers say is put into a box. Whoever talks to the store sends all of it in one batch and applies the log to the
 copy (`_core.shared`). There is a thread for that, so that a slow or lost store holds up nobody but those who ask for a
 lease; a thread that has nothing better to do than to wait for its lease may talk in its place.
-
-The objects that callers have (`LeaseRecord`) are not those in the copy: theirs say what they were told, and survive
-that the copy is made anew.
 """
 
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import secrets
 import socket
@@ -20,8 +16,6 @@ import time
 import weakref
 from collections.abc import Callable
 from typing import Any
-
-import msgspec
 
 from .._clock import LONGEST_WAIT, Clock
 from .._core import shared
@@ -32,6 +26,8 @@ from .._core.shared import SharedPool, Statement
 from .._days import day_ends
 from ..errors import StoreError
 from . import neighbours
+from .box import Box, read_batch
+from .handles import Handles
 from .log import Entry, Log, Start, StoreLost, StoreRefused
 from .states import freeze, thaw
 
@@ -39,8 +35,6 @@ from .states import freeze, thaw
 RENEWALS = 3
 # Those who are not the first in a queue leave it to others to say that an instant has come, for so long.
 OTHERS_FIRST = 0.03
-# What nobody waits for may lie in the box for so long, where it was soon followed by a question the last time.
-LINGER = 0.003
 # A state is kept after so many entries, and so many more per credential.
 KEEP_EVERY = 1024
 KEEP_PER_CREDENTIAL = 16
@@ -52,9 +46,6 @@ CLOSE_SECONDS = 2.0
 LISTENS_ON = 2.0
 # How often those who wait look whether other processes of the machine are still there.
 BURY_SECONDS = 0.5
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[str, int, list[tuple[Any, ...]]]).decode
 
 
 class Member:
@@ -78,7 +69,6 @@ class Member:
         self.session_id = ""
         self.ahead = 0.0  # the store's time minus ours; rather too little than too much
         self.spoke_at = self._reached_at = -1e9
-        self.waiting = 0  # of the handles
         self.lost_since: float | None = None
         self.lost_because = ""
         self.is_refused = False
@@ -89,17 +79,9 @@ class Member:
         self._longest_ttl = 0.0
         self._used: dict[str, Told] = {}  # in the log that we have parted from, until it is known in the next one
         self._parted_at = 0.0
-        self._batches = 0
-        self._box: list[Statement] = []
-        self._send_by = math.inf  # what is in the box
-        self._lingers_since = -1e9
-        self._is_quick = False  # the last question came soon after what could have waited for it
-        self._unconfirmed: bytes | None = None  # a batch whose reply is not there yet
-        self._numbers = 0
-        self.handles: dict[int, LeaseRecord] = {}  # by number, in the order of asking: those that wait or live
-        self.unclaimed: set[int] = set()  # of the handles: live, but nobody has picked them up yet
+        self._box = Box(self.now)
+        self.handles = Handles(self.now)
         self._untold: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # to be called without the lock
-        self._waited_at = -1e9  # when somebody waited here last
         self._is_listening = False
         self._bury_at = 0.0
         self._wants_news = False
@@ -111,34 +93,15 @@ class Member:
 
     def say(self, statement: Statement, *, urgent: bool = True, by_thread: bool = True) -> None:
         """`by_thread=False`: the caller will `talk`."""
-        self._box.append(statement)
-        by = 0.0
-        if not urgent:
-            self._lingers_since = self.now()
-            by = self._lingers_since + LINGER if self._is_quick else 0.0
-        self._send_by = min(self._send_by, by)
+        by = self._box.put(statement, urgent=urgent)
         if by_thread:
             self.wake(by)
 
     def ask(self, record: LeaseRecord, wait: bool, front: bool, *, by_thread: bool) -> None:
         self.check_open()
-        self._is_quick = self.now() - self._lingers_since < LINGER
-        self._numbers += 1
-        record.id = self._numbers
-        self.handles[record.id] = record
-        self.count_waiting(1)
+        self._box.ask()
+        self.handles.add(record)
         self.say(_question(record, wait, front), by_thread=by_thread)
-
-    def forget(self, record: LeaseRecord, state: str) -> None:
-        if record.state == WAITING:
-            self.count_waiting(-1)
-        record.state = state
-        self.unclaimed.discard(record.id)
-        self.handles.pop(record.id, None)
-
-    def count_waiting(self, change: int) -> None:
-        self.waiting += change
-        self._waited_at = self.now()
 
     def wake(self, by: float = 0.0) -> None:
         """The thread looks around by then."""
@@ -153,7 +116,12 @@ class Member:
 
     def talk(self, is_over: Callable[[], bool]) -> None:
         """Talks to the store in the place of the thread, as long as there is something to say."""
-        while not is_over() and not self._send_by and self.lost_since is None and self._talking.acquire(blocking=False):
+        while (
+            not is_over()
+            and not self._box.send_by
+            and self.lost_since is None
+            and self._talking.acquire(blocking=False)
+        ):
             try:
                 self._exchange()
             except Exception:
@@ -221,7 +189,7 @@ class Member:
                 if self._is_over():
                     break
                 is_due = self._due_at() <= self.now()
-                is_polled = self.waiting > 0 and self._log.poll_seconds is not None
+                is_polled = self.handles.waiting > 0 and self._log.poll_seconds is not None
             try:
                 with self._talking:
                     if is_due or (is_polled and self._log.has_news()):
@@ -237,9 +205,9 @@ class Member:
     def _tell_who_waits(self) -> None:
         """It was closed: nothing comes any more."""
         with self.changed:
-            for handle in tuple(self.handles.values()):
+            for handle in self.handles:
                 if handle.state == WAITING:
-                    self.forget(handle, REFUSED)
+                    self.handles.forget(handle, REFUSED)
                     self._untold.append((handle.deliver, ()))
             self.changed.notify_all()
         self._tell()
@@ -258,27 +226,26 @@ class Member:
     def _look_at(self) -> float:
         """When the thread looks around."""
         due = self._due_at()
-        if self.waiting and self._log.poll_seconds is not None:
+        if self.handles.waiting and self._log.poll_seconds is not None:
             due = min(due, self.now() + self._log.poll_seconds)
         return due
 
     def _is_over(self) -> bool:
         if not self._is_closing:
             return False
-        has_something_to_say = self._box or self._unconfirmed is not None
-        return not has_something_to_say or self.copy is None or self.lost_since is not None
+        return self._box.is_empty() or self.copy is None or self.lost_since is not None
 
     def _due_at(self) -> float:
         """When there is something to do."""
-        if self._unconfirmed is not None or self._wants_news or self.copy is None or self._is_closing:
+        if self._box.unconfirmed is not None or self._wants_news or self.copy is None or self._is_closing:
             return 0.0
-        due = min(self._send_by, self.now() + LONGEST_WAIT)
+        due = min(self._box.send_by, self.now() + LONGEST_WAIT)
         if self.handles:
             due = min(due, self.spoke_at + self.ttl / RENEWALS)
-        if self.waiting:
+        if self.handles.waiting:
             due = min(due, self._tick_at(), self._bury_at)
         elif self._is_listening:
-            due = min(due, self._waited_at + LISTENS_ON)
+            due = min(due, self.handles.waited_at + LISTENS_ON)
         return due
 
     def _bury(self) -> None:
@@ -352,20 +319,20 @@ class Member:
             session = self.copy.sessions.get(self.session_id)
             self._reached_at = began
             if self._is_closing and session is None:
-                self._box, self._unconfirmed = [], None
+                self._box.empty()
             elif session is None or (batch is None and session.expires_at <= answer.at):
                 self._lose_session()
             elif batch is None and began - self.spoke_at >= self.ttl:
                 # By the store's clock we were not silent for so long: we may speak, and should.
                 self.spoke_at = began - self.ttl / RENEWALS
             elif batch is not None:
-                self._unconfirmed = None
+                self._box.unconfirmed = None
                 self._used = {}
                 # If its reply was lost the last time, it has arrived then, and our leases live from then on.
                 self.spoke_at = min(began, session.expires_at - self.ttl - self.ahead)
                 kept = self._worth_keeping(position)
             self._found()
-            if self._syncs_done != syncs or self._batches == 1:  # somebody waits for that, or to join
+            if self._syncs_done != syncs or self._box.batches == 1:  # somebody waits for that, or to join
                 self._syncs_done = syncs
                 self.changed.notify_all()
         if kept is not None:
@@ -376,21 +343,18 @@ class Member:
     def _next_batch(self) -> bytes | None:
         """All that is in the box; nothing at all if somebody only wants news, or if we were silent for so long that
         nobody may listen to us any more: that has to be found out first."""
-        if self._unconfirmed is not None:
-            return self._unconfirmed  # once more, with its number: if it has arrived, it does not count again
+        box = self._box
+        if box.unconfirmed is not None:
+            return box.unconfirmed  # once more, with its number: if it has arrived, it does not count again
         now = self.now()
-        is_joining = bool(self._box) and self._box[0][0] == shared.JOIN
+        is_joining = bool(box.statements) and box.statements[0][0] == shared.JOIN
         if now - self.spoke_at >= self.ttl and not is_joining:
             return None
-        if not self._box:
+        if not box.statements:
             is_due = bool(self.handles) and now >= self.spoke_at + self.ttl / RENEWALS
-            if not is_due and not (self.waiting and now >= self._tick_at()):
+            if not is_due and not (self.handles.waiting and now >= self._tick_at()):
                 return None
-        self._batches += 1
-        self._unconfirmed = _encode((self.session_id, self._batches, self._box))
-        self._box = []
-        self._send_by = math.inf
-        return self._unconfirmed
+        return box.next_batch(self.session_id)
 
     def _worth_keeping(self, before: int) -> tuple[int, bytes] | None:
         """One of those who talk keeps a state now and then."""
@@ -410,7 +374,7 @@ class Member:
             longest = max(self.ttl, self._longest_ttl)
             hold = longest if start.is_doubtful else longest - (self.now() - self._reached_at) if is_lost else 0.0
             for at, batch in start.entries:
-                copy.apply(at, *_decode(batch))
+                copy.apply(at, *read_batch(batch))
             copy.take_events()
             self.copy, self._epoch, self._position = copy, start.epoch, start.position + len(start.entries)
             self.ahead = start.at - self.now()
@@ -418,23 +382,23 @@ class Member:
                 self._lose_session()
                 self._tell_of_use()
                 if hold > 0.0:
-                    self._box.insert(1, (shared.HOLD, hold))
+                    self._box.statements.insert(1, (shared.HOLD, hold))
                 self._bury_at = 0.0
             else:
                 self._go_on(copy.sessions[self.session_id])
 
     def _go_on(self, session: shared.Session) -> None:
         """With another copy: what happened in between was told to nobody here."""
-        if session.batch >= self._batches:
-            self._unconfirmed = None  # it has arrived
-        unasked = {said[1] for said in self._unheard() if said[0] == shared.ASK}
-        for handle in tuple(self.handles.values()):
+        if session.batch >= self._box.batches:
+            self._box.unconfirmed = None  # it has arrived
+        unasked = {said[1] for said in self._box.unheard() if said[0] == shared.ASK}
+        for handle in self.handles:
             record = session.leases.get(handle.id)
             if handle.state == WAITING and record is not None and record.state == LIVE:
                 self.say((shared.CLAIM, handle.id))
             elif record is None and handle.id not in unasked:
                 was_waiting = handle.state == WAITING
-                self.forget(handle, REFUSED if was_waiting else ENDED)
+                self.handles.forget(handle, REFUSED if was_waiting else ENDED)
                 if was_waiting:
                     self._untold.append((handle.deliver, ()))
 
@@ -453,33 +417,24 @@ class Member:
         it tell; where the log is still there, it says the same."""
         elapsed = self.now() - self._parted_at
         place = 1 + len(self.declared)  # behind the credentials, before those who wait
-        self._box[place:place] = [(shared.USED, id_, told, elapsed) for id_, told in self._used.items()]
+        self._box.statements[place:place] = [(shared.USED, id_, told, elapsed) for id_, told in self._used.items()]
 
     def _lose_session(self) -> None:
         """Nobody listens to what the old session says, and its leases are gone: a new one, which asks for what is still
         waited for."""
-        unheard = self._unheard()
+        unheard = self._box.unheard()
         self.session_id = secrets.token_hex(8)
-        self._unconfirmed = None
-        self._batches = 0
         of_credentials = [said for said in unheard if said[0] in (shared.QUARANTINE, shared.RESTORE, shared.COOL)]
         questions = {said[1]: said for said in unheard if said[0] == shared.ASK}
-        self._box = [(shared.JOIN, socket.gethostname(), os.getpid(), self.run_name, self.ttl, neighbours.place())]
-        self._box += [*self.declared.values(), *of_credentials]
-        self._send_by = 0.0
-        for record in tuple(self.handles.values()):
-            if record.state == LIVE and record.id not in self.unclaimed:
-                self.forget(record, ENDED)
+        joining = (shared.JOIN, socket.gethostname(), os.getpid(), self.run_name, self.ttl, neighbours.place())
+        self._box.start_over([joining, *self.declared.values(), *of_credentials])
+        for record in self.handles:
+            if record.state == LIVE and record.id not in self.handles.unclaimed:
+                self.handles.forget(record, ENDED)
             else:
                 if record.state == LIVE:  # it was lost before its waiter came for it, who waits on
-                    record.state = WAITING
-                    self.count_waiting(1)
-                    self.unclaimed.discard(record.id)
-                self._box.append(questions.get(record.id) or _question(record, wait=True, front=False))
-
-    def _unheard(self) -> list[Statement]:
-        """What nobody may have heard yet."""
-        return self._box if self._unconfirmed is None else [*_decode(self._unconfirmed)[2], *self._box]
+                    self.handles.wait_again(record)
+                self._box.statements.append(questions.get(record.id) or _question(record, wait=True, front=False))
 
     # --- hearing --------------------------------------------------------------------------------------------------
 
@@ -491,7 +446,7 @@ class Member:
     def _apply(self, entry: Entry) -> None:
         """The next entry of the log."""
         assert self.copy is not None
-        session_id, number, statements = _decode(entry[1])
+        session_id, number, statements = read_batch(entry[1])
         is_ours = session_id == self.session_id
         served = self.copy.apply(entry[0], session_id, number, statements)
         self._position += 1
@@ -516,13 +471,10 @@ class Member:
             self.say((shared.CLAIM, record.id), by_thread=False)  # whoever has heard of it says so
             return
         if record.state == LIVE:
-            self.count_waiting(-1)
-            handle.state = LIVE
-            self.unclaimed.add(handle.id)
-            handle.credential, handle.fence, handle.granted_at = record.credential, record.fence, record.granted_at
+            self.handles.serve(handle, record)
         else:
             handle.too_large = record.too_large
-            self.forget(handle, REFUSED if record.state == REFUSED else ENDED)
+            self.handles.forget(handle, REFUSED if record.state == REFUSED else ENDED)
         self._untold.append((handle.deliver, ()))
 
     def _tell(self) -> None:
@@ -537,8 +489,8 @@ class Member:
     def _follow_listening(self) -> None:
         """While somebody waits here, who was not served at once."""
         with self.changed:
-            is_asked = self.waiting > 0 and not self._box
-            should = is_asked or (self._is_listening and self.now() < self._waited_at + LISTENS_ON)
+            is_asked = self.handles.waiting > 0 and not self._box.statements
+            should = is_asked or (self._is_listening and self.now() < self.handles.waited_at + LISTENS_ON)
             if should == self._is_listening:
                 return
             self._is_listening = should
@@ -553,7 +505,7 @@ class Member:
                 self._apply(entry)
                 if self.session_id not in self.copy.sessions:
                     self._wants_news = True
-                elif self.waiting:
+                elif self.handles.waiting:
                     self.wake(self._tick_at())  # an offer to somebody else may lapse before we would look again
             else:
                 self._wants_news = True

@@ -78,7 +78,7 @@ class SharedStore:
         if record.state == WAITING:
             self.withdraw(record)
         with member.changed:
-            member.unclaimed.discard(record.id)
+            member.handles.unclaimed.discard(record.id)
             return record.state == LIVE
 
     def end(self, record: LeaseRecord, verdict: Verdict | None, success: bool = False) -> None:
@@ -93,7 +93,7 @@ class SharedStore:
         member = self._member
         with member.changed:
             if record.state == LIVE:
-                member.forget(record, ENDED)
+                member.handles.forget(record, ENDED)
                 copy = member.copy
                 member.say(statement, urgent=is_news or copy is None or bool(copy.pool.waiting))
 
@@ -120,15 +120,15 @@ class SharedStore:
 
     def withdraw(self, record: LeaseRecord) -> None:
         with self._member.changed:
-            if record.id in self._member.handles:
-                self._member.forget(record, ENDED)
+            if record in self._member.handles:
+                self._member.handles.forget(record, ENDED)
                 self._member.say((shared.WITHDRAW, record.id))
 
     def expire(self, record: LeaseRecord) -> None:
         with self._member.changed:
-            is_late = record.state == WAITING and record.id in self._member.handles
+            is_late = record.state == WAITING and record in self._member.handles
             if is_late:
-                self._member.forget(record, ENDED)
+                self._member.handles.forget(record, ENDED)
                 self._member.say((shared.WITHDRAW, record.id))
         if is_late:
             record.deliver()
@@ -140,11 +140,10 @@ class SharedStore:
             if record.state != LIVE:
                 return False
             is_fresh = member.now() - member.spoke_at <= (1.0 - FRESH_SHARE) * member.ttl
-            member.unclaimed.discard(record.id)
             if is_fresh and self._is_usable(record):
+                member.handles.unclaimed.discard(record.id)
                 return True
-            record.state = WAITING
-            member.count_waiting(1)
+            member.handles.wait_again(record)
             member.say((shared.CLAIM, record.id))
             return False
 
@@ -215,7 +214,7 @@ class SharedStore:
     def live_leases(self, credential_id: str) -> list[LeaseRecord]:
         """Of this process: nobody can give back another's."""
         with self._member.changed:
-            live = [record for record in self._member.handles.values() if record.state == LIVE]
+            live = [record for record in self._member.handles if record.state == LIVE]
             return [record for record in live if record.credential and record.credential.id == credential_id]
 
     def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None) -> PoolWaiting:
@@ -244,7 +243,7 @@ class SharedStore:
 
     def waiters(self) -> int:
         """Of this process."""
-        return self._member.waiting
+        return self._member.handles.waiting
 
     def available(self) -> int:
         self._member.sync(LOOK_SECONDS)
