@@ -262,7 +262,7 @@ class Watch:
 
     def passed_over(self, session_id: str) -> None:
         self.note("offer lapsed")
-        if session_id in self.dead_sessions:
+        if session_id in self.dead_sessions and not self.is_replaying:  # what is replayed was before it died
             self.lapsed[session_id] += 1
             assert self.lapsed[session_id] <= 1, "a dead waiter delayed others twice"  # invariant 12
 
