@@ -35,7 +35,7 @@ NAMES ?=
 bench: .tools/bench/.ready
 	$(BENCH_BIN)/python -m benchmarks --write docs/benchmarks.md $(NAMES)
 
-# The proofs that take longer than a test run may: random histories, for so many minutes.
+# The proofs that take longer than a test run may: random histories for so many minutes, chaos and a thousand kills.
 MINUTES ?= 5
 soak: setup
 	AGENTOS_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -q -s tests/soak

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +28,22 @@ from agentos.workflows.parallel import (
     current_item,
 )
 from agentos.workflows.parallel._core import backoff, cooling
-from tests.acceptance.test_crashes import kill_again_and_again
+from tests.acceptance.forks import Fork
+from tests.acceptance.test_crashes import crashing, forked, kill_again_and_again
 from tests.conftest import eventually
 from tests.unit.test_core_pool_machine import PoolMachine
 from tests.unit.test_core_run import RunMachine
 from tests.unit.test_core_shared import one_history
 
-# A thousand for the five minutes that `make soak` has if nothing else is said.
-KILLS_PER_MINUTE = 200
-SECONDS = 60.0 * float(os.environ["AGENTOS_SOAK_MINUTES"])
+from .shares import seconds
+
+KILLS = 1000
+
+__all__ = ["forked"]  # a fixture
 
 
 def test_the_rules_hold_in_many_more_random_histories() -> None:
-    end = time.monotonic() + SECONDS / 2
+    end = time.monotonic() + seconds(0.1)
     rounds = 0
     while time.monotonic() < end:
         for machine in (PoolMachine, RunMachine):
@@ -55,7 +58,7 @@ def test_the_rules_hold_in_many_more_random_histories() -> None:
 
 
 def test_shared_pools_stay_the_same_in_many_more_random_histories() -> None:
-    end = time.monotonic() + SECONDS / 4
+    end = time.monotonic() + seconds(0.1)
     rounds = 0
     while time.monotonic() < end:
         seed = random.randrange(2**32)
@@ -68,17 +71,16 @@ def test_shared_pools_stay_the_same_in_many_more_random_histories() -> None:
     print(f"{rounds} histories of 300 batches")
 
 
-def test_a_run_survives_a_thousand_kills(tmp_path: Path) -> None:
-    """Each takes as long as it takes to start Python, and a little more."""
+def test_a_run_survives_a_thousand_kills(tmp_path: Path, forked: Callable[..., Fork]) -> None:
     kills = rounds = 0
-    while kills < KILLS_PER_MINUTE * SECONDS / 60:
+    while kills < KILLS:
         seed = random.randrange(2**32)
         folder = tmp_path / str(rounds)
         folder.mkdir()
+        kind = random.choice(["threads"] * 4 + ["processes"])
         try:
-            kills += kill_again_and_again(
-                folder, random.choice(["threads", "threads", "processes"]), 10, random.Random(seed)
-            )
+            start = forked if kind == "threads" else crashing
+            kills += kill_again_and_again(folder, kind, 10, random.Random(seed), start)
         except BaseException:
             print(f"failed with seed {seed} in {folder}")
             raise
@@ -89,7 +91,7 @@ def test_a_run_survives_a_thousand_kills(tmp_path: Path) -> None:
 def test_random_runs_account_for_every_item_and_return_every_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "delay", lambda *_args, **_options: 0.001)
     monkeypatch.setitem(cooling.DEFAULT_COOL_DOWN, "auth_failed", 0.001)
-    end = time.monotonic() + SECONDS / 2
+    end = time.monotonic() + seconds(0.1)
     situations: Counter[str] = Counter()
     while time.monotonic() < end:
         seed = random.randrange(2**32)

@@ -1,0 +1,10 @@
+"""How the time that `make soak` is told is shared out. Chaos and the thousand kills take as long as they take, some five
+minutes together."""
+
+from __future__ import annotations
+
+import os
+
+
+def seconds(share: float) -> float:
+    return 60.0 * float(os.environ.get("AGENTOS_SOAK_MINUTES", "5")) * share
