@@ -1,4 +1,4 @@
-"""How the time that `make soak` is told is shared out. Chaos and the thousand kills take as long as they take, some five
+"""How the time that `make soak` is told is shared out. Chaos and the thousand kills take their own time, about five
 minutes together."""
 
 from __future__ import annotations
