@@ -17,6 +17,7 @@ from agentos.workflows.parallel._core.events import (
     Verdict,
 )
 from agentos.workflows.parallel._core.limits import Limits
+from agentos.workflows.parallel._core.looking import reasons
 from agentos.workflows.parallel._core.pool import Pool
 from agentos.workflows.parallel._core.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
 
@@ -275,7 +276,7 @@ def test_when_all_are_quarantined_waiters_are_refused_and_so_is_who_comes() -> N
     assert served(pool) == [waiter]
     assert waiter.state == REFUSED
     assert ask(pool).state == REFUSED
-    assert pool.reasons(None) == {"a": "bad key"}
+    assert reasons(pool.credentials.values(), None) == {"a": "bad key"}
     pool.release(holder, NOW)
     assert ask(pool).state == REFUSED
 

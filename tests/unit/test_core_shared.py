@@ -82,7 +82,7 @@ class Watched:
             head = next(iter(queue.values()))
             for credential in copy.pool.credentials.values():
                 if credential.serves(want) and head.requests <= 1 and not head.tokens and not head.is_patient:
-                    assert not copy.pool.is_usable(credential, head.scope, copy.at)  # invariant 8
+                    assert not credential.is_usable(head.scope, copy.at)  # invariant 8
             assert any(c.quarantine is None and c.serves(want) for c in copy.pool.credentials.values())  # invariant 17
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from .bound import KEYS, WORKERS
 from .events import RATE_LIMITED, Verdict
 from .limits import WINDOW_SECONDS, Limits
+from .looking import waiting_for
 from .pool import Pool
 from .records import LIVE, LeaseRecord
 
@@ -163,7 +164,7 @@ class Simulation:
         if not self.asking:
             self._reason = WORKERS if self.left else None
         elif self._reason in (WORKERS, None) or self._events % self._sample_each == 0 or seconds > LONG_WAIT:
-            waiting = self.pool.waiting_for(None, self.now)
+            waiting = waiting_for(self.pool, None, self.now)
             self._reason = waiting.limit or KEYS
         if self._reason is not None:
             self.held[self._reason] += seconds

@@ -25,19 +25,18 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
-from operator import itemgetter
 from typing import Any
 
 from .answers import Answers
 from .cooling import MOST_COOL_DOWN, Domain
+from .declined import Declined
 from .events import (
-    EXHAUSTED,
     RATE_LIMITED,
     CoolDownStarted,
     CredentialQuarantined,
-    PoolWaiting,
 )
 from .limits import Limits
+from .looking import waiting_for
 from .records import ENDED, LIVE, REFUSED, WAITING, CredentialRecord, LeaseRecord, Want, scope_of
 
 # A run gives a credential that nobody has used yet one request, and the next ones when it was answered well or after so
@@ -81,10 +80,7 @@ class Pool:
         self._ready: dict[str | Want | None, list[tuple[float, int, CredentialRecord]]] = {}
         self.waiting: dict[str | Want | None, OrderedDict[int, LeaseRecord]] = {}
         self._ends: list[tuple[float, int, Domain, str | None]] = []
-        # By want: those that could be used, but not by its first waiter: it asks for more tokens than there are (those
-        # with the most come first), or waits until they have proved themselves.
-        self._declined: dict[str | Want | None, list[tuple[float, int, CredentialRecord]]] = {}
-        self._unproven: dict[str | Want | None, dict[str, CredentialRecord]] = {}
+        self._declined = Declined()
         self._most_entries = SPENT_ENTRIES  # in a heap, before the spent ones are thrown out
         self._sequence = 0
         self._fences: dict[str, int] = {}  # of removed credentials: a fence only grows, also if one comes back
@@ -114,7 +110,7 @@ class Pool:
             record.state = REFUSED
         if not wait or record.state == REFUSED:
             if record.want not in self.waiting:
-                self._forget_declined(record.want)
+                self._declined.forget(record.want)
             return False
         self._enqueue(record, front)
         self._announce(record.want, now)
@@ -375,55 +371,6 @@ class Pool:
     def waiters(self) -> int:
         return sum(len(queue) for queue in self.waiting.values())
 
-    def is_usable(self, credential: CredentialRecord, scope: str | None, now: float) -> bool:
-        return (
-            credential.has_room()
-            and credential.usable_at(scope) <= now
-            and not credential.paced_until(scope, 1, 0, now)
-        )
-
-    def waiting_for(self, want: str | Want | None, now: float, need: tuple[int, int] | None = None) -> PoolWaiting:
-        """Why a request for this would wait: all that could serve it are in use, or the provider says wait.
-        `need`: of requests and tokens; else what the first waiter needs."""
-        candidates = [c for c in self.credentials.values() if c.quarantine is None and c.serves(want)]
-        requests, tokens = need or self._first_need(want)
-        scope = scope_of(want)
-        paced = {
-            c.id: max((d.pace.binding(scope, requests, tokens, now) for d in c.paced_by), key=itemgetter(0))
-            for c in candidates
-        }
-        ends = {c.id: max(c.usable_at(scope), paced[c.id][0]) for c in candidates}
-        cooling = sum(1 for end in ends.values() if end > now)
-        reason = RATE_LIMITED if candidates and cooling == len(candidates) else EXHAUSTED
-        in_use = sum(1 for c in candidates if c.leases)
-        usable_in, limit = None, None
-        if cooling:
-            first = min((c for c in candidates if ends[c.id] > now), key=lambda c: ends[c.id])
-            usable_in = ends[first.id] - now
-            limit = paced[first.id][1] if paced[first.id][0] == ends[first.id] else None
-        return PoolWaiting(reason, len(candidates), in_use, cooling, usable_in, limit)
-
-    def _first_need(self, want: str | Want | None) -> tuple[int, int]:
-        """What the first waiter asks for, or anybody would."""
-        queue = self.waiting.get(want)
-        if not queue:
-            return 1, 0
-        head = next(iter(queue.values()))
-        return head.requests, head.tokens
-
-    def fastest(self, now: float, credentials: list[CredentialRecord]) -> tuple[float | None, float]:
-        """How many requests a second all limits of these together allow, None where one is not known; and for how many
-        seconds none of them can be used."""
-        usable = [c for c in credentials if c.quarantine is None]
-        rates = {c.paced_as.name: c.paced_as.pace.rate() for c in usable}
-        known = [rate for rate in rates.values() if rate is not None]
-        ready_at = min((max(c.usable_at(None), c.paced_until(None, 1, 0, now)) for c in usable), default=now)
-        return (sum(known) if known and len(known) == len(rates) else None), max(0.0, ready_at - now)
-
-    def reasons(self, scope: str | None) -> dict[str, str]:
-        """Why each credential is of no use for this scope."""
-        return {c.id: c.quarantine or f"does not serve scope {scope}" for c in self.credentials.values()}
-
     # --- the rules inside -----------------------------------------------------------------------------------------
 
     def _next(self) -> int:
@@ -468,7 +415,7 @@ class Pool:
         for entry in passed_over:
             heappush(heap, entry)
             if chosen is None:
-                self._decline(entry[2], record, now)
+                self._declined.add(entry[2], record, self._most_entries, now)
         return chosen
 
     def _is_admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
@@ -547,13 +494,13 @@ class Pool:
                 if head.tokens or head.requests > 1:
                     head = self._first_that_fits(queue, credential)
                     if head is None:
-                        self._decline(credential, next(iter(queue.values())), now)
+                        self._declined.add(credential, next(iter(queue.values())), self._most_entries, now)
                         continue
                 if first is None or head.sequence < first.sequence:
                     if self._is_admitted(credential, head, now):
                         first = head
                     else:
-                        self._decline(credential, head, now)
+                        self._declined.add(credential, head, self._most_entries, now)
         return first
 
     def _first_that_fits(
@@ -603,7 +550,7 @@ class Pool:
             or not all(c.cooled or c.quarantine is not None for c in self.credentials.values())
         ):
             return
-        waiting = self.waiting_for(want, now)
+        waiting = waiting_for(self, want, now)
         if waiting.limit is not None and waiting.usable_in is not None and waiting.usable_in < SHORT_WAIT:
             self._announce_after = now + SHORT_WAIT
         elif waiting.reason != self._announced:
@@ -612,46 +559,23 @@ class Pool:
 
     def _dequeue(self, record: LeaseRecord) -> None:
         queue = self.waiting[record.want]
-        was_first = (self._declined or self._unproven) and next(iter(queue.values())) is record
+        was_first = self._declined and next(iter(queue.values())) is record
         del queue[record.sequence]
         if not queue:
             del self.waiting[record.want]
-            self._forget_declined(record.want)
+            self._declined.forget(record.want)
         if was_first:
             if queue:
-                self._look_at_declined(record.want, next(iter(queue.values())))
+                self._look_at_declined(record.want)
             if record.tokens:  # what it had claimed is for others now
-                for want in tuple(self._declined):
+                for want in self._declined.wants_of_tokens():
                     if want != record.want:
-                        self._look_at_declined(want, next(iter(self.waiting[want].values())))
+                        self._look_at_declined(want)
 
-    # A credential is offered to the first waiter of a queue only. Should another become the first, because that one was
-    # served elsewhere or has left, it may be content with what the one before it was not.
-
-    def _decline(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> None:
-        """The first waiter cannot use it, although others might."""
-        if record.is_patient and not credential.is_proven:
-            self._unproven.setdefault(record.want, {})[credential.id] = credential
-        if record.tokens or record.requests > 1:
-            room = min(domain.pace.token_room(record.scope, now) for domain in credential.paced_by)
-            declined = self._declined.setdefault(record.want, [])
-            heappush(declined, (-room, credential.last_used, credential))
-            if len(declined) > self._most_entries:
-                declined[:] = {entry[2].id: entry for entry in sorted(declined, key=itemgetter(1))}.values()
-                heapify(declined)
-
-    def _look_at_declined(self, want: str | Want | None, first: LeaseRecord) -> None:
-        """As many of them as have room for what is asked for now."""
-        if not first.is_patient:
-            for credential in self._unproven.pop(want, {}).values():
-                self._look_again(credential.group, 0.0)
-        declined = self._declined.get(want)
-        while declined and -declined[0][0] >= first.tokens:
-            self._look_again(heappop(declined)[2].group, 0.0)
-
-    def _forget_declined(self, want: str | Want | None) -> None:
-        self._declined.pop(want, None)
-        self._unproven.pop(want, None)
+    def _look_at_declined(self, want: str | Want | None) -> None:
+        """Another waiter is the first."""
+        for group in self._declined.take_for(want, next(iter(self.waiting[want].values()))):
+            self._look_again(group, 0.0)
 
     def _push(self, credential: CredentialRecord, now: float) -> None:
         """Offers a credential that has room to every want that it may serve now."""

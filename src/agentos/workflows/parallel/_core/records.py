@@ -188,5 +188,8 @@ class CredentialRecord:
         plain_at = self.paced_until(scope, 1, 0, now)
         return plain_at or min(domain.pace.changes_at(tokens, now) for domain in self.paced_by)
 
+    def is_usable(self, scope: str | None, now: float) -> bool:
+        return self.has_room() and self.usable_at(scope) <= now and not self.paced_until(scope, 1, 0, now)
+
     def has_room(self) -> bool:
         return len(self.leases) < self.max_concurrent and self.quarantine is None and not self.removed

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .._clock import Clock, Timer
+from .._core import looking
 from .._core.events import RATE_LIMITED, ROTATING, PoolWaiting, Verdict
 from .._core.plan import Planned
 from .._core.pool import Pool
@@ -177,10 +178,10 @@ class MemoryStore:
             return list(credential.leases.values()) if credential else []
 
     def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None) -> PoolWaiting:
-        return self._locked(lambda pool, now: pool.waiting_for(scope, now, need))
+        return self._locked(lambda pool, now: looking.waiting_for(pool, scope, now, need))
 
     def reasons(self, scope: str | None) -> dict[str, str]:
-        return self._locked(lambda pool, _now: pool.reasons(scope))
+        return self._locked(lambda pool, _now: looking.reasons(pool.credentials.values(), scope))
 
     def is_proven(self, credential_id: str) -> bool:
         with self._lock:
@@ -192,13 +193,13 @@ class MemoryStore:
             return self._pool.waiters()
 
     def available(self) -> int:
-        return self._locked(lambda pool, now: sum(pool.is_usable(c, None, now) for c in pool.credentials.values()))
+        return self._locked(lambda pool, now: sum(c.is_usable(None, now) for c in pool.credentials.values()))
 
     def snapshot(self) -> list[CredentialSnapshot]:
-        return self._locked(lambda pool, now: [snapshot(pool, c, now) for c in pool.credentials.values()])
+        return self._locked(lambda pool, now: [snapshot(c, now) for c in pool.credentials.values()])
 
     def fastest(self) -> tuple[float | None, float]:
-        return self._locked(lambda pool, now: pool.fastest(now, list(pool.credentials.values())))
+        return self._locked(lambda pool, now: looking.fastest(pool.credentials.values(), now))
 
     def planned(self) -> list[Planned]:
         """What a plan needs to know of each credential that can be used."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .._clock import Clock
-from .._core import shared
+from .._core import looking, shared
 from .._core.events import STORE_LOST, PoolWaiting, Verdict
 from .._core.plan import Planned
 from .._core.pool import Pool
@@ -223,7 +223,7 @@ class SharedStore:
             copy = member.copy
             if copy is None or member.lost_since is not None:
                 return PoolWaiting(STORE_LOST, len(member.declared), 0, 0, None)
-            waiting = copy.pool.waiting_for(self._want(scope), copy.at, need)
+            waiting = looking.waiting_for(copy.pool, self._want(scope), copy.at, need)
             if waiting.usable_in is not None:
                 passed = max(0.0, member.now() + member.ahead - copy.at)
                 waiting = waiting._replace(usable_in=max(0.0, waiting.usable_in - passed))
@@ -231,8 +231,7 @@ class SharedStore:
 
     def reasons(self, scope: str | None) -> dict[str, str]:
         self._member.check_open()  # else that is why
-        declared = self._member.declared
-        return self._look(lambda pool, _at: {id_: why for id_, why in pool.reasons(scope).items() if id_ in declared})
+        return self._look(lambda pool, _at: looking.reasons(self._own(pool), scope))
 
     def is_proven(self, credential_id: str) -> bool:
         def look(pool: Pool, _at: float) -> bool:
@@ -247,7 +246,7 @@ class SharedStore:
 
     def available(self) -> int:
         self._member.sync(LOOK_SECONDS)
-        return self._look(lambda pool, at: sum(pool.is_usable(c, None, at) for c in self._own(pool)))
+        return self._look(lambda pool, at: sum(c.is_usable(None, at) for c in self._own(pool)))
 
     def snapshot(self, *, everybody: bool = False) -> list[CredentialSnapshot]:
         """`everybody`: also of the credentials that only others have."""
@@ -256,12 +255,12 @@ class SharedStore:
         def look(pool: Pool, at: float) -> list[CredentialSnapshot]:
             credentials = list(pool.credentials.values()) if everybody else self._own(pool)
             passed = max(0.0, self._member.now() + self._member.ahead - at)
-            return [later(snapshot(pool, credential, at), passed) for credential in credentials]
+            return [later(snapshot(credential, at), passed) for credential in credentials]
 
         return self._look(look)
 
     def fastest(self) -> tuple[float | None, float]:
-        return self._look(lambda pool, at: pool.fastest(at, self._own(pool)))
+        return self._look(lambda pool, at: looking.fastest(self._own(pool), at))
 
     def planned(self) -> list[Planned]:
         self._member.sync(LOOK_SECONDS)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from .._core.limits import REQUESTS_PER_DAY
 from .._core.plan import Planned
-from .._core.pool import Pool
 from .._core.records import CredentialRecord, LeaseRecord
 
 
@@ -44,7 +43,7 @@ class CredentialSnapshot(NamedTuple):
     learned: dict[str | None, float]  # scope -> requests per minute
 
 
-def snapshot(pool: Pool, credential: CredentialRecord, now: float) -> CredentialSnapshot:
+def snapshot(credential: CredentialRecord, now: float) -> CredentialSnapshot:
     cooling: dict[str | None, float] = {}
     cooled_by: dict[str | None, str] = {}
     for domain in credential.domains:
@@ -64,7 +63,7 @@ def snapshot(pool: Pool, credential: CredentialRecord, now: float) -> Credential
         cooling=cooling,
         cooled_by=cooled_by,
         quarantine=credential.quarantine,
-        is_available=pool.is_usable(credential, None, now),
+        is_available=credential.is_usable(None, now),
         fence=credential.fence,
         requests=credential.used_requests + sum(record.requests for record in credential.leases.values()),
         tokens=credential.used_tokens + sum(record.tokens for record in credential.leases.values()),

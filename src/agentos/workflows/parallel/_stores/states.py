@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
-from .._core import answers, backoff, cooling, learning, limits, pacing, pool, records, shared, sharing
+from .._core import answers, backoff, cooling, declined, learning, limits, pacing, pool, records, shared, sharing
 from .._days import DayEnds, day_ends
 
-_MODULES = (answers, backoff, cooling, learning, limits, pacing, pool, records, shared, sharing)
+_MODULES = (answers, backoff, cooling, declined, learning, limits, pacing, pool, records, shared, sharing)
 _KNOWN: dict[tuple[str, str], Any] = {
     (module.__name__, name): thing
     for module in _MODULES
