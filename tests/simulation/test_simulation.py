@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from agentos.workflows.parallel._core.limits import Window
+from agentos.workflows.parallel._core.limiters import Window
 
 from .situations import ALL, Situations
 from .world import simulate

@@ -11,16 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.workflows.parallel import Limits
+from agentos.workflows.parallel._core.allowance import Allowance
 from agentos.workflows.parallel._core.events import OVERLOADED, Verdict
+from agentos.workflows.parallel._core.limiters import JITTER_SECONDS, Bucket, Day, Window
 from agentos.workflows.parallel._core.limits import (
-    JITTER_SECONDS,
     REQUESTS_PER_DAY,
     REQUESTS_PER_MINUTE,
     TOKENS_PER_MINUTE,
-    Allowance,
-    Bucket,
-    Day,
-    Window,
     strictest,
 )
 from agentos.workflows.parallel._core.pool import Pool

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 
-from .limits import Bucket
+from .limiters import Bucket
 
 # Slow start: one more at once for so many successes; or this many a second more, doubled after so many seconds of use.
 SUCCESSES_PER_PLACE = 32

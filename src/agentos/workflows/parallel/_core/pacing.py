@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from .allowance import Allowance, Taken
 from .learning import IDLE_SECONDS, Learner
-from .limits import Allowance, Limits, Taken, strictest
+from .limits import Limits, strictest
 
 if TYPE_CHECKING:
     from .events import Verdict

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from .bound import KEYS, WORKERS
 from .events import RATE_LIMITED, Verdict
-from .limits import WINDOW_SECONDS, Limits
+from .limiters import WINDOW_SECONDS
+from .limits import Limits
 from .looking import waiting_for
 from .pool import Pool
 from .records import LIVE, LeaseRecord

@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
+from .allowance import Told
 from .cooling import Domain
 from .events import RATE_LIMITED, ROTATING, STORE_LOST, Verdict
-from .limits import Limits, Told
+from .limits import Limits
 from .pool import Pool
 from .records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord, Want
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from .._clock import LONGEST_WAIT, Clock
 from .._core import shared
+from .._core.allowance import Told
 from .._core.events import CredentialQuarantined, PoolWaiting, StoreReached, StoreUnreachable
-from .._core.limits import Told
 from .._core.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
 from .._core.shared import SharedPool, Statement
 from .._days import day_ends

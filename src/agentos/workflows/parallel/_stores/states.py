@@ -14,10 +14,38 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
-from .._core import answers, backoff, cooling, declined, learning, limits, pacing, pool, records, shared, sharing
+from .._core import (
+    allowance,
+    answers,
+    backoff,
+    cooling,
+    declined,
+    learning,
+    limiters,
+    limits,
+    pacing,
+    pool,
+    records,
+    shared,
+    sharing,
+)
 from .._days import DayEnds, day_ends
 
-_MODULES = (answers, backoff, cooling, declined, learning, limits, pacing, pool, records, shared, sharing)
+_MODULES = (
+    allowance,
+    answers,
+    backoff,
+    cooling,
+    declined,
+    learning,
+    limiters,
+    limits,
+    pacing,
+    pool,
+    records,
+    shared,
+    sharing,
+)
 _KNOWN: dict[tuple[str, str], Any] = {
     (module.__name__, name): thing
     for module in _MODULES
