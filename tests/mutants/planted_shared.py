@@ -13,8 +13,8 @@ MUTANTS = (
     Mutant(
         "A batch that comes twice counts twice",
         "_core/shared.py",
-        "number > session.batch:",
-        "number >= session.batch:",
+        "number <= session.batch:",
+        "number < session.batch:",
         tests_of(RULES, "test_a_batch_that_comes_twice_counts_once"),
     ),
     Mutant(

@@ -326,6 +326,18 @@ def test_a_batch_that_comes_twice_counts_once() -> None:
     assert pool.copy.sessions["one"].leases[1].tokens == 100
 
 
+def test_what_time_leaves_to_one_whose_batch_comes_twice_is_an_offer() -> None:  # invariant 14
+    """It has said nothing new, and may be gone since it has."""
+    pool = Members("one")
+    pool.say("one", (shared.COOL, "a", 10.0))
+    assert pool.ask("one", 1) == {}
+    pool.at += 10.0
+    pool.numbers["one"] -= 1
+    pool.ask("one", 1)
+    assert pool.state("one", 1) == LIVE
+    assert list(pool.copy.sessions["one"].offers) == [1]
+
+
 def test_what_an_expired_session_says_does_not_count() -> None:  # invariants 12, 14
     pool = Members("one", ttl=5.0)
     pool.ask("one", 1)

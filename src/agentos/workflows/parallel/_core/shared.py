@@ -116,7 +116,9 @@ class SharedPool:
         if session is None and statements and statements[0][0] == JOIN:
             session = self.sessions[session_id] = Session(session_id, *statements[0][1:])
             self._forget(at)
-        if session is not None and number > session.batch:  # else it has expired, or says so again: a reply was lost
+        if session is None or number <= session.batch:  # it has expired, or says so again: a reply was lost
+            session = None
+        else:
             session.batch = number
             session.expires_at = at + session.ttl
             self._check_by(session.expires_at)

@@ -452,7 +452,7 @@ class Member:
         self._position += 1
         for record in served:
             if record.owner.id == self.session_id:
-                self._serve(record, is_ours)
+                self._serve(record, is_firm=record.id not in record.owner.offers)
         if self.copy.pool.events:
             for event in self.copy.take_events():
                 if self._concerns_us(event, is_ours):
