@@ -115,8 +115,8 @@ def _check_sessions(world: World) -> None:
         if world.now - world.stepped_at < 1.0 or member.not_before > process.clock.now():
             continue
         late = server.now() - judge.next_at()
-        talks_in = process.talks_at - world.now
-        assert late < LATE or 0 <= talks_in < LATE, f"{late:.3f} s have passed and {process.name} says nothing"
+        talks_in = process.talks_at - world.now  # or it was due a moment ago, and is on its way
+        assert late < LATE or abs(talks_in) < LATE, f"{late:.3f} s have passed and {process.name} says nothing"
 
 
 def _check_run(process: Process) -> None:
