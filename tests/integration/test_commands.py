@@ -549,3 +549,27 @@ def test_keys_beyond_the_limit_are_not_handed_over_or_shown_either(monkeypatch: 
     shown = Shown()
     run(["a"], sh("echo $SECOND; echo sk-beyond-the-li''mit", credential_env="KEY", show=shown), pool)
     assert shown.of("a") == b"\n****\n"
+
+
+def test_a_call_that_comes_while_calls_are_drained_does_not_silence_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = CommandWorkers(Command(["true"]), lambda *_: None, None)
+    drained, done = threading.Event(), threading.Event()
+    read = os.read
+
+    def interrupted_read(descriptor: int, size: int) -> bytes:
+        if descriptor == workers._called and not drained.is_set():
+            drained.set()
+            caller = threading.Thread(target=workers._in_thread, args=(lambda: None,))
+            caller.start()
+            caller.join()
+        return read(descriptor, size)
+
+    monkeypatch.setattr(os, "read", interrupted_read)
+    workers._thread = threading.Thread(target=workers._work, daemon=True)
+    workers._thread.start()
+    workers._in_thread(lambda: None)
+    assert drained.wait(BUSY)
+    eventually(lambda: not workers._todo)
+    workers._in_thread(done.set)
+    assert done.wait(BUSY)
+    workers.close()

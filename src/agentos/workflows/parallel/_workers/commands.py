@@ -139,9 +139,11 @@ class CommandWorkers:
                 os.write(self._call, b"\0")
 
     def _drain_calls(self) -> None:
-        self._is_called = False  # before the calls are looked at: who comes later calls again
         with contextlib.suppress(BlockingIOError):
             os.read(self._called, 4096)
+        # After that, or a call of the meantime would be taken away and still count; and before what is to be done is
+        # looked at: who comes later calls again.
+        self._is_called = False
 
     def _work(self) -> None:
         while not self._is_closed:
