@@ -58,8 +58,8 @@ MUTANTS = (
     Mutant(
         "A credential that comes back begins with fences that were given before",
         "_core/pool.py",
-        "self._fences[id] = credential.fence",
-        "self._fences[id] = 0",
+        "self._fences[id_] = credential.fence",
+        "self._fences[id_] = 0",
         tests_of(POOL, "test_fences_grow_also_when_a_credential_leaves_and_comes_back"),
     ),
     Mutant(
@@ -244,10 +244,10 @@ MUTANTS = (
     Mutant(
         "A request that failed is given back",
         "_core/pool.py",
-        "            pace.end(charge, record, now)\n",
+        "            domain.pace.end(charge, record, now)\n",
         "            if record.is_answered:\n"
-        "                pace.correct(charge, record, 0, record.tokens, now)\n"
-        "            pace.end(charge, record, now)\n",
+        "                domain.pace.correct(charge, record, 0, record.tokens, now)\n"
+        "            domain.pace.end(charge, record, now)\n",
         tests_of(LIMITS, "test_a_failed_request_is_not_given_back"),
     ),
     Mutant(

@@ -188,3 +188,38 @@ def test_leases_that_are_on_their_way_when_a_limit_is_met_again_are_counted_once
     pool.release(short, NOW + 1)
     pool.release(long, NOW + 2)
     assert pace.learners[None].in_flight == 0
+
+
+# --- invariants 8 and 17: a credential that is described anew ---------------------------------------------------------
+
+
+def test_who_waits_for_the_only_credential_waits_on_when_it_is_described_anew() -> None:
+    pool = pool_of(Limits())
+    first, second = asked(pool), asked(pool)
+    pool.redeclare("k0", "g0", "p", ANY, Limits(requests_per_minute=100), NOW)
+    assert second.state == WAITING
+    assert not pool.served
+    pool.release(first, NOW)
+    assert second.state == LIVE
+
+
+def test_who_waits_for_a_group_is_served_when_the_strictest_of_it_leaves() -> None:
+    pool = pool_of(Limits(max_concurrent=9))
+    pool.add("k1", "g0", "p", frozenset({"other"}), Limits(requests_per_day=1), NOW)
+    first, second = LeaseRecord("a", scope="mine"), LeaseRecord("b", scope="mine")
+    assert [pool.request(first, NOW), pool.request(second, NOW)] == [True, False]
+    pool.redeclare("k1", "g1", "p", frozenset({"other"}), Limits(requests_per_day=1), NOW)
+    assert second.state == LIVE
+
+
+def test_what_is_given_back_to_a_group_that_its_credential_has_left_is_for_those_who_wait_there() -> None:
+    limits = Limits(tokens_per_minute=1000, max_concurrent=9)
+    pool = pool_of(limits)
+    pool.add("k1", "g0", "p", frozenset({"other"}), limits, NOW)
+    lent, waiting = LeaseRecord("a", 1, 900, "other", "k1"), LeaseRecord("b", 1, 500, "mine")
+    assert pool.request(lent, NOW)
+    assert lent.credential is pool.credentials["k1"]
+    pool.redeclare("k1", "g1", "p", frozenset({"other"}), limits, NOW)
+    assert not pool.request(waiting, NOW)
+    pool.settle(lent, 1, 100, NOW + 1)
+    assert waiting.state == LIVE

@@ -21,7 +21,7 @@ with the credentials that the asker may use at all (`records.Want`).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
@@ -219,9 +219,9 @@ class Pool:
 
     def _learn_from_end(self, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
         is_slow = False
-        for pace, charge in record.charges:
+        for domain, charge in record.charges:
             is_slow = is_slow or (charge.learner is not None and charge.learner.slow is not None)
-            pace.end(charge, record, now)
+            domain.pace.end(charge, record, now)
         if self.answers.sharing.suspicions and not (record.is_answered or record.is_unused):
             self.answers.admitted(credential, record, now)
         if is_slow and len(credential.paced_as.members) > 1:  # where one has succeeded, more may go at once
@@ -269,7 +269,7 @@ class Pool:
                   now: float, day_ends_after: Callable[[float], float] = _in_a_day) -> None:  # fmt: skip
         """The same credential, described in other words. Leases that are live stay so, and count."""
         old = self.credentials[id]
-        self.remove(id, now)
+        self._leave(id, now)  # nobody is told to give up hope meanwhile
         self.leaving.pop(id, None)
         credential = self._join(id, group, provider, scopes, limits)
         own = old.domains[0]  # goes on cooling
@@ -285,22 +285,24 @@ class Pool:
         for group_ in dict.fromkeys((old.group, credential.group)):
             group_.pace.restate([member.limits for member in group_.members.values()], day_ends_after, now)
         self._refuse_the_hopeless()
-        for member in tuple(credential.group.members.values()):
-            self.serve(member, now)
+        self._serve_all((old.group, credential.group), now)
 
     def remove(self, id: str, now: float) -> None:  # noqa: A002
         """Grants it no more. Leases that are live stay valid until they are released."""
-        credential = self.credentials.pop(id)
-        credential.removed = True
-        self._fences[id] = credential.fence
-        if credential.leases:
-            self.leaving[id] = credential
-        self.answers.sharing.leave(credential, now)
-        self.answers.sharing.changed.pop(id, None)
-        for domain in credential.domains:
-            domain.members.pop(id, None)
-        credential.group.pace.most -= credential.max_concurrent
+        self._leave(id, now)
         self._refuse_the_hopeless()
+
+    def _leave(self, id_: str, now: float) -> None:
+        credential = self.credentials.pop(id_)
+        credential.removed = True
+        self._fences[id_] = credential.fence
+        if credential.leases:
+            self.leaving[id_] = credential
+        self.answers.sharing.leave(credential, now)
+        self.answers.sharing.changed.pop(id_, None)
+        for domain in credential.domains:
+            domain.members.pop(id_, None)
+        credential.group.pace.most -= credential.max_concurrent
 
     def quarantine(self, id: str, reason: str, now: float) -> None:  # noqa: A002
         credential = self.credentials[id]
@@ -446,26 +448,28 @@ class Pool:
         record.fence = fence
         record.state = LIVE
         record.granted_at = now
-        pace = credential.group.pace
-        if pace.is_free:
-            pace.count(record.requests, now)
+        group = credential.group
+        if group.pace.is_free:
+            group.pace.count(record.requests, now)
         elif credential.shared is None:
-            record.charges = ((pace, pace.take(record, now)),)
+            record.charges = ((group, group.pace.take(record, now)),)
         else:
-            record.charges = [(domain.pace, domain.pace.take(record, now)) for domain in credential.paced_by]
+            record.charges = [(domain, domain.pace.take(record, now)) for domain in credential.paced_by]
         if not credential.is_proven and not credential.proves_until:
             credential.proves_until = now + PROVING_SECONDS
 
     def _correct(self, record: LeaseRecord, requests: int, tokens: int, now: float) -> None:
         """A live lease uses so much, and not what was reserved for it."""
-        assert record.credential is not None
         is_given_back = requests < record.requests or tokens < record.tokens
-        for pace, charge in record.charges:
-            pace.correct(charge, record, requests, tokens, now)
+        for domain, charge in record.charges:
+            domain.pace.correct(charge, record, requests, tokens, now)
         record.requests, record.tokens = requests, tokens
-        if is_given_back and record.charges:
-            for member in tuple(record.credential.paced_as.members.values()):
-                self.serve(member, now)
+        if is_given_back:  # also to a group that its credential has left
+            self._serve_all((domain for domain, _ in record.charges), now)
+
+    def _serve_all(self, domains: Iterable[Domain], now: float) -> None:
+        for member in {m.id: m for domain in domains for m in domain.members.values()}.values():
+            self.serve(member, now)
 
     def serve(self, credential: CredentialRecord, now: float) -> None:
         """A credential may have become usable: its waiters first, then whoever comes."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .cooling import Domain
 from .limits import Limits
-from .pacing import Charge, Pace
+from .pacing import Charge
 
 # The life of a lease.
 WAITING = "waiting"
@@ -77,7 +77,7 @@ class LeaseRecord:
         self.granted_at = 0.0
         self.is_answered = False  # with a verdict: it is not on its way any more, although it lives
         self.is_unused = False  # it went back without having been picked up
-        self.charges: Sequence[tuple[Pace, Charge]] = ()  # what it has taken from whose limits
+        self.charges: Sequence[tuple[Domain, Charge]] = ()  # what it has taken from whose limits
         self.is_patient = False  # it does not mind waiting until a new credential has proved itself
         self.too_large: str | None = None  # why no credential can ever serve it
         self.credential: CredentialRecord | None = None
