@@ -762,9 +762,20 @@ def test_twenty_thousand_waiting_tasks_are_each_served_once() -> None:  # invari
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("store", ["sqlite:///", "postgres://localhost", "pool.db"])
-def test_a_store_that_does_not_exist_is_refused(store: str) -> None:
-    with pytest.raises(ValueError, match="memory:"):
+@pytest.mark.parametrize(
+    ("store", "told"),
+    {
+        "postgres://localhost": "memory:",
+        "pool.db": "memory:",
+        "sqlite:///": "three slashes",
+        "sqlite://pool.db": "three slashes",
+        "redis://localhost/first": "DB is a number",
+        "redis://localhost/0?pool=": r"\?pool=NAME",
+        "redis://localhost/0?pol=x": r"\?pool=NAME",
+    }.items(),
+)
+def test_a_store_that_does_not_exist_is_refused(store: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
         CredentialCoordinator(KEYS, store=store)
     with pytest.raises(ValueError, match="lease_ttl"):
         CredentialCoordinator(KEYS, lease_ttl=0)

@@ -18,7 +18,7 @@ from agentos.workflows.parallel import CredentialState, ProgressStats
 from agentos.workflows.parallel._core import progress
 from agentos.workflows.parallel._core.events import RATE_LIMITED, ItemEnded, RunStopping, StoreReached, StoreUnreachable
 from agentos.workflows.parallel._core.limits import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE
-from agentos.workflows.parallel.reporters import error_text, waiting_text
+from agentos.workflows.parallel.reporters import error_text, verdict_text, waiting_text
 
 from ._cells import escape, head, left_aligned, right_aligned
 from ._view import PoolWaiting, View
@@ -273,7 +273,7 @@ class Display:
             reason = f"{state.cooled_by.get(scope, RATE_LIMITED)} for {self._shown(scope)}"
         else:
             reason = state.cooled_by.get("") or state.waits_for or RATE_LIMITED
-        return f"cooling {soon_text(until - now)}: {reason}"
+        return f"cooling {soon_text(until - now)}: {verdict_text(reason)}"
 
     def _failed(self, rows: int, width: int) -> list[list[Segment]]:
         lines: list[list[Segment]] = []

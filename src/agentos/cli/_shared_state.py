@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from agentos.workflows.parallel._stores.snapshots import CredentialSnapshot, Holder
+from agentos.workflows.parallel.reporters import verdict_text
 
 from ._texts import duration, shortened, table
 
@@ -90,7 +91,7 @@ def _state(one: CredentialSnapshot) -> str:
         waits.append((one.paced, one.binding or "limited"))
     if waits:
         left, reason = max(waits)
-        return f"usable in {duration(left)}: {reason}"
+        return f"usable in {duration(left)}: {verdict_text(reason)}"
     scopes = [
         f"{scope} in {duration(left)}: {one.cooled_by.get(scope) or 'cooling down'}"
         for scope, left in one.cooling.items()

@@ -80,4 +80,4 @@ def lease_ttl() -> float:
 
 
 def not_usable(error: StoreError) -> Failure:
-    return Failure(f"{error}\n--store, or {VARIABLE}, names another one; memory: is that of a run alone.")
+    return Failure(f"{error}\n--store or {VARIABLE} names another one; --store memory: shares keys with nobody.")

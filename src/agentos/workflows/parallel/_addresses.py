@@ -25,13 +25,17 @@ def check_server(url: str) -> None:
     try:
         parts = urlsplit(url)
         is_right = parts.port != 0 and "@" not in parts.path + parts.query + parts.fragment
+        if parts.scheme != "unix":  # a database that is no number would be another one than was meant
+            is_right = is_right and (parts.path in ("", "/") or parts.path[1:].isdecimal())
     except ValueError:
         is_right = False
     if not is_right:
         raise ValueError(
-            "the store's address must look like redis://USER:PASSWORD@HOST:PORT/DB, and in a password / ? # and @ must "
-            "be escaped, such as %2F for /"
+            "the store's address must look like redis://USER:PASSWORD@HOST:PORT/DB, where DB is a number, and in a "
+            "password / ? # and @ must be escaped, such as %2F for /"
         )
+    if dict(parse_qsl(parts.query, keep_blank_values=True)).get("pool") == "":
+        raise ValueError("the store's address names a pool without a name: ?pool=NAME")
 
 
 def absolute(url: str, folder: Path) -> str:

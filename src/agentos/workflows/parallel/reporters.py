@@ -149,6 +149,11 @@ def waiting_text(waiting: PoolWaiting) -> str:
     return f"{waiting.in_use} of {waiting.credentials} credentials in use{cooling}"
 
 
+def verdict_text(verdict: str) -> str:
+    """Why a credential is not used."""
+    return "the store is new or was emptied, old leases must run out" if verdict == STORE_LOST else verdict
+
+
 def warn_capped(requested: int, cap: int, reporter: Reporter) -> None:
     """On stdout where people read the run, else on stderr: stdout may be for machines."""
     print(

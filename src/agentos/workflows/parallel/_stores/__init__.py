@@ -51,4 +51,6 @@ def make_log(url: str) -> tuple[Log, str]:
         return RedisLog(url), without_password(url)
     scheme, colon, _ = url.partition("://")  # whatever follows may be a secret, and without a scheme all of it
     what = f", not {scheme[:16]!r}" if colon and scheme.isalnum() else ""
+    if scheme == "sqlite":
+        raise ValueError("a file as a store has three slashes and a path: sqlite:///PATH, or sqlite:////ABSOLUTE/PATH")
     raise ValueError(f"store must be one of {_KINDS}{what}")

@@ -20,7 +20,14 @@ from typing import Any
 from .._clock import LONGEST_WAIT, Clock
 from .._core import shared
 from .._core.allowance import Told
-from .._core.events import CredentialQuarantined, PoolWaiting, StoreReached, StoreUnreachable
+from .._core.events import (
+    STORE_LOST,
+    CoolDownStarted,
+    CredentialQuarantined,
+    PoolWaiting,
+    StoreReached,
+    StoreUnreachable,
+)
 from .._core.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
 from .._core.shared import SharedPool, Statement
 from .._days import day_ends
@@ -70,6 +77,7 @@ class Member:
         self.ahead = 0.0  # the store's time minus ours; rather too little than too much
         self.spoke_at = self._reached_at = -1e9
         self.lost_since: float | None = None
+        self._tried_at: float | None = None  # since when nothing was heard of it, while it is asked
         self.lost_because = ""
         self.is_refused = False
         self._thread: threading.Thread | None = None
@@ -270,12 +278,13 @@ class Member:
         with self.changed:
             self.is_refused = isinstance(error, StoreRefused)
             if self.lost_since is None:
-                self.lost_since = self.now()
+                self.lost_since = self.now() if self._tried_at is None else self._tried_at
                 self.lost_because = str(error)
                 self._is_listening = False
                 self.changed.notify_all()
                 if self.copy is not None:  # else whoever joins is told
-                    event = StoreUnreachable(self.name, str(error), time.time())
+                    since = time.time() - (self.now() - self.lost_since)
+                    event = StoreUnreachable(self.name, str(error), since)
                     self._untold.append((self._on_event, (event,)))
         self._tell()
         with self.changed:
@@ -285,6 +294,8 @@ class Member:
     # --- one exchange: with _talking ------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
+        if self._tried_at is None:
+            self._tried_at = self.now()
         try:
             self._exchange_once()
         except (StoreLost, StoreRefused):
@@ -384,6 +395,9 @@ class Member:
                 if hold > 0.0:
                     self._box.statements.insert(1, (shared.HOLD, hold))
                 self._bury_at = 0.0
+                if (until := copy.store.cooling.get(None)) is not None:  # who held it back has told only those of then
+                    event = CoolDownStarted("store", None, None, until - start.at, STORE_LOST)
+                    self._untold.append((self._on_event, (event,)))
             else:
                 self._go_on(copy.sessions[self.session_id])
 
@@ -459,6 +473,9 @@ class Member:
                     self._untold.append((self._on_event, (event,)))
 
     def _concerns_us(self, event: Any, is_ours: bool) -> bool:
+        assert self.copy is not None
+        if isinstance(event, PoolWaiting) and self.copy.store.cooling:
+            return False  # for the store, which was told
         if isinstance(event, CredentialQuarantined):
             return event.credential_id in self.declared
         return is_ours or not isinstance(event, PoolWaiting)
@@ -523,6 +540,7 @@ class Member:
 
     def _found(self) -> None:
         self._retry_in = FIRST_RETRY
+        self._tried_at = None
         self.is_refused = False
         if self.lost_since is not None:
             event = StoreReached(self.name, self.now() - self.lost_since)

@@ -34,9 +34,10 @@ KEPT_BEHIND = 4096
 # A pool that nobody has used for so long is removed.
 UNUSED_SECONDS = 30 * 86_400
 # An answer that takes longer than this share of a lease's life, within these bounds, is taken for none.
-TIMEOUT_SHARE, LEAST_TIMEOUT, MOST_TIMEOUT = 1 / 3, 0.5, 10.0
+TIMEOUT_SHARE, LEAST_TIMEOUT, MOST_TIMEOUT = 1 / 3, 0.5, 5.0
 _ANOTHER_VERSION = "another version of agentos uses it: let its runs end, or name another (?pool=NAME)"
 _FORBIDDEN = (exceptions.AuthenticationError, exceptions.NoPermissionError)
+_WHERE_IT_STANDS = " (a password stands in the address: redis://:PASSWORD@HOST:PORT/DB)"
 
 
 class RedisLog:
@@ -57,7 +58,10 @@ class RedisLog:
         try:
             redis.ConnectionPool.from_url(self._url).make_connection()  # which connects to nobody yet
         except (ValueError, TypeError, exceptions.RedisError):
-            raise ValueError(f"the store's address {self._where} has an option that no server understands") from None
+            raise ValueError(
+                f"the store's address {self._where} has an option that no server understands; a pool of its own is "
+                "?pool=NAME"
+            ) from None
 
     def look(self) -> Start | None:
         self._connect()
@@ -160,10 +164,11 @@ class RedisLog:
             yield
         except _FORBIDDEN as error:
             self._disconnect()
-            raise StoreRefused(f"{self._where}: {error}") from None
+            more = _WHERE_IT_STANDS if isinstance(error, exceptions.AuthenticationError) else ""
+            raise StoreRefused(f"{error}{more}") from None
         except (exceptions.RedisError, OSError) as error:
             self._disconnect()
-            raise StoreLost(f"{self._where}: {error or type(error).__name__}") from None
+            raise StoreLost(str(error).rstrip(".") or type(error).__name__) from None
 
 
 class _Listener:

@@ -201,7 +201,8 @@ class SqliteLog:
             yield self._db
         except (sqlite3.Error, OSError) as error:
             self.close()
-            raise StoreLost(f"{self._path}: {error}") from None
+            what = "it is a directory: name a file in it" if self._path.is_dir() else str(error)
+            raise StoreLost(what) from None
 
     def _connect(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
