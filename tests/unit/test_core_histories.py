@@ -223,3 +223,16 @@ def test_what_is_given_back_to_a_group_that_its_credential_has_left_is_for_those
     assert not pool.request(waiting, NOW)
     pool.settle(lent, 1, 100, NOW + 1)
     assert waiting.state == LIVE
+
+
+def test_an_answer_to_what_was_set_aside_is_none_to_what_comes_next() -> None:
+    pool = pool_of(Limits(), Limits())
+    record = asked(pool)
+    pool.answers.take(pool.credentials["k0"], record, Verdict(AUTH_FAILED), NOW)
+    pool.set_aside(record, NOW)
+    assert pool.request(record, NOW)
+    assert record.credential is pool.credentials["k1"]
+    pool.release(record, NOW)
+    learners = [learner for c in pool.credentials.values() for learner in c.group.pace.learners.values()]
+    assert [learner.in_flight for learner in learners] == [0] * len(learners)
+    assert not record.is_answered

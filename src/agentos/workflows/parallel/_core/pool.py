@@ -155,7 +155,7 @@ class Pool:
             record.is_unused = True
             self.release(record, now)
             record.requests, record.tokens = requests, tokens
-            record.is_unused = False
+            record.is_unused = record.is_answered = record.settled = False
             record.charges = ()
             record.state = WAITING
             record.credential = None
