@@ -68,3 +68,22 @@ def test_what_arrived_before_its_reply_was_lost_was_said_then() -> None:
         member.talk_once()
     assert member.now() - arrived_at > 0.5 * member.ttl
     assert abs(member.spoke_at - arrived_at) < 0.1
+
+
+def test_who_may_have_joined_and_expired_since_joins_under_another_name() -> None:
+    """Else its leases come back, as others, while it believes in the old ones."""  # invariant 13
+    world, member = joined(POLLED)
+    assert isinstance(member._log, Link)
+    member._lose_session()
+    member._box.statements.append((shared.HOLD, 3.0))
+    first = member.session_id
+    member._log.loses_replies = 1
+    member.talk_once()
+    assert member.lost_since is not None
+    world.now += member.ttl + 1.0
+    while member.lost_since is not None:
+        member.talk_once()
+    assert member.session_id != first
+    assert member.copy is not None
+    assert member.session_id in member.copy.sessions
+    assert member.copy.store.cooling  # what was said then counts

@@ -36,6 +36,7 @@ class Box:
         self.send_by = 0.0
         self.batches = 0  # that were sent
         self.unconfirmed: bytes | None = None  # the last of them, if its reply is not there yet
+        self.sent_at = 0.0  # that one, for the first time
 
     def put(self, statement: Statement, *, urgent: bool) -> float:
         """Returns by when it has to be sent; 0 for now."""
@@ -57,6 +58,7 @@ class Box:
         self.unconfirmed = _encode((session_id, self.batches, self.statements))
         self.statements = []
         self.send_by = math.inf
+        self.sent_at = self._now()
         return self.unconfirmed
 
     def unheard(self) -> list[Statement]:

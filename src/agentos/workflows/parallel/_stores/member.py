@@ -53,6 +53,8 @@ CLOSE_SECONDS = 2.0
 LISTENS_ON = 2.0
 # How often those who wait look whether other processes of the machine are still there.
 BURY_SECONDS = 0.5
+# What is worth saying also in the name of another session.
+_OF_CREDENTIALS = (shared.QUARANTINE, shared.RESTORE, shared.COOL, shared.HOLD, shared.USED)
 
 
 class Member:
@@ -355,6 +357,10 @@ class Member:
         """All that is in the box; nothing at all if somebody only wants news, or if we were silent for so long that
         nobody may listen to us any more: that has to be found out first."""
         box = self._box
+        if box.unconfirmed is not None and box.batches == 1 and self.now() - box.sent_at > self.ttl / 2:
+            # We may have joined and expired since: to join once more under the same name would bring our leases back,
+            # as others.
+            self._lose_session()
         if box.unconfirmed is not None:
             return box.unconfirmed  # once more, with its number: if it has arrived, it does not count again
         now = self.now()
@@ -438,7 +444,7 @@ class Member:
         waited for."""
         unheard = self._box.unheard()
         self.session_id = secrets.token_hex(8)
-        of_credentials = [said for said in unheard if said[0] in (shared.QUARANTINE, shared.RESTORE, shared.COOL)]
+        of_credentials = [said for said in unheard if said[0] in _OF_CREDENTIALS]
         questions = {said[1]: said for said in unheard if said[0] == shared.ASK}
         joining = (shared.JOIN, socket.gethostname(), os.getpid(), self.run_name, self.ttl, neighbours.place())
         self._box.start_over([joining, *self.declared.values(), *of_credentials])
