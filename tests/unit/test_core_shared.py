@@ -304,6 +304,27 @@ def test_a_session_is_only_given_what_it_has_declared() -> None:
     assert pool.ask("one", 1) == {1: LIVE}
 
 
+def test_of_what_two_declare_differently_the_strictest_counts_while_both_are_there() -> None:
+    def add(per_minute: float, at_once: int) -> tuple[Any, ...]:
+        return (ADD, "a", "of a", None, [], [per_minute, None, None, at_once, None, "00:00 UTC"], "mark a")
+
+    def limits() -> tuple[float | None, int]:
+        known = pool.copy.pool.credentials["a"]
+        return known.limits.requests_per_minute, known.max_concurrent
+
+    pool = Members("one", "two", ids="")
+    pool.say("one", add(60, 3))
+    assert limits() == (60, 3)
+    pool.say("two", add(1200, 2))
+    assert limits() == (60, 2)
+    pool.say("one", add(90, 3))  # its own word may be changed
+    assert limits() == (90, 2)
+    pool.say("one", (LEAVE,))
+    assert limits() == (1200, 2)
+    pool.say("two", (shared.DROP, "a"))
+    assert limits() == (1200, 2)  # until somebody else says what it is
+
+
 def test_a_clock_that_steps_back_stands_still() -> None:
     pool = Members("one", "two", ttl=5.0)
     pool.ask("one", 1)

@@ -16,13 +16,14 @@ A session that leaves one unclaimed is passed over until it speaks again, so tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 from .allowance import Told
 from .cooling import Domain
 from .events import RATE_LIMITED, ROTATING, STORE_LOST, Verdict
-from .limits import Limits
+from .limits import Limits, strictest
 from .pool import Pool
 from .records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord, Want
 
@@ -58,8 +59,8 @@ class Session:
     """One process, as the others see it."""
 
     __slots__ = (
-        "aside", "batch", "expires_at", "host", "id", "leases", "name", "offers", "pid", "place", "ring", "ttl",
-        "wants",
+        "aside", "batch", "expires_at", "host", "id", "leases", "limits", "name", "offers", "pid", "place", "ring",
+        "ttl", "wants",
     )  # fmt: skip
 
     def __init__(self, id_: str, host: str, pid: int, name: str | None, ttl: float, place: str = "") -> None:
@@ -72,6 +73,7 @@ class Session:
         self.expires_at = inf
         self.batch = 0  # the number of its last
         self.ring: frozenset[str] = frozenset()  # the credentials that it may use
+        self.limits: dict[str, Limits] = {}  # as it declares them, by credential
         self.wants: dict[str | None, Want] = {}  # by scope
         self.leases: dict[int, LeaseRecord] = {}  # by number, those that wait, too
         self.offers: dict[int, float] = {}  # until when each is to be claimed
@@ -204,6 +206,8 @@ class SharedPool:
             if record.state == LIVE:
                 self.pool.lose(record, at)
         session.leases.clear()
+        for id_ in session.limits:
+            self._keep_to_the_strictest(id_, at)
 
     # --- what is said ---------------------------------------------------------------------------------------------
 
@@ -219,6 +223,8 @@ class SharedPool:
             self._add(session, at, *statement[1:])
         elif kind == DROP:
             self._change_ring(session, session.ring - {statement[1]}, at)
+            if session.limits.pop(statement[1], None) is not None:
+                self._keep_to_the_strictest(statement[1], at)
         elif kind == LEAVE:
             self._end(session, at)
         elif kind == GONE:
@@ -308,20 +314,39 @@ class SharedPool:
 
     def _add(self, session: Session, at: float, id_: str, group: str, provider: str | None, scopes: Sequence[str],
              limits: Sequence[Any], mark: str) -> None:  # fmt: skip
-        declared, serves = Limits(*limits), frozenset(scopes)
+        session.limits[id_] = Limits(*limits)
+        together, serves = self._strictest(id_), frozenset(scopes)
         known = self.pool.credentials.get(id_)
-        what = (id_, group, provider, serves, declared, at, self._day_ends(declared.day_resets))
+        what = (id_, group, provider, serves, together, at, self._day_ends(together.day_resets))
         if known is None:
             self.pool.add(*what)
         else:
             as_known = (known.group.name, known.provider.name, known.scopes, known.limits)
-            if (group, provider, serves, declared) != as_known:
+            if (group, provider, serves, together) != as_known:
                 self.pool.redeclare(*what)
             if self.marks.get(id_) != mark:  # another secret under the same name: what was said of the old one is void
                 self.pool.restore(id_, at)
         self.marks[id_] = mark
         self.seen_at[id_] = at
         self._change_ring(session, session.ring | {id_}, at)
+
+    def _strictest(self, id_: str) -> Limits:
+        """What all who have a credential declare, together: nobody has to expect that its limit is passed."""
+        declared = [session.limits[id_] for session in self.sessions.values() if id_ in session.limits]
+        together = declared[0]
+        for limits in declared[1:]:
+            together = strictest(together, limits)
+        return replace(together, max_concurrent=min(limits.max_concurrent for limits in declared))
+
+    def _keep_to_the_strictest(self, id_: str, at: float) -> None:
+        """Of those who are left; what was declared last if nobody is."""
+        known = self.pool.credentials.get(id_)
+        if known is None or not any(id_ in session.limits for session in self.sessions.values()):
+            return
+        together = self._strictest(id_)
+        if together != known.limits:
+            ends_after = self._day_ends(together.day_resets)
+            self.pool.redeclare(id_, str(known.group.name), known.provider.name, known.scopes, together, at, ends_after)
 
     def _change_ring(self, session: Session, ring: frozenset[str], at: float) -> None:
         session.ring = ring
