@@ -309,8 +309,8 @@ MUTANTS = (
     Mutant(
         "What is settled for less does not reach those who wait for it",
         "_core/allowance.py",
-        '        """It was really so much; `more_requests` than was taken."""\n        self.full_until = 0.0\n',
-        '        """It was really so much; `more_requests` than was taken."""\n',
+        'that which is more counts."""\n        self.full_until = 0.0\n',
+        'that which is more counts."""\n',
         tests_of(LIMITS, "test_a_request_that_fits_once_another_is_settled_for_less_is_served_then"),
     ),
 )

@@ -163,6 +163,16 @@ def test_what_a_lease_did_not_use_is_there_again_also_if_the_limit_has_changed_m
     assert waiting.state == LIVE
 
 
+def test_what_is_used_since_there_is_a_limit_counts_whenever_its_lease_began() -> None:
+    for before in (Limits(max_concurrent=9), Limits(requests_per_day=40, max_concurrent=9)):
+        pool = pool_of(before)
+        first = asked(pool)
+        pool.redeclare("k0", "g0", "p", ANY, Limits(tokens_per_minute=900, max_concurrent=9), NOW)
+        pool.settle(first, 1, 850, NOW + 1)
+        assert asked(pool, 100, at=NOW + 2).state == WAITING
+        assert asked(pool, 100, at=NOW + 62).state == LIVE
+
+
 def test_what_was_used_yesterday_does_not_count_today_if_the_limit_changes() -> None:
     limits = Limits(requests_per_day=3, max_concurrent=9)
     pool = pool_of(limits, ends_after=lambda now: (now // DAY + 1) * DAY)

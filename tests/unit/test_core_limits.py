@@ -382,7 +382,7 @@ def test_what_was_not_used_yesterday_is_not_given_to_today() -> None:
     day = Allowance(Limits(requests_per_day=10), at_noon, NOW)
     taken = day.take(10, 0, NOW + 99)
     day.take(10, 0, NOW + 101)
-    day.correct(taken, -9, 1, 0, NOW + 102)
+    day.correct(taken, -9, 0, 1, 0, NOW + 102)
     assert day.ready_at(1, 0, NOW + 102) == NOW + 200
 
 

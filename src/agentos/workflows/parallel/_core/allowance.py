@@ -21,7 +21,7 @@ def _with_limit(window: Window | None, limit: float | None) -> Window | None:
 
 
 class Taken(NamedTuple):
-    """What one lease has taken."""
+    """What one lease has taken; None where nobody counted."""
 
     requests: Entry | None
     tokens: Entry | None
@@ -165,8 +165,11 @@ class Allowance:
         if told.day_left > elapsed:
             self.use_day(int(told.day), now)
 
-    def correct(self, taken: Taken, more_requests: int, requests: int, tokens: int, now: float) -> None:
-        """It was really so much; `more_requests` than was taken."""
+    def correct(
+        self, taken: Taken, more_requests: int, more_tokens: int, requests: int, tokens: int, now: float
+    ) -> None:
+        """It was really so much, and so much more than was taken. Where nobody counted what was taken, because there
+        was no limit yet, that which is more counts."""
         self.full_until = 0.0
         if self._bucket is not None:
             self._bucket.take(more_requests, now)
@@ -174,8 +177,12 @@ class Allowance:
             self._day.take(more_requests, now)  # but nothing is given back to another day
         if self._requests is not None and taken.requests is not None:
             self._requests.correct(taken.requests, requests, now)
+        elif self._requests is not None and more_requests > 0:
+            self._requests.take(more_requests, now)
         if self._tokens is not None and taken.tokens is not None:
             self._tokens.correct(taken.tokens, tokens, now)
+        elif self._tokens is not None and more_tokens > 0:
+            self._tokens.take(more_tokens, now)
 
     def used(self, now: float) -> dict[str, tuple[float, float]]:
         """What is used of each limit now: (used, limit)."""

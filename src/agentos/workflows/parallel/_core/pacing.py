@@ -24,6 +24,9 @@ LOOK_AGAIN_SECONDS = 0.1
 MOST_LEARNERS = 64
 
 
+_NOTHING = Taken(None, None, 0.0)
+
+
 class Charge(NamedTuple):
     """What one lease has taken from one pace, to be corrected and ended there whatever changes in the meantime."""
 
@@ -154,7 +157,9 @@ class Pace:
         """What the lease really used."""
         more_requests, more_tokens = requests - record.requests, tokens - record.tokens
         if charge.allowance is not None and charge.taken is not None:
-            charge.allowance.correct(charge.taken, more_requests, requests, tokens, now)
+            charge.allowance.correct(charge.taken, more_requests, more_tokens, requests, tokens, now)
+        elif self.allowance is not None:  # there was no limit yet
+            self.allowance.correct(_NOTHING, max(0, more_requests), more_tokens, requests, tokens, now)
         if charge.learner is not None:
             charge.learner.correct(more_requests, more_tokens, now)
 
