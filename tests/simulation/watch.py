@@ -48,16 +48,20 @@ class GroupUse:
         self.entries: deque[Used] = deque()
         self.days: Counter[int] = Counter()
         self.since: dict[str, float] = {}
+        self.before: dict[str, dict[int, Used]] = {}  # what was used when a limit became known
 
     def total(self, what: str, limit: float | None, now: float) -> float:
         """Within the last minute, as far as the limit was known then."""
         if limit is None:
             self.since.pop(what, None)
             return 0.0
-        since = self.since.setdefault(what, now)
+        if what not in self.since:  # from the last one on; others of the same instant came before the limit was known
+            self.since[what] = now
+            self.before[what] = {id(used): used for used in self.entries if used is not self.entries[-1]}
         while self.entries and self.entries[0].at + 60.0 <= now:
             self.entries.popleft()
-        return sum(getattr(used, what) for used in self.entries if used.at >= since)
+        since, before = self.since[what], self.before[what]
+        return sum(getattr(used, what) for used in self.entries if used.at >= since and id(used) not in before)
 
 
 class Watch:
