@@ -15,7 +15,7 @@ from agentos.workflows.parallel._core.events import (
     LimitShared,
     Verdict,
 )
-from agentos.workflows.parallel._core.learning import MOST_FUTILE, MOST_WAIT, Learner
+from agentos.workflows.parallel._core.learning import LONGEST_GAP, MOST_FUTILE, MOST_WAIT, Learner
 from agentos.workflows.parallel._core.pool import Pool
 from agentos.workflows.parallel._core.records import LeaseRecord
 
@@ -254,3 +254,19 @@ def test_a_refusal_before_anything_was_counted_is_believed() -> None:
     assert one.refuse(0.0, 1, 1.0, 0.0) == 1.0
     assert one.estimate is not None
     assert one.estimate > 0.1
+
+
+def test_a_machine_that_slept_for_a_day_between_two_refusals_has_not_learned_a_limit_of_a_day() -> None:
+    learner = Learner(0.0, None, 1)
+    now = 0.0
+    for slept in (1.0, 86_400.0, 86_400.0, 86_400.0):
+        for _ in range(4):
+            now = max(now, learner.ready_at(1, 0, now)) + 0.1
+            learner.take(1, 0, now)
+            learner.in_flight -= 1
+        now += slept
+        learner.take(1, 0, now)
+        learner.in_flight -= 1
+        learner.refuse(now, 1, None, now)
+        learner.succeeded(now, 1, now)
+    assert learner.ready_at(1, 0, now) - now <= 1.2 * LONGEST_GAP

@@ -75,6 +75,9 @@ LATE_SECONDS = 0.05
 # a row up to a minute, the window of most limits.
 LEAST_WAIT = 0.05
 MOST_WAIT = 60.0
+# What was learned from refusals makes nobody wait longer than this (seconds) for the next try: a limit of hours or days
+# is told or declared, and a clock that was set, or a machine that slept, would teach one.
+LONGEST_GAP = 600.0
 # A header that tells more is no limit.
 MOST_LIMIT = 1e9
 # Nobody allows less than one request a day.
@@ -349,6 +352,7 @@ class Learner:
             if self._futile >= MOST_FUTILE:
                 self._try_leap(now)
         assert self.estimate is not None
+        self.estimate = max(self.estimate, 1.0 / LONGEST_GAP)
         if self.paced is None:
             self.paced = Bucket(self.estimate, 1.0, now)
         self._searched = 0.0
