@@ -153,11 +153,14 @@ class PoolMachine(RuleBasedStateMachine):
             return
         self.live.remove(record)
         self.returned += 1
-        self.waiting.insert(0, record)
-        if self.pool.confirm(record, self.now):  # another credential was usable
-            self.waiting.remove(record)
+        is_granted = self.pool.confirm(record, self.now)  # another credential was usable
+        if record.state == REFUSED:
+            self.waiting.append(record)
+        self.take_served()  # who could use what it has given back was before it
+        if is_granted:
             self.note_grant(record)
-        self.take_served()
+        elif record.state != REFUSED:
+            self.waiting.insert(0, record)
 
     @precondition(lambda self: self.pool.credentials)
     @rule(data=st.data(), scope=scopes, seconds=SECONDS)
