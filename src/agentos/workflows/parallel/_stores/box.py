@@ -71,4 +71,4 @@ class Box:
 
     def empty(self) -> None:
         """Nobody listens any more."""
-        self.statements, self.unconfirmed = [], None
+        self.statements, self.unconfirmed, self.send_by = [], None, math.inf
