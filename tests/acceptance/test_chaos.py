@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import signal
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import DISK_FULL, KILLED, OUTAGE, RESTARTED, STOPPED, Fault, Limits, chaos
-from tests.valkey import Valkey
+from tests.valkey import Valkey, running
 
 ITEMS = 40  # of each
 LIMITS = Limits(keys=4, per_minute=300, burst=5, max_concurrent=2)
@@ -21,12 +19,8 @@ LIMITS = Limits(keys=4, per_minute=300, burst=5, max_concurrent=2)
 
 @pytest.fixture
 def server() -> Iterator[Valkey]:
-    """The path of its socket must not be long."""
-    folder = Path(tempfile.mkdtemp(prefix="vk"))
-    server = Valkey(folder)
-    yield server
-    server.kill()
-    shutil.rmtree(folder)
+    with running() as server:
+        yield server
 
 
 def test_two_runs_that_share_keys_survive_a_kill_a_pause_a_restart_of_the_server_and_a_full_disk(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 
 from agentos.workflows.parallel import Credential, CredentialCoordinator
 from tests.conftest import eventually
-from tests.valkey import Valkey
+from tests.valkey import Valkey, running
 
 from .program import PATIENCE, Place
 
@@ -55,12 +53,8 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def server() -> Iterator[Valkey]:
-    """Of its own; the path of a unix socket must not be long."""
-    folder = Path(tempfile.mkdtemp(prefix="vk"))
-    server = Valkey(folder, password=PASSWORD)
-    yield server
-    server.kill()
-    shutil.rmtree(folder)
+    with running(PASSWORD) as server:
+        yield server
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 
 from agentos.workflows.parallel import CredentialCoordinator
 from agentos.workflows.parallel._stores import member
-from tests.valkey import GIVEN_URL, Valkey
+from tests.valkey import GIVEN_URL, Valkey, running
 
 from .members import Processes
 
@@ -21,29 +19,17 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def _short_folder() -> Iterator[Path]:
-    """The path of a unix socket must not be long."""
-    folder = Path(tempfile.mkdtemp(prefix="vk"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="session")
-def common_server(_short_folder: Path) -> Iterator[Valkey]:
+def common_server() -> Iterator[Valkey]:
     """For all tests that do it no harm: each has a pool of its own there."""
-    server = Valkey(_short_folder)
-    yield server
-    server.kill()
+    with running() as server:
+        yield server
 
 
 @pytest.fixture
 def own_server() -> Iterator[Valkey]:
     """For a test that harms it."""
-    folder = Path(tempfile.mkdtemp(prefix="vk"))
-    server = Valkey(folder)
-    yield server
-    server.kill()
-    shutil.rmtree(folder)
+    with running() as server:
+        yield server
 
 
 def in_redis(base: str) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +17,7 @@ from agentos.workflows.parallel._stores import states as kept_states
 from agentos.workflows.parallel._stores.redis import RedisLog
 from tests.conftest import BUSY, eventually
 from tests.proxy import Proxy
-from tests.valkey import Valkey
+from tests.valkey import Valkey, running
 
 from .conftest import settle
 
@@ -200,21 +197,18 @@ def test_scripts_that_the_server_has_forgotten_are_sent_again(
 
 
 def test_a_wrong_password_is_an_error_at_once_and_is_not_shown() -> None:
-    folder = Path(tempfile.mkdtemp(prefix="vk"))
-    server = Valkey(folder, password="a-good-hunter2")
-    try:
-        with pytest.raises(errors.StoreError) as caught:
-            Pool(server.url(password="a-wrong-hunter2"))
-        assert "hunter2" not in str(caught.value)
-        assert "redis://:PASSWORD@HOST" in str(caught.value)
-        with pytest.raises(errors.StoreError):
-            Pool(f"unix://{server.socket}")
-        settle(server.url())
-        assert Pool(server.url()).fence()
-    finally:
-        member._close_all()
-        server.kill()
-        shutil.rmtree(folder)
+    with running(password="a-good-hunter2") as server:
+        try:
+            with pytest.raises(errors.StoreError) as caught:
+                Pool(server.url(password="a-wrong-hunter2"))
+            assert "hunter2" not in str(caught.value)
+            assert "redis://:PASSWORD@HOST" in str(caught.value)
+            with pytest.raises(errors.StoreError):
+                Pool(f"unix://{server.socket}")
+            settle(server.url())
+            assert Pool(server.url()).fence()
+        finally:
+            member._close_all()
 
 
 def test_no_server_is_an_error_at_once() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +14,7 @@ from agentos.workflows.parallel._stores import sqlite as sqlite_store
 from agentos.workflows.parallel._stores.log import Log, StoreRefused
 from agentos.workflows.parallel._stores.redis import RedisLog
 from agentos.workflows.parallel._stores.sqlite import SqliteLog
-from tests.valkey import Valkey
+from tests.valkey import Valkey, running
 
 TTL = 30.0
 
@@ -57,11 +55,8 @@ class OnServer:
 
 @pytest.fixture(scope="module")
 def _server() -> Iterator[Valkey]:
-    folder = Path(tempfile.mkdtemp(prefix="vk"))  # a short path
-    server = Valkey(folder)
-    yield server
-    server.kill()
-    shutil.rmtree(folder)
+    with running() as server:
+        yield server
 
 
 @pytest.fixture

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.chaos import KINDS, Limits, chaos, plan
-from tests.valkey import Valkey
+from tests.valkey import Valkey, running
 
 ITEMS = 1000  # of each of the two runs
 # Of each kind of fault; what finds nobody at work is left out.
@@ -24,11 +22,8 @@ SECONDS = 600.0
 
 @pytest.fixture
 def server() -> Iterator[Valkey]:
-    folder = Path(tempfile.mkdtemp(prefix="vk"))
-    server = Valkey(folder)
-    yield server
-    server.kill()
-    shutil.rmtree(folder)
+    with running() as server:
+        yield server
 
 
 def test_two_runs_of_a_thousand_items_survive_every_fault_and_pass_no_limit(tmp_path: Path, server: Valkey) -> None:

@@ -54,12 +54,12 @@ class Answers:
         elif verdict.kind == AUTH_FAILED:
             self._auth_failed(credential, record.requester if record is not None else None, verdict, now)
         if is_told:  # not before: nobody must be given what the same answer forbids
-            self._serve_all(credential, now)
+            self._pool.serve_all((credential.paced_as,), now)
 
     def observe(self, record: LeaseRecord, verdict: Verdict, now: float) -> None:
         """What the headers of an answer tell about limits, whether it was a success or not."""
         if record.credential is not None and self._read_limits(record.credential, record, verdict, now):
-            self._serve_all(record.credential, now)
+            self._pool.serve_all((record.credential.paced_as,), now)
 
     def admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> None:
         """A success, while somebody is suspected of sharing a limit."""
@@ -79,11 +79,6 @@ class Answers:
         credential.paced_as.pace.observe(record, verdict, on_their_way, now)
         self._tell_learned(credential, record.scope)
         return True
-
-    def _serve_all(self, credential: CredentialRecord, now: float) -> None:
-        """Of its group: there may be more room than before."""
-        for member in tuple(credential.paced_as.members.values()):
-            self._pool.serve(member, now)
 
     def _is_over(self, record: LeaseRecord) -> None:
         """It has its answer, and is not on its way any more."""

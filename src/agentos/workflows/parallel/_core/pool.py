@@ -285,7 +285,7 @@ class Pool:
         for group_ in dict.fromkeys((old.group, credential.group)):
             group_.pace.restate([member.limits for member in group_.members.values()], day_ends_after, now)
         self._refuse_the_hopeless()
-        self._serve_all((old.group, credential.group), now)
+        self.serve_all((old.group, credential.group), now)
 
     def remove(self, id: str, now: float) -> None:  # noqa: A002
         """Grants it no more. Leases that are live stay valid until they are released."""
@@ -465,9 +465,10 @@ class Pool:
             domain.pace.correct(charge, record, requests, tokens, now)
         record.requests, record.tokens = requests, tokens
         if is_given_back:  # also to a group that its credential has left
-            self._serve_all((domain for domain, _ in record.charges), now)
+            self.serve_all((domain for domain, _ in record.charges), now)
 
-    def _serve_all(self, domains: Iterable[Domain], now: float) -> None:
+    def serve_all(self, domains: Iterable[Domain], now: float) -> None:
+        """All their credentials: there may be more room than before."""
         for member in {m.id: m for domain in domains for m in domain.members.values()}.values():
             self.serve(member, now)
 

@@ -10,45 +10,32 @@ import hashlib
 import io
 import pickle
 from collections import OrderedDict, deque
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from .. import _core
-from .._core import (
-    allowance,
-    answers,
-    backoff,
-    cooling,
-    declined,
-    learning,
-    limiters,
-    limits,
-    pacing,
-    pool,
-    records,
-    shared,
-    sharing,
-)
+from .._core import shared
 from .._days import DayEnds, day_ends
 
-_MODULES = (
-    allowance,
-    answers,
-    backoff,
-    cooling,
-    declined,
-    learning,
-    limiters,
-    limits,
-    pacing,
-    pool,
-    records,
-    shared,
-    sharing,
-)
+_MODULES = [
+    "allowance",
+    "answers",
+    "backoff",
+    "cooling",
+    "declined",
+    "learning",
+    "limiters",
+    "limits",
+    "pacing",
+    "pool",
+    "records",
+    "shared",
+    "sharing",
+]
 _KNOWN: dict[tuple[str, str], Any] = {
     (module.__name__, name): thing
-    for module in _MODULES
+    for module in (import_module(f"{_core.__name__}.{name}") for name in _MODULES)
     for name, thing in vars(module).items()
     if isinstance(thing, type) and thing.__module__ == module.__name__
 }
