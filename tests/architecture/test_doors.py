@@ -1,0 +1,120 @@
+"""Doors: a module without an underscore may be imported by other packages, a private one may not."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from . import exceptions
+from .imports import Module, Violation, read_modules
+
+# Packages whose `__init__.py` holds code: the version, the table of commands, and the names that users import.
+PACKAGE_FILES_WITH_CODE = {"agentos", "agentos.cli", "agentos.testing", "agentos.workflows.parallel"}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def owners(name: str) -> Iterator[str]:
+    """Yield the folder that contains each private module or folder in a dotted name."""
+    parts = name.split(".")
+    yield from (".".join(parts[:index]) for index, part in enumerate(parts) if is_private(part))
+
+
+def door_violations(modules: dict[str, Module]) -> set[Violation]:
+    """Return imports of private modules and folders from outside the folder that contains them. Reason: a private
+    module can be changed or removed after reading one package."""
+    root = next(iter(modules)).split(".")[0]
+    return {
+        (module.name, imported)
+        for module in modules.values()
+        for imported in module.imports
+        if imported.split(".")[0] == root
+        if not all(f"{module.folder}.".startswith(f"{owner}.") for owner in owners(imported))
+    }
+
+
+def docstring_violations(modules: dict[str, Module]) -> set[Violation]:
+    """Return doors without a docstring. Reason: readers of other packages see the door first, and often only that."""
+    doors = (module for module in modules.values() if not module.name.rpartition(".")[2].startswith("_"))
+    return {(door.name, "no docstring") for door in doors if not ast.get_docstring(door.tree)}
+
+
+def package_file_violations(modules: dict[str, Module]) -> set[Violation]:
+    """Return packages whose `__init__.py` is not a docstring alone. Reasons: importing one door must not load the
+    others, re-exports turn modules without a cycle into packages with one, and one name has one home."""
+    packages = (module for module in modules.values() if module.path.name == "__init__.py")
+    return {
+        (package.name, "more or less than a docstring")
+        for package in packages
+        if package.name not in PACKAGE_FILES_WITH_CODE
+        if len(package.tree.body) != 1 or not ast.get_docstring(package.tree)
+    }
+
+
+def test_private_modules_are_imported_by_their_package_only() -> None:
+    exceptions.assert_only_listed(door_violations(read_modules()), exceptions.DOORS)
+
+
+def test_doors_have_docstrings() -> None:
+    exceptions.assert_only_listed(docstring_violations(read_modules()), exceptions.DOCSTRINGS)
+
+
+def test_package_files_hold_docstrings_only() -> None:
+    exceptions.assert_only_listed(package_file_violations(read_modules()), exceptions.PACKAGE_FILES)
+
+
+@pytest.mark.parametrize(
+    ("importer", "source", "imported"),
+    [
+        ("runs/start.py", "from agentos.pool._memory import Memory", "agentos.pool._memory"),
+        ("runs/start.py", "from ..pool import lease, _memory", "agentos.pool._memory"),
+        ("runs/start.py", "def later():\n    import agentos.pool._rules.allocator", "agentos.pool._rules.allocator"),
+        ("runs/start.py", "from ..pool import _rules", "agentos.pool._rules"),
+        ("pool/lease.py", "from ._rules import _queue", "agentos.pool._rules._queue"),
+        ("pool_tools.py", "from .pool import _memory", "agentos.pool._memory"),
+    ],
+)
+def test_private_import_from_outside_is_reported(
+    make_tree: Callable[..., Path], importer: str, source: str, imported: str
+) -> None:
+    files = dict.fromkeys(["pool/_memory.py", "pool/lease.py", "pool/_rules/allocator.py", "pool/_rules/_queue.py"], "")
+    modules = read_modules(make_tree({**files, importer: source}))
+    assert door_violations(modules) == {("agentos." + importer[:-3].replace("/", "."), imported)}
+
+
+@pytest.mark.parametrize(
+    ("importer", "source"),
+    [
+        ("pool/lease.py", "from ._rules.allocator import Allocator\nfrom . import _memory"),
+        ("pool/__init__.py", "from ._memory import Memory"),
+        ("pool/shared/owner.py", "from .._memory import Memory"),
+        ("pool/_rules/_queue.py", "from .._memory import Memory"),
+        ("runs/start.py", "from ..pool.lease import _name\nimport _thread\nfrom __future__ import annotations"),
+    ],
+)
+def test_private_import_from_inside_is_not_reported(make_tree: Callable[..., Path], importer: str, source: str) -> None:
+    files = dict.fromkeys(["pool/_memory.py", "pool/lease.py", "pool/_rules/allocator.py", "pool/_rules/_queue.py"], "")
+    assert door_violations(read_modules(make_tree({**files, importer: source}))) == set()
+
+
+def test_missing_docstring_is_reported_for_doors_only(make_tree: Callable[..., Path]) -> None:
+    files = {
+        "pool/lease.py": "x = 1",
+        "pool/_memory.py": "x = 1",
+        "pool/store.py": '"""Open stores."""',
+        "__init__.py": '"""A."""',
+    }
+    assert docstring_violations(read_modules(make_tree(files))) == {("agentos.pool.lease", "no docstring")}
+
+
+def test_code_in_package_file_is_reported(make_tree: Callable[..., Path]) -> None:
+    source = '"""A package."""\nfrom .lease import Lease'
+    files = {"pool/__init__.py": source, "cli/__init__.py": source, "runs/__init__.py": '"""A package."""'}
+    assert package_file_violations(read_modules(make_tree(files))) == {
+        ("agentos.pool", "more or less than a docstring")
+    }

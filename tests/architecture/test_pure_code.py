@@ -1,0 +1,89 @@
+"""Pure code: rules that compute from their arguments, and do nothing else."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from . import exceptions
+from .imports import SOURCE, Module, Violation, read_modules
+
+# Globs below the source tree, recursive: a sub-package must not escape. The last line is the vocabulary that pure code
+# may use, which has to be pure for that. Reason for the rule: code without clocks, locks and input can be simulated in
+# virtual time, replayed from a log and tested with generated histories.
+PURE = (
+    *("limits/**/*.py", "**/_rules/**/*.py", "pool/simulation.py", "costs/budget.py"),
+    "workflows/parallel/_core/**/*.py",
+    *("verdict.py", "events.py", "errors.py", "durations.py"),
+)
+IMPURE = {"limits/reset_times.py"}  # reads the time zone database
+
+# Modules of the standard library that have no state and touch nothing outside the process.
+ALLOWED = {"__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "heapq", "itertools"}
+ALLOWED |= {"math", "operator", "re", "typing"}
+# Input, output, and ways around the rule for imports.
+FORBIDDEN_NAMES = {"open", "print", "input", "breakpoint", "exec", "eval", "__import__"}
+# Clocks, random numbers and the environment, also where they come in as an argument: `now` is passed as a number.
+FORBIDDEN_ATTRIBUTES = {"now", "utcnow", "today", "time", "time_ns", "monotonic", "perf_counter", "localtime", "sleep"}
+FORBIDDEN_ATTRIBUTES |= {"random", "randint", "uniform", "choice", "shuffle", "urandom", "getenv", "environ"}
+
+
+def pure_modules(modules: dict[str, Module], root: Path) -> list[Module]:
+    paths = {path for pattern in PURE for path in root.glob(pattern)} - {root / path for path in IMPURE}
+    return [module for module in modules.values() if module.path in paths]
+
+
+def impure_uses(tree: ast.Module) -> Iterator[str]:
+    """Yield forbidden names, and calls of forbidden attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES:
+            yield node.id
+        elif isinstance(node, ast.Attribute) and node.attr == "environ":
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", None) in FORBIDDEN_ATTRIBUTES:
+            yield ast.unparse(node.func)
+
+
+def purity_violations(modules: dict[str, Module], root: Path) -> set[Violation]:
+    """Return imports of anything but pure code and a short list, and uses of clocks, random numbers and environment."""
+    pure = pure_modules(modules, root)
+    allowed = ALLOWED | {module.name for module in pure}
+    found = {(module.name, name) for module in pure for name in module.imports - allowed}
+    return found | {(module.name, use) for module in pure for use in impure_uses(module.tree)}
+
+
+def test_pure_code_has_no_side_effects() -> None:
+    modules = read_modules()
+    assert pure_modules(modules, SOURCE), "no module matches PURE: the rule would hold for nothing"
+    exceptions.assert_only_listed(purity_violations(modules, SOURCE), exceptions.PURE_CODE)
+
+
+@pytest.mark.parametrize(
+    "place", ["limits/pace.py", "pool/_rules/deep/queue.py", "pool/simulation.py", "costs/budget.py"]
+)
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import time", "time"),
+        ("def later():\n    from random import random", "random"),
+        ("from agentos.clock import Clock", "agentos.clock"),
+        ("if TYPE_CHECKING:\n    from agentos.pool import lease", "agentos.pool.lease"),
+        ("def read(clock):\n    return clock.now()", "clock.now"),
+        ("def read(system):\n    return system.environ['HOME']", "system.environ"),
+        ("print('hello')", "print"),
+    ],
+)
+def test_side_effect_is_reported(make_tree: Callable[..., Path], place: str, source: str, name: str) -> None:
+    root = make_tree({"clock.py": "", "pool/lease.py": "import time", place: source})
+    expected = {("agentos." + place[:-3].replace("/", "."), name)}
+    assert purity_violations(read_modules(root), root) == expected
+
+
+def test_pure_imports_are_not_reported(make_tree: Callable[..., Path]) -> None:
+    source = "import math\nfrom agentos import verdict\nfrom ...limits.pace import Pace\nfrom . import records"
+    files = {"pool/_rules/allocator.py": source, "pool/_rules/records.py": "", "limits/pace.py": "", "verdict.py": ""}
+    root = make_tree({**files, "limits/reset_times.py": "import zoneinfo"})
+    assert purity_violations(read_modules(root), root) == set()
