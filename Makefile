@@ -8,7 +8,7 @@ BENCH_BIN := .tools/bench/bin
 # Nothing here may depend on what else the caller's Python has installed.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: demo test lint check docs bench soak mutants lock clean setup
+.PHONY: demo test lint check docs golden bench soak mutants lock clean setup
 .DEFAULT_GOAL := test
 
 demo: setup
@@ -28,6 +28,11 @@ check: lint
 # The commands in docs/cli.md, from the program.
 docs: setup
 	$(BIN)/python -m tests.acceptance.cli_reference docs/cli.md
+
+# What the commands print, recorded anew; `make golden CASES="plan export"` for some cases only.
+CASES ?=
+golden: setup
+	$(BIN)/python -m tests.golden $(CASES)
 
 # Speed, as ratios against named peers in the same run, into docs/benchmarks.md; `make bench NAMES="items stores"` for
 # some of them only. The peers live in an environment of their own.

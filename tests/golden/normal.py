@@ -1,0 +1,67 @@
+"""Replaces what differs between two runs of the same program, and nothing else.
+
+Most masks have the width of what they replace, so that the columns of a table stay where they are.
+"""
+
+from __future__ import annotations
+
+import re
+
+# JSON fields that hold a time, a duration, or a count that depends on when the run's thread looked.
+_VARYING_FIELDS = (
+    "created_at|started_at|ended_at|start_time|end_time|duration|waited|fastest|not_before|pid|waiting|running"
+)
+
+_MASKS = [
+    # Run ids that the program chose, and the instant of a start: 2026-11-16 09:30:12.
+    (re.compile(r"\b\d{8}-\d{6}-[0-9a-f]{6}\b"), "<RUN-ID>"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b"), "YYYY-MM-DD hh:mm:ss"),
+    (re.compile(rf'("(?:{_VARYING_FIELDS})": )-?\d[\d.e+-]*'), r"\1<n>"),
+    # Epoch seconds, and durations with the full precision of a clock.
+    (re.compile(r"\b1[6-9]\d{8}(\.\d+)?\b"), "<epoch>"),
+    (re.compile(r"\b\d+\.\d{5,}\b|\b\d+(\.\d+)?e-\d\d\b"), "<seconds>"),
+    # Durations for people.
+    (re.compile(r"Duration: \d+\.\d\ds"), "Duration: #.##s"),
+    (re.compile(r"\b\d\.\d s\b"), "#.# s"),
+    (re.compile(r"\b\d:\d\d\b(?!:)"), "#:##"),
+    (re.compile(r"\babout \d+ s to go\b"), "about # s to go"),
+    (re.compile(r"\busable in \d+ s\b"), "usable in ### s"),
+    # What bound a run depends on how its time was spent, if it took any.
+    (re.compile(r"((?:Duration:|hh:mm:ss) .*\n +Bound by: ).*"), r"\1<...>"),
+    (re.compile(r'("bound_by": )"[^"]+"'), r'\1"<...>"'),
+    (re.compile(r'("slowest": )\[[^]]*\]'), r"\1[<...>]"),
+    (re.compile(r"\b\d+\.\d [KM]iB\b"), "<size>"),
+    (re.compile(r'("traceback": )"(?:[^"\\]|\\.)*"'), r'\1"<...>"'),
+    # Where a class of this package is defined.
+    (re.compile(r"\bagentos\.workflows\.parallel\.[\w.]+\.([A-Z])"), r"agentos.<module>.\1"),
+    # The frames of a traceback that are in this package, with their lines of source.
+    (re.compile(r'(?:( *)File "<source>/[^"]+", line \d+, in \S+\n(?:\1  .*\n)*)+'), r'\1File "<source>"\n'),
+    # Processes and machines.
+    (re.compile(r"\bpid([ =])\d+"), r"pid\1<pid>"),
+    (re.compile(r"""("host": |host=)["'][^"']+["']"""), r"\1<host>"),
+    (re.compile(r"[^ ]+, pid <pid>"), "<host>, pid <pid>"),
+    # Without any network, not even the machine itself can be reached.
+    (re.compile(r"no answer: (?:Connection refused|Network is unreachable)"), "no answer: <not reachable>"),
+    # Versions of this program, of Python and of SQLite.
+    (re.compile(r"\b\d+\.\d+\.\d+\w*\b"), "<version>"),
+]
+# The slowest items of a run, each with its duration.
+_SLOWEST = re.compile(r"(?:^  #\.# s  .*\n)+", re.MULTILINE)
+
+
+def normalised(text: str, folder: str, source: str) -> str:
+    """Return `text` without times, process ids, random ids, versions, and the paths of the case and of the source."""
+    text = text.replace(folder, "<tmp>").replace(source, "<source>")
+    for pattern, mask in _MASKS:
+        text = pattern.sub(mask, text)
+    return _events_in_order(_SLOWEST.sub(lambda found: "".join(sorted(found[0].splitlines(keepends=True))), text))
+
+
+def _events_in_order(text: str) -> str:
+    """Move the `Output` events of `--json` behind the other events.
+
+    One thread prints what items print and another one prints the events of the run: their relative order is not fixed.
+    """
+    if not text.startswith('{"event": '):
+        return text
+    return "".join(sorted(text.splitlines(keepends=True), key=lambda line: line.startswith('{"event": "Output"')))
