@@ -175,8 +175,8 @@ def _prefixed(prefix: bytes, lines: bytes) -> bytes:
 
 def prefix_alone(paths: Iterable[str]) -> None:
     """What the least program would do: a process, its whole lines, a prefix, stdout."""
-    from agentos.workflows.parallel._output import Lines
-    from agentos.workflows.parallel.output_prefixer import prefix_lines
+    from agentos.output.prefix import prefix_lines
+    from agentos.output.stream import Lines
 
     for path in paths:
         held = Lines()

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from agentos.clock import SYSTEM_CLOCK
+from agentos.ledger import _batch as batch
+from agentos.ledger import _database as database
+from agentos.ledger.record import RunRecord
+from agentos.runs._attempt_context import Attempt, RunContext
+from agentos.runs._rules.scheduler import Item
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator, WorkflowResult
-from agentos.workflows.parallel._attempt import Attempt, RunContext
-from agentos.workflows.parallel._clock import SYSTEM_CLOCK
-from agentos.workflows.parallel._core.run import Item
-from agentos.workflows.parallel._ledger import batch, database
-from agentos.workflows.parallel._ledger.record import RunRecord
 
 from . import disk
 from .items import ITEMS, WORKERS, no_op, run_executor

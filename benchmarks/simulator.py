@@ -1,6 +1,6 @@
 """The simulated provider in a process of its own, and the judge of what its log says.
 
-`python -m agentos.workflows.parallel.testing` has no options for dead keys or for groups of unequal size; here all the
+`python -m agentos.testing` has no options for dead keys or for groups of unequal size; here all the
 settings come as JSON. The first line of output is the address; it serves until its input is closed.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from agentos.workflows.parallel.testing import Concurrency, SimulatedProvider, TokenBucket
+from agentos.testing import Concurrency, SimulatedProvider, TokenBucket
 
 ROOT = Path(__file__).parent.parent
 

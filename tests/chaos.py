@@ -43,8 +43,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentos.testing import Concurrency
 from agentos.workflows.parallel import CredentialCoordinator
-from agentos.workflows.parallel.testing import Concurrency
 from tests.acceptance.program import AGENTOS, Place
 from tests.patience import eventually
 from tests.proxy import Proxy
@@ -129,7 +129,7 @@ class Provider:
         words = [str(word) for option in options.items() for word in option]
         words += [word for key in self.keys for word in ("--key", key)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentos.workflows.parallel.testing", *words],
+            [sys.executable, "-m", "agentos.testing", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

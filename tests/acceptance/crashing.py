@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from agentos.ledger import _database as database
+from agentos.ledger import ownership
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator, current_item
-from agentos.workflows.parallel._ledger import database, ownership
 
 
 def write_line(path: Path, line: str) -> None:

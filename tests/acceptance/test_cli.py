@@ -31,7 +31,7 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys; from agentos.cli import main; main(['--help'], standalone_mode=False); print(sorted(sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    for name in ("agentos.workflows.parallel", "asyncio", "multiprocessing", "http.server", "rich", "redis"):
+    for name in ("agentos.workflows", "asyncio", "multiprocessing", "http.server", "rich", "redis"):
         assert f"'{name}'" not in out
 
 
@@ -47,8 +47,13 @@ def test_a_report_which_runs_inside_every_command_loads_no_coordinator(tmp_path:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     ).stdout
     assert report.read_text() == '{"usage": {"tokens": 5}}\n'
-    ours = [name for name in out.split("'") if name.startswith("agentos.workflows.parallel.")]
-    assert sorted(ours) == [f"agentos.workflows.parallel.{name}" for name in ("_core", "_core.events", "_reports")]
+    ours = [name for name in out.split("'") if name.startswith("agentos.") and "agentos.cli" not in name]
+    assert sorted(ours) == [
+        "agentos.events",
+        "agentos.workers",
+        "agentos.workers.command",
+        "agentos.workers.command.reports",
+    ]
     for name in ("asyncio", "multiprocessing", "sqlite3", "msgspec", "rich"):
         assert f"'{name}'" not in out
 
@@ -109,7 +114,7 @@ def test_the_demo_can_be_interrupted(home: Path) -> None:
 
 
 def test_a_closed_pipe_does_not_hang_the_demo(home: Path) -> None:
-    short = "from agentos.cli import demo, main; demo.ITEMS = 15; main(['demo'])"
+    short = "from agentos.cli import main; from agentos.cli.commands import demo; demo.ITEMS = 15; main(['demo'])"
     done = subprocess.run(
         ["/bin/sh", "-c", f'{sys.executable} -c "{short}" 2>/dev/null | head -1'],
         capture_output=True,

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from agentos.cli import _engines
-from agentos.cli._home import Failure
+from agentos.home.run_folder import Failure
+from agentos.workers.engines import connect as _engines
 from tests.conftest import eventually
 from tests.integration.dask_cluster import THREADS, cluster
 

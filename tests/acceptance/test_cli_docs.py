@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 import pytest
 
-from agentos.workflows.parallel._workers import commands as command_workers
-from agentos.workflows.parallel.testing import SimulatedProvider
+from agentos.testing import SimulatedProvider
+from agentos.workers.command import runner as command_workers
 from tests.acceptance.cli_reference import commands, examples_of, page
 from tests.conftest import eventually
 from tests.integration.cli_runs import INTERRUPTIBLE

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.workflows.parallel.testing import SimulatedProvider
+from agentos.testing import SimulatedProvider
 
 from .test_langgraph import write_example
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentos.workflows.parallel.testing import SimulatedProvider
+from agentos.testing import SimulatedProvider
 from tests.integration.sdk_clients import load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text()

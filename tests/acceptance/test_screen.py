@@ -21,8 +21,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from agentos.cli import _screen
-from agentos.cli._screen import Screen
+from agentos.terminal import screen as _screen
+from agentos.terminal.screen import Screen
 
 from ..conftest import eventually
 from .terminal import Terminal
@@ -296,7 +296,8 @@ def test_a_job_in_the_background_writes_its_lines_and_draws_nothing(
 
 
 def test_only_the_live_display_needs_rich() -> None:
-    code = "import agentos.cli._screen, agentos.cli._lines, agentos.cli._view, sys; print('rich' in sys.modules)"
+    modules = "agentos.terminal.screen, agentos.terminal.lines, agentos.terminal.view"
+    code = f"import {modules}, sys; print('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
@@ -328,7 +329,7 @@ def test_printing_to_a_text_stream_writes_whole_lines(terminal: Terminal) -> Non
 
 
 def python(code: str) -> list[str]:
-    return [sys.executable, "-c", f"from agentos.cli._screen import Screen\nimport os, sys\n{code}"]
+    return [sys.executable, "-c", f"from agentos.terminal.screen import Screen\nimport os, sys\n{code}"]
 
 
 def test_a_reader_who_has_seen_enough_does_not_end_the_program() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from agentos.pool._replicas import member
 from agentos.workflows.parallel import CredentialCoordinator
-from agentos.workflows.parallel._stores import member
 from tests.valkey import GIVEN_URL, Valkey, running
 
 from .members import Processes

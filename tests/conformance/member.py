@@ -13,9 +13,10 @@ import threading
 import time
 from typing import Any
 
-from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, errors
-from agentos.workflows.parallel._core.events import StoreReached, StoreUnreachable
-from agentos.workflows.parallel.leases import Lease
+from agentos import errors
+from agentos.events import StoreReached, StoreUnreachable
+from agentos.pool.lease import Lease
+from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits
 
 _real_time = time.time
 _write_lock = threading.Lock()

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from agentos.workflows.parallel import CredentialCoordinator, errors
+from agentos import errors
+from agentos.workflows.parallel import CredentialCoordinator
 from tests.conftest import eventually
 
 KEY = "sk-closing-000000"

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from agentos.events import CoolDownStarted, LimitLearned, PoolWaiting, RunEnded, StillRunning
+from agentos.testing import FakeClock
 from agentos.workflows.parallel import (
     AuthFailed,
     Credential,
@@ -20,8 +22,6 @@ from agentos.workflows.parallel import (
     RateLimited,
     RequestTooLarge,
 )
-from agentos.workflows.parallel._core.events import CoolDownStarted, LimitLearned, PoolWaiting, RunEnded, StillRunning
-from agentos.workflows.parallel.testing import FakeClock
 
 from ..conftest import eventually
 

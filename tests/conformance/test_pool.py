@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from agentos.testing import FakeClock
 from agentos.workflows.parallel import (
     AmbiguousRelease,
     AuthFailed,
@@ -26,7 +27,6 @@ from agentos.workflows.parallel import (
     Transient,
     UnknownCredential,
 )
-from agentos.workflows.parallel.testing import FakeClock
 from tests.conftest import BUSY, eventually
 
 KEYS = ["sk-alpha-000000", "sk-bravo-111111", "sk-charlie-222222"]

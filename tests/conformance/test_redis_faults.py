@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits, errors
-from agentos.workflows.parallel._core.events import StoreReached, StoreUnreachable
-from agentos.workflows.parallel._core.records import LeaseRecord
-from agentos.workflows.parallel._stores import member
-from agentos.workflows.parallel._stores import states as kept_states
-from agentos.workflows.parallel._stores.redis import RedisLog
+from agentos import errors
+from agentos.events import StoreReached, StoreUnreachable
+from agentos.pool._replicas import member
+from agentos.pool._replicas import states as kept_states
+from agentos.pool._replicas.redis import RedisLog
+from agentos.pool._rules.records import LeaseRecord
+from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits
 from tests.conftest import BUSY, eventually
 from tests.proxy import Proxy
 from tests.valkey import Valkey, running
@@ -377,7 +378,7 @@ def test_who_was_refused_while_the_connection_was_lost_is_told(
 def test_who_joins_late_or_falls_behind_begins_with_a_kept_state(
     monkeypatch: pytest.MonkeyPatch, own_server: Valkey, url: str, open_pool: OpenPool
 ) -> None:
-    from agentos.workflows.parallel._stores import redis as redis_store
+    from agentos.pool._replicas import redis as redis_store
 
     monkeypatch.setattr(member, "KEEP_EVERY", 8)
     monkeypatch.setattr(member, "KEEP_PER_CREDENTIAL", 0)

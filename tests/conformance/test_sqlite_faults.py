@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from agentos.workflows.parallel import errors
-from agentos.workflows.parallel._core.events import StoreReached, StoreUnreachable
-from agentos.workflows.parallel._stores import member
-from agentos.workflows.parallel._stores import sqlite as sqlite_store
+from agentos import errors
+from agentos.events import StoreReached, StoreUnreachable
+from agentos.pool._replicas import member
+from agentos.pool._replicas import sqlite as sqlite_store
 from tests.conftest import BUSY, eventually
 
 from .test_redis_faults import TTL, Pool

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from agentos.pool._replicas import member
 from agentos.workflows.parallel import AuthFailed, Credential, CredentialCoordinator, RateLimited
-from agentos.workflows.parallel._stores import member
 from tests.conftest import eventually
 from tests.valkey import Valkey
 

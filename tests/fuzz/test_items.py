@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from agentos.cli._formats import FORMATS, STDIN, BadItems, Item, items_in
-from agentos.cli._home import ItemsFrom, RunFolder
-from agentos.cli._items import read_items
+from agentos.cli.launch._item_formats import FORMATS, STDIN, BadItems, Item, items_in
+from agentos.cli.launch.item_input import read_items
+from agentos.home.run_folder import ItemsFrom, RunFolder
 from tests.unit.test_redaction import in_chunks
 
 from .properties import holds_for

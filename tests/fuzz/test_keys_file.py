@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from agentos.cli._keysfile import (
+from agentos.keys.keys_file import (
     CREDENTIAL,
     LIMITS,
     PATTERN,

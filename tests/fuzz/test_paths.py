@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, example
 from hypothesis import strategies as st
 
-from agentos.cli._home import RunFolder
-from agentos.workflows.parallel._attempt import file_name
-from agentos.workflows.parallel._logs import MOST_READABLE, log_name
-from agentos.workflows.parallel.input_sanitizer import sanitize_identifier
+from agentos.home.run_folder import RunFolder
+from agentos.identifiers import sanitize_identifier
+from agentos.items.file_names import MOST_READABLE, log_name
+from agentos.runs._attempt_context import file_name
 
 from .properties import holds_for
 from .texts import fuzzy, scratch

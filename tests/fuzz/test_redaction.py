@@ -8,8 +8,8 @@ import re
 from hypothesis import assume, example
 from hypothesis import strategies as st
 
-from agentos.workflows.parallel._forms import encoded, forms_of
-from agentos.workflows.parallel.redaction import LEAST_REDACTED, MOST_CODE_BYTES, Redactor
+from agentos.redaction._encodings import encoded, forms_of
+from agentos.redaction.redactor import LEAST_REDACTED, MOST_CODE_BYTES, Redactor
 from tests.unit.test_redaction import CODES, WRITERS, in_chunks, redacted
 
 from .properties import holds_for

@@ -14,7 +14,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from agentos.cli import main
-from agentos.workflows.parallel._reports import KINDS, MOST_BYTES, MOST_MESSAGE, VARIABLE, WAITING, read_reports
+from agentos.workers.command.reports import KINDS, MOST_BYTES, MOST_MESSAGE, VARIABLE, WAITING, read_reports
 
 from .properties import holds_for
 from .texts import NUMBERS, ODD, fuzzy, json_values, mutated, scratch

@@ -12,9 +12,9 @@ import httpx
 from hypothesis import example
 from hypothesis import strategies as st
 
-from agentos.workflows.parallel import verdicts
-from agentos.workflows.parallel._core.events import VERDICT_KINDS, Verdict
-from agentos.workflows.parallel.verdicts import from_observed, from_output, from_response
+from agentos.events import VERDICT_KINDS, Verdict
+from agentos.providers import verdicts
+from agentos.providers.verdicts import from_observed, from_output, from_response
 from tests.unit.test_verdict_objects import HEADER_NAMES, HEADER_VALUES, PROVIDERS, STATUSES, WORDS
 from tests.unit.test_verdicts import VECTORS
 

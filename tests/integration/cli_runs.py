@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agentos.cli._home import SPEC_VERSION, Ended, ItemsFrom, RunFolder, RunSpec
+from agentos.home.run_folder import SPEC_VERSION, Ended, ItemsFrom, RunFolder, RunSpec
+from agentos.items.file_names import log_name
 from agentos.workflows.parallel import CredentialCoordinator, Interrupted, ParallelCoordinator, current_item
-from agentos.workflows.parallel._logs import log_name
 from tests.patience import eventually
 
 COMMAND = ["./agent", "--item", "{id}"]

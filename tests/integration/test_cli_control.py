@@ -14,10 +14,11 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.cli import _overview, main
-from agentos.workflows.parallel import _reports
-from agentos.workflows.parallel._ledger.ownership import Owner
-from agentos.workflows.parallel._reports import MOST_BYTES, read_reports
+from agentos.cli import main
+from agentos.home import run_status as _overview
+from agentos.ledger.ownership import Owner
+from agentos.workers.command import reports as _reports
+from agentos.workers.command.reports import MOST_BYTES, read_reports
 from tests.integration.cli_runs import living, make_interrupted, make_run, prepare
 
 AGENTOS = [sys.executable, "-m", "agentos.cli"]

@@ -18,11 +18,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agentos.cli import main
-from agentos.cli._disabled import disable, disabled
-from agentos.cli._home import Failure
+from agentos.home.run_folder import Failure
+from agentos.keys.disabled_keys import disable, disabled
+from agentos.pool.store_url import StoreAt
+from agentos.testing import SimulatedProvider
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits
-from agentos.workflows.parallel._addresses import StoreAt
-from agentos.workflows.parallel.testing import SimulatedProvider
 
 CANARY = "sk-canary-1a2b3c4d5e6f"
 

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agentos.cli import main
-from agentos.cli._home import RunFolder, home
+from agentos.home.run_folder import RunFolder, home
 from agentos.workflows.parallel import Credential, CredentialCoordinator, RateLimited, current_item
 from tests.integration.cli_runs import (
     INTERRUPTIBLE,

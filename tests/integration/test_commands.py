@@ -16,6 +16,11 @@ from typing import Any
 
 import pytest
 
+from agentos.events import AttemptEnded
+from agentos.items.file_names import log_name
+from agentos.limits import backoff
+from agentos.runs import _driver
+from agentos.workers.command.runner import CommandWorkers
 from agentos.workflows.parallel import (
     Command,
     Credential,
@@ -25,12 +30,7 @@ from agentos.workflows.parallel import (
     ParallelCoordinator,
     Pattern,
     WorkflowResult,
-    _driver,
 )
-from agentos.workflows.parallel._core import backoff
-from agentos.workflows.parallel._core.events import AttemptEnded
-from agentos.workflows.parallel._logs import log_name
-from agentos.workflows.parallel._workers.commands import CommandWorkers
 from tests.conftest import BUSY, eventually
 from tests.integration.test_processes import is_alive
 

@@ -11,8 +11,8 @@ from typing import Any
 import distributed
 import pytest
 
+from agentos.limits import backoff
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Ledger, Limits, ParallelCoordinator
-from agentos.workflows.parallel._core import backoff
 from tests.conftest import eventually
 from tests.integration import workers
 from tests.integration.dask_cluster import THREADS, Cluster, cluster, give_up, what_is_kept

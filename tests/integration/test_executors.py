@@ -13,6 +13,7 @@ from typing import Any
 import loky
 import pytest
 
+from agentos.limits import backoff
 from agentos.workflows.parallel import (
     Command,
     Credential,
@@ -23,7 +24,6 @@ from agentos.workflows.parallel import (
     WorkerStartError,
     WorkflowResult,
 )
-from agentos.workflows.parallel._core import backoff
 from tests.conftest import BUSY, eventually
 from tests.integration import workers
 

@@ -21,6 +21,15 @@ from typing import Any
 
 import pytest
 
+from agentos.events import RunEnded, RunResumed, RunStopping
+from agentos.items import sources as _items
+from agentos.items.duplicates import RecentIds
+from agentos.ledger import _batch as batch
+from agentos.ledger import _database as database
+from agentos.ledger import _writer as writer
+from agentos.ledger import record
+from agentos.limits import backoff
+from agentos.runs._attempt_context import Attempt, RunContext, file_name
 from agentos.workflows.parallel import (
     Credential,
     CredentialCoordinator,
@@ -33,14 +42,8 @@ from agentos.workflows.parallel import (
     Transient,
     UnrecordableValue,
     WorkflowResult,
-    _items,
     current_item,
 )
-from agentos.workflows.parallel._attempt import Attempt, RunContext, file_name
-from agentos.workflows.parallel._core import backoff
-from agentos.workflows.parallel._core.events import RunEnded, RunResumed, RunStopping
-from agentos.workflows.parallel._core.identity import RecentIds
-from agentos.workflows.parallel._ledger import batch, database, record, writer
 from tests.conftest import BUSY, eventually
 from tests.integration import workers
 
@@ -487,7 +490,7 @@ def test_a_result_of_fifty_megabytes_comes_back_whole(path: Path) -> None:
 
 def test_large_recorded_results_are_fetched_a_few_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet(path).execute_parallel(range(50), lambda *_: "x" * 300_000)
-    from agentos.workflows.parallel._ledger import recall
+    from agentos.ledger import recorded_results as recall
 
     monkeypatch.setattr(recall, "PAGE_SIZE", 1_000_000)
     with quiet(path).stream(range(50), Doubling()) as results:
@@ -1003,7 +1006,7 @@ def test_a_batch_with_an_outcome_that_is_there_already_is_refused_whole(path: Pa
     before = path.read_bytes()
     connection = database.connect_writer(path)
     late = batch.Batch(1, 1, 0.0)
-    from agentos.workflows.parallel._core.run import Item
+    from agentos.runs._rules.scheduler import Item
 
     for item_id in ("3", "1"):
         item = Item(item_id, None)
@@ -1018,7 +1021,7 @@ def test_a_batch_with_an_outcome_that_is_there_already_is_refused_whole(path: Pa
 
 
 def late_failure(launch: int) -> batch.Batch:
-    from agentos.workflows.parallel._core.run import Item
+    from agentos.runs._rules.scheduler import Item
 
     late, item = batch.Batch(1, launch, 0.0), Item("1", None)
     item.to_be_recorded()
@@ -1045,7 +1048,7 @@ def test_a_failed_outcome_is_written_over_by_a_later_launch_only(path: Path) -> 
 
 
 def test_an_older_attempt_writes_over_nothing(path: Path) -> None:  # invariant 23
-    from agentos.workflows.parallel._core.run import Item
+    from agentos.runs._rules.scheduler import Item
 
     quiet(path).execute_parallel([], Doubling())
     connection = database.connect_writer(path)
@@ -1416,7 +1419,7 @@ def test_an_id_that_is_no_string_is_a_type_error(path: Path) -> None:
 
 def test_pages_and_counts_use_their_indexes(path: Path) -> None:
     quiet(path).execute_parallel([1], Doubling())
-    from agentos.workflows.parallel import ledger as module
+    from agentos.ledger import reader as module
 
     with Ledger.open(path) as ledger:
         for which, words in (

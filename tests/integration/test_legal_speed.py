@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from agentos.testing import Concurrency, SimulatedProvider, SlidingWindow, TokenBucket
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, ParallelCoordinator, current_item
-from agentos.workflows.parallel.testing import Concurrency, SimulatedProvider, SlidingWindow, TokenBucket
 from tests.conftest import BUSY
 
 KEYS = [f"sk-speed-test-{number}" for number in range(4)]

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import pytest
 
-from agentos.workflows.parallel._stores import redis as redis_store
-from agentos.workflows.parallel._stores import sqlite as sqlite_store
-from agentos.workflows.parallel._stores.log import Log, StoreRefused
-from agentos.workflows.parallel._stores.redis import RedisLog
-from agentos.workflows.parallel._stores.sqlite import SqliteLog
+from agentos.pool._replicas import redis as redis_store
+from agentos.pool._replicas import sqlite as sqlite_store
+from agentos.pool._replicas.log import Log, StoreRefused
+from agentos.pool._replicas.redis import RedisLog
+from agentos.pool._replicas.sqlite import SqliteLog
 from tests.valkey import Valkey, running
 
 TTL = 30.0

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from agentos.pool._replicas.log import Answer, Entry, Start, StoreLost
+from agentos.pool._replicas.shared import SharedStore
+from agentos.pool._replicas.shared_pool import CLAIM_SECONDS, SharedPool
+from agentos.pool._rules.records import ENDED, LIVE, WAITING, LeaseRecord
+from agentos.testing import FakeClock
 from agentos.workflows.parallel import Credential
-from agentos.workflows.parallel._core.records import ENDED, LIVE, WAITING, LeaseRecord
-from agentos.workflows.parallel._core.shared import CLAIM_SECONDS, SharedPool
-from agentos.workflows.parallel._stores.log import Answer, Entry, Start, StoreLost
-from agentos.workflows.parallel._stores.shared import SharedStore
-from agentos.workflows.parallel.testing import FakeClock
 from tests.conftest import eventually
 
 TTL = 30.0

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from agentos.ledger.ownership import Owner, Ownership, owner_of
 from agentos.workflows.parallel import ParallelCoordinator, RunBusy
-from agentos.workflows.parallel._ledger.ownership import Owner, Ownership, owner_of
 
 OWNING = """
 import sys
 from pathlib import Path
-from agentos.workflows.parallel._ledger.ownership import Ownership
+from agentos.ledger.ownership import Ownership
 
 owner = Ownership.take(Path(sys.argv[1]))
 if "announced" in sys.argv:
@@ -32,7 +32,7 @@ owner.release(in_order=True)
 ASKING = """
 import sys
 from pathlib import Path
-from agentos.workflows.parallel._ledger.ownership import owner_of
+from agentos.ledger.ownership import owner_of
 
 print(owner_of(Path(sys.argv[1])))
 """

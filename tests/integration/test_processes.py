@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from agentos.limits import backoff
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator, WorkerStartError, WorkflowResult
-from agentos.workflows.parallel._core import backoff
 from tests.conftest import BUSY, eventually
 from tests.integration import workers
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agentos.workflows.parallel.testing import Concurrency, DailyQuota, Scripted, SimulatedProvider
+from agentos.testing import Concurrency, DailyQuota, Scripted, SimulatedProvider
 from tests.conftest import BUSY, eventually
 
 CHAT = {"model": "sim-1", "messages": [{"role": "user", "content": "12345678"}], "max_tokens": 10}
@@ -175,7 +175,7 @@ def test_latency_of_many_does_not_add_up() -> None:
 
 
 def test_it_runs_in_a_process_of_its_own_until_its_input_is_closed() -> None:
-    command = [sys.executable, "-m", "agentos.workflows.parallel.testing", "--keys", "2", "--fixed", "1/86400"]
+    command = [sys.executable, "-m", "agentos.testing", "--keys", "2", "--fixed", "1/86400"]
     command += [
         "--latency",
         "0",

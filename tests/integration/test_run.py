@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from agentos.events import StillRunning
+from agentos.limits import backoff
+from agentos.testing import FakeClock
 from agentos.workflows.parallel import (
     AuthFailed,
     Credential,
@@ -35,9 +38,6 @@ from agentos.workflows.parallel import (
     WorkflowResult,
     current_item,
 )
-from agentos.workflows.parallel._core import backoff
-from agentos.workflows.parallel._core.events import StillRunning
-from agentos.workflows.parallel.testing import FakeClock
 from tests.conftest import BUSY, eventually
 
 KEYS = ["sk-alpha-000000", "sk-bravo-111111", "sk-charlie-222222"]

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentos.workflows.parallel import Credential, CredentialCoordinator, ParallelCoordinator, verdicts
-from agentos.workflows.parallel._core.events import CoolDownStarted
-from agentos.workflows.parallel.testing import FakeClock, Scripted, SimulatedProvider, TokenBucket
+from agentos.events import CoolDownStarted
+from agentos.providers import verdicts
+from agentos.testing import FakeClock, Scripted, SimulatedProvider, TokenBucket
+from agentos.workflows.parallel import Credential, CredentialCoordinator, ParallelCoordinator
 
 from .sdk_clients import CHAT, MESSAGES, SDKS, Sdk
 

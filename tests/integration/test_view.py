@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from agentos.cli._display import Display
-from agentos.cli._view import RunningItem, RunView
+from agentos.events import EXHAUSTED
+from agentos.terminal.display import Display
+from agentos.terminal.view import RunningItem, RunView
+from agentos.testing import FakeClock
 from agentos.workflows.parallel import (
     Credential,
     CredentialCoordinator,
@@ -14,8 +16,6 @@ from agentos.workflows.parallel import (
     ParallelCoordinator,
     RateLimited,
 )
-from agentos.workflows.parallel._core.events import EXHAUSTED
-from agentos.workflows.parallel.testing import FakeClock
 
 from ..conftest import eventually
 

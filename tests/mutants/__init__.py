@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # What a bug's place is given by.
-PACKAGE = Path("src/agentos/workflows/parallel")
+PACKAGE = Path("src/agentos")
 
 
 class Mutant(NamedTuple):

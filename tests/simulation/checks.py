@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
-from agentos.workflows.parallel._core.pool import Pool
-from agentos.workflows.parallel._core.records import LIVE, WAITING, CredentialRecord, LeaseRecord
+from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.records import LIVE, WAITING, CredentialRecord, LeaseRecord
 
 from .watched import WatchedPool
 

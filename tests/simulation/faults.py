@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agentos.workflows.parallel.testing.rules import DailyQuota
-from agentos.workflows.parallel.testing.scripts import Scripted
+from agentos.testing.rules import DailyQuota
+from agentos.testing.scripts import Scripted
 
 from .digests import digest
 from .process import Process

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentos.workflows.parallel._core import shared
-from agentos.workflows.parallel._stores import member
-from agentos.workflows.parallel._stores.log import Entry, StoreLost, StoreRefused
-from agentos.workflows.parallel._stores.member import Member
+from agentos.pool._replicas import member
+from agentos.pool._replicas import shared_pool as shared
+from agentos.pool._replicas.log import Entry, StoreLost, StoreRefused
+from agentos.pool._replicas.member import Member
 
 from .digests import digest
 from .server import DIGEST_EVERY, brief

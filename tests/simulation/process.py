@@ -7,16 +7,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from agentos.workflows.parallel import verdicts
-from agentos.workflows.parallel._admission import Admission
-from agentos.workflows.parallel._clock import Timer
-from agentos.workflows.parallel._core.events import AUTH_FAILED, NOTHING_SAID, PERMANENT, TRANSIENT, Verdict
-from agentos.workflows.parallel._core.records import LIVE, REFUSED, WAITING, LeaseRecord
-from agentos.workflows.parallel._core.run import FAILED, INTERRUPTED, WORKER_DIED, Again, Item, Run
-from agentos.workflows.parallel._stores.memory import MemoryStore
-from agentos.workflows.parallel._stores.shared import SharedStore
-from agentos.workflows.parallel.credentials import Credential
-from agentos.workflows.parallel.testing import Answer
+from agentos.clock import Timer
+from agentos.events import AUTH_FAILED, NOTHING_SAID, PERMANENT, TRANSIENT, Verdict
+from agentos.pool._memory import MemoryStore
+from agentos.pool._replicas.shared import SharedStore
+from agentos.pool._rules.records import LIVE, REFUSED, WAITING, LeaseRecord
+from agentos.pool.credential import Credential
+from agentos.providers import verdicts
+from agentos.runs._admission import Admission
+from agentos.runs._rules.scheduler import FAILED, INTERRUPTED, WORKER_DIED, Again, Item, Run
+from agentos.testing import Answer
 
 from . import checks
 from .ledger import Ledger

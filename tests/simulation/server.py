@@ -6,10 +6,10 @@ import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from agentos.workflows.parallel._core.shared import ASK, JOIN
-from agentos.workflows.parallel._days import day_ends
-from agentos.workflows.parallel._stores.box import read_batch
-from agentos.workflows.parallel._stores.log import Answer, Entry, Start, StoreLost
+from agentos.limits.reset_times import day_ends
+from agentos.pool._replicas.box import read_batch
+from agentos.pool._replicas.log import Answer, Entry, Start, StoreLost
+from agentos.pool._replicas.shared_pool import ASK, JOIN
 
 from .digests import digest
 from .watch import Watch

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from agentos.workflows.parallel._core.limits import Limits
-from agentos.workflows.parallel.testing import Concurrency, Rule, SimulatedProvider, SlidingWindow, TokenBucket
-from agentos.workflows.parallel.testing.rules import DailyQuota, TokensPerMinute
+from agentos.limits.declaration import Limits
+from agentos.testing import Concurrency, Rule, SimulatedProvider, SlidingWindow, TokenBucket
+from agentos.testing.rules import DailyQuota, TokensPerMinute
 
 # 2026-11-16 12:00:00 UTC, and half a minute before the day ends.
 NOON, MIDNIGHT = 1_794_830_400.0, 1_794_873_570.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentos.workflows.parallel._core import shared
-from agentos.workflows.parallel._core.records import LIVE, WAITING, LeaseRecord
+from agentos.pool._replicas import shared_pool as shared
+from agentos.pool._rules.records import LIVE, WAITING, LeaseRecord
 
 from .member import Talker
 from .server import Link

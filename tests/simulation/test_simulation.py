@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from agentos.workflows.parallel._core.limiters import Window
+from agentos.limits._windows import Window
 
 from .situations import ALL, Situations
 from .world import simulate

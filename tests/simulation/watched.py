@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agentos.workflows.parallel._core import shared
-from agentos.workflows.parallel._core.answers import Answers
-from agentos.workflows.parallel._core.cooling import Domain
-from agentos.workflows.parallel._core.events import Verdict
-from agentos.workflows.parallel._core.pool import Pool
-from agentos.workflows.parallel._core.records import LIVE, REFUSED, CredentialRecord, LeaseRecord
-from agentos.workflows.parallel._core.shared import Session, SharedPool
+from agentos.events import Verdict
+from agentos.pool._replicas import shared_pool as shared
+from agentos.pool._replicas.shared_pool import Session, SharedPool
+from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.cooldown_scope import Domain
+from agentos.pool._rules.feedback import Answers
+from agentos.pool._rules.records import LIVE, REFUSED, CredentialRecord, LeaseRecord
 
 from .watch import Watch
 

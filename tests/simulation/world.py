@@ -10,11 +10,12 @@ from heapq import heappop, heappush
 from typing import Any
 from unittest import mock
 
-from agentos.workflows.parallel._clock import Timer
-from agentos.workflows.parallel._core.events import CoolDownStarted, LimitLearned, LimitShared
-from agentos.workflows.parallel._core.run import Item
-from agentos.workflows.parallel._stores import member, memory, shared
-from agentos.workflows.parallel._stores.memory import MemoryStore
+from agentos.clock import Timer
+from agentos.events import CoolDownStarted, LimitLearned, LimitShared
+from agentos.pool import _memory as memory
+from agentos.pool._memory import MemoryStore
+from agentos.pool._replicas import member, shared
+from agentos.runs._rules.scheduler import Item
 
 from . import checks, faults
 from .ledger import Ledger

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from agentos.limits import backoff
+from agentos.pool._rules import cooldown_scope as cooling
 from agentos.workflows.parallel import (
     AuthFailed,
     Credential,
@@ -27,7 +29,6 @@ from agentos.workflows.parallel import (
     Transient,
     current_item,
 )
-from agentos.workflows.parallel._core import backoff, cooling
 from tests.acceptance.forks import Fork
 from tests.acceptance.test_crashes import crashing, forked, kill_again_and_again
 from tests.conftest import eventually

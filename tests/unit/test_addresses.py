@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from agentos.pool.store_url import absolute, passwords, with_password_left_out, without_password
 from agentos.workflows.parallel import CredentialCoordinator
-from agentos.workflows.parallel._addresses import absolute, passwords, with_password_left_out, without_password
 
 # address -> its passwords, what people see, what is kept
 ADDRESSES = [

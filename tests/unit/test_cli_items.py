@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.cli._formats import FORMATS, items_in
-from agentos.cli._home import Failure, ItemsFrom, RunFolder, RunSpec
-from agentos.cli._items import BadItems, Item, Items, SizedItems, changed_files, read_items
+from agentos.cli.launch._item_formats import FORMATS, items_in
+from agentos.cli.launch.item_input import BadItems, Item, Items, SizedItems, changed_files, read_items
+from agentos.home.run_folder import Failure, ItemsFrom, RunFolder, RunSpec
+from agentos.items.fields import field_of
 from agentos.workflows.parallel import ParallelCoordinator
-from agentos.workflows.parallel._fields import field_of
 
 
 @pytest.fixture(autouse=True)
@@ -421,8 +421,8 @@ def check_kept(content: bytes, told: str) -> None:
 
 LEFT_BEHIND = """
 import sys, threading
-from agentos.cli._home import ItemsFrom, RunFolder
-from agentos.cli._items import read_items
+from agentos.home.run_folder import ItemsFrom, RunFolder
+from agentos.cli.launch.item_input import read_items
 
 items = iter(read_items([ItemsFrom("stdin")], RunFolder("left"), None))
 print(next(items), flush=True)

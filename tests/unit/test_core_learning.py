@@ -6,18 +6,11 @@ import math
 
 import pytest
 
+from agentos.events import QUOTA_EXHAUSTED, RATE_LIMITED, CredentialQuarantined, LimitLearned, LimitShared, Verdict
+from agentos.limits._rate_estimator import LONGEST_GAP, MOST_FUTILE, MOST_WAIT, Learner
+from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.records import LeaseRecord
 from agentos.workflows.parallel import Limits
-from agentos.workflows.parallel._core.events import (
-    QUOTA_EXHAUSTED,
-    RATE_LIMITED,
-    CredentialQuarantined,
-    LimitLearned,
-    LimitShared,
-    Verdict,
-)
-from agentos.workflows.parallel._core.learning import LONGEST_GAP, MOST_FUTILE, MOST_WAIT, Learner
-from agentos.workflows.parallel._core.pool import Pool
-from agentos.workflows.parallel._core.records import LeaseRecord
 
 from . import virtual
 

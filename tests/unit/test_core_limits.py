@@ -10,18 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentos.events import OVERLOADED, Verdict
+from agentos.limits._usage import Allowance
+from agentos.limits._windows import JITTER_SECONDS, Bucket, Day, Window
+from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, strictest
+from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.records import LIVE, LeaseRecord
 from agentos.workflows.parallel import Limits
-from agentos.workflows.parallel._core.allowance import Allowance
-from agentos.workflows.parallel._core.events import OVERLOADED, Verdict
-from agentos.workflows.parallel._core.limiters import JITTER_SECONDS, Bucket, Day, Window
-from agentos.workflows.parallel._core.limits import (
-    REQUESTS_PER_DAY,
-    REQUESTS_PER_MINUTE,
-    TOKENS_PER_MINUTE,
-    strictest,
-)
-from agentos.workflows.parallel._core.pool import Pool
-from agentos.workflows.parallel._core.records import LIVE, LeaseRecord
 
 NOW = 1000.0
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentos.workflows.parallel._core.cooling import LEAST_COOL_DOWN, MOST_COOL_DOWN, cool_down
-from agentos.workflows.parallel._core.events import (
+from agentos.events import (
     AUTH_FAILED,
     EXHAUSTED,
     OVERLOADED,
@@ -16,10 +15,11 @@ from agentos.workflows.parallel._core.events import (
     PoolWaiting,
     Verdict,
 )
-from agentos.workflows.parallel._core.limits import Limits
-from agentos.workflows.parallel._core.looking import reasons
-from agentos.workflows.parallel._core.pool import Pool
-from agentos.workflows.parallel._core.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
+from agentos.limits.declaration import Limits
+from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.cooldown_scope import LEAST_COOL_DOWN, MOST_COOL_DOWN, cool_down
+from agentos.pool._rules.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
+from agentos.pool._rules.wait_reasons import reasons
 
 NOW = 1000.0
 

@@ -7,16 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentos.workflows.parallel._core import backoff, bound, identity
-from agentos.workflows.parallel._core.events import (
-    AUTH_FAILED,
-    OVERLOADED,
-    PERMANENT,
-    QUOTA_EXHAUSTED,
-    RATE_LIMITED,
-    TRANSIENT,
-)
-from agentos.workflows.parallel._core.run import (
+from agentos.events import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
+from agentos.items import duplicates as identity
+from agentos.limits import backoff
+from agentos.runs._rules import bottleneck as bound
+from agentos.runs._rules.scheduler import (
     FAILED,
     FREE_ROTATIONS,
     INTERRUPTED,

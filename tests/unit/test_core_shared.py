@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentos.workflows.parallel._core import shared
-from agentos.workflows.parallel._core.records import LIVE, REFUSED, WAITING
-from agentos.workflows.parallel._core.shared import (
+from agentos.limits.reset_times import day_ends
+from agentos.pool._replicas import shared_pool as shared
+from agentos.pool._replicas.shared_pool import (
     ADD,
     ASK,
     CLAIM,
@@ -30,8 +30,8 @@ from agentos.workflows.parallel._core.shared import (
     USE_MORE,
     SharedPool,
 )
-from agentos.workflows.parallel._days import day_ends
-from agentos.workflows.parallel._stores.states import freeze, thaw
+from agentos.pool._replicas.states import freeze, thaw
+from agentos.pool._rules.records import LIVE, REFUSED, WAITING
 
 from .shared_histories import BEGAN_AT, Batch, Talk, check_books, digest, dump, live_leases, new_copy
 

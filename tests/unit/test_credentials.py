@@ -22,8 +22,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.workflows.parallel import Credential, CredentialCoordinator, CredentialError, Lease, Limits, credentials
-from agentos.workflows.parallel.credentials import LeasedKey, fingerprint
+from agentos.pool import credential as credentials
+from agentos.pool.credential import LeasedKey, fingerprint
+from agentos.workflows.parallel import Credential, CredentialCoordinator, CredentialError, Lease, Limits
 
 # No four characters of it in a row could be part of a word, of an id or of an address in memory.
 SECRET = "sk-Zq7Xw9Vu3Tj5Rm8Ph2Nk4Gz"

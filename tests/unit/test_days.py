@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agentos.workflows.parallel._days import seconds_to_reset
+from agentos.limits.reset_times import seconds_to_reset
 
 PACIFIC = ZoneInfo("America/Los_Angeles")
 

@@ -11,10 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from agentos.cli._display import Display, amount_text, clock_text, soon_text
-from agentos.cli._view import RunningItem
-from agentos.workflows.parallel import CredentialState, ProgressStats, WorkflowResult
-from agentos.workflows.parallel._core.events import (
+from agentos.events import (
     EXHAUSTED,
     RATE_LIMITED,
     STORE_LOST,
@@ -24,6 +21,9 @@ from agentos.workflows.parallel._core.events import (
     StoreReached,
     StoreUnreachable,
 )
+from agentos.terminal.display import Display, amount_text, clock_text, soon_text
+from agentos.terminal.view import RunningItem
+from agentos.workflows.parallel import CredentialState, ProgressStats, WorkflowResult
 
 START = 1_700_000_000.0
 NOW = START + 125.0

@@ -9,10 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from agentos.workflows import parallel
-from agentos.workflows.parallel import errors
-from agentos.workflows.parallel._core.events import VERDICT_KINDS, Verdict
-from agentos.workflows.parallel.errors import (
+from agentos import errors
+from agentos.errors import (
     AgentosError,
     AmbiguousRelease,
     AttemptTimeout,
@@ -42,6 +40,8 @@ from agentos.workflows.parallel.errors import (
     WorkerStartError,
     WorkerVerdict,
 )
+from agentos.events import VERDICT_KINDS, Verdict
+from agentos.workflows import parallel
 
 ALL = {thing for thing in vars(errors).values() if inspect.isclass(thing) and issubclass(thing, AgentosError)}
 WITH_OWN_CONSTRUCTOR = {cls for cls in ALL if "__init__" in vars(cls)}

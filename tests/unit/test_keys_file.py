@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.cli._keysfile import CREDENTIAL as CREDENTIAL_NAMES
-from agentos.cli._keysfile import PATTERN as PATTERN_NAMES
-from agentos.cli._keysfile import PROVIDER as PROVIDER_NAMES
-from agentos.cli._keysfile import Keys, KeysFileError, keys_from_environment, load_keys
-from agentos.cli._toml_lines import TomlLines
+from agentos.keys._toml_lines import TomlLines
+from agentos.keys.keys_file import CREDENTIAL as CREDENTIAL_NAMES
+from agentos.keys.keys_file import PATTERN as PATTERN_NAMES
+from agentos.keys.keys_file import PROVIDER as PROVIDER_NAMES
+from agentos.keys.keys_file import Keys, KeysFileError, keys_from_environment, load_keys
 from agentos.workflows.parallel import Limits
 
 CANARY = "sk-canary-9f8e7d6c5b4a"

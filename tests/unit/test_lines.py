@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.cli import _lines
-from agentos.cli._lines import LinesReporter, json_output, progress_line
-from agentos.cli._view import RunView
-from agentos.workflows.parallel import ProgressStats, WorkflowResult
-from agentos.workflows.parallel._core.events import (
+from agentos.events import (
     RATE_LIMITED,
     CoolDownStarted,
     CredentialQuarantined,
@@ -25,6 +21,10 @@ from agentos.workflows.parallel._core.events import (
     RunStarted,
     StillRunning,
 )
+from agentos.terminal import lines as _lines
+from agentos.terminal.lines import LinesReporter, json_output, progress_line
+from agentos.terminal.view import RunView
+from agentos.workflows.parallel import ProgressStats, WorkflowResult
 
 from ..conftest import eventually
 

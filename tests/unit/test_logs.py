@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentos.workflows.parallel._logs import log_name
+from agentos.items.file_names import log_name
 
 
 @pytest.mark.parametrize("item_id", ["CON.txt", "lpt9.log", "/nul.", "Com1.x/y"])

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from agentos.items.progress import duration
+from agentos.pool._rules.allocator import Pool
+from agentos.pool.simulation import Planned, Simulation, Work, simulate
+from agentos.testing import FakeClock
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, ParallelCoordinator, RateLimited
-from agentos.workflows.parallel._core.plan import Planned, Simulation, Work, simulate
-from agentos.workflows.parallel._core.pool import Pool
-from agentos.workflows.parallel._core.progress import duration
-from agentos.workflows.parallel.testing import FakeClock
 
 
 def coordinator(workers: int, *limits: Limits, clock: FakeClock | None = None, **options: Any) -> ParallelCoordinator:

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from agentos.cli._presets import PRESETS, Preset, base_url_of, preset_of, preset_of_variable
+from agentos.limits.reset_times import seconds_to_reset
+from agentos.providers.presets import PRESETS, Preset, base_url_of, preset_of, preset_of_variable
 from agentos.workflows.parallel import Limits
-from agentos.workflows.parallel._days import seconds_to_reset
 
 
 def test_no_two_presets_share_a_name_or_a_variable() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.workflows.parallel.testing import (
+from agentos.testing import (
     Concurrency,
     DailyQuota,
     FixedWindow,

@@ -15,7 +15,11 @@ from agentos.workflows import parallel
 def test_every_name_that_is_listed_is_found_where_type_checkers_look_for_it() -> None:
     source = Path(parallel.__file__).read_text()
     imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
-    homes = {alias.name: f"{parallel.__name__}.{node.module}" for node in imports for alias in node.names}
+    homes = {
+        alias.name: f"{parallel.__name__}.{node.module}" if node.level else str(node.module)
+        for node in imports
+        for alias in node.names
+    }
     assert sorted(homes) == sorted(parallel.__all__)
     for name, module in homes.items():
         assert getattr(parallel, name) is getattr(importlib.import_module(module), name)

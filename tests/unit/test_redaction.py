@@ -20,8 +20,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agentos.redaction.redactor import MOST_CODE_BYTES, Redactor, _Finder
 from agentos.workflows.parallel import Credential, CredentialCoordinator
-from agentos.workflows.parallel.redaction import MOST_CODE_BYTES, Redactor, _Finder
 
 SECRET = "sk-Zq7Xw-canary-0123456789abcdef"
 # Of every length that is searched in another way, and with all that some way of writing escapes.

@@ -16,16 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.workflows.parallel import (
-    Credential,
-    CredentialCoordinator,
-    JsonReporter,
-    PlainReporter,
-    ProgressStats,
-    WorkflowResult,
-)
-from agentos.workflows.parallel._core import events as events_module
-from agentos.workflows.parallel._core.events import (
+from agentos import events as events_module
+from agentos.events import (
     AttemptEnded,
     CoolDownStarted,
     CredentialQuarantined,
@@ -44,9 +36,17 @@ from agentos.workflows.parallel._core.events import (
     ThreadAbandoned,
     Verdict,
 )
-from agentos.workflows.parallel._core.progress import completion_rate, is_worth_a_line, seconds_to_go
-from agentos.workflows.parallel.reporters import waiting_text, warn_capped
-from agentos.workflows.parallel.testing import FakeClock
+from agentos.items.progress import completion_rate, is_worth_a_line, seconds_to_go
+from agentos.reporters.writers import waiting_text, warn_capped
+from agentos.testing import FakeClock
+from agentos.workflows.parallel import (
+    Credential,
+    CredentialCoordinator,
+    JsonReporter,
+    PlainReporter,
+    ProgressStats,
+    WorkflowResult,
+)
 
 START = 1_700_000_000.0
 PATIENCE = 30  # seconds until a thread that should have ended counts as stuck

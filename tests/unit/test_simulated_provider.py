@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentos.workflows.parallel.testing import (
+from agentos.testing import (
     Answer,
     Concurrency,
     DailyQuota,

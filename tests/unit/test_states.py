@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from agentos.limits.reset_times import day_ends
+from agentos.pool._replicas.shared_pool import SharedPool
+from agentos.pool._replicas.states import freeze, thaw
 from agentos.workflows.parallel import CredentialCoordinator, Overloaded
-from agentos.workflows.parallel._core.shared import SharedPool
-from agentos.workflows.parallel._days import day_ends
-from agentos.workflows.parallel._stores.states import freeze, thaw
 
 CANARY = "sk-canary-Qx7WvZr2LmTk9"
 

@@ -24,8 +24,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.workflows.parallel import UnrecordableValue, _values
-from agentos.workflows.parallel.redaction import Redactor
+from agentos.items import codec as _values
+from agentos.redaction.redactor import Redactor
+from agentos.workflows.parallel import UnrecordableValue
 
 
 class Colour(enum.Enum):
@@ -152,9 +153,7 @@ def test_whatever_json_can_hold_comes_back_equal(value: Any) -> None:
 
 
 def test_equal_inputs_look_the_same_in_every_process() -> None:
-    program = (
-        "from agentos.workflows.parallel import _values; print(_values.encode({'b': {'x','y','z'}, 'a': 1}, 'input'))"
-    )
+    program = "from agentos.items import codec; print(codec.encode({'b': {'x','y','z'}, 'a': 1}, 'input'))"
     texts = {
         subprocess.run(
             [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentos.workflows.parallel.verdicts import from_output, from_response
+from agentos.providers.verdicts import from_output, from_response
 
 NOW = 1794772800.0  # Sunday, 2026-11-15 20:00:00 UTC, noon in California
 TO_MIDNIGHT_UTC = 14_400.0

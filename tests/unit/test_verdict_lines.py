@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentos.workflows.parallel.verdicts import from_output, from_response
+from agentos.providers.verdicts import from_output, from_response
 
 NOW = 1794772800.0  # Sunday, 2026-11-15 20:00:00 UTC
 TRACE = 'Traceback (most recent call last):\n  File "/app/ask.py", line 7, in <module>\n    client.ask("hello")\n'

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.workflows.parallel import RateLimited, Verdict
-from agentos.workflows.parallel._core.events import VERDICT_KINDS
-from agentos.workflows.parallel._verdicts import clocks, output, rules
-from agentos.workflows.parallel._verdicts.bodies import read
-from agentos.workflows.parallel.verdicts import (
+from agentos.events import VERDICT_KINDS
+from agentos.providers import _command_output as output
+from agentos.providers import _dates as clocks
+from agentos.providers import _evidence as rules
+from agentos.providers._bodies import read
+from agentos.providers.verdicts import (
     _from_exception,
     _from_response,
     from_exception,
@@ -27,6 +28,7 @@ from agentos.workflows.parallel.verdicts import (
     from_output,
     from_response,
 )
+from agentos.workflows.parallel import RateLimited, Verdict
 
 NOW = 1794772800.0  # Sunday, 2026-11-15 20:00:00 UTC
 

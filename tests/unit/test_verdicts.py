@@ -20,6 +20,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agentos.pool._rules.cooldown_scope import LEAST_COOL_DOWN, cool_down
+from agentos.providers.verdicts import from_exception, from_observed, from_output, from_response
 from agentos.workflows.parallel import (
     AuthFailed,
     Overloaded,
@@ -29,8 +31,6 @@ from agentos.workflows.parallel import (
     Transient,
     Verdict,
 )
-from agentos.workflows.parallel._core.cooling import LEAST_COOL_DOWN, cool_down
-from agentos.workflows.parallel.verdicts import from_exception, from_observed, from_output, from_response
 
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 URL = "https://provider.invalid/v1/work"

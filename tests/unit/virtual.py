@@ -6,13 +6,13 @@ import random
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from agentos.workflows.parallel import verdicts
-from agentos.workflows.parallel._core.events import Verdict
-from agentos.workflows.parallel._core.limits import Limits
-from agentos.workflows.parallel._core.plan import Simulation, Work
-from agentos.workflows.parallel._core.pool import Pool
-from agentos.workflows.parallel._core.records import LeaseRecord
-from agentos.workflows.parallel.testing import Answer, Concurrency, SimulatedProvider, TokenBucket
+from agentos.events import Verdict
+from agentos.limits.declaration import Limits
+from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.records import LeaseRecord
+from agentos.pool.simulation import Simulation, Work
+from agentos.providers import verdicts
+from agentos.testing import Answer, Concurrency, SimulatedProvider, TokenBucket
 
 
 class Ran(NamedTuple):

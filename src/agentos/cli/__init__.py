@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 # command -> the module that has it under the same name (a dash is an underscore there), and its line in `--help`.
 COMMANDS = {
-    "run": ("run", "Run a command, or a Python function, on every item."),
-    "resume": ("run", "Go on with what a run has left."),
-    "retry": ("run", "Try again what failed in a run."),
-    "plan": ("plan", "How long a run would take, and which limit binds it."),
-    "runs": ("look", "List runs, or prune old ones."),
-    "show": ("look", "A run, or one of its items: what happened, and why."),
-    "logs": ("look", "What an item printed."),
-    "export": ("look", "The results of a run, as JSON lines or CSV."),
-    "stop": ("control", "Stop a run, as Ctrl-C in its terminal would."),
-    "report": ("control", "Inside a command: what the provider answered, or was used."),
-    "keys": ("keys", "The credentials: state, head-room, who holds them."),
+    "run": ("commands.run", "Run a command, or a Python function, on every item."),
+    "resume": ("commands.run", "Go on with what a run has left."),
+    "retry": ("commands.run", "Try again what failed in a run."),
+    "plan": ("commands.plan", "How long a run would take, and which limit binds it."),
+    "runs": ("commands.runs", "List runs, or prune old ones."),
+    "show": ("commands.runs", "A run, or one of its items: what happened, and why."),
+    "logs": ("commands.runs", "What an item printed."),
+    "export": ("commands.runs", "The results of a run, as JSON lines or CSV."),
+    "stop": ("commands.control", "Stop a run, as Ctrl-C in its terminal would."),
+    "report": ("commands.control", "Inside a command: what the provider answered, or was used."),
+    "keys": ("commands.keys", "The credentials: state, head-room, who holds them."),
     "completion": ("completion", "Let the shell complete commands, options, runs and items."),
-    "demo": ("demo", "The whole thing on this machine. Needs no key."),
+    "demo": ("commands.demo", "The whole thing on this machine. Needs no key."),
 }
 
 
@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:  # a reader who has seen enough
                 raise
-            from ._home import Failure
+            from agentos.home.run_folder import Failure
 
             raise Failure(f"{error.filename or 'stdout'}: {error.strerror}") from None
 

@@ -45,7 +45,7 @@ def completion(shell: str) -> None:
 
 def run_ids(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """The newest first, each with its command."""
-    from ._home import run_folders
+    from agentos.home.run_folder import run_folders
 
     folders = (folder for folder in run_folders() if folder.run_id.startswith(incomplete))
     return [
@@ -55,8 +55,8 @@ def run_ids(_context: click.Context, _parameter: click.Parameter, incomplete: st
 
 def running_ids(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Only those that can be stopped."""
-    from ._home import Failure, run_folders
-    from ._overview import owner_of_run
+    from agentos.home.run_folder import Failure, run_folders
+    from agentos.home.run_status import owner_of_run
 
     found = []
     for folder in run_folders():
@@ -71,10 +71,9 @@ def running_ids(_context: click.Context, _parameter: click.Parameter, incomplete
 
 def item_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Of the run that was named before."""
-    from agentos.workflows.parallel.errors import LedgerError
-    from agentos.workflows.parallel.ledger import Ledger
-
-    from ._home import RunFolder
+    from agentos.errors import LedgerError
+    from agentos.home.run_folder import RunFolder
+    from agentos.ledger.reader import Ledger
 
     try:
         with Ledger.open(RunFolder(context.params["run_id"]).ledger) as ledger:
@@ -85,7 +84,7 @@ def item_ids(context: click.Context, _parameter: click.Parameter, incomplete: st
 
 def credential_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Of the keys that were named before, or in the environment."""
-    from ._keysfile import load_keys
+    from agentos.keys.keys_file import load_keys
 
     try:
         file = context.params.get("keys_file")
@@ -105,7 +104,7 @@ def _offered(ids: Iterable[str], incomplete: str) -> list[CompletionItem[Any]]:
 
 
 def _command_of(folder: Any) -> str | None:
-    from ._texts import shortened
+    from agentos.reporters.format import shortened
 
     try:
         spec = folder.read_spec()

@@ -10,13 +10,7 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from ._core.limits import Limits
-    from .commands import Command, Pattern
-    from .context import CurrentItem, current_item
-    from .coordinator import ParallelCoordinator
-    from .credential_coordinator import CredentialCoordinator, CredentialState
-    from .credentials import Credential
-    from .errors import (
+    from agentos.errors import (
         AgentosError,
         AmbiguousRelease,
         AttemptTimeout,
@@ -41,13 +35,20 @@ if _typing.TYPE_CHECKING:
         WorkerDied,
         WorkerStartError,
     )
-    from .input_sanitizer import sanitize_identifier
-    from .leases import Lease
-    from .ledger import Ledger
-    from .output_prefixer import OutputPrefixer
-    from .reporters import JsonReporter, PlainReporter
-    from .results import ProgressStats, WorkflowResult
-    from .verdicts import Verdict
+    from agentos.identifiers import sanitize_identifier
+    from agentos.items.context import CurrentItem, current_item
+    from agentos.items.results import ProgressStats, WorkflowResult
+    from agentos.ledger.reader import Ledger
+    from agentos.limits.declaration import Limits
+    from agentos.output.prefix import OutputPrefixer
+    from agentos.pool.credential import Credential
+    from agentos.pool.lease import Lease
+    from agentos.providers.verdicts import Verdict
+    from agentos.reporters.writers import JsonReporter, PlainReporter
+    from agentos.workers.command.command import Command, Pattern
+
+    from .coordinator import ParallelCoordinator
+    from .credential_coordinator import CredentialCoordinator, CredentialState
 
 __all__ = [
     # running
@@ -100,35 +101,39 @@ __all__ = [
 
 # module -> the public names that live there
 _NAMES = {
-    "_core.limits": "Limits",
-    "commands": "Command Pattern",
-    "context": "CurrentItem current_item",
-    "coordinator": "ParallelCoordinator",
-    "credential_coordinator": "CredentialCoordinator CredentialState",
-    "credentials": "Credential",
-    "errors": (
+    "agentos.limits.declaration": "Limits",
+    "agentos.workers.command.command": "Command Pattern",
+    "agentos.items.context": "CurrentItem current_item",
+    "agentos.workflows.parallel.coordinator": "ParallelCoordinator",
+    "agentos.workflows.parallel.credential_coordinator": "CredentialCoordinator CredentialState",
+    "agentos.pool.credential": "Credential",
+    "agentos.errors": (
         "AgentosError AmbiguousRelease AttemptTimeout AuthFailed CommandFailed CredentialError Interrupted "
         "InvalidItemId LeaseTimeout LedgerError NoUsableCredential Overloaded Permanent QuotaExhausted RateLimited "
         "RequestTooLarge RunBusy StoreError Transient UnknownCredential UnrecordableValue WorkerDied WorkerStartError"
     ),
-    "input_sanitizer": "sanitize_identifier",
-    "leases": "Lease",
-    "ledger": "Ledger",
-    "output_prefixer": "OutputPrefixer",
-    "reporters": "JsonReporter PlainReporter",
-    "results": "ProgressStats WorkflowResult",
-    "verdicts": "Verdict",
+    "agentos.identifiers": "sanitize_identifier",
+    "agentos.pool.lease": "Lease",
+    "agentos.ledger.reader": "Ledger",
+    "agentos.output.prefix": "OutputPrefixer",
+    "agentos.reporters.writers": "JsonReporter PlainReporter",
+    "agentos.items.results": "ProgressStats WorkflowResult",
+    "agentos.providers.verdicts": "Verdict",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+# The modules that programs reach through this one.
+_SUBMODULES = {"errors": "agentos.errors", "verdicts": "agentos.providers.verdicts"}
 
 if not _typing.TYPE_CHECKING:  # which would take any misspelt name for one that is found here
 
     def __getattr__(name: str) -> object:
-        """A public name, or a module that has some."""
-        if name not in _MODULES and name not in _NAMES:
+        """Import a public name, or a module that has some, when it is first used."""
+        if name in _SUBMODULES:
+            found: object = _importlib.import_module(_SUBMODULES[name])
+        elif name in _MODULES:
+            found = getattr(_importlib.import_module(_MODULES[name]), name)
+        else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = _importlib.import_module(f"{__name__}.{_MODULES.get(name, name)}")
-        found = getattr(module, name) if name in _MODULES else module
         globals()[name] = found
         return found
 

@@ -14,29 +14,39 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from . import _signals, reporters
-from ._clock import SYSTEM_CLOCK, Clock
-from ._core.events import DryRun
-from ._core.run import Halt, parse_halt
-from ._driver import Driver
-from ._items import CollectionSource, ItemMaker, StreamSource, source_of
-from ._options import LONGEST_RUN_ID, Options, exception_types, ledger_path, new_run_id, seconds, whole_number
-from ._workers.base import EndedCall, Workers
-from ._workers.processes import ProcessWorkers
-from ._workers.tasks import TaskWorkers
-from ._workers.threads import ThreadWorkers
-from .commands import Command
+from agentos.clock import SYSTEM_CLOCK, Clock
+from agentos.events import DryRun
+from agentos.identifiers import sanitize_identifier
+from agentos.items.results import ProgressStats, WorkflowResult
+from agentos.items.sources import CollectionSource, ItemMaker, StreamSource, source_of
+from agentos.redaction.redactor import LEAST_REDACTED
+from agentos.reporters import writers as reporters
+from agentos.runs import signals as _signals
+from agentos.runs._driver import Driver
+from agentos.runs._rules.scheduler import Halt, parse_halt
+from agentos.runs.options import (
+    LONGEST_RUN_ID,
+    Options,
+    exception_types,
+    ledger_path,
+    new_run_id,
+    seconds,
+    whole_number,
+)
+from agentos.runs.streams import AsyncResultStream, ResultStream
+from agentos.workers.base import EndedCall, Workers
+from agentos.workers.command.command import Command
+from agentos.workers.process.parent import ProcessWorkers
+from agentos.workers.tasks import TaskWorkers
+from agentos.workers.threads import ThreadWorkers
+
 from .credential_coordinator import CredentialCoordinator
-from .input_sanitizer import sanitize_identifier
-from .redaction import LEAST_REDACTED
-from .results import ProgressStats, WorkflowResult
-from .streams import AsyncResultStream, ResultStream
 
 if TYPE_CHECKING:  # only a run with a ledger needs them, or a plan
-    from ._ledger.recall import Recall
-    from ._ledger.record import RunRecord
-    from ._ledger.sifter import Sifter
-    from .planning import RunPlan
+    from agentos.ledger.record import RunRecord
+    from agentos.ledger.recorded_results import Recall
+    from agentos.ledger.resume_filter import Sifter
+    from agentos.plans.plan import RunPlan
 
 __all__ = ["ParallelCoordinator", "ProgressStats", "WorkflowResult"]
 
@@ -258,8 +268,8 @@ class ParallelCoordinator:
         The run is simulated with the pool's own rules; nothing is started and nothing is used up. `items` is their
         number, or a collection; `item_seconds` is how long one takes, and `tokens` (or `tokens_func`) what it reserves.
         """
-        from . import planning
-        from ._core.plan import Work
+        from agentos.plans import plan as planning
+        from agentos.pool.simulation import Work
 
         whole_number("tokens", tokens, 0)
         if isinstance(items, int):
@@ -304,7 +314,7 @@ class ParallelCoordinator:
     ) -> ItemMaker:
         if self._ledger is None:
             return ItemMaker(item_id_func, tokens_func, scope_func)
-        from ._values import encode_input
+        from agentos.items.codec import encode_input
 
         pool = self.credential_coordinator
         if pool is None:
@@ -373,9 +383,9 @@ class ParallelCoordinator:
         maker: ItemMaker,
         retry_failed: bool,
     ) -> tuple[RunRecord, Recall, CollectionSource | StreamSource | Sifter]:
-        from ._ledger.recall import Recall
-        from ._ledger.record import RunRecord
-        from ._ledger.sifter import Sifter
+        from agentos.ledger.record import RunRecord
+        from agentos.ledger.recorded_results import Recall
+        from agentos.ledger.resume_filter import Sifter
 
         redact = self.credential_coordinator.redact_value if self.credential_coordinator is not None else str
         record = RunRecord(path, run_id, self._clock, redact)
@@ -409,7 +419,7 @@ class ParallelCoordinator:
 
     def _check_executor(self, worker_func: Worker) -> None:
         """Whatever would fail every attempt is told before anything starts."""
-        from ._workers.executors import check_credentials
+        from agentos.workers.engines.executor import check_credentials
 
         if isinstance(worker_func, Command):
             raise TypeError(
@@ -425,11 +435,11 @@ class ParallelCoordinator:
         record: RunRecord | None,
     ) -> Workers:
         if isinstance(worker_func, Command):
-            from ._workers.commands import CommandWorkers
+            from agentos.workers.command.runner import CommandWorkers
 
             return CommandWorkers(worker_func, ended, self.credential_coordinator)
         if isinstance(self._workers, Executor):
-            from ._workers.executors import ExecutorWorkers
+            from agentos.workers.engines.executor import ExecutorWorkers
 
             pool = self.credential_coordinator
             return ExecutorWorkers(self._workers, worker_func, ended, pool, send_secrets=self._send_secrets)

@@ -16,17 +16,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar
 
-from . import reporters, verdicts
-from ._addresses import StoreAt, passwords
-from ._clock import SYSTEM_CLOCK, Clock
-from ._core.cooling import DEFAULT_COOL_DOWN
-from ._core.events import RATE_LIMITED, ROTATING, Verdict
-from ._core.records import LeaseRecord
-from ._days import seconds_to_reset
-from ._stores import make_store
-from ._stores.snapshots import CredentialSnapshot, Holder
-from .credentials import Credential, LeasedKey, refuse_to_copy
-from .errors import (
+from agentos.clock import SYSTEM_CLOCK, Clock
+from agentos.errors import (
     AmbiguousRelease,
     CredentialError,
     LeaseTimeout,
@@ -35,11 +26,21 @@ from .errors import (
     RequestTooLarge,
     UnknownCredential,
 )
-from .leases import Lease, LeaseContext, check_counts, wait
-from .redaction import Redactor
+from agentos.events import RATE_LIMITED, ROTATING, Verdict
+from agentos.limits.reset_times import seconds_to_reset
+from agentos.pool._rules.cooldown_scope import DEFAULT_COOL_DOWN
+from agentos.pool._rules.records import LeaseRecord
+from agentos.pool.credential import Credential, LeasedKey, refuse_to_copy
+from agentos.pool.lease import Lease, LeaseContext, check_counts, wait
+from agentos.pool.states import CredentialSnapshot, Holder
+from agentos.pool.store import make_store
+from agentos.pool.store_url import StoreAt, passwords
+from agentos.providers import verdicts
+from agentos.redaction.redactor import Redactor
+from agentos.reporters import writers as reporters
 
 if TYPE_CHECKING:
-    from ._stores import Store
+    from agentos.pool.store import Store
 
 T = TypeVar("T")
 

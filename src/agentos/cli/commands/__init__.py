@@ -1,0 +1,1 @@
+"""The commands of `agentos`, one module each."""

@@ -1,0 +1,147 @@
+"""`agentos stop`, for a run in another terminal, and `agentos report`, for a command inside a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from datetime import datetime
+from typing import Any
+
+import click
+
+from agentos.workers.command.reports import KINDS, MOST_AMOUNT, MOST_MESSAGE, VARIABLE, WAITING
+
+from ..completion import running_ids
+
+USAGE = "usage"
+# How often a run that was told to stop is looked at (seconds).
+LOOK_UP_SECONDS = 0.05
+
+
+class NotStopped(click.ClickException):
+    """There is nothing that could be stopped from here."""
+
+    exit_code = 1
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", shell_complete=running_ids)
+@click.option("--wait", is_flag=True, help="Return when it has ended.")
+def stop(run_id: str, wait: bool) -> None:
+    """Stop a run, as Ctrl-C in its terminal would: nothing new starts, and what is running has a moment to end.
+
+    Said a second time, the run ends at once. Either way agentos resume goes on with it.
+
+    \b
+    Example:
+      agentos stop 20261116-093012-1f3a5c --wait
+    """
+    from agentos.home.run_status import find_run, overview_of, owner_of_run
+    from agentos.reporters.format import say
+
+    folder = find_run(run_id)
+    owner = owner_of_run(folder)
+    if owner is None:
+        raise NotStopped(f"run {run_id} is not running: {overview_of(folder).state_text}")
+    if not owner.is_here or owner.pid is None:
+        raise NotStopped(f"run {run_id} is running as pid {owner.pid} on {owner.host}: stop it there")
+    try:
+        os.kill(owner.pid, signal.SIGINT)
+    except ProcessLookupError:
+        raise NotStopped(f"run {run_id} has just ended") from None
+    except PermissionError:
+        raise NotStopped(f"run {run_id} is running as pid {owner.pid}, which belongs to another user") from None
+    say(f"Told run {run_id} (pid {owner.pid}) to stop. Once more: at once.")
+    if wait:
+        while (present := owner_of_run(folder)) is not None and present.pid == owner.pid:
+            time.sleep(LOOK_UP_SECONDS)
+        say(f"Run {run_id} has ended: {overview_of(folder).state_text}")
+
+
+@click.command()
+@click.argument("kind", metavar="KIND", type=click.Choice([*KINDS, USAGE]))
+@click.option("--retry-after", metavar="S", type=float, help="Seconds to wait, as the provider says.")
+@click.option("--until", metavar="EPOCH|ISO", help="Or the instant: epoch seconds, or 2026-11-16T09:30:00Z.")
+@click.option("--message", metavar="TEXT", help="What the provider says, for people.")
+@click.option("--requests", metavar="N", type=int, help="With usage: requests that were sent.")
+@click.option("--tokens", metavar="N", type=int, help="With usage: tokens that were used.")
+@click.option("--cost", metavar="X", type=float, help="With usage: what it cost.")
+def report(kind: str, **options: Any) -> None:
+    """Inside a command of a run: say what the provider answered, or what was used.
+
+    KIND is rate-limited, quota-exhausted, auth-failed, overloaded, transient, permanent or usage.
+
+    Say it before the command ends. What is said last counts, and before what the command prints and its exit status.
+    Usage adds up.
+
+    \b
+    Examples:
+      agentos report rate-limited --retry-after 30
+      agentos report quota-exhausted --until 2026-11-17T00:00:00Z
+      agentos report permanent --message "the file is empty"
+      agentos report usage --tokens 1200 --cost 0.02
+    """
+    path = os.environ.get(VARIABLE)
+    if not path:
+        raise click.UsageError(f"this is for commands that a run has started: there is no ${VARIABLE} here")
+    given = {name: value for name, value in options.items() if value is not None}
+    line = json.dumps(_usage(given) if kind == USAGE else _verdict(kind, given)) + "\n"
+    try:
+        # Not made here: where it is missing, its attempt is over.
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise click.UsageError(
+            f"${VARIABLE} ({path}) cannot be written, so no attempt waits for it: {reason}"
+        ) from None
+
+
+def _usage(given: dict[str, Any]) -> dict[str, Any]:
+    _refuse_others(given, USAGE, {"requests", "tokens", "cost"})
+    if not given:
+        raise click.UsageError("usage of what? --requests, --tokens or --cost")
+    for name, amount in given.items():
+        _check_amount(name, amount)
+    return {"usage": given}
+
+
+def _verdict(kind: str, given: dict[str, Any]) -> dict[str, Any]:
+    verdict = KINDS[kind]
+    _refuse_others(given, kind, {"message", "retry_after", "until"} if verdict in WAITING else {"message"})
+    if "retry_after" in given:
+        _check_amount("retry_after", given["retry_after"])
+    if "until" in given:
+        given["until"] = _epoch(given["until"])
+    if "message" in given:
+        given["message"] = given["message"][:MOST_MESSAGE]
+    return {"verdict": verdict, **given}
+
+
+def _refuse_others(given: dict[str, Any], kind: str, known: set[str]) -> None:
+    for name in given.keys() - known:
+        raise click.UsageError(f"--{name.replace('_', '-')} does not belong to {kind}")
+
+
+def _check_amount(name: str, amount: float) -> None:
+    if not 0 <= amount < MOST_AMOUNT:
+        option = f"--{name.replace('_', '-')}"
+        raise click.UsageError(f"{option} must be a number from 0 to {MOST_AMOUNT:g}, not {amount!s:.40}")
+
+
+def _epoch(text: str) -> float:
+    """Without a zone, an instant is local time, as in `date`."""
+    try:
+        try:
+            epoch = float(text)
+        except ValueError:
+            epoch = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise click.UsageError(f"--until must be epoch seconds or like 2026-11-16T09:30:00Z, not {text!r}") from None
+    _check_amount("until", epoch)
+    return epoch

@@ -1,0 +1,120 @@
+"""`agentos demo`: a real run of commands over five keys of a provider on this machine, two of which are useless."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from agentos.home.run_folder import SPEC_VERSION, ItemsFrom, RunFolder, RunSpec
+from agentos.testing import SimulatedProvider
+
+from ..launch.execute import INTERRUPTED, SUCCEEDED, Shown, execute
+from . import _demo_item
+
+ITEMS = 60
+KEYS = 5
+WORKERS = 8
+REQUESTS_PER_SECOND = 2.0
+BURST = 3
+_KEYS_FILE = """# The keys of a demo: they are in the environment of its process, and gone with it.
+[[credential]]
+id = "key-1"
+secret = "env:DEMO_KEY_1"
+credential_env = "DEMO_API_KEY"
+requests_per_minute = 120
+burst = 3
+max_concurrent = 4
+"""
+_UNDECLARED = """
+[[credential]]
+id = "key-{number}"
+secret = "env:DEMO_KEY_{number}"
+credential_env = "DEMO_API_KEY"
+max_concurrent = 4
+"""
+
+
+@click.command()
+@click.option("--no-progress", is_flag=True, help="No live display: a line for each thing worth knowing.")
+@click.pass_context
+def demo(context: click.Context, /, no_progress: bool) -> None:
+    """Run 60 items over 5 keys of a provider on this machine: one key is dead, one is out of quota, two items fail.
+
+    Needs no key and no network, and takes about 15 seconds. Ctrl-C stops it.
+
+    \b
+    Example:
+      agentos demo
+    """
+    context.exit(run_demo(Shown(no_progress=no_progress)))
+
+
+def run_demo(shown: Shown) -> int:
+    """Returns the exit status: 0 if all went as it should, which includes that two items fail."""
+    keys = [f"demo-{secrets.token_hex(16)}" for _ in range(KEYS)]
+    variables = {f"DEMO_KEY_{number}": key for number, key in enumerate(keys, start=1)}
+    provider = SimulatedProvider(
+        keys,
+        requests_per_second=REQUESTS_PER_SECOND,
+        burst=BURST,
+        headers="off",
+        latency=0.2,
+        dead=keys[3:4],
+        out_of_quota=keys[4:5],
+    )
+    with provider:
+        os.environ.update(variables)
+        try:
+            folder, spec = _described(provider.base_url.removeprefix("http://"))
+            click.echo(
+                f"A provider on {provider.base_url} allows each key a burst of {BURST} requests and then "
+                f"{REQUESTS_PER_SECOND:g} a second.\nOf one key that is declared, of the others it has to be learned; "
+                f"key-4 is dead, and key-5 is out of quota.\nA program is run for each of {ITEMS} documents, {WORKERS} "
+                "at a time. Press Ctrl-C to stop.\n",
+                err=True,
+            )
+            started = time.monotonic()
+            status = execute(folder, spec, shown)
+            seconds = time.monotonic() - started
+        finally:
+            for name in variables:
+                os.environ.pop(name, None)
+    done = sum(1 for entry in provider.log if entry.status == 200)
+    click.echo(
+        f"\n{done} requests were served in {seconds:.1f} s; with three good keys that takes "
+        f"{_legal_minimum(keys[:3], done):.1f} s at least.\nThe provider refused {provider.limited} for a limit; "
+        f"no item was lost to it.\n\nWhat happened, and why:   agentos show {spec.run_id}\n"
+        f"What an item printed:     agentos logs {spec.run_id} {_demo_item.EMPTY[0]}",
+        err=True,
+    )
+    if status > INTERRUPTED:
+        return status
+    return SUCCEEDED if done == ITEMS else 1
+
+
+def _legal_minimum(good_keys: list[str], requests: int) -> float:
+    fresh = SimulatedProvider(good_keys, requests_per_second=REQUESTS_PER_SECOND, burst=BURST)
+    return fresh.legal_minimum(requests)
+
+
+def _described(host: str) -> tuple[RunFolder, RunSpec]:
+    run_id = time.strftime("demo-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
+    folder = RunFolder(run_id)
+    folder.make()
+    keys_file = folder.path / "keys.toml"
+    keys_file.write_text(_KEYS_FILE + "".join(_UNDECLARED.format(number=number) for number in range(2, KEYS + 1)))
+    spec = RunSpec(
+        version=SPEC_VERSION,
+        run_id=run_id,
+        created_at=time.time(),
+        cwd=os.getcwd(),  # noqa: PTH109
+        items=[ItemsFrom("inline", items=[f"document-{number:02d}" for number in range(1, ITEMS + 1)])],
+        command=[sys.executable, str(Path(_demo_item.__file__)), host, "{id}"],
+        options={"parallel": WORKERS, "keys": str(keys_file), "store": "memory:"},
+    )
+    return folder, spec

@@ -1,0 +1,58 @@
+"""`agentos plan`: how long a run would take, and which limit would bind it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from agentos.home.run_folder import RunFolder, existing
+from agentos.reporters.writers import PlainReporter
+
+from .. import options as _options
+from ..completion import run_ids
+from ..options import sources
+
+
+@click.command()
+@_options.ITEMS
+@click.option("--count", type=click.IntRange(0), metavar="N", help="So many items, instead of the items themselves.")
+@_options.PACE
+@_options.ITEM_SECONDS
+@click.option("--like", metavar="RUN", shell_complete=run_ids, help="Items take as long as those of this run did.")
+def plan(count: int | None, like: str | None, item_seconds: float | None, **options: Any) -> None:
+    """How long a run would take, which limit binds it, and what one more key would change.
+
+    The run is simulated with the rules that a real one obeys, from what is known of the keys by now; nothing is started
+    and nothing is used up.
+
+    \b
+    Examples:
+      agentos plan --count 10000 --keys keys.toml --tokens 1500 --item-seconds 20 --parallel auto
+      agentos plan --items issues.jsonl --keys keys.toml --like 20261116-093012-1f3a5c
+    """
+    from ..launch._store import chosen
+    from ..launch._tokens import is_number, tokens_func
+    from ..launch.execute import ITEM_SECONDS, make_coordinator, usual_seconds
+    from ..launch.item_input import read_items
+    from ..launch.pool_setup import make_pool, read_keys
+
+    if (count is None) == (not options["items"] and not options["inline"]):
+        raise click.UsageError("say how many items there are (--count), or which (--items, --item)")
+    given = {name: value for name, value in options.items() if value is not None}
+    keys = read_keys(given.get("keys"), given.get("key_env"), os.getcwd())  # noqa: PTH109
+    pool = None if keys is None else make_pool(keys, chosen(given.get("store"), keys), PlainReporter(sys.stderr))
+    coordinator = make_coordinator(given, pool)
+    seconds = item_seconds or (ITEM_SECONDS if like is None else usual_seconds(existing(like)))
+    tokens = tokens_func(given.get("tokens"))
+    if count is not None:
+        if tokens is not None and not is_number(given["tokens"]):
+            raise click.UsageError("--tokens FIELD needs the items themselves (--items)")
+        number = 0 if tokens is None else tokens(None)
+        click.echo(coordinator.plan(count, item_seconds=seconds, tokens=number))
+    else:
+        folder = RunFolder("plan")
+        items = list(read_items(sources(options), folder, given.get("id_field"), keep=False))
+        click.echo(coordinator.plan(items, item_seconds=seconds, tokens_func=tokens))

@@ -1,0 +1,199 @@
+"""`agentos run`, `resume` and `retry`: from arguments to a description of the run, which is then carried out."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentos.home.run_folder import SPEC_VERSION, RunFolder, RunSpec, existing
+from agentos.identifiers import sanitize_identifier
+from agentos.pool.store_url import absolute
+from agentos.runs.options import LONGEST_RUN_ID, new_run_id
+
+from .. import options as _options
+from ..completion import files, run_ids
+
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+# What a resume may say anew.
+_LATER = (
+    "parallel",
+    "max_parallelism",
+    "keys",
+    "key_env",
+    "store",
+    "tokens",
+    "on",
+    "credential_env",
+    "retries",
+    "timeout",
+    "halt",
+    "max_wait",
+    "grace",
+    "on_changed",
+)
+
+# What `resume` and `retry` take.
+_GOING_ON = _options.several(
+    _options.PACE,
+    _options.CONDUCT,
+    _options.CHANGED,
+    _options.SHOWN,
+    click.argument("run_id", metavar="RUN", shell_complete=run_ids),
+)
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@_options.ITEMS
+@_options.PACE
+@_options.CONDUCT
+@_options.STDIN
+@_options.option("--run-id", metavar="NAME", help="A name for the run. A run of that name with the same items goes on.")
+@_options.option("--dry-run", is_flag=True, help="Show what would run and how long it would take; start nothing.")
+@_options.ITEM_SECONDS
+@_options.CHANGED
+@_options.SHOWN
+@click.argument(
+    "worker", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND... | MODULE:FUNCTION", shell_complete=files
+)
+@click.pass_context
+def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> None:
+    """Run COMMAND, or the Python function MODULE:FUNCTION, on every item.
+
+    In COMMAND, {id} is the item's id, {} the item itself, {field} a field of it, and {{ a brace. No shell has a part in
+    it: for one, say sh -c '...'. A function gets the item and its credential; it runs here, or with --on where the
+    workers of a Dask cluster can import it and read the keys for themselves.
+
+    A command finds its key in the variable that its provider's tools read (or --credential-env), and its item as JSON
+    in AGENTOS_ITEM. It tells of a limit by what it prints, by exit status 75, or with agentos report; its item then
+    goes on with another key, or waits.
+
+    What items print goes to stdout, each line with its item's id before it; everything for people goes to stderr.
+    Nothing is lost by Ctrl-C or a crash: agentos resume goes on.
+
+    \b
+    Examples:
+      agentos run --item a --item b --item c -- echo hello {id}
+      agentos run --items issues.jsonl --keys keys.toml -- claude -p "Fix {title}"
+      ls *.py | agentos run --items - --parallel 8 -- ruff check {}
+      agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer
+
+    Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 our own failure (ledger, store, run busy), 4 stopped
+    (no usable credential, --max-wait), 130 or 143 interrupted. After 4, 130 and 143 agentos resume goes on.
+    """
+    from ..launch import execute as _execute
+
+    spec = _spec(worker, options)
+    folder = RunFolder(spec.run_id)
+    if folder.exists():
+        _check_same(folder.read_spec(), spec)
+    shown = _shown(options)
+    if options["dry_run"]:
+        context.exit(_execute.dry_run(folder, spec, options["item_seconds"], shown))
+    context.exit(_execute.execute(folder, spec, shown))
+
+
+@click.command()
+@_GOING_ON
+@click.pass_context
+def resume(context: click.Context, /, run_id: str, **options: Any) -> None:
+    """Go on with what RUN has left: its command, items and options are known.
+
+    Options that are given take the place of those that the run was started with.
+
+    \b
+    Example:
+      agentos resume 20261116-093012-1f3a5c
+    """
+    context.exit(_again(run_id, options, retry_failed=False))
+
+
+@click.command()
+@_GOING_ON
+@click.pass_context
+def retry(context: click.Context, /, run_id: str, **options: Any) -> None:
+    """Try again what failed in RUN, and go on with what it has left.
+
+    \b
+    Example:
+      agentos retry 20261116-093012-1f3a5c --timeout 600
+    """
+    context.exit(_again(run_id, options, retry_failed=True))
+
+
+def _again(run_id: str, options: dict[str, Any], *, retry_failed: bool) -> int:
+    from ..launch import execute as _execute
+
+    folder = existing(run_id)
+    spec = folder.read_spec()
+    spec.options = {**spec.options, **_given(options)}
+    return _execute.execute(folder, spec, _shown(options), retry_failed=retry_failed, is_resume=True)
+
+
+def _spec(worker: tuple[str, ...], options: dict[str, Any]) -> RunSpec:
+    if not worker:
+        raise click.UsageError(
+            "there is nothing to run: name a command after --, such as  -- echo {id}  , or a function, MODULE:FUNCTION"
+        )
+    items = _options.sources(options)
+    if not items:
+        raise click.UsageError("there are no items: say --items FILE, --items - for stdin, or --item X")
+    is_function = len(worker) == 1 and _FUNCTION.fullmatch(worker[0]) is not None
+    given = _given(options)
+    for name in ("stdin_field", "id_field"):
+        if options[name] is not None:
+            given[name] = options[name]
+    return RunSpec(
+        version=SPEC_VERSION,
+        run_id=_run_id(options["run_id"]),
+        created_at=time.time(),
+        cwd=os.getcwd(),  # noqa: PTH109
+        items=items,
+        command=None if is_function else list(worker),
+        function=worker[0] if is_function else None,
+        options=given,
+    )
+
+
+def _run_id(named: str | None) -> str:
+    if named is None:
+        return new_run_id()
+    try:
+        sanitize_identifier(named)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--run-id") from None
+    if len(named) > LONGEST_RUN_ID:
+        raise click.BadParameter(f"at most {LONGEST_RUN_ID} characters", param_hint="--run-id")
+    return named
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Of the options that a resume needs to know, those that were given. Files by their whole path."""
+    given = {name: options[name] for name in _LATER if options[name] is not None}
+    if "keys" in given:
+        given["keys"] = os.path.abspath(given["keys"])  # noqa: PTH100 - a link must stay one
+    if "store" in given:
+        given["store"] = absolute(given["store"], Path.cwd())
+    return given
+
+
+def _check_same(before: RunSpec, spec: RunSpec) -> None:
+    """A run goes on only as what it was; options may change."""
+    if (before.command, before.function) != (spec.command, spec.function):
+        was = " ".join(before.command or [before.function or ""])
+        raise click.UsageError(
+            f"the run {spec.run_id!r} is there already, with another command: {was[:200]}\n"
+            f"Choose another --run-id, or go on with that one: agentos resume {spec.run_id}"
+        )
+
+
+def _shown(options: dict[str, Any]) -> Any:
+    from ..launch.execute import Shown
+
+    if options["as_json"] and options["quiet"]:
+        raise click.UsageError("--json and --quiet exclude each other")
+    return Shown(options["as_json"], options["quiet"], options["no_progress"])

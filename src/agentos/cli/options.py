@@ -1,0 +1,150 @@
+"""The options that several commands share. Each has a twin in the environment, which `--help` names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from agentos.home.run_folder import ItemsFrom
+
+from .completion import files
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Two names that mean something else to the commands of a run, see `agentos run --help`.
+_TWINS = {"--run-id": "AGENTOS_RUN_NAME", "--item": "AGENTOS_ITEM_TEXTS"}
+
+
+def option(name: str, *more: Any, **attributes: Any) -> Callable[[F], F]:
+    """An option with a twin in the environment: `--max-wait` is AGENTOS_MAX_WAIT."""
+    twin = _TWINS.get(name, "AGENTOS_" + name.lstrip("-").replace("-", "_").upper())
+    return click.option(name, *more, envvar=twin, show_envvar=True, **attributes)
+
+
+def several(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """In this order in `--help`."""
+
+    def decorate(command: F) -> F:
+        for one in reversed(options):
+            command = one(command)
+        return command
+
+    return decorate
+
+
+def sources(options: dict[str, Any]) -> list[ItemsFrom]:
+    """What `ITEMS` has been told."""
+    told = [
+        ItemsFrom("stdin" if path == "-" else "file", options["format_"], None if path == "-" else path)
+        for path in options["items"]
+    ]
+    return [*told, ItemsFrom("inline", items=list(options["inline"]))] if options["inline"] else told
+
+
+class Parallel(click.ParamType[Any]):
+    """A number, or `auto`."""
+
+    name = "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if value == "auto" or isinstance(value, int):
+            return value  # type: ignore[no-any-return]
+        try:
+            number = int(value)
+        except ValueError:
+            number = 0
+        if number < 1:
+            self.fail(f"{value!r} is neither a number from 1 nor auto", param, ctx)
+        return number
+
+
+ITEMS = several(
+    option(
+        "--items",
+        multiple=True,
+        metavar="FILE|-",
+        shell_complete=files,
+        help="A file of items (jsonl, json, csv, or txt: one a line), or - for stdin. May be repeated.",
+    ),
+    option("--item", "inline", multiple=True, metavar="X", help="One item: a text, or a JSON object. May be repeated."),
+    option(
+        "--format",
+        "format_",
+        type=click.Choice(["jsonl", "json", "csv", "txt"]),
+        help="Of items, where their file's name does not tell.",
+    ),
+    option("--id-field", metavar="FIELD", help="The field of an object that is its id, instead of 'id'."),
+)
+PACE = several(
+    option(
+        "--parallel",
+        type=Parallel(),
+        metavar="N|auto",
+        help="Items at a time; auto: as many as the credentials allow. [default: 3]",
+    ),
+    option("--max-parallelism", type=click.IntRange(1), metavar="N", help="Lifts the cap of 10 on --parallel."),
+    option(
+        "--keys",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="The keys file: credentials and their limits (TOML).",
+    ),
+    option("--key-env", metavar="PATTERN", help="The variables that hold keys instead, such as 'OPENAI_API_KEY*'."),
+    option(
+        "--store",
+        metavar="URL",
+        help="Where runs share the state of the keys: sqlite:///PATH, redis://HOST, or memory: for this run alone. "
+        "[default: sqlite:///$AGENTOS_HOME/pool.db]",
+    ),
+    option("--tokens", metavar="N|FIELD", help="Tokens that an item needs: a number, or a field of it."),
+)
+CONDUCT = several(
+    option(
+        "--on",
+        metavar="threads|dask://HOST:PORT",
+        help="Where a function runs: here, or on a Dask cluster, as many at a time as that has threads.  "
+        "[default: threads]",
+    ),
+    option("--credential-env", metavar="NAME", help="The variable in which a command finds its key."),
+    option(
+        "--retries",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Further tries after a failure. [default: 0 for a command, 2 for a function]",
+    ),
+    option(
+        "--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="How long an attempt may take."
+    ),
+    option("--halt", metavar="WHEN", help="When to give up: 'soon,fail=10%', 'now,fail=1'."),
+    option("--max-wait", type=click.FloatRange(0), metavar="SECONDS", help="Stop if nothing can start for so long."),
+    option(
+        "--grace",
+        type=click.FloatRange(0),
+        metavar="SECONDS",
+        help="How long running items may take to end after Ctrl-C. [default: 5]",
+    ),
+)
+STDIN = option(
+    "--stdin",
+    "stdin_field",
+    metavar="FIELD",
+    help="A field that a command reads on its stdin ({} for the whole item).",
+)
+CHANGED = option(
+    "--on-changed",
+    type=click.Choice(["refuse", "rerun"]),
+    help="An item whose input is not the recorded one: it fails, or runs again.  [default: refuse]",
+)
+SHOWN = several(
+    option("--json", "as_json", is_flag=True, help="Events, and what items print, as JSON lines on stdout."),
+    option("--quiet", is_flag=True, help="Tell people only of failures and of the end."),
+    option("--no-progress", is_flag=True, help="No live display: a line for each thing worth knowing."),
+)
+ITEM_SECONDS = option(
+    "--item-seconds",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="How long an item takes, for the plan. [default: as in the last run, else 10]",
+)

@@ -1,0 +1,132 @@
+"""Values as they are recorded: JSON, by msgspec, which knows dataclasses, structs, attrs, datetimes, enums, UUIDs and
+decimals by itself; pydantic models and paths are converted here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from agentos.errors import UnrecordableValue
+
+# Characters. To compare so much costs less than a digest.
+SHORT_INPUT = 500
+_ESCAPED_ESC = "\\u001b"
+ADVICE = "use plain data: None, bool, int, float, str, list, dict, a dataclass, a msgspec struct, a pydantic model"
+
+
+def _converted(value: Any) -> Any:
+    """Of what msgspec does not know."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    for plain in (str, int, float):
+        if isinstance(value, plain):  # of a class of its own, such as a leased key
+            return plain(value)
+    if hasattr(value, "tolist"):  # an array, or a number out of one
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Collection):
+        return list(value)
+    raise TypeError(f"{type(value).__qualname__} has no form in JSON")
+
+
+# Deterministic: the same value gives the same text in every process, also a set or a dict in another order.
+_encoder = msgspec.json.Encoder(enc_hook=_converted, order="deterministic")
+_decoder = msgspec.json.Decoder()
+
+
+def encode(value: Any, what: str) -> str:
+    """As JSON. `what` (a result, an input, a checkpoint) is named in the error if it cannot be."""
+    try:
+        return _encoder.encode(value).decode()
+    except Exception:  # a value may define how it is converted, and that may raise anything
+        encoded, problem = _encode_slowly(value)
+    if encoded is None:
+        kind = type(value).__qualname__
+        raise UnrecordableValue(f"the {what}, of type {kind}, cannot be recorded as JSON ({problem}): {ADVICE}")
+    return encoded
+
+
+def _encode_slowly(value: Any) -> tuple[str | None, str]:
+    """Keys that are no strings become strings. File names that are no valid text hold lone surrogates, which cannot be
+    UTF-8 but can be escaped."""
+    try:
+        if _has_twin_keys(msgspec.to_builtins(value, enc_hook=_converted)):
+            return None, "two keys of a dict are the same text"
+        plain = msgspec.to_builtins(value, enc_hook=_converted, str_keys=True, order="deterministic")
+        try:
+            return _encoder.encode(plain).decode(), ""
+        except UnicodeEncodeError:
+            return json.dumps(plain, separators=(",", ":")), ""
+    except Exception as error:
+        return None, str(error) or type(error).__name__
+
+
+def _has_twin_keys(plain: Any) -> bool:
+    if isinstance(plain, dict):
+        return len({str(key) for key in plain}) < len(plain) or any(map(_has_twin_keys, plain.values()))
+    return isinstance(plain, list | tuple) and any(map(_has_twin_keys, plain))
+
+
+def encode_input(value: Any, redact: Callable[[str], str]) -> tuple[str, bytes | None]:
+    """And a digest of what will be on record, if that is long: short inputs are compared as they are."""
+    try:
+        encoded = _encoder.encode(value).decode()
+    except Exception:  # as in `encode`; a call less, for every single item
+        encoded = encode(value, "input")
+    if len(encoded) <= SHORT_INPUT:
+        return encoded, None
+    recorded = without_secrets(encoded, redact)
+    if len(recorded) <= SHORT_INPUT:
+        return encoded, None
+    return encoded, hashlib.blake2b(recorded.encode(), digest_size=16).digest()
+
+
+def encode_result(value: Any) -> str:
+    return encode(value, "result")
+
+
+def decode(text: str | bytes) -> Any:
+    try:
+        return _decoder.decode(text)
+    except msgspec.DecodeError:
+        return json.loads(text)  # lone surrogates
+
+
+def without_secrets(text: str, redact: Callable[[str], str]) -> str:
+    """Redacts a JSON text string by string: a number that looks like a secret must stay a number."""
+    if not _may_hold_secrets(text, redact):
+        return text
+    value = json.loads(text)
+    clean = _redacted(value, redact)
+    return text if clean == value else json.dumps(clean, separators=(",", ":"))
+
+
+def all_without_secrets(texts: list[str | None], redact: Callable[[str], str]) -> list[str | None]:
+    """Hardly any has something to hide, so they are looked at all together first; then the list itself is returned."""
+    together = "\n".join([text for text in texts if text is not None])
+    if not _may_hold_secrets(together, redact):
+        return texts
+    return [text if text is None else without_secrets(text, redact) for text in texts]
+
+
+def _may_hold_secrets(text: str, redact: Callable[[str], str]) -> bool:
+    # A secret with terminal codes in between is seen only once the JSON is read: here their ESC is escaped.
+    return _ESCAPED_ESC in text or redact(text) != text
+
+
+def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [_redacted(element, redact) for element in value]
+    if isinstance(value, dict):
+        return {redact(key): _redacted(element, redact) for key, element in value.items()}
+    return value

@@ -1,0 +1,128 @@
+"""`current_item()`: what a running worker may ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Protocol
+
+from agentos.workers.command.reports import MOST_AMOUNT
+
+_current: ContextVar[CurrentItem] = ContextVar("agentos_current_item")
+
+
+def current_item() -> CurrentItem:
+    """The item that the calling worker is working on. Works in threads, tasks and worker processes."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise RuntimeError("current_item() is for workers: no item is running here") from None
+
+
+class UsableLease(Protocol):
+    """What a lease offers wherever the worker runs."""
+
+    @property
+    def secret(self) -> str: ...
+
+    @property
+    def credential_id(self) -> str: ...
+
+    def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None: ...
+
+    def observe(self, response: Any) -> None: ...
+
+
+class LeaseBlock(Protocol):
+    """What `current_item().lease()` returns."""
+
+    def __enter__(self) -> UsableLease: ...
+
+    def __exit__(self, *exc: Any) -> None: ...
+
+    async def __aenter__(self) -> UsableLease: ...
+
+    async def __aexit__(self, *exc: Any) -> None: ...
+
+
+class CurrentItem(ABC):
+    """One attempt at one item, as its worker sees it."""
+
+    __slots__ = ("attempt", "credential_id", "id", "should_stop", "usage")
+
+    id: str
+    attempt: int  # 1 for the first
+    credential_id: str | None
+    should_stop: bool  # the run is shutting down, or this attempt's time is up: finish, or raise Interrupted
+    usage: dict[str, float] | None
+
+    @property
+    @abstractmethod
+    def run_id(self) -> str: ...
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What this item has saved, also in earlier attempts."""
+        return Checkpoint(self)
+
+    @property
+    @abstractmethod
+    def workflow_db(self) -> Path:
+        """A path for this item's own SQLite file: the same in every attempt, removed when the item succeeds."""
+
+    def report_usage(self, *, requests: int = 0, tokens: int = 0, cost: float = 0.0) -> None:
+        """Adds to what this attempt used. The lease is settled with the sum when the attempt ends."""
+        if requests < 0 or tokens < 0 or not 0 <= cost < MOST_AMOUNT:
+            raise ValueError(
+                f"usage is counted from 0, a cost up to {MOST_AMOUNT:g}, not {requests!r} requests, {tokens!r} tokens, "
+                f"cost {cost!r}"
+            )
+        usage = self.usage
+        if usage is None:
+            usage = self.usage = {"requests": 0, "tokens": 0, "cost": 0.0}
+        usage["requests"] += int(requests)
+        usage["tokens"] += int(tokens)
+        usage["cost"] += float(cost)
+
+    @abstractmethod
+    def observe(self, response: Any) -> None:
+        """Shows the pool an answer that raised nothing."""
+
+    @abstractmethod
+    def lease(
+        self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
+    ) -> LeaseBlock:
+        """A lease for a `with` or `async with` block: the attempt's own first, else one from the pool."""
+
+    @abstractmethod
+    def _load(self) -> Any: ...
+
+    @abstractmethod
+    def _save(self, obj: Any) -> None: ...
+
+    def __repr__(self) -> str:
+        return f"<item {self.id!r}, attempt {self.attempt} of run {self.run_id}>"
+
+
+class Checkpoint:
+    """What an unfinished item leaves behind, to continue from."""
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: CurrentItem) -> None:
+        self._attempt = attempt
+
+    def load(self) -> Any:
+        """What was saved last, or None."""
+        return self._attempt._load()
+
+    def save(self, obj: Any) -> None:
+        """Replaces what was saved. Without a ledger it lives as long as the run. With one it is on record when this
+        returns, which takes a commit, and it must be plain data, as which `load` returns it."""
+        self._attempt._save(obj)
+
+    async def asave(self, obj: Any) -> None:
+        """The same for an async worker, without holding up its event loop."""
+        await asyncio.to_thread(self._attempt._save, obj)

@@ -1,0 +1,68 @@
+"""What a run returns: one `WorkflowResult` per item that ended, and `ProgressStats` for the whole."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from . import progress
+
+
+@dataclass(slots=True)
+class WorkflowResult:
+    """How one item ended."""
+
+    item_id: str
+    success: bool
+    error: str | None = None
+    duration: float = 0.0  # seconds from its first start to its end
+    metadata: dict[str, Any] = field(default_factory=dict)  # for a failure: verdict, error_type, traceback
+    value: Any = None  # what the worker returned
+    attempts: int = 1
+    credential_id: str | None = None  # of the last attempt
+
+
+class RunningItem(NamedTuple):
+    """One attempt that is running."""
+
+    id: str
+    attempt: int
+    credential_id: str | None
+    age_seconds: float
+
+
+@dataclass(slots=True)
+class ProgressStats:
+    """Where a run stands. `total` is None while the input has not told its length."""
+
+    total: int | None
+    completed: int = 0
+    failed: int = 0
+    success_count: int = 0
+    start_time: float = field(default_factory=time.time)  # epoch
+    end_time: float | None = None
+    waiting: int = 0  # read, but not running: for a credential, a worker or the next try
+    running: int = 0
+    rate_limited: int = 0  # of those waiting: sent back by a provider
+    stopped: str | None = None  # why the run ended early
+    recorded: int = 0  # of those completed: on record before this run began
+    fastest: float | None = None  # items a second that the limits of the credentials allow, where that is known
+    not_before: float = 0.0  # seconds in which none of them can be used
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds, up to now or to the end of the run."""
+        return (time.time() if self.end_time is None else self.end_time) - self.start_time
+
+    @property
+    def completion_rate(self) -> float:
+        """Percent of all items; 0 while their number is not known."""
+        return progress.completion_rate(self.completed, self.total)
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds to go, at the rate so far and within the limits; None when that cannot be told."""
+        return progress.seconds_to_go(
+            self.completed, self.total, self.elapsed, self.recorded, self.fastest, self.not_before
+        )

@@ -1,0 +1,324 @@
+"""The keys file: a TOML file that says which credentials there are, and what is known about them.
+
+Reading it resolves no reference and runs no command. Every error names the file, the line and what was expected, and
+never shows a value: what stands in the wrong place may be a key.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shlex
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from agentos.events import VERDICT_KINDS
+from agentos.pool.store_url import absolute, passwords
+from agentos.providers.presets import preset_of, preset_of_variable
+from agentos.redaction.redactor import LEAST_REDACTED
+from agentos.workflows.parallel import Credential, Limits, Pattern
+
+from ._toml_table import VARIABLE, KeysFileError, Table, nearest, parse
+
+ENTRIES = ("credential", "pattern", "provider", "store")
+LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "max_concurrent", "burst", "day_resets")
+CREDENTIAL = ("secret", "id", "provider", "quota_group", "scopes", "credential_env", "limits", *LIMITS)
+PATTERN = ("match", "verdict", "retry_after")
+PROVIDER = ("credential_env", "day_resets", "base_url")
+
+_REFERENCE = re.compile(r"(env|file|cmd):(.*)", re.DOTALL)
+_EXAMPLES = {"env": "env:OPENAI_API_KEY", "file": "file:~/keys/openai", "cmd": "cmd:pass show openai"}
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a keys file, or the environment, says. References are not resolved yet."""
+
+    credentials: list[Credential]
+    variables: dict[str, str] = field(default_factory=dict)  # credential id -> where a command finds the key
+    patterns: list[Pattern] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    # credential id -> `env:…`, `file:…` or `cmd:…`; a command may have anything in its arguments
+    references: dict[str, str] = field(default_factory=dict, repr=False)
+    base_urls: dict[str, str] = field(default_factory=dict)  # provider -> the address that was given for it
+    store: str | None = field(default=None, repr=False)  # where the pool's state lives; may hold a password
+
+
+def load_keys(path: Path) -> Keys:
+    """Reads a keys file. Raises `KeysFileError`."""
+    return _Reading(path).keys()
+
+
+def keys_from_environment(pattern: str, environ: Mapping[str, str]) -> Keys:
+    """The keys in all variables whose names match a pattern such as `OPENAI_API_KEY*`. Raises `KeysFileError`."""
+    names = sorted((name for name in environ if fnmatch.fnmatchcase(name, pattern)), key=_natural)
+    if not names:
+        raise KeysFileError(f"no environment variable is called {pattern}: set one, or give another --key-env")
+    keys = Keys([])
+    owners: dict[str, str] = {}
+    for name in names:
+        value = environ[name].strip()
+        if not value:
+            keys.warnings.append(f"{name} is empty and is left out")
+        elif value in owners:
+            keys.warnings.append(f"{name} has the same value as {owners[value]} and is left out")
+        else:
+            owners[value] = name
+            _add_variable(keys, name)
+    if not keys.credentials:
+        raise KeysFileError(f"every environment variable called {pattern} is empty")
+    return keys
+
+
+def _add_variable(keys: Keys, name: str) -> None:
+    id_ = name.lower().replace("_", "-")
+    if id_ in keys.references:
+        raise KeysFileError(f"{keys.references[id_].removeprefix('env:')} and {name} would both be called {id_}")
+    preset = preset_of_variable(name)
+    credential = Credential(f"env:{name}", id=id_, provider=None if preset is None else preset.name)
+    keys.credentials.append(credential)
+    keys.references[id_] = f"env:{name}"
+    if preset is not None:
+        keys.variables[id_] = preset.variable
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """KEY_2 before KEY_10. Digits are not made a number: Python refuses to for thousands of them."""
+    pieces = re.split(r"([0-9]+)", name)
+    return [(len(number := piece.lstrip("0")), number) if at % 2 else (-1, piece) for at, piece in enumerate(pieces)]
+
+
+class _Reading:
+    """One keys file on its way to `Keys`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path
+        text, self._mode = _read(path)
+        self._root = parse(path, text)
+        self._providers: dict[str, Table] = {}
+        self._seen: dict[tuple[str, str], int] = {}  # ids and secrets -> the line of their credential
+        self._in_plain: list[str] = []
+        self._keys = Keys([])
+
+    def keys(self) -> Keys:
+        self._root.knows_only(ENTRIES, "a keys file")
+        self._keys = replace(self._keys, store=self._store())
+        if "provider" in self._root.values:
+            self._read_providers(self._root.within("provider"))
+        credentials = self._root.tables("credential")
+        if not credentials:
+            self._root.fail(None, 'there is no credential: write [[credential]] and below it secret = "env:NAME"')
+        for place in credentials:
+            self._read_credential(place)
+        self._keys.patterns.extend(map(_pattern, self._root.tables("pattern")))
+        if self._in_plain:
+            self._keys.warnings.append(
+                f"{self._file} holds keys in plain ({', '.join(self._in_plain)}): env:NAME, file:PATH or cmd:COMMAND "
+                "instead of a key keeps it out of copies and backups of this file"
+            )
+        return self._keys
+
+    def _store(self) -> str | None:
+        """A relative file counts from the keys file. Whether there is such a store is found out when it is needed."""
+        url = self._root.text("store")
+        if url is None:
+            return None
+        try:
+            secrets = passwords(url)
+        except ValueError as error:
+            self._root.fail("store", str(error))
+        if secrets and self._mode & 0o077:
+            self._root.fail(
+                "store",
+                "a password stands here in plain, and others can read the file: run "
+                f"chmod 600 {shlex.quote(str(self._file))}, or set AGENTOS_STORE instead",
+            )
+        return absolute(url, self._file.absolute().parent)
+
+    def _read_providers(self, providers: Table) -> None:
+        for name in providers.values:
+            place = providers.within(name)
+            place.knows_only(PROVIDER, "a provider")
+            place.variable("credential_env")
+            place.day_resets()
+            known = _known_as(name)
+            if known in self._providers:
+                place.fail(None, f"the provider {known} has a table already, in another spelling")
+            self._providers[known] = place
+            base_url = place.text("base_url")
+            if base_url is not None:
+                self._keys.base_urls[known] = self._base_url(place, base_url)
+
+    def _base_url(self, place: Table, base_url: str) -> str:
+        try:
+            url = urlsplit(base_url)
+            host, _ = url.hostname, url.port
+        except ValueError:
+            host = None
+        if not host or url.scheme not in ("http", "https") or url.query or url.fragment or "@" in url.netloc:
+            place.fail("base_url", "base_url must be an address such as https://host/path, without ? or @")
+        if url.scheme == "http" and host not in ("localhost", "127.0.0.1", "::1"):
+            self._keys.warnings.append(f"base_url of {place.path[-1]} is not https: keys would travel in plain")
+        return base_url.rstrip("/")
+
+    def _read_credential(self, place: Table) -> None:
+        place.knows_only(CREDENTIAL, "a credential")
+        source, is_reference = _secret(place)
+        names = {key: place.text(key) for key in ("id", "provider", "quota_group")}
+        provider = None if names["provider"] is None else _known_as(names["provider"])
+        scopes = _scopes(place)
+        for key, name in names.items():
+            if name == source or (not is_reference and len(source) >= LEAST_REDACTED and source in (name or "")):
+                place.fail(key, f"{key} is shown to people and must not hold the secret")
+        credential = Credential(
+            source,
+            id=names["id"],
+            provider=provider,
+            quota_group=names["quota_group"],
+            scopes=scopes,
+            limits=_limits(place, self._day_resets(provider)),
+        )
+        self._must_be_new(place, ("secret", source), "the same secret")
+        self._must_be_new(place, ("id", credential.id), "the same id")
+        self._keys.credentials.append(credential)
+        if is_reference:
+            self._keys.references[credential.id] = source
+        else:
+            self._allow_in_plain(place, credential.id)
+        variable = place.variable("credential_env") or self._variable(provider)
+        if variable is not None:
+            self._keys.variables[credential.id] = variable
+
+    def _must_be_new(self, place: Table, key: tuple[str, str], what: str) -> None:
+        line = place.lines.of(place.path)
+        if key in self._seen:
+            place.fail(None, f"the credential in line {self._seen[key]} has {what} already")
+        self._seen[key] = line
+
+    def _allow_in_plain(self, place: Table, id_: str) -> None:
+        if self._mode & 0o077:
+            place.fail(
+                "secret",
+                "a key stands here in plain, and others can read the file: run "
+                f"chmod 600 {shlex.quote(str(self._file))}, or write env:NAME, file:PATH or cmd:COMMAND",
+            )
+        self._in_plain.append(id_)
+
+    def _variable(self, provider: str | None) -> str | None:
+        if provider in self._providers and "credential_env" in self._providers[provider].values:
+            return self._providers[provider].variable("credential_env")
+        preset = preset_of(provider)
+        return None if preset is None else preset.variable
+
+    def _day_resets(self, provider: str | None) -> str | None:
+        """For those who declare a limit per day and not when the day begins."""
+        if provider in self._providers and "day_resets" in self._providers[provider].values:
+            return self._providers[provider].day_resets()
+        preset = preset_of(provider)
+        return None if preset is None else preset.day_resets
+
+
+def _read(path: Path) -> tuple[str, int]:
+    """The text, and who may read it."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read()
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "not a path"
+        raise KeysFileError(f"the keys file {path} cannot be read: {reason}") from None
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n"), mode
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise KeysFileError(f"{path}, line {line}: a keys file is text in UTF-8, and this is not") from None
+
+
+def _known_as(provider: str) -> str:
+    """One name for each known provider, whichever of its names was written."""
+    preset = preset_of(provider)
+    return provider if preset is None else preset.name
+
+
+def _secret(place: Table) -> tuple[str, bool]:
+    """As written, and whether it is a reference. A relative path counts from the keys file."""
+    source = place.needed_text("secret", '"env:NAME"')
+    if re.fullmatch(r"\$\w+|\$\{\w+\}", source):
+        place.fail("secret", "a variable is written as env:NAME, without a dollar sign")
+    reference = _REFERENCE.fullmatch(source)
+    if reference is None:
+        if any(map(str.isspace, source)):
+            place.fail("secret", "a key has no spaces; a reference is env:NAME, file:PATH or cmd:COMMAND")
+        return source, False
+    kind, rest = reference.groups()
+    if not rest.strip() or rest != rest.strip():
+        place.fail("secret", f"a reference is written without a space, such as {_EXAMPLES[kind]}")
+    if kind == "env" and not VARIABLE.fullmatch(rest):
+        place.fail("secret", "env: must be followed by the name of an environment variable")
+    if kind == "file" and not rest.startswith("~"):
+        source = f"file:{(place.file.absolute().parent / rest)}"
+    return source, True
+
+
+def _scopes(place: Table) -> list[str]:
+    scopes = place.values.get("scopes", [])
+    if not isinstance(scopes, list) or not all(isinstance(scope, str) and scope for scope in scopes):
+        place.fail("scopes", 'scopes must be a list of names, such as ["gpt-5-mini"]')
+    return scopes
+
+
+def _limits(place: Table, day_resets: str | None) -> Limits:
+    """From the credential's own table, or one in it that is called limits."""
+    given: dict[str, Any] = {}
+    places = [place]
+    if "limits" in place.values:
+        places.append(place.within("limits"))
+        places[1].knows_only(LIMITS, "limits")
+    for where in places:
+        for name in LIMITS:
+            if name not in where.values:
+                continue
+            if name in given:
+                where.fail(name, f"{name} is given twice: in the credential and in its limits")
+            given[name] = where.day_resets() if name == "day_resets" else _limit(where, name)
+    if day_resets is not None and "requests_per_day" in given:
+        given.setdefault("day_resets", day_resets)
+    return Limits(**given)
+
+
+def _limit(place: Table, name: str) -> float | None:
+    value = place.number(name, "a number, such as 60")
+    try:
+        Limits(**{name: value})  # type: ignore[arg-type]
+    except ValueError as error:
+        expected, _, given = str(error).replace(", or None for not known;", ",").rpartition(", not ")
+        place.fail(name, expected if len(given) >= LEAST_REDACTED else f"{expected}, not {given}")
+    return value
+
+
+def _pattern(place: Table) -> Pattern:
+    place.knows_only(PATTERN, "a pattern")
+    expression = place.needed_text("match", "'rate limit'", is_one_line=False)
+    kinds = sorted(VERDICT_KINDS)
+    verdict = place.needed_text("verdict", '"rate_limited"').replace("-", "_")
+    if verdict not in VERDICT_KINDS:
+        near = nearest(verdict, kinds)
+        advice = f"; did you mean {near}?" if near else ""
+        place.fail("verdict", f"verdict must be one of {', '.join(kinds)}{advice}")
+    retry_after = place.number("retry_after", "a number of seconds")
+    if retry_after is not None and not 0 <= retry_after < 1e9:
+        place.fail("retry_after", "retry_after must be a number of seconds from 0")
+    try:
+        with warnings.catch_warnings():
+            # Of sets that may mean something else in a later Python: they mean what they mean here.
+            warnings.simplefilter("ignore", FutureWarning)
+            compiled = re.compile(expression)
+        return Pattern(compiled, verdict, None if retry_after is None else float(retry_after))
+    except (re.error, OverflowError, RecursionError) as error:
+        reason = error.msg.partition(" '")[0] if isinstance(error, re.error) else "too large"  # no names from it
+        place.fail("match", f"match must be a regular expression: {reason}")

@@ -1,0 +1,256 @@
+"""Reading a ledger, without a run: what was done, what is left, and what it cost.
+
+Whoever reads sees what was committed, also while a run is writing, and never holds the run up. Iterating takes constant
+memory: rows are fetched in pages, and no transaction stays open between two of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from agentos.errors import LedgerError
+from agentos.identifiers import sanitize_identifier
+from agentos.items import codec as _values
+
+from . import _database as database
+from ._batch import FAILED, SUCCEEDED, shown_id, stored_id
+from ._database import PAGE_ROWS, PAGE_SIZE, Counts
+
+UNFINISHED = "unfinished"
+_EARLIER = "FROM earlier_attempts AS e WHERE e.run = items.run AND e.item_id = items.id"
+_ITEM = f"""SELECT rowid, id, outcome, input, value, error, metadata, n, launch, duration, ended_at, credential_id,
+    coalesce(tokens, 0) + (SELECT total(e.tokens) {_EARLIER}), coalesce(cost, 0) + (SELECT total(e.cost) {_EARLIER})
+    FROM items"""
+# The plus keeps SQLite from sorting the whole run for each page; the others have an index of their own.
+_WHICH = {
+    None: "+run = ?",
+    SUCCEEDED: "+run = ? AND outcome = 'succeeded'",
+    FAILED: "run = ? AND outcome = 'failed'",
+    UNFINISHED: "run = ? AND outcome IS NULL",
+}
+_ATTEMPT = """SELECT item_id, launch, n, credential_id, waited, started_at, ended_at, verdict, requests, tokens, cost,
+    error FROM attempts WHERE run = ?"""
+_TOTALS = """SELECT credential_id, count(*), total(verdict = 'succeeded'), total(requests), total(tokens), total(cost),
+    total(waited) FROM attempts WHERE run = ? AND credential_id IS NOT NULL GROUP BY credential_id"""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedItem:
+    id: str
+    outcome: str  # "succeeded", "failed" or "unfinished"
+    input: Any
+    value: Any  # what the worker returned
+    error: str | None  # of a failed item, or of the newest attempt
+    metadata: dict[str, Any]  # for a failure: verdict, error_type, traceback
+    attempts: int  # in the launch of the newest one
+    launch: int  # of the newest attempt
+    duration: float | None  # seconds from its first start in that launch to its end
+    ended_at: float | None  # epoch
+    credential_id: str | None  # of the newest attempt
+    tokens: int  # of all attempts, as the cost
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAttempt:
+    item_id: str
+    launch: int  # with `n`, its number
+    n: int
+    credential_id: str | None
+    waited: float  # seconds, for its credential
+    started_at: float  # epoch
+    ended_at: float | None  # None: it is running, or was killed
+    verdict: str | None  # "succeeded", "failed", "interrupted", "worker_died", or what the provider said
+    requests: int
+    tokens: int
+    cost: float
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialTotals:
+    """What went over one credential."""
+
+    credential_id: str
+    attempts: int
+    succeeded: int
+    requests: int
+    tokens: int
+    cost: float
+    waited: float  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start or resume of the run."""
+
+    launch: int
+    pid: int
+    host: str
+    started_at: float  # epoch
+    ended_at: float | None  # None: it is running, or was killed
+    stopped: str | None  # why it ended early
+
+
+class Ledger:
+    """One run of a ledger, for looking at. For one thread at a time; best used in a `with` block."""
+
+    def __init__(self, path: Path, run_id: str, run: int, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.run_id = run_id
+        self._run = run
+        self._connection = connection
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], run_id: str | None = None) -> Ledger:
+        """Without a `run_id`, the run that was launched last. Raises `LedgerError` if that cannot be read."""
+        path = Path(path).expanduser().resolve()
+        if not database.check(path):
+            raise LedgerError(f"there is no ledger {path}")
+        with database.explained(path):
+            connection = database.connect_reader(path)
+            try:
+                name, run = _find_run(connection, path, run_id)
+            except BaseException:
+                connection.close()
+                raise
+        return cls(path, name, run, connection)
+
+    def run_ids(self) -> list[str]:
+        """Of all runs in this ledger."""
+        return [row[0] for row in self._all("SELECT run_id FROM runs ORDER BY run")]
+
+    def launches(self) -> list[Launch]:
+        query = "SELECT launch, pid, host, started_at, ended_at, stopped FROM launches WHERE run = ? ORDER BY launch"
+        return [Launch(*row) for row in self._all(query, self._run)]
+
+    def counts(self) -> Counts:
+        with database.explained(self.path):
+            return database.count(self._connection, self._run)
+
+    def item(self, item_id: str) -> RecordedItem | None:
+        if not isinstance(item_id, str):
+            raise TypeError(f"the id of an item is a string, not {type(item_id).__name__}")
+        rows = self._all(f"{_ITEM} WHERE run = ? AND id = ?", self._run, stored_id(item_id))
+        return _item(rows[0]) if rows else None
+
+    def items(self, outcome: str | None = None) -> Iterator[RecordedItem]:
+        """In the order in which they were first written down; all, or those with one outcome."""
+        if outcome not in _WHICH:
+            raise ValueError(f"outcome must be 'succeeded', 'failed', 'unfinished' or None, not {outcome!r}")
+        for page in self._pages(f"{_ITEM} WHERE {_WHICH[outcome]}"):
+            yield from (_item(row) for row in page)
+
+    def ids(self) -> Iterator[str]:
+        """Of all items, in the same order. Costs much less than the items."""
+        for page in self._pages("SELECT rowid, id FROM items WHERE +run = ?"):
+            yield from (shown_id(row[1]) for row in page)
+
+    def standing(self, item_id: str) -> tuple[str, int] | None:
+        """Its outcome, and the launch of its newest attempt. Costs much less than the item."""
+        query = "SELECT coalesce(outcome, ?), launch FROM items WHERE run = ? AND id = ?"
+        rows = self._all(query, UNFINISHED, self._run, stored_id(item_id))
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    def slowest(self, count: int) -> list[tuple[str, float]]:
+        """The items that took longest from their first start to their end, with that time in seconds."""
+        query = "SELECT id, duration FROM items WHERE run = ? AND duration > 0 ORDER BY duration DESC LIMIT ?"
+        return [(shown_id(item_id), duration) for item_id, duration in self._all(query, self._run, count)]
+
+    def attempts(self, item_id: str | None = None) -> Iterator[RecordedAttempt]:
+        """Of one item, or of all, item by item; the first of each comes first."""
+        if item_id is not None:
+            yield from self._attempts_of([stored_id(item_id)])
+            return
+        for page in self._pages("SELECT rowid, id FROM items WHERE +run = ?"):
+            yield from self._attempts_of([row[1] for row in page])
+
+    def credentials(self) -> list[CredentialTotals]:
+        """What went over each credential, the most used first."""
+        totals = [
+            CredentialTotals(name, attempts, int(succeeded), int(requests), int(tokens), cost, waited)
+            for name, attempts, succeeded, requests, tokens, cost, waited in self._all(_TOTALS, self._run)
+        ]
+        return sorted(totals, key=lambda total: total.attempts, reverse=True)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self.path}, run {self.run_id}>"
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with database.explained(self.path):
+            return self._connection.execute(query, values).fetchall()
+
+    def _pages(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
+        """Of rows that begin with their number."""
+        last = 0
+        while page := self._page(f"{query} AND rowid > ? ORDER BY rowid LIMIT {PAGE_ROWS}", last):
+            last = page[-1][0]
+            yield page
+
+    def _page(self, query: str, last: int) -> list[tuple[Any, ...]]:
+        page, size = [], 0
+        with database.explained(self.path):
+            for row in self._connection.execute(query, (self._run, last)):
+                page.append(row)
+                size += sum(len(value) for value in row if isinstance(value, str))
+                if size > PAGE_SIZE:
+                    break
+        return page
+
+    def _attempts_of(self, ids: list[str | bytes]) -> Iterator[RecordedAttempt]:
+        places = ", ".join("?" * len(ids))
+        query = f"{_ATTEMPT} AND item_id IN ({places}) ORDER BY item_id, launch, n"
+        for item_id, *row in self._all(query, self._run, *ids):
+            yield RecordedAttempt(shown_id(item_id), *row)
+
+
+def _find_run(connection: sqlite3.Connection, path: Path, run_id: str | None) -> tuple[str, int]:
+    if run_id is None:
+        query = "SELECT run_id, run FROM launches JOIN runs USING (run) ORDER BY started_at DESC, run DESC LIMIT 1"
+        row = connection.execute(query).fetchone()
+    else:
+        query = "SELECT run_id, run FROM runs WHERE run_id = ?"
+        row = connection.execute(query, (sanitize_identifier(run_id),)).fetchone()
+    if row is None:
+        known = ", ".join(repr(name) for (name,) in connection.execute("SELECT run_id FROM runs LIMIT 20"))
+        what = "no run yet" if run_id is None else f"no run {run_id!r}"
+        raise LedgerError(f"the ledger {path} has {what}" + (f": it has {known}" if known else ""))
+    name, run = row
+    return name, run
+
+
+def _item(row: tuple[Any, ...]) -> RecordedItem:
+    _, item_id, outcome, given, value, error, metadata, n, launch, duration, ended_at, credential_id, *usage = row
+    tokens, cost = usage
+    return RecordedItem(
+        id=shown_id(item_id),
+        outcome=outcome or UNFINISHED,
+        input=None if given is None else _values.decode(given),
+        value=None if value is None else _values.decode(value),
+        error=error,
+        metadata={} if metadata is None else _values.decode(metadata),
+        attempts=n,
+        launch=launch,
+        duration=duration,
+        ended_at=ended_at,
+        credential_id=credential_id,
+        tokens=int(tokens),
+        cost=cost,
+    )

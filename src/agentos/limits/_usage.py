@@ -1,0 +1,197 @@
+"""What is left of the declared limits of one quota group: when a request may be sent, and what it takes.
+
+All limiters are checked first and taken from together: a request that is not sent uses nothing up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ._windows import Bucket, Day, Entry, Window
+from .declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, Limits
+
+
+def _with_limit(window: Window | None, limit: float | None) -> Window | None:
+    if window is None:
+        return None if limit is None else Window(limit)
+    window.limit = math.inf if limit is None else limit
+    return window
+
+
+class Taken(NamedTuple):
+    """What one lease has taken; None where nobody counted."""
+
+    requests: Entry | None
+    tokens: Entry | None
+    day_ends_at: float
+
+
+class Told(NamedTuple):
+    """What is used of an allowance; ages instead of instants, because another log may have another clock."""
+
+    requests: Sequence[tuple[int, float]]
+    tokens: Sequence[tuple[int, float]]
+    level: float  # of the bucket
+    day: float
+    day_left: float  # seconds until the day ends
+
+
+class Allowance:
+    """The declared limits of one quota group, over all its credentials and scopes."""
+
+    __slots__ = ("_bucket", "_day", "_requests", "_tokens", "full_until", "limits")
+
+    def __init__(self, limits: Limits, ends_after: Callable[[float], float], now: float) -> None:
+        self._bucket: Bucket | None = None
+        self._requests: Window | None = None
+        self._tokens: Window | None = None
+        self._day: Day | None = None
+        self.change(limits, ends_after, now)
+
+    def change(self, limits: Limits, ends_after: Callable[[float], float], now: float) -> None:
+        """Other figures. What was used is still used, and what leases took is still corrected where they took it: a
+        window that is no limit any more goes on counting."""
+        self.limits = limits
+        rate, per_minute = limits.rate, limits.requests_per_minute
+        if rate is None:
+            self._bucket = None
+        else:
+            capacity = max(1.0, limits.burst if limits.burst is not None else rate)
+            if self._bucket is None:
+                self._bucket = Bucket(rate, capacity, now)
+            else:
+                self._bucket.change(now, rate=rate, capacity=capacity, level=self._bucket.level(now))
+        self._requests = _with_limit(self._requests, None if per_minute is None else max(1.0, per_minute))
+        self._tokens = _with_limit(self._tokens, limits.tokens_per_minute)
+        if self._day is not None:
+            self._day.change(math.inf if limits.requests_per_day is None else limits.requests_per_day, ends_after, now)
+        elif limits.requests_per_day is not None:
+            self._day = Day(limits.requests_per_day, ends_after)
+        self.full_until = 0.0  # for plain requests, which most are: until then it need not be worked out again
+
+    def ready_at(self, requests: int, tokens: int, now: float) -> float:
+        """From when on so much may be used; 0 for now."""
+        is_plain = requests == 1 and not tokens
+        if is_plain and now < self.full_until:
+            return self.full_until
+        at = 0.0
+        if requests and self._bucket is not None and self._requests is not None:
+            at = self._bucket.ready_at(requests, now)
+            if (then := self._requests.ready_at(requests, now)) > at:
+                at = then
+        # A window that is in debt admits nothing, not even those who did not say what they need.
+        if self._tokens is not None and (then := self._tokens.ready_at(tokens, now)) > at:
+            at = then
+        if requests and self._day is not None and (then := self._day.ready_at(requests, now)) > at:
+            at = then
+        if is_plain:
+            self.full_until = at
+        return at
+
+    def binding(self, requests: int, tokens: int, now: float) -> tuple[float, str | None]:
+        """The same, and the limit that decides it."""
+        at = self.ready_at(requests, tokens, now)
+        if not at:
+            return 0.0, None
+        if self._tokens is not None and self._tokens.ready_at(tokens, now) == at:
+            return at, TOKENS_PER_MINUTE
+        if self._day is not None and self._day.ready_at(requests, now) == at:
+            return at, REQUESTS_PER_DAY
+        return at, REQUESTS_PER_MINUTE
+
+    def next_tokens_at(self, tokens: int, now: float) -> float:
+        """If so many tokens do not fit: when more will than now. 0 if they do fit."""
+        if self._tokens is None or not self._tokens.ready_at(tokens, now):
+            return 0.0
+        return self._tokens.next_exit()
+
+    def token_room(self, now: float) -> float:
+        """How many more tokens may be used now; below zero if it is in debt."""
+        if self._tokens is None:
+            return math.inf
+        self._tokens.ready_at(0, now)
+        return self._tokens.limit - self._tokens.total
+
+    def too_large(self, requests: int, tokens: int) -> str | None:
+        """Which limit so much exceeds by itself, so that waiting would be for nothing."""
+        limits = self.limits
+        if self._requests is not None and requests > self._requests.limit:
+            return f"{requests} requests at once, more than {limits.requests_per_minute:g} per minute"
+        if self._day is not None and requests > self._day.limit:
+            return f"{requests} requests at once, more than {limits.requests_per_day:g} per day"
+        if self._tokens is not None and tokens > self._tokens.limit:
+            return f"{tokens} tokens at once, more than {limits.tokens_per_minute:g} per minute"
+        return None
+
+    def take(self, requests: int, tokens: int, now: float) -> Taken:
+        self.full_until = 0.0
+        if self._bucket is not None:
+            self._bucket.take(requests, now)
+        if self._day is not None:
+            self._day.take(requests, now)
+        return Taken(
+            None if self._requests is None else self._requests.take(requests, now),
+            None if self._tokens is None else self._tokens.take(tokens, now),
+            0.0 if self._day is None else self._day.ends_at,
+        )
+
+    def use_day(self, requests: int, now: float) -> None:
+        """So many were used before it was known here."""
+        if self._day is not None:
+            self._day.take(max(0.0, requests - self._day.total), now)
+
+    def told(self, now: float) -> Told:
+        """What is used, in words that another log understands."""
+        return Told(
+            [] if self._requests is None else self._requests.history(now),
+            [] if self._tokens is None else self._tokens.history(now),
+            0.0 if self._bucket is None else self._bucket.level(now),
+            0.0 if self._day is None else self._day.total,
+            0.0 if self._day is None else self._day.ends_at - now,
+        )
+
+    def hear(self, told: Told, elapsed: float, now: float) -> None:
+        """So it was, so long ago, in a log that was lost."""
+        self.full_until = 0.0
+        if self._requests is not None and self._bucket is not None:
+            self._requests.hear(told.requests, elapsed, now)
+            level = told.level + self._bucket.rate * elapsed
+            if level < self._bucket.level(now):
+                self._bucket.change(now, level=level)
+        if self._tokens is not None:
+            self._tokens.hear(told.tokens, elapsed, now)
+        if told.day_left > elapsed:
+            self.use_day(int(told.day), now)
+
+    def correct(
+        self, taken: Taken, more_requests: int, more_tokens: int, requests: int, tokens: int, now: float
+    ) -> None:
+        """It was really so much, and so much more than was taken. Where nobody counted what was taken, because there
+        was no limit yet, that which is more counts."""
+        self.full_until = 0.0
+        if self._bucket is not None:
+            self._bucket.take(more_requests, now)
+        if self._day is not None and (more_requests > 0 or taken.day_ends_at == self._day.ends_at > now):
+            self._day.take(more_requests, now)  # but nothing is given back to another day
+        if self._requests is not None and taken.requests is not None:
+            self._requests.correct(taken.requests, requests, now)
+        elif self._requests is not None and more_requests > 0:
+            self._requests.take(more_requests, now)
+        if self._tokens is not None and taken.tokens is not None:
+            self._tokens.correct(taken.tokens, tokens, now)
+        elif self._tokens is not None and more_tokens > 0:
+            self._tokens.take(more_tokens, now)
+
+    def used(self, now: float) -> dict[str, tuple[float, float]]:
+        """What is used of each limit now: (used, limit)."""
+        used: dict[str, tuple[float, float]] = {}
+        for name, window in ((REQUESTS_PER_MINUTE, self._requests), (TOKENS_PER_MINUTE, self._tokens)):
+            if window is not None and window.limit < math.inf:
+                window.ready_at(0, now)
+                used[name] = (window.total, window.limit)
+        if self._day is not None and self._day.limit < math.inf:
+            self._day.ready_at(0, now)
+            used[REQUESTS_PER_DAY] = (self._day.total, self._day.limit)
+        return used

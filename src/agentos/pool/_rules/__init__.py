@@ -1,0 +1,1 @@
+"""Pure rules of the pool: which request gets which credential, and when."""

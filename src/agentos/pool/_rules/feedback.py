@@ -1,0 +1,153 @@
+"""What a provider's answer means for the pool: who cools down, who is quarantined, and what is learned."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from agentos.events import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, LimitLearned, Verdict
+from agentos.limits import backoff
+
+from .cooldown_scope import DEFAULT_COOL_DOWN, MOST_COOL_DOWN, Domain, cool_down, hint_of
+from .records import LIVE, CredentialRecord, LeaseRecord
+from .shared_limits import Sharing
+
+if TYPE_CHECKING:
+    from .allocator import Pool
+
+# So many refusals in a row quarantine a credential even if they all came from one requester.
+AUTH_FAILURES_IN_A_ROW = 3
+
+
+class Answers:
+    """Takes answers on behalf of a pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.sharing = Sharing()
+
+    def take(self, credential: CredentialRecord, record: LeaseRecord | None, verdict: Verdict | None, now: float,
+                 jitter: float = 0.5) -> None:  # fmt: skip
+        """What the provider answered to this credential; None is a success. Cools or quarantines; frees nothing."""
+        # The scope of the lease, not the model that the answer names: only what is asked for can be held back.
+        scope = record.scope if record is not None else verdict.scope if verdict is not None else None
+        if verdict is None:
+            credential.is_proven = True
+            credential.auth_failures = 0
+            credential.auth_failed_by = None
+            credential.provider.overloads.pop(scope, None)
+            credential.is_trusted = not credential.provider.overloads
+            return
+        is_told = False
+        if record is not None:
+            self._is_over(record)
+            if verdict.kind != AUTH_FAILED:  # what a refused key is told about limits are somebody else's
+                is_told = self._read_limits(credential, record, verdict, now)
+        if verdict.kind == RATE_LIMITED and record is not None:
+            self._rate_limited(credential, record, verdict, now)
+        elif verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
+            seconds = cool_down(verdict)
+            self._pool.cool(credential.group, scope, seconds, verdict.kind, now)
+            credential.paced_as.pace.ramp_up(scope, now + min(seconds, MOST_COOL_DOWN), now)
+        elif verdict.kind == OVERLOADED:
+            sent_at = now if record is None else record.granted_at
+            self._overloaded(credential.provider, verdict, scope, sent_at, now, jitter)
+        elif verdict.kind == AUTH_FAILED:
+            self._auth_failed(credential, record.requester if record is not None else None, verdict, now)
+        if is_told:  # not before: nobody must be given what the same answer forbids
+            self._pool.serve_all((credential.paced_as,), now)
+
+    def observe(self, record: LeaseRecord, verdict: Verdict, now: float) -> None:
+        """What the headers of an answer tell about limits, whether it was a success or not."""
+        if record.credential is not None and self._read_limits(record.credential, record, verdict, now):
+            self._pool.serve_all((record.credential.paced_as,), now)
+
+    def admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> None:
+        """A success, while somebody is suspected of sharing a limit."""
+        self.sharing.admitted(credential, record, now)
+        self._follow_sharing(now)
+
+    # --- the rules inside -----------------------------------------------------------------------------------------
+
+    def _read_limits(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> bool:
+        """Whether the headers told any."""
+        if verdict.limit_requests is None and verdict.limit_tokens is None:
+            return False
+        members = credential.paced_as.members.values()
+        on_their_way = sum(
+            other.tokens for member in members for other in member.leases.values() if other is not record
+        )
+        credential.paced_as.pace.observe(record, verdict, on_their_way, now)
+        self._tell_learned(credential, record.scope)
+        return True
+
+    def _is_over(self, record: LeaseRecord) -> None:
+        """It has its answer, and is not on its way any more."""
+        if record.state == LIVE and not record.is_answered:
+            record.is_answered = True
+            for _, charge in record.charges:
+                if charge.learner is not None:
+                    charge.learner.in_flight -= 1
+
+    def _rate_limited(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> None:
+        """The group waits as long as the provider said, or as long as one request takes by what was learned."""
+        domain = credential.paced_as
+        others = sum(len(member.leases) for member in domain.members.values()) - 1
+        hint = hint_of(verdict)
+        wait = domain.pace.refuse(record, max(0, others), None if hint is None else min(hint, MOST_COOL_DOWN), now)
+        self._pool.cool(domain, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)
+        self._tell_learned(credential, record.scope)
+        self.sharing.refused(credential, record, wait, now)
+        self._follow_sharing(now)
+
+    def _follow_sharing(self, now: float) -> None:
+        """Tells what was found out, and looks at those for whom it changes something."""
+        if self.sharing.events:
+            self._pool.events.extend(self.sharing.events)
+            self.sharing.events.clear()
+        cooling, self.sharing.cooling = self.sharing.cooling, []
+        for group, scope, until in cooling:
+            self._pool.cool(group, scope, until - now, RATE_LIMITED, now)
+        changed, self.sharing.changed = self.sharing.changed, {}
+        for member in changed.values():
+            self._pool.serve(member, now)
+
+    def _tell_learned(self, credential: CredentialRecord, scope: str | None) -> None:
+        for domain in credential.paced_by:
+            learned = domain.pace.newly_learned(scope)
+            if learned is not None:
+                self._pool.events.append(LimitLearned(domain.kind, domain.name, scope, learned))
+
+    def _overloaded(self, provider: Domain, verdict: Verdict, scope: str | None, sent_at: float, now: float,
+                    jitter: float) -> None:  # fmt: skip
+        in_a_row, since = provider.overloads.get(scope, (0, -inf))
+        hint = hint_of(verdict)
+        if sent_at < since:  # it was on its way when the last one was counted; but the wait that it asks for holds
+            if hint is not None:
+                self._pool.cool(provider, scope, hint, OVERLOADED, now)
+            return
+        provider.overloads[scope] = in_a_row + 1, now
+        in_a_row += 1
+        for member in provider.members.values():
+            member.is_trusted = False
+        seconds = backoff.delay(in_a_row, jitter, base=DEFAULT_COOL_DOWN[OVERLOADED])
+        if hint is not None:
+            seconds = max(seconds, hint)
+        self._pool.cool(provider, scope, seconds, OVERLOADED, now)
+        for member in provider.members.values():
+            member.group.pace.ramp_up(scope, now + seconds, now)
+
+    def _auth_failed(self, credential: CredentialRecord, requester: str | None, verdict: Verdict, now: float) -> None:
+        """One refusal may be a blip, or the item's own fault: a second opinion decides, or the third in a row."""
+        if credential.removed:
+            return
+        credential.is_trusted = False
+        credential.auth_failures += 1
+        by_another = credential.auth_failures > 1 and (requester is None or requester != credential.auth_failed_by)
+        credential.auth_failed_by = requester
+        if by_another or credential.auth_failures >= AUTH_FAILURES_IN_A_ROW:
+            reason = f"refused by the provider {credential.auth_failures} times in a row"
+            self._pool.quarantine(credential.id, f"{reason}: {verdict.message}" if verdict.message else reason, now)
+        else:
+            self._pool.cool(credential.domains[0], None, cool_down(verdict), AUTH_FAILED, now)
+            credential.proves_until = 0.0  # one request is enough for the second opinion, too

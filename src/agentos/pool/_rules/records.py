@@ -1,0 +1,196 @@
+"""What the pool writes down: one record per lease, one per credential."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from agentos.limits.declaration import Limits
+from agentos.limits.pace import Charge
+
+from .cooldown_scope import Domain
+
+# The life of a lease.
+WAITING = "waiting"
+LIVE = "live"
+ENDED = "ended"  # released, taken back, withdrawn or timed out: it has no further effect
+REFUSED = "refused"  # no credential can become usable without a person
+
+
+class Want(NamedTuple):
+    """What somebody asks for who may use only some of the credentials in the pool."""
+
+    scope: str | None
+    ring: frozenset[str]  # their ids
+
+
+def scope_of(want: str | Want | None) -> str | None:
+    """Most may use every credential: they want no more than a scope."""
+    return want.scope if type(want) is Want else want  # type: ignore[return-value]
+
+
+class LeaseRecord:
+    """One request for a credential, from asking to its end. Its owner makes it; only the pool changes it."""
+
+    __slots__ = (
+        "charges",
+        "credential",
+        "deliver",
+        "fence",
+        "granted_at",
+        "id",
+        "is_answered",
+        "is_patient",
+        "is_unused",
+        "owner",
+        "prefer",
+        "requester",
+        "requests",
+        "scope",
+        "sequence",
+        "settled",
+        "state",
+        "tokens",
+        "too_large",
+        "want",
+    )
+
+    def __init__(
+        self,
+        requester: str | None = None,
+        requests: int = 1,
+        tokens: int = 0,
+        scope: str | None = None,
+        prefer: str | None = None,
+        deliver: Any = None,
+    ) -> None:
+        self.requester = requester
+        self.requests = requests  # reserved; after `settle`, what was really used
+        self.tokens = tokens
+        self.scope = scope
+        self.want: str | Want | None = scope  # those who want the same wait in one queue
+        self.prefer = prefer  # a credential id, wished for
+        self.deliver = deliver  # how the owner hears of it; the pool never calls it
+        self.state = WAITING
+        self.settled = False
+        self.sequence = 0
+        self.fence = 0
+        self.granted_at = 0.0
+        self.is_answered = False  # with a verdict: it is not on its way any more, although it lives
+        self.is_unused = False  # it went back without having been picked up
+        self.charges: Sequence[tuple[Domain, Charge]] = ()  # what it has taken from whose limits
+        self.is_patient = False  # it does not mind waiting until a new credential has proved itself
+        self.too_large: str | None = None  # why no credential can ever serve it
+        self.credential: CredentialRecord | None = None
+        self.id: Any = None  # where several processes share the pool, its owner and a number;
+        self.owner: Any = None  # and that owner
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """Without what concerns its owner's process only."""
+        return None, {name: getattr(self, name) for name in self.__slots__ if name != "deliver"}
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        self.deliver = None
+        for name, value in state[1].items():
+            setattr(self, name, value)
+
+
+class CredentialRecord:
+    """What the pool knows about one credential."""
+
+    __slots__ = (
+        "auth_failed_by",
+        "auth_failures",
+        "cooled",
+        "domains",
+        "fence",
+        "group",
+        "id",
+        "is_proven",
+        "is_trusted",
+        "last_used",
+        "leases",
+        "limits",
+        "max_concurrent",
+        "offered",
+        "proves_until",
+        "provider",
+        "quarantine",
+        "removed",
+        "scopes",
+        "shared",
+        "used_requests",
+        "used_tokens",
+    )
+
+    def __init__(self, id: str, group: Domain, provider: Domain, scopes: frozenset[str], limits: Limits) -> None:  # noqa: A002
+        self.id = id
+        self.group = group
+        self.provider = provider
+        self.shared: Domain | None = None  # with credentials of other groups, as it seems
+        self.domains: tuple[Domain, ...] = (Domain("credential", id), group, provider)
+        self.scopes = scopes  # empty: serves every scope
+        self.limits = limits  # as declared
+        self.max_concurrent = limits.max_concurrent
+        self.leases: dict[int, LeaseRecord] = {}  # the live ones, by fence
+        self.fence = 0
+        self.last_used = 0
+        self.offered: dict[str | Want | None, int] = {}  # want -> the `last_used` with which it lies in that heap
+        self.cooled = 0  # how many cool-downs in `domains` are running: 0 spares looking
+        self.quarantine: str | None = None  # why
+        self.removed = False
+        self.is_proven = False  # it has been used successfully
+        self.proves_until = 0.0  # since it was first lent: until then nobody else should need it
+        self.is_trusted = False  # ... and nothing has gone wrong since: one more success would be no news
+        self.auth_failures = 0  # in a row
+        self.auth_failed_by: str | None = None
+        self.used_requests = self.used_tokens = 0  # by leases that have ended
+
+    def has_no_objection(self) -> bool:
+        """Whether nothing at all speaks against using it, in any scope."""
+        return self.quarantine is None and not self.removed and not self.cooled
+
+    def serves(self, want: str | Want | None) -> bool:
+        if type(want) is Want:
+            if self.id not in want.ring:
+                return False
+            want = want.scope
+        return want is None or not self.scopes or want in self.scopes
+
+    def usable_at(self, scope: str | None) -> float:
+        """When cool-downs no longer forbid it; 0 when they do not."""
+        return max(domain.usable_at(scope) for domain in self.domains) if self.cooled else 0.0
+
+    @property
+    def paced_as(self) -> Domain:
+        """Where its limit is learned."""
+        return self.group if self.shared is None else self.shared
+
+    @property
+    def paced_by(self) -> tuple[Domain, ...]:
+        """Where its use is counted."""
+        return (self.group,) if self.shared is None else (self.group, self.shared)
+
+    def paced_until(self, scope: str | None, requests: int, tokens: int, now: float) -> float:
+        """When its limits admit so much; 0 when they do now."""
+        pace = self.group.pace
+        if pace.is_free:
+            return 0.0
+        at = pace.ready_at(scope, requests, tokens, now)
+        return at if self.shared is None else max(at, self.shared.pace.ready_at(scope, requests, tokens, now))
+
+    def full_until(self, now: float) -> float:
+        """Until when its declared limits admit no request; 0 when they do now."""
+        allowance = self.group.pace.allowance
+        return 0.0 if allowance is None else allowance.ready_at(1, 0, now)
+
+    def changes_at(self, scope: str | None, tokens: int, now: float) -> float:
+        """When its limits may admit something that they do not admit now; not later than that."""
+        plain_at = self.paced_until(scope, 1, 0, now)
+        return plain_at or min(domain.pace.changes_at(tokens, now) for domain in self.paced_by)
+
+    def is_usable(self, scope: str | None, now: float) -> bool:
+        return self.has_room() and self.usable_at(scope) <= now and not self.paced_until(scope, 1, 0, now)
+
+    def has_room(self) -> bool:
+        return len(self.leases) < self.max_concurrent and self.quarantine is None and not self.removed

@@ -1,0 +1,112 @@
+"""One credential at one instant, for those who look at the pool or plan with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import itemgetter
+from typing import NamedTuple
+
+from agentos.limits.declaration import REQUESTS_PER_DAY
+
+from ._rules.records import CredentialRecord, LeaseRecord
+from .simulation import Planned
+
+
+class Holder(NamedTuple):
+    """Who has a lease."""
+
+    requester: str | None
+    seconds: float  # for so long
+    host: str | None = None  # None: this process
+    pid: int | None = None
+    run: str | None = None  # what it does there
+
+
+class CredentialSnapshot(NamedTuple):
+    """One credential at one instant, in the store's own time."""
+
+    id: str
+    group: str
+    provider: str | None
+    scopes: frozenset[str]
+    holders: tuple[Holder, ...]
+    max_concurrent: int
+    cooling: dict[str | None, float]  # scope -> seconds left
+    cooled_by: dict[str | None, str]  # scope -> the verdict that lasts longest
+    quarantine: str | None
+    is_available: bool
+    fence: int
+    requests: int
+    tokens: int
+    paced: float  # seconds until its limits admit one more request
+    binding: str | None  # the limit that decides that
+    used: dict[str, tuple[float, float]]  # of each declared limit: what is used, and the limit
+    learned: dict[str | None, float]  # scope -> requests per minute
+
+
+def snapshot(credential: CredentialRecord, now: float) -> CredentialSnapshot:
+    cooling: dict[str | None, float] = {}
+    cooled_by: dict[str | None, str] = {}
+    for domain in credential.domains:
+        for scope, until in domain.cooling.items():
+            if until - now > cooling.get(scope, 0.0):
+                cooling[scope] = until - now
+                cooled_by[scope] = domain.cooled_by[scope]
+    at, binding = max((domain.pace.binding(None, 1, 0, now) for domain in credential.paced_by), key=itemgetter(0))
+    pace = credential.group.pace
+    return CredentialSnapshot(
+        id=credential.id,
+        group=credential.group.name or "",
+        provider=credential.provider.name,
+        scopes=credential.scopes,
+        holders=tuple(_holder(record, now) for record in credential.leases.values()),
+        max_concurrent=credential.max_concurrent,
+        cooling=cooling,
+        cooled_by=cooled_by,
+        quarantine=credential.quarantine,
+        is_available=credential.is_usable(None, now),
+        fence=credential.fence,
+        requests=credential.used_requests + sum(record.requests for record in credential.leases.values()),
+        tokens=credential.used_tokens + sum(record.tokens for record in credential.leases.values()),
+        paced=max(0.0, at - now),
+        binding=binding,
+        used={} if pace.allowance is None else pace.allowance.used(now),
+        learned=pace.learned(),
+    )
+
+
+def later(one: CredentialSnapshot, seconds: float) -> CredentialSnapshot:
+    """As it looks so long afterwards, if nothing but time has passed: for those who must not let the pool itself grow
+    older."""
+    cooling = {scope: left - seconds for scope, left in one.cooling.items() if left > seconds}
+    return one._replace(
+        holders=tuple(holder._replace(seconds=holder.seconds + seconds) for holder in one.holders),
+        cooling=cooling,
+        cooled_by={scope: one.cooled_by[scope] for scope in cooling},
+        paced=max(0.0, one.paced - seconds),
+    )
+
+
+def _holder(record: LeaseRecord, now: float) -> Holder:
+    owner, seconds = record.owner, max(0.0, now - record.granted_at)
+    if owner is None:
+        return Holder(record.requester, seconds)
+    return Holder(record.requester, seconds, owner.host, owner.pid, owner.name)
+
+
+def planned(credential: CredentialRecord, now: float) -> Planned:
+    """What a plan needs to know of it."""
+    pace = credential.paced_as.pace
+    limits, ends_after = credential.group.pace.limits, credential.group.pace.ends_after
+    used = {} if credential.group.pace.allowance is None else credential.group.pace.allowance.used(now)
+    return Planned(
+        credential.id,
+        credential.paced_as.name or "",
+        credential.provider.name,
+        credential.scopes,
+        replace(limits, max_concurrent=credential.max_concurrent),
+        cooling=max(0.0, credential.usable_at(None) - now),
+        learned=pace.learned().get(None),
+        used_today=int(used.get(REQUESTS_PER_DAY, (0, 0))[0]),
+        day_ends_after=None if ends_after is None else lambda then: ends_after(now + then) - now,
+    )

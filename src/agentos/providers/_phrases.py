@@ -1,0 +1,247 @@
+"""The phrases and codes that providers use, by what they mean. Families, not sentences: wordings change."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from agentos.durations import DURATION, number, sum_of
+from agentos.events import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
+
+Meaning = tuple[str, str | None]  # a kind and, where it is told, a window
+
+# --- codes: words that programs compare ---------------------------------------------------------------------------
+
+# First match wins. Codes are in snake case here, whatever their provider writes.
+_STRONG_CODES: tuple[tuple[str, str, str | None], ...] = (
+    (r"in_flight|concurren", RATE_LIMITED, "concurrency"),
+    (r"context_length|context_window|string_above_max|(request|prompt|payload|content|input)_(entity_)?too_(large|long)",
+     PERMANENT, None),
+    (r"daily|per_day", QUOTA_EXHAUSTED, "day"),
+    (r"weekly|usage_limit_reached|usage_not_included", QUOTA_EXHAUSTED, "plan"),
+    (r"team_blocked|credits?_(exhausted|depleted|required)|credit_balance|insufficient_\w*(quota|balance|credit|fund)"
+     r"|out_of_credit|billing|exceeded_current_quota|openrouter_credits|payment_(failed|overdue)|arrears",
+     QUOTA_EXHAUSTED, "credits"),
+    (r"spend(ing)?_(limit|cap)|monthly|usage_limit_exceeded", QUOTA_EXHAUSTED, "month"),
+    (r"overage_limit|(guardrail|workspace|key|organization|project|user)_budget|budget_(limit_)?exceeded|key_limit"
+     r"|quota_(exceeded|exhausted|limit_exceeded|reached)|exceeded_quota|(?<!rate_)limit_quota", QUOTA_EXHAUSTED, None),
+    (r"overload|capacity|server_busy|engine_busy|high_demand", OVERLOADED, "capacity"),
+    (r"model_not_ready", TRANSIENT, None),  # Bedrock's 429 that is no throttling
+    (r"rate_?limit(?!_error)|throttl|too_many_requests|slow_down|ramp_limit|agent_mode_limit|request_limit_exceeded",
+     RATE_LIMITED, None),
+    (r"invalid_(api_?)?key|(api|access)_key_(invalid|expired|not_found|revoked|disabled|\w*blocked)|authentication"
+     r"|unauthori[sz]ed|unauthenticated|unrecognized_client|expired_token|token_(has_)?(expired|revoked|invalid)"
+     r"|invalid_(auth|signature|client_token|access_key|credential|grant|security_token)|signature_does_not_match"
+     r"|incomplete_signature|missing_auth|on_hold|account_(deactivated|suspended|disabled|inactive)|oauth_org"
+     r"|consumer_(suspended|invalid)|service_disabled", AUTH_FAILED, None),
+)  # fmt: skip
+# Codes that say no more than a status does: they stand in for one that is missing.
+_CODE_STATUSES: tuple[tuple[str, int], ...] = (
+    (r"rate_?limit|resource_exhausted", 429),
+    (r"payment_required", 402),
+    (r"permission|access_denied|forbidden|unsupported_country", 403),
+    (r"not_found|does_not_exist", 404),
+    (r"unavailable", 503),
+    (r"timeout|timed_out|deadline", 504),
+    (r"server_error|^internal|^api_error|model_(error|stream_error)|bad_gateway|^aborted", 500),
+    (r"invalid_request|^invalid|validation|unsupported|content_(filter|policy)|failed_precondition|^bad_request", 400),
+)
+
+
+@lru_cache(maxsize=512)
+def meaning_of_code(code: str) -> Meaning | None:
+    """What a code says by itself; None for codes that only repeat the status, and for unknown ones."""
+    plain = _snake(code)
+    if plain == "provider_unavailable":
+        return TRANSIENT, None
+    for pattern, kind, window in _STRONG_CODES:
+        if re.search(pattern, plain):
+            return kind, window
+    return None
+
+
+@lru_cache(maxsize=512)
+def status_of_code(code: str) -> int | None:
+    plain = _snake(code)
+    return next((status for pattern, status in _CODE_STATUSES if re.search(pattern, plain)), None)
+
+
+def _snake(code: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", code.partition("://")[0]).lower().replace("-", "_").replace(":", "_")
+
+
+# --- sentences ----------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=32)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+_BUSY = (
+    r"\boverload|high demand|\b(?:at|no|insufficient|out of|exceeded|tier|reached|lack of) (?:\w+ )?capacity\b"
+    r"|capacity (?:is |has been |was )?(?:exceeded|exhausted|reached|constrain|limit)|peak load|heavy load"
+    r"|temporarily limiting requests|not your usage limit|server (?:is )?(?:too |currently )?busy"
+)
+_MONEY = (
+    r"credit balance|insufficient (?:account )?(?:balance|credit|fund|quota)"
+    r"|(?:credits?|balance) (?:\w+ ){0,4}?(?:depleted|exhausted|used up|too low|run out|ran out)"
+    r"|(?:out of|no (?:remaining |more |available )?|all (?:available |your |of your )*) ?credits?\b"
+    r"|spend(?:ing)? (?:limit|cap)|spend reached|purchase (?:more |additional )?credits"
+    r"|billing (?:hard )?limit|payment (?:is )?required|\b(?:arrears|unpaid|overdue|past due)\b|regain access"
+    r"|(?:budget|key) (?:limit )?(?:has been |was )?(?:exceeded|reached|exhausted)|billing (?:is )?not active"
+    r"|(?:add|buy) credits to (?:continue|your)"
+    r"|(?:n.?t|not|without) (?:\w+ )?(?:have )?(?:any |enough |sufficient )credits?\b"
+)
+_CREDITS = r"credit|balance|payment|\bfunds?\b|unpaid|overdue|arrears|billing"
+_LIMIT = (
+    r"rate[ -]?limit|too many (?:requests|tokens|connections|concurrent)|throttl|abuse detection|requests? rate is too"
+    r"|resource (?:has been )?exhausted|slow down"
+)
+# Said of what has happened, where no status says that it is an error: many texts are about limits.
+_LIMITED = (
+    r"(?<!\w)rate[ _-]?limit(?:s|ed)? (?:was |has been |is |were )?(?:exceeded|reached|hit)"
+    r"|\brate[ _-]limited\b|RateLimitError|(?<!\w)rate_limit_(?:error|exceeded)\b"
+    r"|(?:hit|reached|exceed(?:s|ed|ing)?) (?:a|the|your|our) (?:[\w-]+ ){0,2}?rate[ -]?limit"
+    r"|too many (?:requests|tokens)|(?<!_)throttl(?:ed|ing)(?!_)|weekly (?:usage |rate )?limit"
+    r"|resource (?:has been )?exhausted"
+)
+_KEY = (
+    r"(?:api|access)[ _-]?(?:key|token)\b[^.\n]{0,60}?\b(?:invalid|not valid|expired|incorrect|revoked|disabled|leaked"
+    r"|suspended|deactivated|not found|unknown)|(?:invalid|incorrect|wrong|bad|expired|missing|revoked|unknown|no) "
+    r"(?:x-)?(?:api|access|auth(?:entication|orization)?|bearer|security|oauth)[ _-]?(?:key|token|credential|header)"
+    r"|(?:invalid|bad|expired|missing) (?:authentication )?credentials|authentication (?:fail|error|required)"
+    r"|(?:security|oauth|access|auth) token (?:\w+ ){0,6}?(?:expired|invalid|revoked)|unregistered callers"
+    r"|(?:account|organization) (?:\S+ )?(?:is |has been |was )?(?:suspended|deactivated|disabled|on hold)"
+    r"|not logged in|run /login|log ?in again|login required|\b401 unauthorized"
+)
+_TOO_LARGE = (
+    r"request (?:is )?too large|(?:prompt|input|request|message|payload) (?:is |are )?too (?:long|large|big)"
+    r"|reduce (?:the length|your (?:message|prompt|input))|tokens must be reduced|maximum context length|context window"
+)
+_PLAN = (
+    r"(?:hit|reached|exceeded) (?:your|the) (?!rate)(?:[\w-]+ ){0,3}?limit\b(?! of)|(?:usage|session|weekly|hour|opus|"
+    r"sonnet) (?:rate )?limit reached|weekly (?:rate |usage )?limit|exhausted your|quota will reset|quota exceeded"
+    r"|exceeded your (?:current |monthly |daily )?quota|out of (?:extra )?usage|limit reached\|\d{10}"
+)
+_BROKEN = (
+    r"connection (?:error|reset|refused|closed|aborted|timed out)|stream disconnected|timed out|ECONNRESET|ECONNREFUSED"
+    r"|ETIMEDOUT|ENOTFOUND|EAI_AGAIN|socket hang up|fetch failed|network error|internal server error|bad gateway"
+)
+_STATUS = (
+    r"(?:\bstatus(?:[ _]?code)?|\bAPI error|\bHTTP(?:/\d(?:\.\d)?)?|error(?: code)?|\brejected|\brepeated|\bcode)"
+    r"\"?:?\s*[(\[]?([45]\d\d)\b|\b([45]\d\d) (?:client|server) error\b"
+)
+_WINDOWS: tuple[tuple[str, str], ...] = (
+    ("month", r"per[ _-]?month|/ ?month|\bmonthly\b|ByMonth|this month"),
+    ("plan", r"\bweekly\b|per[ _-]?week|5[ -]hour|five[ -_]hour|session limit"),
+    ("day", r"per[ _-]?day|/ ?day\b|\bdaily\b|\b[RT]PD\b|ByDay"),
+    ("hour", r"per[ _-]?hour|\bhourly\b|/ ?hour\b"),
+    ("minute", r"per[ _-]?min|/ ?min|\b(?:[RTQ]|IT|OT)PM\b|ByMinute"),
+)
+_ROOM = r"\blimit:? ?([\d,]+)\b.{0,80}?\brequested:? ?([\d,]+)"
+_WAIT = (
+    r"(?:again|retry|retrying|wait|resets?|available|retry[-_ ]after)[\s:=]*(?:in|after|for|another)?[\s:=]*"
+    rf"(?:about |approximately |at least |up to |~ ?)?({DURATION})"
+    r"|\bretry[-_ ]after\W{0,3}(\d+(?:\.\d+)?)(?![\d:/-])"
+)
+_MODEL = (
+    r"\bfor (?:model )?[`'\"]?([\w./:@-]+)[`'\"]? in organization|\bfor model [`'\"]([\w./:@-]+)[`'\"]"
+    r"|, (?:base )?model: ([\w./:@-]*\w)"
+)
+
+
+def _is(pattern: str, text: str) -> bool:
+    return bool(text) and _compiled(pattern).search(text) is not None
+
+
+def is_busy(text: str) -> bool:
+    return _is(_BUSY, text)
+
+
+def is_limit(text: str) -> bool:
+    return _is(_LIMIT, text)
+
+
+def is_limited(text: str) -> bool:
+    return _is(_LIMITED, text)
+
+
+def is_about_google(text: str) -> bool:
+    return _is(r"\bgemini\b|googleapis\.com", text)
+
+
+def is_about_key(text: str) -> bool:
+    return _is(_KEY, text)
+
+
+def is_broken(text: str) -> bool:
+    return _is(_BROKEN, text)
+
+
+def is_plan(text: str) -> bool:
+    return _is(_PLAN, text)
+
+
+def is_secondary(text: str) -> bool:
+    """GitHub's limits beside the counted ones."""
+    return _is(r"secondary rate limit|abuse detection", text)
+
+
+def names_no_allowance(text: str) -> bool:
+    return _is(r"\blimit: 0\b(?![.,]\d)", text)
+
+
+def is_current_quota(text: str) -> bool:
+    return _is(r"exceeded your (?:current )?quota|quota exceeded", text)
+
+
+def money(text: str) -> Meaning | None:
+    if not _is(_MONEY, text):
+        return None
+    if _is(_CREDITS, text):
+        return QUOTA_EXHAUSTED, "credits"
+    return QUOTA_EXHAUSTED, window(text)
+
+
+def is_too_large(text: str) -> bool:
+    """More than could ever be admitted: no wait makes it fit."""
+    if _is(_TOO_LARGE, text):
+        return True
+    room = _compiled(_ROOM).search(text) if text else None
+    if room is None:
+        return False
+    limit, requested = (number(figure.replace(",", "")) for figure in room.groups())
+    return limit is not None and requested is not None and requested > limit > 0
+
+
+def window(text: str, *, longest: bool = False) -> str | None:
+    """The window that a text names: the first that it names, or the longest."""
+    if not text:
+        return None
+    places: list[tuple[int, str]] = []
+    for name, pattern in _WINDOWS:
+        found = _compiled(pattern).search(text)
+        if found is not None:
+            if longest:
+                return name
+            places.append((found.start(), name))
+    return min(places)[1] if places else None
+
+
+def wait(text: str) -> float | None:
+    """Seconds to wait, where a sentence names a duration."""
+    found = _compiled(_WAIT).search(text) if text else None
+    if found is None:
+        return None
+    return number(found[2]) if found[2] else sum_of(found[1])
+
+
+def status(text: str) -> int | None:
+    found = _compiled(_STATUS).search(text) if text else None
+    return int(found[1] or found[2]) if found is not None else None
+
+
+def model(text: str) -> str | None:
+    found = _compiled(_MODEL).search(text) if text else None
+    return None if found is None else next(name for name in found.groups() if name).rstrip(".")

@@ -1,0 +1,4 @@
+"""Takes secrets out of texts, bytes, streams and JSON.
+
+Doors: `redactor` (`Redactor`, `RedactionStream`).
+"""

@@ -1,0 +1,4 @@
+"""One run, from its start to its last result.
+
+Doors: `options`, `streams`, `signals`.
+"""

@@ -1,0 +1,4 @@
+"""The live display.
+
+Doors: `display`, `screen`, `lines`, `view`.
+"""

@@ -1,0 +1,106 @@
+"""`python -m agentos.testing`: a simulated provider in a process of its own.
+
+So that a benchmark measures its client only. The first line of its output is JSON with its address and its keys; it
+serves until its input is closed. `GET /_stats` has its counts and its log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import get_args
+
+from .dialects import Style
+from .latency import Latency
+from .provider import SimulatedProvider
+from .rules import (
+    Concurrency,
+    DailyQuota,
+    FixedWindow,
+    PerSecondSlices,
+    Rule,
+    SlidingWindow,
+    TokenBucket,
+    TokensPerMinute,
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    keys = options.key or [f"sim-key-{number}" for number in range(1, options.keys + 1)]
+    provider = SimulatedProvider(
+        keys,
+        limits=_rules(options),
+        groups={key: f"group-{number % options.groups}" for number, key in enumerate(keys)} if options.groups else None,
+        counts_refused=options.counts_refused,
+        latency=Latency.lognormal(options.latency, options.sigma) if options.sigma else Latency.fixed(options.latency),
+        seed=options.seed,
+        style=options.style,
+        headers=options.headers,
+        retry_after=None if options.retry_after == "none" else options.retry_after,
+        overload=[_episode(text) for text in options.overload],
+    )
+    with provider:
+        where = {"url": provider.url, "base_url": provider.base_url, "keys": keys}
+        sys.stdout.write(json.dumps(where) + "\n")
+        sys.stdout.flush()
+        try:
+            sys.stdin.read()
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m agentos.testing", description=__doc__, allow_abbrev=False)
+    keys = parser.add_argument_group("keys")
+    keys.add_argument("--key", action="append", help="a key; may be repeated")
+    keys.add_argument("--keys", type=int, default=4, metavar="N", help="or this many, sim-key-1 and so on (default 4)")
+    keys.add_argument("--groups", type=int, metavar="N", help="keys share this many groups, in turn (default: none do)")
+    limits = parser.add_argument_group("limits of each group; all that are given must admit a request")
+    limits.add_argument("--rate", type=float, metavar="R", help="a bucket that fills at R requests a second")
+    limits.add_argument("--burst", type=float, default=5, metavar="N", help="how many it holds (default 5)")
+    limits.add_argument("--fixed", type=_window, metavar="N/S", help="N requests in each S seconds, aligned")
+    limits.add_argument("--sliding", type=_window, metavar="N/S", help="N requests in any S seconds")
+    limits.add_argument("--per-minute", type=float, metavar="N", help="N a minute, checked second by second")
+    limits.add_argument("--per-day", type=int, metavar="N", help="N a day, from 00:00 UTC on")
+    limits.add_argument("--concurrent", type=int, metavar="N", help="N at once")
+    limits.add_argument("--tokens-per-minute", type=float, metavar="N", help="N model tokens a minute")
+    limits.add_argument("--counts-refused", action="store_true", help="refused requests count, too")
+    answers = parser.add_argument_group("answers")
+    answers.add_argument("--latency", type=float, default=0.02, metavar="S", help="seconds, or their median")
+    answers.add_argument("--sigma", type=float, default=0.0, help="lognormal spread of the latency (default 0: none)")
+    answers.add_argument("--seed", type=int, default=0)
+    answers.add_argument("--style", choices=get_args(Style), default="openai", help="for the plain endpoint")
+    answers.add_argument("--headers", choices=("on", "off"), default="on", help="rate-limit headers")
+    answers.add_argument("--retry-after", choices=("seconds", "whole", "ms", "date", "none"), default="seconds")
+    answers.add_argument("--overload", action="append", default=[], metavar="FROM-TO", help="seconds since the start")
+    return parser
+
+
+def _rules(options: argparse.Namespace) -> list[Rule]:
+    rules: list[Rule | None] = [
+        options.rate and TokenBucket(options.rate, options.burst),
+        options.fixed and FixedWindow(*options.fixed),
+        options.sliding and SlidingWindow(*options.sliding),
+        options.per_minute and PerSecondSlices(options.per_minute),
+        options.per_day and DailyQuota(options.per_day),
+        options.concurrent and Concurrency(options.concurrent),
+        options.tokens_per_minute and TokensPerMinute(options.tokens_per_minute),
+    ]
+    return [rule for rule in rules if rule]
+
+
+def _window(text: str) -> tuple[float, float]:
+    limit, _, period = text.partition("/")
+    return float(limit), float(period or 60)
+
+
+def _episode(text: str) -> tuple[float, float]:
+    start, _, end = text.partition("-")
+    return float(start), float(end)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

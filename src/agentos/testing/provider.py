@@ -1,0 +1,386 @@
+"""A provider in virtual time: what it allows, what it answers, and its own log to judge a client by.
+
+There is no HTTP in here and no waiting. `ask` says what a request at an instant is answered, and takes it from the
+limits if it is served; `finish` says that the request has ended. `with provider:` serves the same rules over HTTP.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+from agentos.clock import Clock
+
+from . import dialects
+from .clock import TimeLine
+from .dialects import Refusal, RetryAfter, Style
+from .latency import Draw, Latency
+from .rules import Concurrency, Rule, TokenBucket
+from .scripts import Kind, Scripted, scripted
+
+if TYPE_CHECKING:
+    from .http_server import HttpServer
+
+OK = "ok"
+# Enough for the longest benchmark; what is older is forgotten, but stays in the counts.
+LOG_SIZE = 1_000_000
+Limiting = Sequence[Rule] | Mapping[str, Sequence[Rule]]
+
+
+class LogEntry(NamedTuple):
+    """One request, as the provider saw it."""
+
+    # The instant it was asked, on the provider's clock.
+    at: float
+    key: str
+    group: str
+    status: int
+    # "ok", the name of the rule that refused, "quota", "dead", "overloaded", … "scripted: …" for prescribed answers.
+    reason: str
+    model: str | None
+    tokens: float
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a request is answered. Give it to `finish` when the request has ended."""
+
+    status: int
+    headers: dict[str, str]
+    # The error's; what a served request is answered depends on its endpoint.
+    body: dict[str, Any]
+    # Seconds until the answer comes.
+    latency: float
+    reason: str
+    # A stream is to break with this error after its beginning.
+    breaks_with: dict[str, Any] | None = None
+    drops: bool = False
+    # What `finish` has to correct: rules with what was taken from each, at a date.
+    taken: list[tuple[Rule, float]] = field(default_factory=list, repr=False)
+    taken_at: float = field(default=0.0, repr=False)
+    group: str = field(default="", repr=False)
+
+
+class SimulatedProvider:
+    """A provider of rate-limited keys, in virtual time or, in a `with` block, on a port of this machine.
+
+    `requests_per_second` and `burst` are a token bucket for each key. `limits` says it in full: rules that must all
+    admit a request, for each group of keys, or a mapping of groups to rules. `groups` maps keys to the group they
+    share (unless told, each is alone), `key_limits` are rules for each single key on top, and `per_model` counts each
+    model by itself. Keys that are not among `keys` are refused like dead ones.
+
+    `clock` is a `FakeClock`, any callable that returns seconds, or nothing for real time; every method takes `now`
+    instead, too.
+    """
+
+    def __init__(
+        self,
+        keys: Iterable[str],
+        *,
+        requests_per_second: float = 2.0,
+        burst: float = 5,
+        limits: Limiting | None = None,
+        key_limits: Sequence[Rule] = (),
+        groups: Mapping[str, str] | None = None,
+        per_model: bool = False,
+        counts_refused: bool = False,
+        latency: float | Draw = 0.02,
+        seed: int = 0,
+        style: Style = "openai",
+        headers: Literal["on", "off"] = "on",
+        retry_after: RetryAfter = "seconds",
+        overload: Iterable[tuple[float, float]] = (),
+        dead: Iterable[str] = (),
+        out_of_quota: Iterable[str] = (),
+        clock: Clock | Callable[[], float] | None = None,
+    ) -> None:
+        self.keys = tuple(dict.fromkeys(keys))
+        self.style: Style = style
+        self.headers = headers
+        self.retry_after: RetryAfter = retry_after
+        self.counts_refused = counts_refused
+        self.per_model = per_model
+        self._groups = {key: key for key in self.keys} | dict(groups or {})
+        self._limits: Limiting = [TokenBucket(requests_per_second, burst)] if limits is None else limits
+        self._key_limits = tuple(key_limits)
+        self._latency = latency if callable(latency) else Latency.fixed(latency)
+        self._chance = random.Random(seed)  # noqa: S311 - not for secrets
+        self._time = TimeLine(clock)
+        self._episodes = list(overload)  # since the start
+        self._lock = threading.Lock()  # guards all below, and the rules
+        self._dead = set(dead)
+        self._out_of_quota: dict[str, Kind] = {self._groups[key]: "quota" for key in out_of_quota}
+        self._overloaded_until = -math.inf
+        self._rules: dict[tuple[str, str, str | None], list[Rule]] = {}
+        self._scripts: dict[str | None, deque[Scripted]] = defaultdict(deque)
+        self._running: Counter[str] = Counter()
+        self.log: deque[LogEntry] = deque(maxlen=LOG_SIZE)
+        self.counts: defaultdict[str, Counter[int]] = defaultdict(Counter)  # per key and status
+        self.peak_concurrency: Counter[str] = Counter()  # per group
+        self._server: HttpServer | None = None
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        key: str,
+        *,
+        now: float | None = None,
+        tokens: float = 0,
+        model: str | None = None,
+        style: Style | None = None,
+    ) -> Answer:
+        """What a request with this key is answered. `tokens` is what it may cost at most, as the request says."""
+        with self._lock:
+            now = self._time.read(now)
+            date = self._time.date(now)
+            group = self._groups.get(key, key)
+            rules = self._rules_of(key, group, model) if key in self._groups else []
+            prescribed = self._next_scripted(key)
+            if prescribed is not None:
+                refusal = Refusal(prescribed.kind, prescribed.retry_after) if prescribed.kind else None
+            else:
+                refusal = self._refusal(key, group, rules, now, tokens, model)
+            answer = self._answer(refusal, date, style or self.style)
+            if prescribed is not None:
+                self._prescribe(answer, prescribed, style or self.style)
+            elif refusal is None:
+                answer.taken = [(rule, tokens if rule.counts == "tokens" else 1) for rule in rules]
+                answer.taken_at = date
+                for rule, amount in answer.taken:
+                    rule.admit(date, amount)
+            elif self.counts_refused and refusal.kind == "limit":
+                for rule in rules:
+                    if rule.counts == "requests" and not isinstance(rule, Concurrency):
+                        rule.admit(date)
+            if self.headers == "on":
+                refused_by = refusal.rule if refusal is not None else None
+                answer.headers |= dialects.limit_headers(style or self.style, rules, refused_by, date)
+            self._note(answer, LogEntry(now, key, group, answer.status, answer.reason, model, tokens))
+            return answer
+
+    def finish(self, answer: Answer, *, now: float | None = None, tokens: float | None = None) -> None:
+        """The request has ended, and has really cost so many tokens (None: as many as it was admitted with)."""
+        with self._lock:
+            if answer.status >= 400:
+                return
+            date = self._time.date(self._time.read(now))
+            self._running[answer.group] -= 1
+            for rule, amount in answer.taken:
+                if isinstance(rule, Concurrency):
+                    rule.give_back(date, amount, answer.taken_at)
+                elif rule.counts == "tokens" and tokens is not None:
+                    rule.give_back(date, amount - tokens, answer.taken_at)
+            answer.taken = []
+
+    # --- what happens to it ---------------------------------------------------------------------------------------
+
+    def kill(self, key: str) -> None:
+        """From now on this key is not valid."""
+        with self._lock:
+            self._dead.add(key)
+
+    def revive(self, key: str) -> None:
+        with self._lock:
+            self._dead.discard(key)
+
+    def exhaust(self, key: str, *, status: int = 429) -> None:
+        """From now on the allowance of this key's group is used up, which is told with 429 or with 402."""
+        with self._lock:
+            self._out_of_quota[self._groups[key]] = "payment" if status == 402 else "quota"
+
+    def refill(self, key: str) -> None:
+        with self._lock:
+            self._out_of_quota.pop(self._groups[key], None)
+
+    def overload_for(self, seconds: float, *, now: float | None = None) -> None:
+        """For so long, everybody is told that the provider is overloaded."""
+        with self._lock:
+            self._overloaded_until = self._time.read(now) + seconds
+
+    def script(
+        self, answers: Iterable[int | str | Scripted], *, key: str | None = None, retry_after: float | None = None
+    ) -> None:
+        """Prescribes the next answers, to a key or to anybody, whatever the limits are. They cost nothing.
+
+        An answer is a status, a kind ("quota", "overloaded", …) or a `Scripted`.
+        """
+        with self._lock:
+            self._scripts[key].extend(scripted(answer, retry_after) for answer in answers)
+
+    def reset(self) -> None:
+        """As new: full limits, all keys good, no script, an empty log. What `overload` said stays, by its own time."""
+        with self._lock:
+            for state in (self._dead, self._out_of_quota, self._rules, self._scripts, self.log, self.counts):
+                state.clear()
+            self.peak_concurrency.clear()
+            self._overloaded_until = -math.inf
+
+    # --- judging --------------------------------------------------------------------------------------------------
+
+    @property
+    def answered(self) -> int:
+        """Requests that were served."""
+        with self._lock:
+            return sum(counts[200] for counts in self.counts.values())
+
+    @property
+    def limited(self) -> int:
+        """Answers with 429."""
+        with self._lock:
+            return sum(counts[429] for counts in self.counts.values())
+
+    def stats(self) -> dict[str, Any]:
+        """Everything a judge in another process needs."""
+        with self._lock:
+            return {
+                "answered": sum(counts[200] for counts in self.counts.values()),
+                "limited": sum(counts[429] for counts in self.counts.values()),
+                "counts": {key: dict(counts) for key, counts in self.counts.items()},
+                "peak_concurrency": dict(self.peak_concurrency),
+                "log": [list(entry) for entry in self.log],
+            }
+
+    def legal_minimum(self, requests: int, *, tokens: float = 0, now: float | None = None) -> float:
+        """The shortest time, in seconds, in which so many requests can be served within all keys' limits.
+
+        It begins with fresh limits, and each request takes no time: concurrency is not considered.
+        """
+        with self._lock:
+            start = self._time.date(self._time.read(now))
+            lanes = list(self._fresh_lanes())
+        soonest = [(start, number) for number in range(len(lanes))]
+        last = start
+        while requests > 0:
+            at, number = soonest[0]
+            fits_at = _fits_at(lanes[number], at, tokens)
+            if fits_at <= at:
+                for rule in lanes[number]:
+                    rule.admit(at, tokens if rule.counts == "tokens" else 1)
+                requests -= 1
+                last = at
+            elif fits_at == math.inf:
+                return math.inf
+            else:  # another key of its group came first, or its limits are spent: later, and others before it
+                heapq.heapreplace(soonest, (fits_at, number))
+        return last - start
+
+    # --- the HTTP side --------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        from .http_server import HttpServer
+
+        self._server = HttpServer(self)
+        self._time.read()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    @property
+    def base_url(self) -> str:
+        """Where all endpoints begin; the OpenAI SDK wants `/v1` behind it."""
+        if self._server is None:
+            raise RuntimeError("the provider has an address only inside its `with` block")
+        return self._server.base_url
+
+    @property
+    def url(self) -> str:
+        """The plain endpoint: POST anything with a Bearer key."""
+        return f"{self.base_url}/v1/work"
+
+    # --- inside, under the lock -----------------------------------------------------------------------------------
+
+    def _rules_of(self, key: str, group: str, model: str | None) -> list[Rule]:
+        model = model if self.per_model else None
+        rules = self._rules.get((group, "", model))
+        if rules is None:
+            rules = self._rules[group, "", model] = _fresh(self._limits, group)
+        if not self._key_limits:
+            return rules
+        own = self._rules.get((group, key, model))
+        if own is None:
+            own = self._rules[group, key, model] = _fresh(self._key_limits, group)
+        return rules + own
+
+    def _fresh_lanes(self) -> Iterator[list[Rule]]:
+        """For each key the rules it is under, those of its group shared with the others there."""
+        of_group = {group: _fresh(self._limits, group) for group in self._groups.values()}
+        for key in self.keys:
+            rules = of_group[self._groups[key]] + _fresh(self._key_limits, key)
+            yield [rule for rule in rules if not isinstance(rule, Concurrency)]
+
+    def _next_scripted(self, key: str) -> Scripted | None:
+        for script in (self._scripts[key], self._scripts[None]):
+            if script:
+                return script.popleft()
+        return None
+
+    def _refusal(
+        self, key: str, group: str, rules: list[Rule], now: float, tokens: float, model: str | None
+    ) -> Refusal | None:
+        """None if the request is served."""
+        model = model or "sim-1"
+        if self._is_overloaded(now):
+            return Refusal("overloaded", model=model)
+        if key not in self._groups or key in self._dead:
+            return Refusal("dead", model=model)
+        if group in self._out_of_quota:
+            return Refusal(self._out_of_quota[group], model=model)
+        date = self._time.date(now)
+        fits = [(rule.fits_at(date, tokens if rule.counts == "tokens" else 1), rule) for rule in rules]
+        latest, rule = max(fits, key=lambda fit: fit[0], default=(date, None))
+        if rule is None or latest <= date:
+            return None
+        return Refusal("limit", None if latest == math.inf else latest - date, rule, model)
+
+    def _is_overloaded(self, now: float) -> bool:
+        elapsed = self._time.since_start(now)
+        return now < self._overloaded_until or any(start <= elapsed < end for start, end in self._episodes)
+
+    def _answer(self, refusal: Refusal | None, date: float, style: Style) -> Answer:
+        if refusal is None:
+            return Answer(200, {}, {}, self._latency(self._chance), OK)
+        status = dialects.status_of(style, refusal.kind)
+        form = self.retry_after
+        headers = {} if style == "gemini" else dialects.wait_headers(form, refusal.wait, date)
+        reason = refusal.rule.name if refusal.rule is not None else refusal.kind
+        return Answer(status, headers, dialects.error_body(style, status, refusal, form), 0.0, reason)
+
+    def _prescribe(self, answer: Answer, prescribed: Scripted, style: Style) -> None:
+        answer.reason = f"scripted {answer.reason}"
+        answer.drops = prescribed.drops
+        if prescribed.status is not None and prescribed.kind is not None:
+            answer.status = prescribed.status
+            if style == "gemini":
+                answer.body["error"]["code"] = prescribed.status
+        if prescribed.breaks_with is not None:
+            refusal = Refusal(prescribed.breaks_with, prescribed.retry_after)
+            status = dialects.status_of(style, refusal.kind)
+            answer.breaks_with = dialects.error_body(style, status, refusal, self.retry_after)
+
+    def _note(self, answer: Answer, entry: LogEntry) -> None:
+        answer.group = entry.group
+        if answer.status < 400:
+            self._running[entry.group] += 1
+            self.peak_concurrency[entry.group] = max(self.peak_concurrency[entry.group], self._running[entry.group])
+        self.counts[entry.key][entry.status] += 1
+        self.log.append(entry)
+
+
+def _fresh(limits: Limiting, group: str) -> list[Rule]:
+    rules = limits.get(group, ()) if isinstance(limits, Mapping) else limits
+    return [rule.fresh() for rule in rules]
+
+
+def _fits_at(rules: Sequence[Rule], date: float, tokens: float) -> float:
+    return max((rule.fits_at(date, tokens if rule.counts == "tokens" else 1) for rule in rules), default=date)

@@ -1,0 +1,1 @@
+"""Workers that run a command for each item. Doors: `command`, `runner`, `reports`."""

@@ -1,0 +1,153 @@
+"""`Command`: a program to be run for each item, in the place of a worker function.
+
+    coordinator.execute_parallel(issues, Command(["codex", "exec", "fix issue {id}"], credential_env="CODEX_API_KEY"))
+
+No shell has a part in it. Each attempt is a process group of its own, which is ended as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agentos.events import RATE_LIMITED, VERDICT_KINDS, Verdict
+from agentos.items.fields import WHOLE, field_of
+from agentos.output.stream import OutputCall
+
+# `{{name}}` and `{{` are braces; `{name}` and `{}` are filled; any other brace is itself.
+_PLACE = re.compile(r"\{\{([\w.-]*)\}\}|(\{\{)|\{((?:[^\W\d][\w.-]*)?)\}")
+
+
+class Pattern(NamedTuple):
+    """An own way to read a command's output: what a match of `regex` means. A group `seconds` in it tells the wait."""
+
+    regex: re.Pattern[str]
+    verdict: str = RATE_LIMITED
+    retry_after: float | None = None
+
+    def read(self, text: str) -> Verdict | None:
+        match = self.regex.search(text)
+        if match is None:
+            return None
+        wait = self.retry_after
+        told = match.groupdict().get("seconds")
+        if told is not None:
+            with contextlib.suppress(ValueError):
+                wait = float(told)
+        return Verdict(self.verdict, wait, message=match.group(0)[:300])
+
+
+class Command:
+    """What to run for an item, and how.
+
+    In each argument `{id}` is the item's id, `{}` the item itself, `{field}` one of its fields (`{outer.inner}` for one
+    inside another), and `{{` a brace. `credential_env` names the variable in which the program finds its key: one for
+    all credentials, or one for each by its id. `stdin` names a field that the program gets to read; else there is
+    nothing to read. `folder` is where logs and checkpoints are kept; without it there are no logs. `show` is called
+    with what is printed, in whole lines.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        credential_env: str | Mapping[str, str] | None = None,
+        stdin: str | None = None,
+        patterns: Iterable[Pattern] = (),
+        folder: str | os.PathLike[str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        show: OutputCall | None = None,
+    ) -> None:
+        if isinstance(arguments, str) or not arguments or not all(isinstance(one, str) for one in arguments):
+            raise ValueError("a command is a list of texts that is not empty, such as ['echo', '{id}']")
+        self.arguments = tuple(arguments)
+        self._templates = [_parse(argument) for argument in arguments]
+        self._credential_env = credential_env
+        self.stdin = stdin
+        self.patterns = tuple(patterns)
+        for pattern in self.patterns:
+            if pattern.verdict not in VERDICT_KINDS:
+                raise ValueError(
+                    f"a pattern's verdict is one of {', '.join(sorted(VERDICT_KINDS))}, not {pattern.verdict!r}"
+                )
+        self.folder = None if folder is None else Path(folder)
+        self.cwd = None if cwd is None else os.fspath(cwd)
+        self.show = show
+
+    @property
+    def fields(self) -> list[str]:
+        """The names of the fields that an item must have."""
+        names = {name: None for template in self._templates for is_place, name in template if is_place}
+        if self.stdin is not None:
+            names[self.stdin] = None
+        return [name for name in names if name not in ("id", WHOLE)]
+
+    def missing(self, item: Any) -> str | None:
+        """The first field that an item should have and has not."""
+        return next((name for name in self.fields if field_of(item, name) is None), None)
+
+    def problem(self) -> str | None:
+        """Why it can never be started, as far as that is known before there are items."""
+        first = self._templates[0]
+        if any(is_place for is_place, _ in first):
+            return None
+        program = "".join(text for _, text in first)
+        path = None if self.cwd is None or os.sep not in program else os.path.join(self.cwd, program)  # noqa: PTH118
+        if shutil.which(path or program) is None:
+            there = Path(path or program)
+            if there.is_file():
+                return f"{program} cannot be executed: run chmod +x {program}"
+            return f"there is no program {program!r}" + ("" if os.sep in program else " on the PATH")
+        return None
+
+    def filled(self, item: Any, item_id: str) -> list[str]:
+        """The arguments for an item. Raises `LookupError` if it lacks a field."""
+        return ["".join(_fill(part, item, item_id) for part in template) for template in self._templates]
+
+    def variable(self, credential_id: str) -> str | None:
+        """In which a credential is handed over."""
+        named = self._credential_env
+        return named if named is None or isinstance(named, str) else named.get(credential_id)
+
+    def __call__(self, *_: Any) -> Any:
+        raise TypeError("a Command is not called: it is given to a coordinator in the place of a worker")
+
+    def __repr__(self) -> str:
+        return f"<Command {self.arguments[0]}>"
+
+
+def _parse(argument: str) -> list[tuple[bool, str]]:
+    """Pieces of an argument: (is a place, its name) or (is none, its text)."""
+    pieces: list[tuple[bool, str]] = []
+    end = 0
+    for match in _PLACE.finditer(argument):
+        if match.start() > end:
+            pieces.append((False, argument[end : match.start()]))
+        inside, brace, name = match.groups()
+        pieces.append((True, name) if name is not None else (False, "{" if brace else "{" + inside + "}"))
+        end = match.end()
+    if end < len(argument):
+        pieces.append((False, argument[end:]))
+    return pieces
+
+
+def _fill(piece: tuple[bool, str], item: Any, item_id: str) -> str:
+    is_place, text = piece
+    if not is_place:
+        return text
+    if text == "id":
+        return item_id
+    value = field_of(item, text)
+    if value is None:
+        raise LookupError(f"the item has no field {text!r}, which the command asks for")
+    return value
+
+
+def inherited_environment(is_secret: Callable[[str], bool]) -> dict[str, str]:
+    """Of this program, without variables that hold a secret: a command gets the one that it may use, and no other."""
+    return {name: value for name, value in os.environ.items() if not is_secret(value)}

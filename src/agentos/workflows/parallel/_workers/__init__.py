@@ -1,1 +1,0 @@
-"""How an attempt is carried out: threads, asyncio, processes."""
