@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.patience import BUSY, eventually
+from tests.support.patience import BUSY, eventually
 
 __all__ = ["BUSY", "eventually"]
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.patience import eventually
+from tests.support.patience import eventually
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,7 +19,7 @@ import pexpect
 
 import agentos
 from tests.conftest import eventually
-from tests.integration.test_processes import is_alive
+from tests.workers.test_processes import is_alive
 
 from .terminal import Emulator
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import DISK_FULL, KILLED, OUTAGE, RESTARTED, STOPPED, Fault, Limits, chaos
-from tests.valkey import Valkey, running
+from tests.support.chaos import DISK_FULL, KILLED, OUTAGE, RESTARTED, STOPPED, Fault, Limits, chaos
+from tests.support.valkey import Valkey, running
 
 ITEMS = 40  # of each
 LIMITS = Limits(keys=4, per_minute=300, burst=5, max_concurrent=2)

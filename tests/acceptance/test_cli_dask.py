@@ -11,7 +11,7 @@ import pytest
 from agentos.home.run_folder import Failure
 from agentos.workers.engines import connect as _engines
 from tests.conftest import eventually
-from tests.integration.dask_cluster import THREADS, cluster
+from tests.workers.dask_cluster import THREADS, cluster
 
 from .program import Place
 

@@ -18,8 +18,8 @@ import pytest
 from agentos.testing import SimulatedProvider
 from agentos.workers.command import runner as command_workers
 from tests.acceptance.cli_reference import commands, examples_of, page
+from tests.cli.cli_runs import INTERRUPTIBLE
 from tests.conftest import eventually
-from tests.integration.cli_runs import INTERRUPTIBLE
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cli.md"

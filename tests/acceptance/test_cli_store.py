@@ -15,7 +15,7 @@ import pytest
 
 from agentos.workflows.parallel import Credential, CredentialCoordinator
 from tests.conftest import eventually
-from tests.valkey import Valkey, running
+from tests.support.valkey import Valkey, running
 
 from .program import PATIENCE, Place
 

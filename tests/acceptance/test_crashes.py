@@ -19,8 +19,8 @@ from agentos.workflows.parallel import Ledger, LedgerError, ParallelCoordinator,
 from tests.acceptance.forks import Fork, forks
 from tests.acceptance.test_signals import script, wait_ready
 from tests.conftest import BUSY, eventually
-from tests.integration import workers
-from tests.integration.test_processes import is_alive
+from tests.support import workers
+from tests.workers.test_processes import is_alive
 
 ROOT = Path(__file__).parents[2]
 Program = subprocess.Popen[str] | Fork
@@ -164,7 +164,7 @@ def group_members(folder: Path) -> list[int]:
 
 
 STOPPED_CHILD = """
-from tests.integration import workers
+from tests.support import workers
 if __name__ == "__main__":
     coordinator = ParallelCoordinator(1, ledger=sys.argv[1], workers="processes", reporter=None)
     with coordinator.stream([sys.argv[2]], workers.hang_with_a_child) as results:

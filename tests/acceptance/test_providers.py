@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentos.testing import SimulatedProvider
-from tests.integration.sdk_clients import load
+from tests.providers.sdk_clients import load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text()
 BEGINNING, *SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)

@@ -14,7 +14,7 @@ import pexpect
 import pytest
 
 from tests.conftest import BUSY, eventually
-from tests.integration.test_processes import is_alive
+from tests.workers.test_processes import is_alive
 
 PRELUDE = """
 import asyncio, os, signal, sys, threading, time
@@ -182,7 +182,7 @@ def test_a_run_in_another_thread_leaves_the_signals_alone(tmp_path: Path) -> Non
 
 
 PROCESSES = """
-from tests.integration import workers
+from tests.support import workers
 
 def main():
     folder = sys.argv[1]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from . import Mutant, tests_of
 
-POOL = "unit/test_core_pool"
-LIMITS = "unit/test_core_limits"
-LEARNING = "unit/test_core_learning"
-ANSWERS = "conformance/test_limits"
-CALLERS = "conformance/test_pool"
+POOL = "pool/test_allocator"
+LIMITS = "limits/test_limits"
+LEARNING = "limits/test_learning"
+ANSWERS = "pool/conformance/test_limits"
+CALLERS = "pool/conformance/test_pool"
 
 MUTANTS = (
     # --- whose turn it is -----------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from . import Mutant, tests_of
 
-RUN = "unit/test_core_run"
-LEDGER = "integration/test_ledger"
-IDENTITY = "unit/test_identity"
+RUN = "runs/test_scheduler"
+LEDGER = "ledger/test_ledger"
+IDENTITY = "items/test_duplicates"
 CRASHES = "acceptance/test_crashes"
 
 MUTANTS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import Mutant, tests_of
 
-REDACTION = "unit/test_redaction"
+REDACTION = "redaction/test_redaction"
 
 MUTANTS = (
     Mutant(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from . import Mutant, tests_of
 
-RULES = "unit/test_core_shared"
-MEMBER = "integration/test_member"
-LOGS = "integration/test_logs"
+RULES = "pool/replicas/test_shared_pool"
+MEMBER = "pool/replicas/test_member"
+LOGS = "pool/replicas/test_logs"
 
 MUTANTS = (
     # --- the rules ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The whole program under every fault at once, for minutes: see `tests/chaos.py` for what is promised meanwhile."""
+"""The whole program under every fault at once, for minutes: `tests/support/chaos.py` says what is promised."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import KINDS, Limits, chaos, plan
-from tests.valkey import Valkey, running
+from tests.support.chaos import KINDS, Limits, chaos, plan
+from tests.support.valkey import Valkey, running
 
 ITEMS = 1000  # of each of the two runs
 # Of each kind of fault; what finds nobody at work is left out.

@@ -1,4 +1,4 @@
-"""The properties of `tests/fuzz` with inputs by chance, for as long as was asked for: `make soak MINUTES=5`."""
+"""Try the properties of `tests/*/test_*_properties.py` with random inputs for as long as `make soak` says."""
 
 from __future__ import annotations
 
@@ -9,15 +9,27 @@ from collections import Counter
 
 import pytest
 
-from tests.fuzz import test_items, test_keys_file, test_paths, test_redaction, test_reports, test_verdicts
-from tests.fuzz.properties import PROPERTIES
-from tests.fuzz.texts import scratch
+from tests.cli import test_item_properties
+from tests.items import test_path_properties
+from tests.keys import test_keys_file_properties
+from tests.providers import test_verdict_properties
+from tests.redaction import test_redaction_properties
+from tests.support.properties import PROPERTIES
+from tests.support.texts import scratch
+from tests.workers import test_report_properties
 
 from .shares import seconds
 
 # So many of each before the next one's turn: few enough for all of them to have one in a short run.
 EXAMPLES_PER_TURN = 100
-MODULES = (test_items, test_keys_file, test_paths, test_redaction, test_reports, test_verdicts)
+MODULES = (
+    test_item_properties,
+    test_keys_file_properties,
+    test_path_properties,
+    test_redaction_properties,
+    test_report_properties,
+    test_verdict_properties,
+)
 
 
 def test_no_input_breaks_a_property(monkeypatch: pytest.MonkeyPatch) -> None:

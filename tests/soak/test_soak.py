@@ -32,9 +32,9 @@ from agentos.workflows.parallel import (
 from tests.acceptance.forks import Fork
 from tests.acceptance.test_crashes import crashing, forked, kill_again_and_again
 from tests.conftest import eventually
-from tests.unit.test_core_pool_machine import PoolMachine
-from tests.unit.test_core_run import RunMachine
-from tests.unit.test_core_shared import one_history
+from tests.pool.replicas.test_shared_pool import one_history
+from tests.pool.test_allocator_machine import PoolMachine
+from tests.runs.test_scheduler import RunMachine
 
 from .shares import seconds
 

@@ -1,0 +1,289 @@
+"""Whatever stands in a keys file, or in the environment: keys, or an error that says where and shows no key."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from datetime import date
+from typing import Any
+
+import pytest
+from hypothesis import example
+from hypothesis import strategies as st
+
+from agentos.keys.keys_file import (
+    CREDENTIAL,
+    LIMITS,
+    PATTERN,
+    PROVIDER,
+    Keys,
+    KeysFileError,
+    keys_from_environment,
+    load_keys,
+)
+from tests.support.properties import holds_for
+from tests.support.texts import NUMBERS, ODD, fuzzy, mutated, scratch
+
+# Of letters, of digits and of what a shell would change: no eight of their characters in a row may be shown.
+SECRETS = ["sk-Canary-Qx7WvZr2LmTk9", "73190246851973024685", "canary/Zw+8$`Hq'Lp=="]
+NAMES = st.sampled_from(["a", "team-b", "gpt-5-mini", "project 7", "ü"])
+ZONES = ["00:00 UTC", "06:30 America/Los_Angeles", "23:59 Asia/Tokyo"]
+
+
+# --- as people write them -------------------------------------------------------------------------------------------
+
+
+CREDENTIALS = st.fixed_dictionaries(
+    {},
+    optional={
+        "provider": st.sampled_from(["openai", "gemini", "Claude", "my-own"]),
+        "quota_group": NAMES,
+        "scopes": st.lists(NAMES, max_size=2),
+        "credential_env": st.sampled_from(["KEY", "_K2"]),
+        "requests_per_minute": st.integers(1, 10**6) | st.sampled_from([0.5, 1e-3, 1e14]),
+        "tokens_per_minute": st.integers(1, 10**9),
+        "requests_per_day": st.integers(1, 10**6),
+        "max_concurrent": st.integers(1, 100),
+        "burst": st.integers(1, 50),
+        "day_resets": st.sampled_from(ZONES),
+    },
+)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """What a keys file may say, with at most one of the secrets in plain."""
+    document: dict[str, Any] = {"credential": []}
+    for number in range(draw(st.integers(1, 3))):
+        is_plain = number == 0 and draw(st.booleans())
+        secret = draw(st.sampled_from(SECRETS)) if is_plain else f"env:KEY_{number}"
+        document["credential"].append({"secret": secret, "id": f"c{number}", **draw(CREDENTIALS)})
+    if draw(st.booleans()):
+        document["pattern"] = [{"match": r"wait (?P<seconds>\d+)", "verdict": "rate_limited", "retry_after": 5}]
+    if draw(st.booleans()):
+        document["provider"] = {"my-own": {"base_url": "https://host.example/v1", "day_resets": ZONES[0]}}
+    return document
+
+
+def toml(document: dict[str, Any], end: str = "\n") -> str:
+    """Tables one after the other, as people write them."""
+    lines: list[str] = []
+    for name, tables in document.items():
+        for table in tables if isinstance(tables, list) and all(isinstance(one, dict) for one in tables) else [tables]:
+            if not isinstance(table, dict):
+                lines.insert(0, f"{key(name)} = {value(table)}")
+            elif isinstance(tables, list):
+                lines += [f"[[{key(name)}]]", *(f"{key(inner)} = {value(one)}" for inner, one in table.items()), ""]
+            else:
+                for inner, one in table.items():
+                    lines += [f"[{key(name)}.{key(inner)}]"] if isinstance(one, dict) else []
+                    pairs = one if isinstance(one, dict) else {inner: one}
+                    lines += [f"{key(last)} = {value(each)}" for last, each in pairs.items()]
+    return end.join([*lines, ""])
+
+
+def key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else value(name)
+
+
+def value(thing: Any) -> str:
+    if isinstance(thing, str):
+        return json.dumps(thing).replace("\x7f", "\\u007f")
+    if isinstance(thing, dict):
+        return "{" + ", ".join(f"{key(name)} = {value(one)}" for name, one in thing.items()) + "}"
+    if isinstance(thing, list):
+        return "[" + ", ".join(map(value, thing)) + "]"
+    return thing.isoformat() if isinstance(thing, date) else json.dumps(thing).replace("Infinity", "inf").lower()
+
+
+# --- what is promised -----------------------------------------------------------------------------------------------
+
+
+def outcome(content: bytes) -> Keys | str:
+    path = scratch() / "keys.toml"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    try:
+        return load_keys(path)
+    except KeysFileError as error:
+        return error.format_message().replace(str(path), "FILE")
+
+
+def shows_secret(text: str) -> bool:
+    return any(secret[at : at + 8] in text for secret in SECRETS for at in range(len(secret) - 7))
+
+
+def check(content: bytes) -> None:
+    found = outcome(content)
+    if isinstance(found, str):
+        where = re.match(r"FILE, line (\d+): \S.*", found, re.DOTALL)
+        assert where is not None, found
+        assert 1 <= int(where[1]) <= content.count(b"\n") + 1
+        assert not shows_secret(found), found
+    else:
+        assert found.credentials
+        shown = [credential.id + str(credential.provider) + credential.quota_group for credential in found.credentials]
+        if not shows_secret("".join([*shown, *found.base_urls])):  # ids and names are there to be shown
+            assert not shows_secret("".join(found.warnings)), found.warnings
+
+
+@holds_for(
+    examples=10,
+    document=documents(),
+    end=st.sampled_from(["\n", "\r\n", "\n\n", " # a comment\n"]),
+    start=st.sampled_from(["", "\ufeff", "# ü\n"]),
+)
+def test_what_was_written_is_what_is_read(document: dict[str, Any], end: str, start: str) -> None:
+    found = outcome((start + toml(document, end)).encode())
+    assert isinstance(found, Keys), found
+    for written, credential in zip(document["credential"], found.credentials, strict=True):
+        assert credential.id == written["id"]
+        assert credential.scopes == frozenset(written.get("scopes", ()))
+        limits = {name: getattr(credential.limits, name) for name in LIMITS if name in written}
+        assert limits == {name: written[name] for name in LIMITS if name in written}
+        assert found.references.get(credential.id, written["secret"]) == written["secret"]
+    assert not shows_secret(repr(found))
+    assert not shows_secret("".join(found.warnings))
+
+
+PIECES = [
+    piece.encode("utf-8", "surrogatepass")
+    for piece in [
+        *ODD, *NUMBERS, *SECRETS, "\n", "=", "[", "]", "[[", "]]", "{", "}", ",", ".", "#", '"""', "'''", "''",
+        "\\u0000", "\\U00110000", "[[credential]]\n", "[credential]\n", "[provider.x]\n", "[credential.limits]\n",
+        "[a.b.c]\n", "1979-05-27T07:32:00Z", "07:32", "true", "{a = [[{}]]}", "[" * 2000, "{a=" * 400,
+        "a." * 500 + "a = 1\n", 'secret = "', 'id = "c0"\n', "\nmatch = '(?P<73190246851973024685>'\n",
+        "\nmatch = '[[a]'\n", "\nbase_url = 'http://[::1'\n", "\nday_resets = '00:00 America'\n",
+    ]
+]  # fmt: skip
+
+
+@holds_for(
+    examples=20,
+    content=mutated(documents().map(toml).map(str.encode), PIECES) | st.binary(max_size=60) | fuzzy().map(
+        lambda text: text.encode("utf-8", "surrogatepass")
+    ),
+)  # fmt: skip
+@example(content=b"\xff\xfe[\0[\0")
+@example(content=b'[[credential]]\nsecret = "env:A"\nid = "x"\n[[pattern]]\nmatch = "[[a]"\nverdict = "transient"\n')
+@example(content=f'["{SECRETS[0]}"]\n["{SECRETS[0]}"]\n'.encode())
+@example(content=f'a = {{ "{SECRETS[1]}" = 1, "{SECRETS[1]}" = 2 }}\n'.encode())
+@example(content=b"[" * 100_000)
+@example(content=b"a=" + b"[" * 100_000 + b"]" * 100_000)
+def test_a_damaged_file_is_told_with_its_line_and_without_a_key(content: bytes) -> None:
+    check(content)
+
+
+VALUES = st.recursive(
+    st.sampled_from([*SECRETS, *(f"env:{secret}" for secret in SECRETS[:2]), *ODD[:8]])
+    | st.sampled_from([0, -1, 73190246851973024685, -73190246851973024685, 73190246851973024685.5, 10**4000])
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+    | st.sampled_from(
+        [True, 1.5, float("inf"), float("nan"), date(2026, 11, 16), "(?P<73190246851973024685>)", "(" * 3000]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*LIMITS, *SECRETS, "secret", "x"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+).filter(lambda thing: "\ud800" not in repr(thing) and not (isinstance(thing, str) and "\ud800" in thing))
+
+
+@holds_for(examples=20, document=documents(), data=st.data())
+def test_a_value_of_any_kind_in_any_place_is_told_with_its_line_and_without_a_key(
+    document: dict[str, Any], data: st.DataObject
+) -> None:
+    for _ in range(data.draw(st.integers(1, 3))):
+        table, names = (
+            data.draw(
+                st.sampled_from(
+                    [
+                        (document, ("credential", "pattern", "provider")),
+                        (document.setdefault("provider", {}), ("my-own", "openai", "claude")),
+                        *((one, CREDENTIAL) for one in document["credential"] if isinstance(one, dict)),
+                        ({}, PROVIDER),
+                        ({}, PATTERN),
+                    ]
+                )
+            )
+            if isinstance(document.get("credential"), list) and isinstance(document.get("provider", {}), dict)
+            else (document, ())
+        )
+        name = data.draw(st.sampled_from([*names, *SECRETS, "api_key", "über", ""]))
+        table[name] = data.draw(VALUES)
+        if names is PROVIDER:
+            document["provider"]["my-own"] = table
+        elif names is PATTERN:
+            document["pattern"] = [{"match": "x", "verdict": "transient", **table}]
+    check(toml(document).encode())
+
+
+TEXTS = ("secret", "id", "provider", "quota_group", "credential_env", "day_resets")
+FIGURES = ("requests_per_minute", "tokens_per_minute", "burst")
+WRONG: dict[str, list[Any]] = {
+    **{name: [1, True, [], {}, ""] for name in TEXTS},
+    **{name: ["x", 0, -1, float("nan"), True, [1]] for name in FIGURES},
+    "requests_per_day": ["x", 0.5, 0, 1e16],
+    "max_concurrent": ["x", 0, 1.5, True],
+    "scopes": ["gpt", [""], [1], 5],
+    "limits": [1, "x", [], {"requests": 5}],
+}
+
+
+BEFORE = ["", "# ü\n\n", "[[pattern]]\nmatch = '''\n[\n\n]'''\nverdict = 'transient'\n"]
+
+
+@holds_for(examples=10, document=documents(), data=st.data())
+def test_a_wrong_value_is_found_in_its_own_line(document: dict[str, Any], data: st.DataObject) -> None:
+    table = data.draw(st.sampled_from(document["credential"]))
+    name = data.draw(st.sampled_from(sorted(WRONG)))
+    wrong = data.draw(st.sampled_from(WRONG[name]))
+    table[name] = wrong
+    text = data.draw(st.sampled_from(BEFORE)) + toml(document)
+    line = next(number for number, line in enumerate(text.split("\n"), 1) if line == f"{key(name)} = {value(wrong)}")
+    told = outcome(text.encode())
+    assert isinstance(told, str)
+    assert told.startswith(f"FILE, line {line}: ")
+    assert name in told or "limits" in told
+
+
+# --- from the environment -------------------------------------------------------------------------------------------
+
+
+@holds_for(
+    environ=st.dictionaries(
+        (st.sampled_from(["KEY", "key_", "KEY_1", "KEY-1", "KEY_01", "OPENAI_API_KEY", "9" * 5000]) | fuzzy(8)).map(
+            lambda name: name.replace("\0", "").replace("=", "") or "K"
+        ),
+        st.sampled_from([*SECRETS, "", " "]) | fuzzy(12),
+        max_size=5,
+    ),
+    pattern=st.sampled_from(["*", "KEY*", "[", "[z-a]*", "[!K]*", "?EY_*", "**", "[[a]*"]) | fuzzy(6),
+)
+@example(environ={"K" + "9" * 5000: "a", "K" + "9" * 4999: "b"}, pattern="*")
+def test_any_environment_is_keys_or_an_error_that_shows_none(environ: dict[str, str], pattern: str) -> None:
+    try:
+        keys = keys_from_environment(pattern, environ)
+    except KeysFileError as error:
+        told = error.format_message()
+    else:
+        told = "".join(keys.warnings) + repr(keys)
+        assert len(keys.credentials) == len(keys.references) >= 1
+        assert {reference.removeprefix("env:") for reference in keys.references.values()} <= set(environ)
+    assert not shows_secret(told)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
+@holds_for(examples=10, secret=st.sampled_from(SECRETS), mode=st.integers(0, 0o177).map(lambda mode: 0o400 | mode))
+def test_a_key_in_plain_is_refused_wherever_others_can_read_it(secret: str, mode: int) -> None:
+    path = scratch() / "plain.toml"
+    path.unlink(missing_ok=True)
+    path.write_text(f"[[credential]]\nsecret = {value(secret)}\n")
+    path.chmod(mode)
+    try:
+        told = "".join(load_keys(path).warnings)
+    except KeysFileError as error:
+        told = error.format_message()
+    assert ("others can read the file" in told) == bool(mode & 0o077)
+    assert not shows_secret(told)

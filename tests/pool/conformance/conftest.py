@@ -1,0 +1,85 @@
+"""The stores that every promise is tested on."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentos.pool._replicas import member
+from agentos.workflows.parallel import CredentialCoordinator
+from tests.support.valkey import GIVEN_URL, Valkey, running
+
+from .members import Processes
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def common_server() -> Iterator[Valkey]:
+    """For all tests that do it no harm: each has a pool of its own there."""
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def own_server() -> Iterator[Valkey]:
+    """For a test that harms it."""
+    with running() as server:
+        yield server
+
+
+def in_redis(base: str) -> str:
+    """A pool that nobody had before: there is nobody whose leases it has to wait for."""
+    url = f"{base}{'&' if '?' in base else '?'}pool=test-{os.getpid()}-{next(_numbers)}"
+    settle(url)
+    return url
+
+
+def settle(url: str) -> None:
+    """A new log waits until leases that may have been forgotten have run out: those of the first to join."""
+    CredentialCoordinator(["sk-first-of-all-000000"], store=url, lease_ttl=0.001).close()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a store that processes share."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'pool.db'}"
+    elif GIVEN_URL:
+        yield in_redis(GIVEN_URL)
+    else:
+        server: Valkey = request.getfixturevalue("common_server")
+        yield in_redis(f"unix://{server.socket}")
+    member._close_all()
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of any store."""
+    if request.param == "memory":
+        yield "memory:"
+    elif request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'pool.db'}"
+    elif GIVEN_URL:
+        yield in_redis(GIVEN_URL)
+    else:
+        server: Valkey = request.getfixturevalue("common_server")
+        yield in_redis(f"unix://{server.socket}")
+    member._close_all()
+
+
+@pytest.fixture(scope="session")
+def _processes() -> Iterator[Processes]:
+    processes = Processes()
+    yield processes
+    processes.stop()
+
+
+@pytest.fixture
+def processes(_processes: Processes) -> Iterator[Processes]:
+    yield _processes
+    _processes.rest()

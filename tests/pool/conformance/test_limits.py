@@ -1,0 +1,385 @@
+"""Limits, as callers of the pool see them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import pytest
+
+from agentos.events import CoolDownStarted, LimitLearned, PoolWaiting, RunEnded, StillRunning
+from agentos.testing import FakeClock
+from agentos.workflows.parallel import (
+    AuthFailed,
+    Credential,
+    CredentialCoordinator,
+    LeaseTimeout,
+    Limits,
+    Overloaded,
+    ParallelCoordinator,
+    QuotaExhausted,
+    RateLimited,
+    RequestTooLarge,
+)
+from tests.conftest import eventually
+
+SECRETS = ["sk-limits-one-123456", "sk-limits-two-123456", "sk-limits-three-123456"]
+
+
+def pool_of(clock: FakeClock, count: int = 1, **limits: Any) -> CredentialCoordinator:
+    rules = Limits(**limits)
+    keys = [Credential(secret, id=f"key-{n}", limits=rules) for n, secret in enumerate(SECRETS[:count], 1)]
+    return CredentialCoordinator(keys, clock=clock)
+
+
+class Response:
+    """Any client's answer: a status and headers are all that is looked at."""
+
+    def __init__(self, status: int, **headers: str) -> None:
+        self.status_code = status
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+# --- declared -------------------------------------------------------------------------------------------------------
+
+
+def test_a_minute_holds_no_more_requests_than_declared() -> None:  # invariant 2
+    clock = FakeClock()
+    pool = pool_of(clock, requests_per_minute=3, burst=3, max_concurrent=10)
+    for _ in range(3):
+        key = pool.reserve_credential("me")
+        assert key is not None
+        pool.release(key)
+    assert pool.reserve_credential("me") is None
+    clock.advance(59.9)
+    assert pool.reserve_credential("me") is None
+    clock.advance(0.1)
+    assert pool.reserve_credential("me") is not None
+
+
+def test_limits_are_counted_over_a_quota_group() -> None:  # invariant 3
+    clock = FakeClock()
+    rules = Limits(requests_per_minute=2, burst=2)
+    keys = [Credential(secret, quota_group="team", limits=rules) for secret in SECRETS]
+    pool = CredentialCoordinator(keys, clock=clock)
+    assert [pool.reserve_credential() is not None for _ in range(3)] == [True, True, False]
+
+
+def test_a_day_ends_when_the_provider_says() -> None:
+    clock = FakeClock(epoch=1794772800.0)  # noon in California
+    pool = pool_of(clock, requests_per_day=1, day_resets="00:00 America/Los_Angeles", max_concurrent=5)
+    assert pool.reserve_credential() is not None
+    clock.advance(43_199)
+    assert pool.reserve_credential() is None
+    assert pool.states()[0].waits_for == "requests per day"
+    clock.advance(1)
+    assert pool.reserve_credential() is not None
+
+
+def test_a_zone_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="no time zone"):
+        pool_of(FakeClock(), requests_per_day=1, day_resets="00:00 Nowhere/Land")
+
+
+def test_tokens_are_reserved_and_settled_and_overshoot_is_debt() -> None:
+    clock = FakeClock()
+    pool = pool_of(clock, tokens_per_minute=1000, max_concurrent=5)
+    with pool.lease(tokens=400) as lease:
+        lease.settle(tokens=1300)
+        lease.settle(tokens=1)  # only the first counts
+    assert pool.states()[0].used["tokens per minute"] == (1300, 1000)
+    with pytest.raises(LeaseTimeout, match="tokens per minute") as caught, pool.lease(tokens=1, timeout=0):
+        raise AssertionError
+    assert caught.value.reason == "rate_limited"
+    assert pool.reserve_credential() is None  # nor does one get past the debt who does not say what it needs
+    clock.advance(60)
+    with pool.lease(tokens=100):
+        pass
+
+
+def test_more_than_any_limit_allows_is_refused_at_once_and_says_so() -> None:
+    pool = pool_of(FakeClock(), tokens_per_minute=1000)
+    with pytest.raises(RequestTooLarge, match="2000 tokens"), pool.lease(tokens=2000):
+        raise AssertionError
+    with pytest.raises(RequestTooLarge):
+        pool.call(lambda key: key, tokens=2000)
+
+
+def test_a_larger_limit_elsewhere_serves_what_another_cannot() -> None:
+    small = Credential(SECRETS[0], id="small", limits=Limits(tokens_per_minute=100))
+    large = Credential(SECRETS[1], id="large", limits=Limits(tokens_per_minute=1000))
+    pool = CredentialCoordinator([small, large], clock=FakeClock())
+    with pool.lease(tokens=500) as lease:
+        assert lease.credential_id == "large"
+
+
+def test_a_waiter_is_served_at_the_instant_at_which_its_limit_admits_it() -> None:  # invariant 7
+    clock = FakeClock()
+    pool = pool_of(clock, requests_per_minute=60, burst=1, max_concurrent=5)
+    assert pool.reserve() is not None
+    served: list[object] = []
+    waiter = threading.Thread(target=lambda: served.append(pool.reserve()))
+    waiter.start()
+    eventually(lambda: pool.get_stats()["waiting"] == 1)
+    clock.advance(0.99)
+    assert not served
+    clock.advance(0.1)
+    waiter.join(60)
+    assert served
+
+
+def test_states_show_head_room_and_what_is_waited_for() -> None:
+    clock = FakeClock()
+    pool = pool_of(clock, requests_per_minute=60, burst=1, tokens_per_minute=500, max_concurrent=5)
+    with pool.lease(tokens=100):
+        state = pool.states()[0]
+        assert state.used == {"requests per minute": (1, 60), "tokens per minute": (100, 500)}
+        assert state.waits_for == "requests per minute"
+        assert state.rate_limited_until == pytest.approx(clock.epoch() + 1, abs=0.1)
+        assert not state.is_available
+    assert pool.get_stats()["rate_limited"] == 1
+
+
+# --- read from answers ----------------------------------------------------------------------------------------------
+
+
+def test_the_headers_of_a_good_answer_set_the_pace() -> None:
+    clock = FakeClock()
+    pool = pool_of(clock, max_concurrent=5)
+    events: list[Any] = []
+    pool.listen(events.append)
+    with pool.lease() as lease:
+        lease.observe(Response(200, x_ratelimit_limit_requests="60", x_ratelimit_remaining_requests="0"))
+    assert pool.reserve_credential() is None
+    clock.advance(1.1)
+    assert pool.reserve_credential() is not None
+    assert pool.states()[0].learned == {"": 60.0}
+    assert pool.states()[0].keys_file_line == "requests_per_minute = 60"
+    assert [event.requests_per_minute for event in events if isinstance(event, LimitLearned)] == [60.0]
+
+
+def test_unknown_is_not_nothing_left() -> None:
+    pool = pool_of(FakeClock())
+    with pool.lease() as lease:
+        lease.observe(Response(200, x_ratelimit_limit_tokens="-1", x_ratelimit_remaining_tokens="-1"))
+    assert pool.reserve_credential() is not None
+
+
+def test_an_exception_that_carries_headers_tells_them_too() -> None:
+    class Broken(Exception):
+        response = Response(500, x_ratelimit_limit_requests="60", x_ratelimit_remaining_requests="0")
+
+    pool = pool_of(FakeClock())
+    with pytest.raises(Broken), pool.lease():
+        raise Broken
+    assert pool.reserve_credential() is None
+
+
+def test_tokens_that_are_gone_are_waited_for() -> None:
+    clock = FakeClock()
+    pool = pool_of(clock)
+    with pool.lease(tokens=10) as lease:
+        lease.observe(Response(200, x_ratelimit_limit_tokens="600", x_ratelimit_remaining_tokens="0"))
+    assert pool.reserve_credential() is None
+    clock.advance(1.5)
+    with pool.lease(tokens=10, timeout=0):
+        pass
+
+
+def test_a_worker_shows_an_answer_with_current_item() -> None:
+    from agentos.workflows.parallel import current_item
+
+    pool = CredentialCoordinator([SECRETS[0]])
+
+    def worker(item: str, key: str) -> None:
+        current_item().observe(Response(200, x_ratelimit_limit_requests="6000", x_ratelimit_remaining_requests="5999"))
+
+    ParallelCoordinator(1, pool, reporter=None).execute_parallel(["a"], worker)
+    assert pool.states()[0].learned == {"": 6000.0}
+
+
+# --- hints that lie -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hint", "least", "most"),
+    [
+        (-5.0, 0.5, 2.0),
+        (0.0, 0.5, 2.0),
+        (math.nan, 0.0, 60.0),
+        (3600.0, 3600.0, 3600.0),
+        (10 * 86400.0, 86400.0, 86400.0),
+        (math.inf, 0.0, 86400.0),
+    ],
+)
+def test_a_hint_is_obeyed_within_reason_and_the_cap_is_told(hint: float, least: float, most: float) -> None:
+    clock = FakeClock()
+    pool = pool_of(clock)
+    events: list[Any] = []
+    pool.listen(events.append)
+    with pytest.raises(RateLimited), pool.lease():
+        raise RateLimited(retry_after=hint)
+    until = pool.states()[0].rate_limited_until
+    assert until is not None
+    assert least - 0.01 <= until - clock.epoch() <= most + 0.1
+    if 86400 < hint < math.inf:
+        assert any(isinstance(event, CoolDownStarted) and event.asked == hint for event in events)
+
+
+@pytest.mark.parametrize("hint", [3600.0, 86400.0])
+def test_a_long_wait_is_told_with_its_reason_and_its_end(hint: float) -> None:
+    clock = FakeClock()
+    pool = pool_of(clock)
+    told: list[Any] = []
+    coordinator = ParallelCoordinator(1, pool, reporter=told.append, clock=clock, grace_seconds=0.1)
+
+    def worker(item: str, key: str) -> None:
+        raise RateLimited(retry_after=hint)
+
+    run = threading.Thread(target=lambda: coordinator.execute_parallel(["a"], worker))
+    run.start()
+    eventually(lambda: any(isinstance(event, PoolWaiting) for event in told))
+    clock.advance(31)
+    eventually(lambda: any(isinstance(event, StillRunning) for event in told))
+    heartbeat = next(event for event in told if isinstance(event, StillRunning))
+    assert heartbeat.waiting is not None
+    assert heartbeat.waiting.reason == "rate_limited"
+    assert heartbeat.waiting.usable_in == pytest.approx(hint - 31, abs=5)
+    assert heartbeat.stats.eta is None or heartbeat.stats.eta > 0
+    coordinator.request_shutdown()
+    clock.advance(1)
+    run.join(60)
+    assert any(isinstance(event, RunEnded) for event in told)
+
+
+# --- who is to blame ------------------------------------------------------------------------------------------------
+
+
+def test_overload_holds_back_the_provider_and_not_the_key() -> None:
+    clock = FakeClock()
+    keys = [
+        Credential(secret, id=f"key-{n}", provider=provider)
+        for n, (secret, provider) in enumerate(zip(SECRETS, ["a", "a", "b"], strict=True))
+    ]
+    pool = CredentialCoordinator(keys, clock=clock)
+    with pytest.raises(Overloaded), pool.lease(prefer="key-0"):
+        raise Overloaded(retry_after=5)
+    states = {state.key_id: state.is_available for state in pool.states()}
+    assert states == {"key-0": False, "key-1": False, "key-2": True}
+
+
+def test_several_keys_of_one_group_cool_together() -> None:
+    clock = FakeClock()
+    keys = [Credential(secret, id=f"key-{n}", quota_group="team") for n, secret in enumerate(SECRETS)]
+    pool = CredentialCoordinator(keys, clock=clock)
+    with pytest.raises(RateLimited), pool.lease():
+        raise RateLimited(retry_after=30)
+    assert pool.get_stats()["rate_limited"] == 3
+
+
+def test_one_dead_key_does_not_quarantine_another() -> None:  # invariant 5
+    pool = pool_of(FakeClock(), 2)
+    for requester in ("one", "other"):
+        with pytest.raises(AuthFailed), pool.lease(requester, prefer="key-1"):
+            raise AuthFailed("no")
+        pool._clock.advance(6)  # type: ignore[attr-defined]
+    assert pool.get_stats()["quarantined"] == 1
+    assert pool.states()[1].is_available
+
+
+def test_quota_cools_until_its_reset_and_only_its_group() -> None:
+    clock = FakeClock()
+    pool = pool_of(clock, 2)
+    with pytest.raises(QuotaExhausted), pool.lease(prefer="key-1"):
+        raise QuotaExhausted(until=clock.epoch() + 7200)
+    assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7200, abs=1)
+    assert pool.states()[1].is_available
+
+
+# --- in a run -------------------------------------------------------------------------------------------------------
+
+
+def test_an_item_that_no_limit_can_serve_fails_and_the_others_finish() -> None:
+    rules = Limits(tokens_per_minute=1000, max_concurrent=3)
+    pool = CredentialCoordinator([Credential(SECRETS[0], limits=rules)])
+    coordinator = ParallelCoordinator(2, pool, reporter=None)
+    stats, results = coordinator.execute_parallel([10, 5000, 20], lambda item, key: item, tokens_func=lambda item: item)
+    assert (stats.success_count, stats.failed, stats.stopped) == (2, 1, None)
+    failed = next(result for result in results if not result.success)
+    assert failed.item_id == "5000"
+    assert failed.metadata["verdict"] == "permanent"
+    assert "5000 tokens" in str(failed.error)
+
+
+def test_the_eta_does_not_promise_more_than_the_limits_allow() -> None:
+    rules = Limits(requests_per_minute=6000, burst=1)
+    pool = CredentialCoordinator([Credential(SECRETS[0], limits=rules)])
+    etas: list[float | None] = []
+
+    def note(event: Any) -> None:
+        if type(event).__name__ == "ItemEnded":
+            etas.append(event.stats.eta)
+
+    ParallelCoordinator(2, pool, reporter=note).execute_parallel(range(5), lambda item, key: item)
+    assert etas[0] is not None
+    assert etas[0] >= 4 / 100
+    assert etas[-1] == 0
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "many"])
+def test_counts_that_are_none_are_refused(wrong: Any) -> None:
+    pool = pool_of(FakeClock())
+    with pytest.raises(ValueError, match="whole numbers"):
+        pool.lease(tokens=wrong)
+    with pool.lease() as lease, pytest.raises(ValueError, match="whole numbers"):
+        lease.settle(requests=wrong)
+
+
+def test_what_a_worker_leases_again_with_its_own_lease_is_counted() -> None:
+    from agentos.workflows.parallel import current_item
+
+    rules = Limits(requests_per_minute=100, tokens_per_minute=1000, burst=100)
+    pool = CredentialCoordinator([Credential(SECRETS[0], limits=rules)])
+
+    def worker(item: str, key: str) -> None:
+        for _ in range(3):
+            with current_item().lease(tokens=50):
+                pass
+
+    ParallelCoordinator(1, pool, reporter=None).execute_parallel(["a"], worker)
+    assert pool.states()[0].used == {"requests per minute": (3, 100), "tokens per minute": (150, 1000)}
+
+
+def test_a_removed_key_that_is_refused_once_more_troubles_nobody() -> None:
+    pool = pool_of(FakeClock(), 2, max_concurrent=3)
+    leases = [pool.lease(f"item-{n}", prefer="key-1") for n in range(3)]
+    for lease in leases:
+        lease.__enter__()
+    pool.remove("key-1")
+    for lease in leases:
+        lease.__exit__(AuthFailed, AuthFailed("no"), None)
+    assert pool.get_stats()["quarantined"] == 0
+
+
+def test_many_that_were_overloaded_together_wait_once() -> None:
+    clock = FakeClock()
+    pool = pool_of(clock, max_concurrent=20)
+    leases = [pool.lease() for _ in range(20)]
+    for lease in leases:
+        lease.__enter__()
+    clock.advance(1)
+    for lease in leases:
+        lease.__exit__(Overloaded, Overloaded(), None)
+        clock.advance(0.001)
+    until = pool.states()[0].rate_limited_until
+    assert until is not None
+    assert until - clock.epoch() < 3
+
+
+def test_a_limit_of_a_day_in_a_header_is_not_told_as_one_of_a_minute() -> None:
+    pool = CredentialCoordinator([Credential(SECRETS[0], provider="groq")], clock=FakeClock())
+    with pool.lease() as lease:
+        lease.observe(Response(200, x_ratelimit_limit_requests="14400", x_ratelimit_remaining_requests="14370"))
+    assert pool.states()[0].learned == {}
+    assert pool.reserve_credential() is not None

@@ -1,0 +1,416 @@
+"""What can happen to a Redis or Valkey server, and to the way there: the pool is closed meanwhile, and comes back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agentos import errors
+from agentos.events import StoreReached, StoreUnreachable
+from agentos.pool._replicas import member
+from agentos.pool._replicas import states as kept_states
+from agentos.pool._replicas.redis import RedisLog
+from agentos.pool._rules.records import LeaseRecord
+from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits
+from tests.conftest import BUSY, eventually
+from tests.support.proxy import Proxy
+from tests.support.valkey import Valkey, running
+
+from .conftest import settle
+
+TTL = 1.0
+
+
+class Pool:
+    """One coordinator, and what it tells."""
+
+    def __init__(self, url: str, *, ttl: float = TTL, count: int = 1, **limits: Any) -> None:
+        keys = [Credential(f"sk-fault-{n}-secret", id=f"key-{n}", limits=Limits(**limits)) for n in range(count)]
+        self.pool = CredentialCoordinator(keys, store=url, lease_ttl=ttl)
+        self.events: list[Any] = []
+        self.pool.listen(self.events.append)
+
+    def told(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def fence(self, timeout: float = 20) -> int:
+        with self.pool.lease(timeout=timeout) as lease:
+            return lease.fence
+
+    def is_refused(self, seconds: float = 0.2) -> bool:
+        """Whether nothing is granted; and whoever asks is told in time."""
+        began = time.monotonic()
+        try:
+            with self.pool.lease(timeout=seconds):
+                return False
+        except LeaseTimeout:
+            assert time.monotonic() - began < seconds + BUSY  # invariant 10
+            return True
+
+
+@pytest.fixture
+def open_pool() -> Iterator[Callable[..., Pool]]:
+    yield Pool
+    member._close_all()
+
+
+@pytest.fixture
+def proxy(common_server: Valkey) -> Iterator[Proxy]:
+    proxy = Proxy(common_server.socket)
+    yield proxy
+    member._close_all()
+    proxy.close()
+
+
+@pytest.fixture
+def url(own_server: Valkey) -> str:
+    url = own_server.url()
+    settle(url)
+    return url
+
+
+OpenPool = Callable[..., Pool]
+
+
+# --- the server -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keeps_data", [True, False], ids=["with its data", "without"])
+def test_a_restart_of_the_server_forgets_nobody(
+    own_server: Valkey, url: str, open_pool: OpenPool, keeps_data: bool
+) -> None:  # invariants 1, 13
+    holder, other = open_pool(url), open_pool(url)
+    with holder.pool.lease() as lease:
+        own_server.kill()
+        eventually(lambda: holder.told(StoreUnreachable) or other.told(StoreUnreachable))
+        assert other.is_refused()
+        assert other.pool.reserve_credential() is None
+        own_server.restart(keeps_data=keeps_data)
+        eventually(lambda: holder.told(StoreReached))
+        assert other.is_refused()  # the one that holds it may not have noticed
+        fence = lease.fence
+    assert other.fence() > fence
+    assert holder.fence() > fence
+
+
+def test_a_flush_is_waited_out(own_server: Valkey, url: str, open_pool: OpenPool) -> None:  # invariants 1, 13
+    holder = open_pool(url)
+    with holder.pool.lease() as lease, own_server.client() as client:
+        client.flushall()
+        flushed_at = time.monotonic()
+        newcomer = open_pool(url)  # knows nothing of what was there
+        assert newcomer.fence() > lease.fence
+        assert time.monotonic() - flushed_at > 0.9 * TTL
+    assert holder.fence() > lease.fence
+    assert not holder.told(StoreUnreachable)
+
+
+@pytest.mark.parametrize(
+    ("way", "limits", "tokens"),
+    [
+        ("flushed", {"requests_per_minute": 10, "burst": 10}, 0),
+        ("flushed", {"tokens_per_minute": 1000}, 100),
+        ("restarted empty", {"requests_per_day": 10}, 0),
+        ("restarted", {"requests_per_minute": 10, "burst": 10, "tokens_per_minute": 1000}, 100),
+    ],
+    ids=["requests, flushed", "tokens, flushed", "day, restarted empty", "with its data"],
+)
+def test_what_was_used_of_a_minute_or_a_day_is_not_forgotten_with_the_log(
+    own_server: Valkey, url: str, open_pool: OpenPool, way: str, limits: dict[str, Any], tokens: int
+) -> None:  # invariant 2
+    """The provider remembers it. Whoever has seen it tells the new log, and it counts once."""
+    one, other = open_pool(url, **limits), open_pool(url, **limits)
+    for pool in (one, other) * 4:
+        with pool.pool.lease(timeout=20, tokens=tokens):
+            pass
+    eventually(lambda: not one.pool.get_stats()["reserved"])
+    if way == "flushed":
+        with own_server.client() as client:
+            client.flushall()
+    else:
+        own_server.restart(keeps_data=way == "restarted")
+    for pool in (one, other):
+        with pool.pool.lease(timeout=20, tokens=tokens):
+            pass
+    for pool in (one, other):
+        with pytest.raises(LeaseTimeout), pool.pool.lease(timeout=0.1, tokens=tokens):
+            pass
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["flushed", "restarted"])
+def test_who_finds_the_loss_and_dies_before_it_has_said_so_does_not_hide_it(
+    own_server: Valkey, url: str, open_pool: OpenPool, is_restarted: bool
+) -> None:  # invariant 1
+    """Time 0: the server forgets. Then one begins a new log, and is killed; only then comes another."""
+    holder = open_pool(url, ttl=30)
+    with holder.pool.lease():
+        if is_restarted:
+            own_server.restart(keeps_data=True)
+        else:
+            with own_server.client() as client:
+                client.flushall()
+        killed = RedisLog(url)
+        assert killed.load(TTL).is_doubtful
+        killed.close()
+        assert open_pool(url, ttl=30).is_refused()
+
+
+def test_a_server_that_is_paused_grants_nothing_and_then_goes_on(
+    own_server: Valkey, url: str, open_pool: OpenPool
+) -> None:
+    one = open_pool(url, ttl=5, count=2)
+    with one.pool.lease() as lease:
+        own_server.pause()
+        assert one.is_refused()
+        eventually(lambda: one.told(StoreUnreachable))
+        own_server.resume()
+        eventually(lambda: one.told(StoreReached))
+        with one.pool.lease(timeout=20) as second:
+            assert second.credential_id != lease.credential_id
+        assert one.pool.get_stats()["reserved"] == 1  # it was not disturbed
+    assert [type(event) for event in one.events] == [StoreUnreachable, StoreReached]
+
+
+def test_a_server_that_may_not_be_written_counts_as_lost(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
+    one = open_pool(url)
+    with own_server.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        assert one.is_refused()
+        eventually(lambda: one.told(StoreUnreachable))
+        client.execute_command("REPLICAOF", "NO", "ONE")
+    assert one.fence()
+    assert one.told(StoreReached)
+
+
+def test_scripts_that_the_server_has_forgotten_are_sent_again(
+    own_server: Valkey, url: str, open_pool: OpenPool
+) -> None:
+    one = open_pool(url)
+    with own_server.client() as client:
+        for _ in range(3):
+            client.script_flush()
+            one.fence()
+    assert not one.events
+
+
+def test_a_wrong_password_is_an_error_at_once_and_is_not_shown() -> None:
+    with running(password="a-good-hunter2") as server:
+        try:
+            with pytest.raises(errors.StoreError) as caught:
+                Pool(server.url(password="a-wrong-hunter2"))
+            assert "hunter2" not in str(caught.value)
+            assert "redis://:PASSWORD@HOST" in str(caught.value)
+            with pytest.raises(errors.StoreError):
+                Pool(f"unix://{server.socket}")
+            settle(server.url())
+            assert Pool(server.url()).fence()
+        finally:
+            member._close_all()
+
+
+def test_no_server_is_an_error_at_once() -> None:
+    for url in ("redis://127.0.0.1:1/0", "unix:///nowhere/at/all.sock"):
+        with pytest.raises(errors.StoreError, match="cannot be used"):
+            Pool(url)
+    with pytest.raises(ValueError, match="connection URL"):
+        Pool("redis://127.0.0.1:1/0?socket_timeout=soon")
+
+
+def test_a_state_or_an_entry_that_cannot_be_read_is_no_reason_to_hang(
+    own_server: Valkey, url: str, open_pool: OpenPool
+) -> None:
+    one = open_pool(url)
+    with own_server.client() as client:
+        client.rpush("{agentos:pool}:log", b"1.0 garbage")
+        with pytest.raises(errors.StoreError, match="cannot be read"):
+            open_pool(url)
+        assert one.is_refused()
+        client.flushall()
+    assert one.fence()
+
+
+# --- the way there --------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_connection_grants_nothing_and_disturbs_nobody(
+    common_server: Valkey, proxy: Proxy, open_pool: OpenPool
+) -> None:  # invariants 9, 10
+    name = f"cut-{time.monotonic_ns()}"
+    settle(common_server.url(name))
+    far, near = open_pool(proxy.url(name), ttl=5, count=2), open_pool(common_server.url(name), ttl=5, count=2)
+    with far.pool.lease() as lease:
+        proxy.cut()
+        assert far.is_refused()
+        eventually(lambda: far.told(StoreUnreachable))
+        near.fence()  # the others go on
+        waiter = threading.Thread(target=far.fence)
+        waiter.start()
+        proxy.heal()
+        waiter.join(20)
+        assert not waiter.is_alive()
+        assert far.told(StoreReached)
+        eventually(lambda: near.pool.get_stats()["reserved"] == 1)
+        assert lease.credential_id in {state.key_id for state in near.pool.states() if state.in_use}
+    eventually(lambda: near.pool.get_stats()["available"] == 2)
+    assert near.pool.get_stats()["waiting"] == 0
+
+
+def test_one_that_was_cut_off_for_too_long_has_lost_its_lease(
+    common_server: Valkey, proxy: Proxy, open_pool: OpenPool
+) -> None:  # invariants 12, 14
+    name = f"cut-off-{time.monotonic_ns()}"
+    settle(common_server.url(name))
+    far, near = open_pool(proxy.url(name)), open_pool(common_server.url(name), ttl=30)
+    with far.pool.lease() as lost:
+        proxy.cut()
+        with near.pool.lease(timeout=TTL + 1.0 + BUSY) as lease:
+            proxy.heal()
+            lost.settle(requests=5)
+            eventually(lambda: far.told(StoreReached))
+            assert far.pool.get_stats()["reserved"] == 1
+            assert far.is_refused(0.05)
+            assert lease.fence > lost.fence
+    eventually(lambda: near.pool.get_stats()["reserved"] == 0)
+    assert near.pool.states()[0].requests == 2
+
+
+def test_a_lease_that_was_lost_before_its_waiter_came_for_it_is_asked_for_again(
+    common_server: Valkey, open_pool: OpenPool
+) -> None:  # invariant 8
+    """Time 0: it is granted. Time 0.1: its process is stopped, until it has run out. Then the waiter comes for it."""
+    name = f"unclaimed-{time.monotonic_ns()}"
+    settle(common_server.url(name))
+    one = open_pool(common_server.url(name))
+    store = one.pool._store
+    record, told = LeaseRecord("item"), threading.Semaphore(0)
+    record.deliver = told.release
+    store.request(record)
+    assert told.acquire(timeout=20)
+    with store._member.changed:
+        store._member._lose_session()  # as it finds when it goes on
+        store._member.wake()
+    assert not store.confirm(record)
+    assert told.acquire(timeout=20), "nobody tells the waiter that anything has changed"
+    while not store.confirm(record):  # what took long to arrive is asked about once more
+        assert told.acquire(timeout=20)
+    store.end(record, None, success=True)
+    eventually(lambda: one.pool.get_stats()["available"] == 1)
+
+
+def test_a_batch_whose_answer_was_lost_counts_once(
+    common_server: Valkey, proxy: Proxy, open_pool: OpenPool
+) -> None:  # invariants 2, 15
+    name = f"lost-reply-{time.monotonic_ns()}"
+    settle(common_server.url(name))
+    one = open_pool(proxy.url(name), ttl=5, max_concurrent=3, requests_per_minute=10, burst=10)
+    for n in range(1, 4):
+        proxy.swallow_reply(to=b"EVAL")
+        with one.pool.lease(timeout=20):
+            eventually(lambda n=n: proxy.swallowed == 2 * n - 1)
+            (state,) = one.pool.states()
+            assert (state.live_leases, state.requests) == (1, n)
+            proxy.swallow_reply(to=b"EVAL")
+        eventually(lambda n=n: proxy.swallowed == 2 * n)
+        eventually(lambda: one.pool.get_stats()["reserved"] == 0)
+    assert one.pool.states()[0].requests == 3
+
+
+def test_answers_that_take_too_long_are_no_answers_and_nothing_is_granted_twice(
+    common_server: Valkey, proxy: Proxy, open_pool: OpenPool
+) -> None:  # invariants 1, 11
+    name = f"slow-{time.monotonic_ns()}"
+    settle(common_server.url(name))
+    far, near = open_pool(proxy.url(name), ttl=1.5), open_pool(common_server.url(name), ttl=1.5)
+    proxy.delay(5.0)  # longer than a lease lives
+    assert far.is_refused()
+    eventually(lambda: far.told(StoreUnreachable))
+    assert near.fence()
+    proxy.heal()
+    assert far.fence()
+
+
+def test_a_slow_way_only_takes_its_time(common_server: Valkey, proxy: Proxy, open_pool: OpenPool) -> None:
+    name = f"far-{time.monotonic_ns()}"
+    settle(common_server.url(name))
+    far = open_pool(proxy.url(name), ttl=5)
+    proxy.delay(0.1)
+    began = time.monotonic()
+    far.fence()
+    assert time.monotonic() - began < 1.0 + BUSY
+    assert not far.told(StoreUnreachable)
+
+
+def test_who_was_refused_while_the_connection_was_lost_is_told(
+    common_server: Valkey, proxy: Proxy, open_pool: OpenPool
+) -> None:  # invariant 17
+    name = f"refused-{time.monotonic_ns()}"
+    settle(common_server.url(name))
+    far, near = open_pool(proxy.url(name), ttl=6), open_pool(common_server.url(name), ttl=6)
+    with near.pool.lease():
+        failures: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                far.fence()
+            except errors.PoolError as error:
+                failures.append(error)
+
+        waiter = threading.Thread(target=ask)
+        waiter.start()
+        eventually(lambda: far.pool.get_stats()["waiting"] == 1)
+        proxy.cut()
+        far.pool.mark_rate_limited("sk-fault-0-secret", 0.001)  # something that cannot arrive
+        eventually(lambda: far.told(StoreUnreachable))
+        near.pool.quarantine("key-0", "refused")
+        assert near.pool.get_stats()["quarantined"] == 1
+        proxy.heal()
+        waiter.join(20)
+        assert [type(failure) for failure in failures] == [errors.NoUsableCredential]
+
+
+# --- the log --------------------------------------------------------------------------------------------------------
+
+
+def test_who_joins_late_or_falls_behind_begins_with_a_kept_state(
+    monkeypatch: pytest.MonkeyPatch, own_server: Valkey, url: str, open_pool: OpenPool
+) -> None:
+    from agentos.pool._replicas import redis as redis_store
+
+    monkeypatch.setattr(member, "KEEP_EVERY", 8)
+    monkeypatch.setattr(member, "KEEP_PER_CREDENTIAL", 0)
+    monkeypatch.setattr(redis_store, "KEPT_BEHIND", 4)
+    behind, one = open_pool(url, ttl=30, count=2), open_pool(url, ttl=30, count=2)
+    with behind.pool.lease() as lease:
+        for _ in range(20):
+            fence = one.fence()
+        with own_server.client() as client:
+            assert client.llen("{agentos:pool}:log") < 20
+            state = kept_states.thaw(client.hget("{agentos:pool}:state", "state"))
+            assert set(state.pool.credentials) >= {"key-0", "key-1"}
+        late = open_pool(url, ttl=30, count=2)
+        assert late.fence() > fence
+        eventually(lambda: behind.pool.get_stats()["reserved"] == 1)
+        assert [state.fence for state in one.pool.states() if state.in_use] == [lease.fence]
+    eventually(lambda: one.pool.get_stats()["reserved"] == 0)
+
+
+def test_one_that_was_idle_while_the_server_was_flushed_stops_nobody_when_it_comes_back(
+    own_server: Valkey, url: str, open_pool: OpenPool
+) -> None:  # invariant 8
+    """Whatever it knew of has run out long since."""
+    idle = open_pool(url, ttl=0.5)
+    idle.fence()
+    with own_server.client() as client:
+        client.flushall()
+    settle(url)
+    one = open_pool(url, ttl=30)
+    one.fence()
+    long_ago = time.monotonic() + 0.6
+    eventually(lambda: time.monotonic() > long_ago)
+    idle.pool.get_stats()  # finds another log
+    assert not one.pool.get_stats()["rate_limited"]
+    assert one.fence(timeout=5)

@@ -1,0 +1,102 @@
+"""A store knows ids: no secret reaches it, whatever the provider's messages contain."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentos.pool._replicas import member
+from agentos.workflows.parallel import AuthFailed, Credential, CredentialCoordinator, RateLimited
+from tests.conftest import eventually
+from tests.support.valkey import Valkey
+
+from .conftest import settle
+
+CANARY = "sk-canary-Zq7Xw9-do-not-show"
+
+
+def forms(secret: str) -> list[bytes]:
+    """As it is, in base64 in each of its three alignments, in hex, and turned round."""
+    raw = secret.encode()
+    encoded = [base64.b64encode(b"x" * n + raw)[4:-4] for n in range(3)]
+    return [raw, *encoded, raw.hex().encode(), raw.hex().upper().encode(), raw[::-1], raw[4:-4]]
+
+
+def use(url: str) -> None:
+    """All that can bring a message or a name into the store."""
+    key = Credential(CANARY, provider="openai")
+    pool = CredentialCoordinator([key], store=url, lease_ttl=5)
+    with pytest.raises(RateLimited), pool.lease(f"me, with {CANARY}") as lease:
+        lease.observe({"error": {"message": f"slow down, {CANARY}"}})
+        raise RateLimited(f"too fast: {CANARY}", retry_after=0.01)
+    with pytest.raises(AuthFailed), pool.lease("other"):
+        raise AuthFailed(f"bad key {CANARY}")
+    pool.quarantine(key.id, f"the provider refused {CANARY}")
+    pool.restore(key.id)
+    pool.mark_rate_limited(CANARY, 0.01)
+    assert pool.states()[0].requests == 2
+    pool.quarantine(key.id, f"again {CANARY}")
+    assert CANARY not in str(pool.states())
+    pool.close()
+
+
+def assert_absent(data: bytes) -> None:
+    for form in forms(CANARY):
+        assert form not in data
+
+
+@pytest.fixture(autouse=True)
+def _keep_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "KEEP_EVERY", 3)
+    monkeypatch.setattr(member, "KEEP_PER_CREDENTIAL", 0)
+
+
+def test_no_secret_is_in_the_file_or_its_journal(tmp_path: Path) -> None:  # invariant 29
+    use(f"sqlite:///{tmp_path / 'pool.db'}")
+    files = [path for path in tmp_path.iterdir() if path.is_file()]
+    assert {path.name for path in files} == {"pool.db", "pool.db-journal"}
+    for path in files:
+        assert_absent(path.read_bytes())
+
+
+def test_no_secret_is_sent_to_a_server_or_kept_there(own_server: Valkey) -> None:  # invariant 29
+    settle(own_server.url())
+    with own_server.client() as client:
+        heard: list[bytes] = []
+        listen_to_all(client, heard)
+        use(own_server.url())
+        eventually(lambda: any(b"EVAL" in line for line in heard))
+        kept = b""
+        for name in client.scan_iter():
+            kind = client.type(name)
+            kept += name + (
+                b"".join(client.lrange(name, 0, -1)) if kind == b"list" else repr(client.hgetall(name)).encode()
+            )
+        assert b"key-" in kept
+        assert_absent(kept)
+    own_server.stop()
+    for path in own_server.folder.rglob("*"):
+        if path.is_file():
+            assert_absent(path.read_bytes())
+    assert_absent(b"\n".join(heard))
+
+
+def listen_to_all(client: object, heard: list[bytes]) -> None:
+    """As MONITOR tells it, on a connection of its own."""
+    connection = client.connection_pool.make_connection()  # type: ignore[attr-defined]
+    connection.connect()
+    connection.send_command("MONITOR")
+    connection.read_response()
+
+    def listen(read: Callable[[], bytes]) -> None:
+        try:
+            while True:
+                heard.append(read())
+        except Exception:
+            connection.disconnect()
+
+    threading.Thread(target=listen, args=(connection.read_response,), daemon=True).start()

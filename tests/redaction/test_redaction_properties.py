@@ -1,0 +1,131 @@
+"""Secrets of any characters, written in every promised way, in outputs cut anywhere: nothing of them is left."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+from hypothesis import assume, example
+from hypothesis import strategies as st
+
+from agentos.redaction._encodings import encoded, forms_of
+from agentos.redaction.redactor import LEAST_REDACTED, MOST_CODE_BYTES, Redactor
+from tests.support.properties import holds_for
+from tests.support.texts import ODD
+
+from .test_redaction import CODES, WRITERS, in_chunks, redacted
+
+MASK = b"****"
+# Without the mask's own character: what a mask and its neighbours spell together is nobody's secret.
+CHARACTERS = st.sampled_from([one for one in ODD if len(one) == 1 and not "\ud800" <= one <= "\udfff"]) | st.characters(
+    exclude_categories=["Cs"], exclude_characters="*\x1b"
+)
+SECRETS = st.lists(
+    st.text(CHARACTERS, min_size=8, max_size=30) | st.text("ab-_", min_size=8, max_size=24), min_size=1, max_size=3
+)
+NOISE = st.binary(max_size=12).map(lambda noise: noise.replace(b"\x1b", b"").replace(b"*", b""))
+CUTS = st.lists(st.integers(0, 400), max_size=8)
+CODE = st.sampled_from(CODES)
+
+
+def stretched(written: bytes, codes: list[bytes]) -> bytes:
+    """With a terminal code after each character."""
+    return b"".join(bytes([byte]) + codes[at % len(codes)] for at, byte in enumerate(written)) if codes else written
+
+
+@st.composite
+def outputs(draw: st.DrawFn) -> tuple[list[str], bytes]:
+    secrets = draw(SECRETS)
+    output = b""
+    for _ in range(draw(st.integers(1, 4))):
+        written = encoded(WRITERS[draw(st.sampled_from(sorted(WRITERS)))](draw(st.sampled_from(secrets))))
+        spread = draw(st.lists(CODE, max_size=2)) if draw(st.booleans()) else []
+        output += draw(NOISE) + stretched(written, spread)
+        if draw(st.integers(0, 4)) == 0:
+            output = output[: draw(st.integers(0, len(output)))]
+    return secrets, output + draw(NOISE)
+
+
+@holds_for(examples=30, made=outputs(), cuts=CUTS)
+@example(made=(["abababab", "babababa"], b"ababababa" * 3), cuts=[1, 9])
+def test_no_form_of_any_secret_survives_any_chunking(made: tuple[list[str], bytes], cuts: list[int]) -> None:
+    secrets, output = made
+    redactor = Redactor(secrets)
+    clean = redactor.data(output)
+    assert redacted(redactor, in_chunks(output, cuts)) == clean
+    assert redacted(redactor, in_chunks(output, list(range(len(output))))) == clean
+    shown = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)", b"", clean)
+    for secret in secrets:
+        for name, write in WRITERS.items():
+            written = encoded(write(secret))
+            if name == "base64":
+                written = written[: 8 * len(encoded(secret)) // 6]  # its last character may be another's, too
+            assert written not in clean, name
+            assert written not in shown, name
+
+
+@holds_for(examples=20, made=outputs(), cuts=CUTS)
+def test_what_is_replaced_is_all_places_of_all_forms_and_nothing_else(
+    made: tuple[list[str], bytes], cuts: list[int]
+) -> None:
+    secrets, output = made
+    output = output.replace(b"\x1b", b"")
+    starts: set[int] = set()
+    inside: set[int] = set()
+    for form in {form for secret in secrets for form in forms_of(secret)}:
+        at = output.find(form)
+        while at >= 0:
+            starts.add(at)
+            inside.update(range(at + 1, at + len(form)))
+            at = output.find(form, at + 1)
+    expected = b"".join(
+        b"" if at in inside else MASK if at in starts else output[at : at + 1] for at in range(len(output))
+    )
+    redactor = Redactor(secrets)
+    assert redactor.data(output) == expected
+    assert redacted(redactor, in_chunks(output, cuts)) == expected
+
+
+@holds_for(
+    examples=15, made=outputs(), cuts=CUTS, tail=st.sampled_from([b"", b"\x1b", b"\x1b[", b"\x1b]0;", b"\x1b[31"])
+)
+def test_no_more_is_held_back_than_the_longest_form_and_its_codes(
+    made: tuple[list[str], bytes], cuts: list[int], tail: bytes
+) -> None:
+    secrets, output = made
+    longest = max(len(form) for secret in secrets for form in forms_of(secret))
+    stream = Redactor(secrets).stream()
+    for chunk in in_chunks(output + tail, cuts):
+        stream.feed(chunk)
+        held = re.sub(rb"\x1b(\[[0-?]*[ -/]*[@-~]?|[\]P][^\x00-\x1f]*(\x07|\x1b\\?)?|[ -/]*[0-~]?)", b"", stream._held)
+        assert len(held) < longest
+    stream.feed(b"\n" + b"." * MOST_CODE_BYTES + b"\n\n")
+    assert len(stream._held) <= longest + MOST_CODE_BYTES
+
+
+@holds_for(examples=15, made=outputs(), at=st.integers(0, 200), cuts=CUTS)
+def test_what_is_all_but_a_secret_passes_unchanged(made: tuple[list[str], bytes], at: int, cuts: list[int]) -> None:
+    secrets = made[0]
+    form = max(forms_of(secrets[0]), key=len)
+    near = form[: at % len(form)] + b"\x00" + form[at % len(form) + 1 :]
+    assume(not any(one in near for secret in secrets for one in forms_of(secret)))
+    redactor = Redactor(secrets)
+    assert redactor.data(near) is near
+    assert redacted(redactor, in_chunks(near, cuts)) == near
+
+
+@holds_for(
+    examples=15,
+    secret=st.text(CHARACTERS, min_size=LEAST_REDACTED, max_size=30),
+    before=st.binary(max_size=9),
+    after=st.binary(max_size=9),
+    cuts=CUTS,
+)
+def test_of_any_secret_in_base64_nothing_but_shared_characters_is_left(
+    secret: str, before: bytes, after: bytes, cuts: list[int]
+) -> None:
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        text = encode(before + encoded(secret) + after)
+        first, end = -(-8 * len(before) // 6), 8 * (len(before) + len(encoded(secret))) // 6
+        clean = redacted(Redactor([secret]), in_chunks(text, cuts))
+        assert text[first:end] not in clean

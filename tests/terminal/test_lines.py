@@ -1,0 +1,168 @@
+"""A run told in lines, where there is no live display."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.events import (
+    RATE_LIMITED,
+    CoolDownStarted,
+    CredentialQuarantined,
+    DryRun,
+    ItemEnded,
+    PoolWaiting,
+    RunEnded,
+    RunStarted,
+    StillRunning,
+)
+from agentos.terminal import lines as _lines
+from agentos.terminal.lines import LinesReporter, json_output, progress_line
+from agentos.terminal.view import RunView
+from agentos.workflows.parallel import ProgressStats, WorkflowResult
+from tests.conftest import eventually
+
+START = 1_700_000_000.0
+
+
+class StandingView(RunView):
+    """A run that stands where it was put."""
+
+    def __init__(self, stats: ProgressStats, waiting: PoolWaiting | None = None) -> None:
+        super().__init__()
+        self.given, self.why = stats, waiting
+
+    def stats(self) -> ProgressStats:
+        return self.given
+
+    def waiting(self) -> PoolWaiting | None:
+        return self.why
+
+
+def stats(completed: int = 120, failed: int = 2, total: int | None = 300, **more: Any) -> ProgressStats:
+    return ProgressStats(total, completed, failed, completed - failed, START, START + 125, **more)
+
+
+def told(*events: Any, quiet: bool = False, **more: Any) -> list[str]:
+    stream = io.StringIO()
+    reporter = LinesReporter(stream, StandingView(stats()), quiet=quiet, **more)
+    for event in events:
+        reporter(event)
+    return stream.getvalue().splitlines()
+
+
+FAILED = ItemEnded(WorkflowResult("a", False, "bad", metadata={"error_type": "ValueError"}), stats())
+ENDED = RunEnded(stats(300, 2, stopped="interrupted"), 7, "3 workers, not the keys", True)
+
+
+def test_failures_are_told_at_once_and_successes_are_not() -> None:
+    assert told(FAILED, ItemEnded(WorkflowResult("b", True), stats())) == ["[COORDINATOR] Failed: a: ValueError: bad"]
+
+
+def test_the_end_names_the_command_that_goes_on() -> None:
+    lines = told(ENDED, go_on="agentos resume nightly")
+    assert lines[0] == "[COORDINATOR] Execution stopped early: interrupted:"
+    assert "  Unfinished: 7 (agentos resume nightly continues them)" in lines
+
+
+def test_what_a_person_should_know_is_told_as_everywhere() -> None:
+    lines = told(
+        RunStarted("r", 300, 8, 4),
+        CredentialQuarantined("key-1", "no such key"),
+        CoolDownStarted("provider", "p", None, 60.0, RATE_LIMITED),
+        CoolDownStarted("provider", "p", None, 1.0, RATE_LIMITED),  # over before the next line
+        StillRunning(stats(running=8), None),
+    )
+    assert lines == [
+        "[COORDINATOR] Starting parallel execution of 300 items with 8 workers over 4 credentials",
+        "[COORDINATOR] Credential key-1 is quarantined: no such key",
+        "[COORDINATOR] Cooling down provider p for 60.0 s: rate_limited",
+        "[COORDINATOR] 120/300 done, 2 failed, 8 running, about 3.1 minutes to go",
+    ]
+
+
+def test_quiet_is_failures_and_the_end() -> None:
+    events = [RunStarted("r", 1, 1, 1), StillRunning(stats(), None), FAILED, CredentialQuarantined("k", "r"), ENDED]
+    assert [line for line in told(*events, quiet=True) if line.startswith("[")] == [
+        "[COORDINATOR] Failed: a: ValueError: bad",
+        "[COORDINATOR] Execution stopped early: interrupted:",
+    ]
+    assert told(DryRun(1, ["a"]), quiet=True)
+
+
+def test_progress_is_told_only_if_there_is_any() -> None:
+    stream = io.StringIO()
+    view = StandingView(stats(running=8), PoolWaiting(RATE_LIMITED, 4, 0, 4, 12.0, "tokens per minute"))
+    reporter = LinesReporter(stream, view)
+    reporter.tick()
+    reporter.tick()
+    view.given = stats(121, 0, None, running=7)
+    view.why = None
+    reporter.tick()
+    why = "all 4 usable credentials are rate-limited or cooling down, the next for 12.0 s (tokens per minute)"
+    assert stream.getvalue().splitlines() == [
+        f"[COORDINATOR] 120/300 done, 2 failed, 8 running, about 3.1 minutes to go; nothing more starts: {why}",
+        "[COORDINATOR] 121 done, 7 running",
+    ]
+    view.given = stats(122)
+    reporter(ENDED)
+    before = stream.getvalue()
+    reporter.tick()
+    assert stream.getvalue() == before
+
+
+def test_the_ticker_tells_by_itself_until_the_run_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_lines, "PROGRESS_SECONDS", 0.001)
+    stream = io.StringIO()
+    view = StandingView(stats(1, 0))
+    with LinesReporter(stream, view) as reporter:
+        eventually(lambda: "1/300 done" in stream.getvalue())
+        view.given = stats(2, 0)
+        eventually(lambda: "2/300 done" in stream.getvalue())
+        reporter(ENDED)
+        assert reporter._ticker is not None
+        reporter._ticker.join(60)
+        assert not reporter._ticker.is_alive()
+
+
+def test_a_quiet_reporter_has_no_ticker() -> None:
+    with LinesReporter(io.StringIO(), StandingView(stats()), quiet=True) as reporter:
+        assert reporter._ticker is None
+
+
+def test_secrets_are_taken_out() -> None:
+    stream = io.StringIO()
+    reporter = LinesReporter(stream, StandingView(stats()))
+    reporter.redact_with(lambda text: text.replace("bad", "[redacted]"))
+    reporter(FAILED)
+    assert stream.getvalue() == "[COORDINATOR] Failed: a: ValueError: [redacted]\n"
+
+
+def test_nothing_is_to_go_when_all_is_done() -> None:
+    assert progress_line(stats(300, 0)) == "[COORDINATOR] 300/300 done, 0 running"
+
+
+# --- output as events ---------------------------------------------------------------------------------------------
+
+
+def test_each_line_of_output_is_an_event() -> None:
+    lines = json_output("a\ud800", "stderr", b"one\n\ntwo \xe2\x82\xac \xff\r\n").splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"event": "Output", "item_id": "a\ud800", "stream": "stderr", "line": text}
+        for text in ("one", "", "two € \\xff\r")
+    ]
+    assert json_output("a", "stdout", b"") == b""
+
+
+@given(st.binary())
+def test_any_bytes_become_as_many_lines_of_ascii_as_they_have(data: bytes) -> None:
+    written = json_output("a", "stdout", data)
+    assert written.isascii()
+    assert len(written.splitlines()) == len(data.removesuffix(b"\n").split(b"\n")) if data else not written
+    for line in written.splitlines():
+        assert json.loads(line)["event"] == "Output"

@@ -1,0 +1,576 @@
+"""Commands as workers: real processes, their output, their end and what they say about the provider."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos.events import AttemptEnded
+from agentos.items.file_names import log_name
+from agentos.limits import backoff
+from agentos.runs import _driver
+from agentos.workers.command.runner import CommandWorkers
+from agentos.workflows.parallel import (
+    Command,
+    Credential,
+    CredentialCoordinator,
+    Ledger,
+    Limits,
+    ParallelCoordinator,
+    Pattern,
+    WorkflowResult,
+)
+from tests.conftest import BUSY, eventually
+
+from .test_processes import is_alive
+
+CANARY = "sk-canary-0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "delay", lambda *_args, **_options: 0.001)
+
+
+class Shown:
+    """What a run has printed."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, bytes]] = []
+
+    def __call__(self, item_id: str, stream: str, lines: bytes) -> None:
+        self.calls.append((item_id, stream, lines))
+
+    def of(self, item_id: str, stream: str = "stdout") -> bytes:
+        return b"".join(lines for id_, name, lines in self.calls if (id_, name) == (item_id, stream))
+
+
+def id_of(item: Any) -> str:
+    return item if isinstance(item, str) else str(item["id"])
+
+
+def run(
+    items: list[Any], command: Command, pool: CredentialCoordinator | None = None, workers: int = 3, **options: Any
+) -> dict[str, WorkflowResult]:
+    options = {"retries": 0, "reporter": None, **options}
+    _, results = ParallelCoordinator(workers, pool, **options).execute_parallel(items, command, id_of)
+    return {result.item_id: result for result in results}
+
+
+def sh(script: str, **options: Any) -> Command:
+    return Command(["sh", "-c", script], **options)
+
+
+def python(script: str, *arguments: str, **options: Any) -> Command:
+    return Command([sys.executable, "-c", script, *arguments], **options)
+
+
+# --- arguments ----------------------------------------------------------------------------------------------------
+
+
+def test_an_argument_is_filled_with_the_id_the_item_or_its_fields() -> None:
+    command = Command(["echo", '{id}|{}|{title}|{deep.er}|{{id}}|{{|{ |{"a":{"b":1}}|{n}'])
+    item = {"id": "a b", "title": "x; rm -rf /", "deep": {"er": True}, "n": 7}
+    shown = Shown()
+    command.show = shown
+    assert run([item], command)["a b"].success
+    assert shown.of("a b").decode() == (
+        'a b|{"id":"a b","title":"x; rm -rf /","deep":{"er":true},"n":7}|x; rm -rf /|true|{id}|{|{ |{"a":{"b":1}}|7\n'
+    )
+
+
+def test_a_text_is_an_item_of_one_word() -> None:
+    shown = Shown()
+    run(["it's me"], Command(["echo", "hello {}"], show=shown))
+    assert shown.of("it's me") == b"hello it's me\n"
+
+
+def test_a_missing_field_fails_the_item_and_can_be_asked_for_before() -> None:
+    command = Command(["echo", "{title}"])
+    assert command.fields == ["title"]
+    assert command.missing({"id": "a"}) == "title"
+    result = run([{"id": "a"}], command)["a"]
+    assert not result.success
+    assert "title" in (result.error or "")
+
+
+@pytest.mark.parametrize("wrong", ["echo", [], [1], None])
+def test_a_command_is_a_list_of_texts(wrong: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        Command(wrong)
+
+
+def test_a_program_that_is_not_there_is_told_before_anything_starts_and_fails_its_items_else() -> None:
+    command = Command(["no-such-program-anywhere", "{id}"])
+    assert "no-such-program-anywhere" in (command.problem() or "")
+    result = run(["a"], command, retries=5)["a"]
+    assert "no-such-program-anywhere cannot be started" in (result.error or "")
+    assert result.attempts == 1  # trying again would not help
+    assert Command(["echo"]).problem() is None
+    assert Command(["{program}"]).problem() is None
+
+
+def test_an_item_that_is_too_long_for_an_argument_says_what_to_do() -> None:
+    result = run([{"id": "a", "text": "x" * 3_000_000}], Command(["echo", "{text}"]))["a"]
+    assert "stdin" in (result.error or "")
+
+
+# --- what a command gets --------------------------------------------------------------------------------------------
+
+
+def test_a_command_knows_its_item_its_run_and_its_credential(tmp_path: Path) -> None:
+    pool = CredentialCoordinator([Credential(CANARY, id="one")])
+    script = "import json, os; print(json.dumps(dict(os.environ)))"
+    shown = Shown()
+    # The canary is redacted from what is shown, so the command itself tells whether it has it.
+    check = f"import os, sys; sys.exit(0 if os.environ['MY_KEY'] == {CANARY[:9]!r} + {CANARY[9:]!r} else 9)"
+    assert run(["a"], python(check, credential_env="MY_KEY", folder=tmp_path), pool)["a"].success
+    run([{"id": "b", "n": 1}], python(script, credential_env={"one": "MY_KEY"}, folder=tmp_path, show=shown), pool)
+    environment = json.loads(shown.of("b"))
+    assert environment["AGENTOS_ITEM_ID"] == "b"
+    assert json.loads(environment["AGENTOS_ITEM"]) == {"id": "b", "n": 1}
+    assert environment["AGENTOS_ATTEMPT"] == "1"
+    assert environment["AGENTOS_CREDENTIAL_ID"] == "one"
+    assert environment["MY_KEY"] == "****"
+    assert environment["PATH"] == os.environ["PATH"]
+    for name in ("AGENTOS_RUN_ID", "AGENTOS_WORKFLOW_DB", "AGENTOS_CHECKPOINT_DIR", "AGENTOS_REPORT"):
+        assert environment[name]
+
+
+def test_a_command_finds_its_workflow_db_again_in_its_next_attempt(tmp_path: Path) -> None:
+    script = """
+import os, sqlite3, sys
+with sqlite3.connect(os.environ["AGENTOS_WORKFLOW_DB"]) as database:
+    database.execute("CREATE TABLE IF NOT EXISTS steps (name)")
+    steps = database.execute("SELECT count(*) FROM steps").fetchone()[0]
+    database.execute("INSERT INTO steps VALUES ('one')")
+print(steps)
+sys.exit(0 if steps else 1)
+"""
+    command, ledger = python(script, folder=tmp_path), tmp_path / "ledger.db"
+    assert not run(["a"], command, ledger=ledger)["a"].success
+    assert run(["a"], command, ledger=ledger, retry_failed=True)["a"].value["stdout"] == "1\n"
+    assert not (tmp_path / "ledger.db-files").exists()
+
+
+def test_a_command_gets_its_own_key_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_ONE", "sk-secret-number-one")
+    monkeypatch.setenv("KEY_TWO", "sk-secret-number-two")
+    monkeypatch.setenv("HEADER", "Bearer sk-secret-number-two")
+    pool = CredentialCoordinator([Credential("env:KEY_ONE", id="one"), Credential("env:KEY_TWO", id="two")])
+    pool.quarantine("two", "not today")
+    shown = Shown()
+    run(["a"], python("import os; print(sorted(os.environ))", credential_env="USED", show=shown), pool)
+    names = eval(shown.of("a"))
+    assert "USED" in names
+    assert not {"KEY_ONE", "KEY_TWO", "HEADER"} & set(names)
+
+
+def test_a_large_item_is_handed_over_in_a_file(tmp_path: Path) -> None:
+    script = (
+        "import json, os; item = json.load(open(os.environ['AGENTOS_ITEM_FILE']));"
+        "assert 'AGENTOS_ITEM' not in os.environ; print(len(item['text']))"
+    )
+    shown = Shown()
+    assert run([{"id": "a", "text": "x" * 200_000}], python(script, folder=tmp_path, show=shown))["a"].success
+    assert shown.of("a") == b"200000\n"
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_stdin_is_empty_unless_a_field_is_named() -> None:
+    shown = Shown()
+    run([{"id": "a", "text": "line\nanother"}], Command(["cat"], show=shown))
+    assert shown.of("a") == b""
+    run([{"id": "b", "text": "line\nanother" * 50_000}], Command(["wc", "-c"], stdin="text", show=shown))
+    assert shown.of("b").split() == [str(12 * 50_000).encode()]
+
+
+def test_a_secret_never_becomes_an_argument() -> None:
+    pool = CredentialCoordinator([CANARY])
+    result = run([{"id": "a", "text": f"the key is {CANARY}"}], Command(["echo", "{text}"], credential_env="K"), pool)[
+        "a"
+    ]
+    assert not result.success
+    assert "credential_env" in (result.error or "")
+    assert CANARY not in repr(result)
+
+
+# --- output -------------------------------------------------------------------------------------------------------
+
+
+def test_output_comes_in_whole_lines_and_is_logged_byte_by_byte(tmp_path: Path) -> None:
+    shown = Shown()
+    script = "import os; [os.write(1, p) for p in (b'a\\nb', b'c\\n\\xff\\xfe\\n', b'end')]; os.write(2, b'err')"
+    run(["x"], python(script, folder=tmp_path, show=shown))
+    assert shown.of("x") == b"a\nbc\n\xff\xfe\nend\n"
+    assert shown.of("x", "stderr") == b"err\n"
+    assert all(lines.endswith(b"\n") for _, _, lines in shown.calls)
+    log = (tmp_path / "logs" / log_name("x")).read_bytes()
+    assert sorted(log) == sorted(b"a\nbc\n\xff\xfe\nenderr")
+
+
+def test_a_long_line_is_shown_in_pieces_and_logged_whole(tmp_path: Path) -> None:
+    shown = Shown()
+    run(["x"], python("print('y' * 200_000)", folder=tmp_path, show=shown))
+    pieces = shown.of("x").split(b"\n")
+    assert [len(piece) for piece in pieces] == [65536, 65536, 65536, 200_000 - 3 * 65536, 0]
+    assert (tmp_path / "logs" / log_name("x")).read_bytes() == b"y" * 200_000 + b"\n"
+
+
+def test_every_id_has_a_log_of_its_own_inside_the_folder(tmp_path: Path) -> None:
+    ids = ["a", "A", "../a", "/etc/passwd", "a/b", "a\\b", "CON", "a.", "a ", "é", "e\u0301", "x" * 5000, "\u202eb"]
+    run(list(ids), Command(["echo", "hello"], folder=tmp_path))
+    logs = list((tmp_path / "logs").iterdir())
+    assert len({log.name.casefold() for log in logs}) == len(ids)
+    assert all(re.fullmatch(r"[\w.-]+\.log", log.name, re.ASCII) for log in logs)
+    assert {path.parent for path in tmp_path.rglob("*.log")} == {tmp_path / "logs"}
+
+
+def test_what_a_command_prints_is_in_its_result(tmp_path: Path) -> None:
+    results = run(
+        ["a", "b"],
+        sh("echo out-$AGENTOS_ITEM_ID; echo first >&2; echo last >&2; test $AGENTOS_ITEM_ID = a", folder=tmp_path),
+    )
+    assert results["a"].value == {"exit_status": 0, "log": log_name("a"), "stdout": "out-a\n", "is_cut": False}
+    failed = results["b"]
+    assert failed.error == "exit status 1: last"
+    assert failed.metadata["exit_status"] == 1
+    assert failed.metadata["stderr"] == "first\nlast\n"
+    assert failed.metadata["log"] == log_name("b")
+
+
+def test_a_second_attempt_is_told_apart_in_the_log(tmp_path: Path) -> None:
+    run(["a"], sh("echo try $AGENTOS_ATTEMPT; test $AGENTOS_ATTEMPT = 2", folder=tmp_path), retries=3)
+    assert (tmp_path / "logs" / log_name("a")).read_text() == "try 1\n--- attempt 2 ---\ntry 2\n"
+
+
+# --- the end ------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_command_is_repeated_as_often_as_retries_say() -> None:
+    assert run(["a"], sh("exit 3"))["a"].attempts == 1
+    assert run(["a"], sh("exit 3"), retries=2)["a"].attempts == 3
+
+
+def test_a_signal_is_told_by_its_name() -> None:
+    assert "SIGSEGV" in (run(["a"], sh("kill -SEGV $$"))["a"].error or "")
+
+
+def test_a_time_out_ends_the_whole_process_group(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f"sleep 1000 & echo $! >> {pids}; echo $$ >> {pids}; wait"
+    for timeout in (0.3, 3.0, 30.0):  # until it was time enough for the command to start another
+        result = run(["a"], sh(script), timeout=timeout)["a"]
+        assert result.metadata["error_type"] == "AttemptTimeout"
+        if pids.exists() and len(pids.read_text().split()) >= 2:
+            break
+    assert len(pids.read_text().split()) >= 2
+    eventually(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()))
+
+
+def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    result = run(["a"], sh(f"sleep 1000 & echo $! > {pid_file}; echo done"))["a"]
+    assert result.success
+    assert result.value["stdout"] == "done\n"
+    eventually(lambda: not is_alive(int(pid_file.read_text())))
+
+
+@pytest.mark.parametrize(
+    ("trap", "grace", "said"), [("trap 'echo bye; exit 7' TERM", 60.0, b"bye\n"), ("trap '' TERM", 0.2, b"")]
+)
+def test_a_shutdown_asks_first_and_then_ends_the_group(trap: str, grace: float, said: bytes, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    shown = Shown()
+    coordinator = ParallelCoordinator(2, reporter=None, grace_seconds=grace, retries=0)
+    command = sh(f"{trap}; echo $$ >> {pids}; while :; do sleep 0.05; done", show=shown)
+    stream = coordinator.stream(["a", "b"], command, id_of)
+    eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    started = time.monotonic()
+    coordinator.request_shutdown()
+    assert list(stream) == []
+    assert time.monotonic() - started < 0.2 + 1 + BUSY
+    assert stream.stats.stopped == "interrupted"
+    assert sorted(coordinator.get_checkpoints()) == ["a", "b"]
+    assert shown.of("a") == shown.of("b") == said
+    eventually(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()))
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+def test_commands_end_when_their_run_is_killed(tmp_path: Path, has_ledger: bool) -> None:
+    pids = tmp_path / "pids"
+    script = f"""
+from agentos.workflows.parallel import Command, ParallelCoordinator
+def show(item_id, stream, lines):
+    print(lines.decode(), end="", flush=True)
+command = Command(["sh", "-c", "echo $$ >> {pids}; sleep 1000 & echo $! >> {pids}; echo started; wait"], show=show)
+ledger = {str(tmp_path / "ledger.db")!r} if {has_ledger} else None
+ParallelCoordinator(3, ledger=ledger, reporter=None).execute_parallel(["a", "b", "c"], command)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as run_process:
+        assert run_process.stdout is not None
+        # Whose output the run reads, it has started, and noted whom.
+        assert [run_process.stdout.readline() for _ in range(3)] == ["started\n"] * 3
+        assert len(pids.read_text().split()) == 6
+        run_process.kill()
+    eventually(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()))
+
+
+def test_the_group_of_a_command_that_was_slow_to_start_is_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is its attempt's turn to be on record before it runs: where many start at a time, or the machine is busy."""
+    monkeypatch.setattr(_driver, "STARTS_SECONDS", 0.01)
+    opened = CommandWorkers._opened
+
+    def open_late(self: CommandWorkers, *args: Any) -> Any:
+        threading.Event().wait(0.2)
+        return opened(self, *args)
+
+    monkeypatch.setattr(CommandWorkers, "_opened", open_late)
+    go, ledger = tmp_path / "go", tmp_path / "ledger.db"
+    command = sh(f"echo $$ > {tmp_path / 'pid'}; while [ ! -e {go} ]; do sleep 0.02; done")
+    with ParallelCoordinator(1, ledger=ledger, reporter=None).stream(["a"], command) as results:
+        eventually(lambda: ledger.exists() and _groups(ledger))
+        assert _groups(ledger) == [int((tmp_path / "pid").read_text())]
+        go.touch()
+        assert [result.success for result in results] == [True]
+    assert _groups(ledger) == []
+
+
+def _groups(ledger: Path) -> list[int]:
+    with contextlib.closing(sqlite3.connect(ledger)) as connection:
+        return [row[0] for row in connection.execute("SELECT pgid FROM processes")]
+
+
+def test_each_attempt_finds_a_folder_and_a_report_that_nobody_has_touched(tmp_path: Path) -> None:
+    """An unused folder goes on to the next attempt; whatever its command has done to it, it does not."""
+    shown = Shown()
+    script = """
+cd "$AGENTOS_CHECKPOINT_DIR"; ls -A; test -s .report && echo said; test -f .report || echo gone; pwd
+case $AGENTOS_ITEM_ID in
+  saved) touch state;;
+  said) echo nonsense > .report;;
+  linked) ln -sf /dev/null .report;;
+  removed) rm .report;;
+  moved) cd ..; rmdir "$AGENTOS_CHECKPOINT_DIR" 2>/dev/null || rm -r "$AGENTOS_CHECKPOINT_DIR";;
+esac"""
+    items = ["first", "saved", "second", "said", "third", "linked", "fourth", "removed", "fifth", "moved", "sixth"]
+    results = run(items, sh(script, folder=tmp_path, show=shown), workers=1, ledger=tmp_path / "ledger.db")
+    assert all(result.success for result in results.values())
+    checkpoints = tmp_path / "checkpoints"
+    for item in items:
+        folder = checkpoints / Path(log_name(item)).stem
+        assert shown.of(item).decode().splitlines() == [".report", str(folder)]
+    assert not list(checkpoints.iterdir())
+
+
+def test_thousands_of_short_commands_are_all_recorded(tmp_path: Path) -> None:
+    items = [f"item-{number}" for number in range(300)]
+    results = run(items, Command(["true"], folder=tmp_path), workers=10, ledger=tmp_path / "ledger.db")
+    assert all(result.success for result in results.values())
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        assert ledger.counts().succeeded == 300
+
+
+def test_a_lack_of_descriptors_delays_and_does_not_fail(tmp_path: Path) -> None:
+    script = """
+import resource
+from agentos.workflows.parallel import Command, ParallelCoordinator
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+stats, _ = ParallelCoordinator(30, max_parallelism=30, reporter=None, retries=0).execute_parallel(
+    [str(n) for n in range(60)], Command(["sh", "-c", "sleep 0.02"])
+)
+print(stats.success_count)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "60\n", done.stderr
+
+
+# --- what it says about the provider --------------------------------------------------------------------------------
+
+
+def two_keys(**limits: Any) -> CredentialCoordinator:
+    return CredentialCoordinator(
+        [Credential(f"sk-two-keys-{n}", id=f"key-{n}", limits=Limits(**limits)) for n in (1, 2)]
+    )
+
+
+def once(then: str) -> str:
+    """A script that does something the first time an item is tried, and succeeds after that."""
+    return f"test $AGENTOS_ATTEMPT != 1 && exit 0; {then}"
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("exit 75", "rate_limited"),
+        ('echo "You\'ve hit your usage limit. Try again at 11:30 PM."; exit 1', "quota_exhausted"),
+        ("echo 'Error: 529 Overloaded' >&2; exit 1", "overloaded"),
+        ("echo 'MAGIC: wait 1 please'; exit 1", "rate_limited"),
+        (f"{sys.executable} -m agentos.cli report rate-limited --retry-after 1; exit 1", "rate_limited"),
+        (f"{sys.executable} -m agentos.cli report quota-exhausted; exit 0", "quota_exhausted"),
+        (f"{sys.executable} -m agentos.cli report auth-failed; exit 1", "auth_failed"),
+    ],
+)
+def test_a_limit_that_a_command_tells_sends_its_item_to_another_key(script: str, expected: str, tmp_path: Path) -> None:
+    pool = two_keys()
+    command = sh(once(script), credential_env="KEY", patterns=[Pattern(re.compile(r"MAGIC: wait (?P<seconds>\d+)"))])
+    result = run(["a"], command, pool, ledger=tmp_path / "ledger.db")["a"]
+    assert result.success
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        first, second = ledger.attempts("a")
+    assert first.verdict == expected
+    assert second.verdict == "succeeded"
+    if expected != "overloaded":
+        assert first.credential_id != second.credential_id
+
+
+def test_a_command_reports_what_it_used(tmp_path: Path) -> None:
+    script = f"{sys.executable} -m agentos.cli report usage --tokens 1200 --cost 0.5"
+    result = run(["a"], sh(script, credential_env="KEY"), two_keys(), ledger=tmp_path / "ledger.db")["a"]
+    assert result.metadata["usage"] == {"requests": 0, "tokens": 1200, "cost": 0.5}
+
+
+def test_a_permanent_report_fails_at_once() -> None:
+    script = f"{sys.executable} -m agentos.cli report permanent --message 'will never work'; exit 1"
+    assert run(["a"], sh(script), retries=5)["a"].attempts == 1
+
+
+# --- what is kept -------------------------------------------------------------------------------------------------
+
+
+def test_what_a_command_saves_is_there_in_its_next_attempt_and_gone_with_its_success(tmp_path: Path) -> None:
+    script = 'cd "$AGENTOS_CHECKPOINT_DIR"; cat state 2>/dev/null; echo saved > state; test $AGENTOS_ATTEMPT = 2'
+    shown = Shown()
+    result = run(["a"], sh(script, folder=tmp_path, show=shown), retries=1, ledger=tmp_path / "ledger.db")["a"]
+    assert result.success
+    assert shown.of("a") == b"saved\n"
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_a_failed_item_keeps_what_it_has_saved_for_a_retry(tmp_path: Path) -> None:
+    script = 'cd "$AGENTOS_CHECKPOINT_DIR"; cat state 2>/dev/null && exit 0; echo saved > state; exit 1'
+    shown = Shown()
+    command = sh(script, folder=tmp_path, show=shown)
+    assert not run(["a"], command, ledger=tmp_path / "ledger.db")["a"].success
+    assert run(["a"], command, ledger=tmp_path / "ledger.db", retry_failed=True)["a"].success
+    assert shown.of("a") == b"saved\n"
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+# --- secrets ------------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_that_a_command_prints_is_nowhere(tmp_path: Path) -> None:
+    pool = CredentialCoordinator([Credential(CANARY, id="canary")])
+    script = (
+        "import base64, os, sys; key = os.environ['KEY'];"
+        "[print('x' * pad + t) for pad in range(3) for t in (key, key.encode().hex(), repr(key))];"
+        "[print(base64.b64encode(b'p' * pad + key.encode()).decode()) for pad in range(3)];"
+        "print('\\x1b[31m'.join(key));"
+        "sys.stderr.write(key); sys.exit(3)"
+    )
+    shown = Shown()
+    result = run(
+        ["a"], python(script, credential_env="KEY", folder=tmp_path, show=shown), pool, ledger=tmp_path / "l.db"
+    )["a"]
+    everything = repr(result).encode() + b"".join(lines for _, _, lines in shown.calls)
+    everything += b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"****" in everything
+    import base64
+
+    for pad in range(3):
+        inner = base64.b64encode(b"p" * pad + CANARY.encode())[4:-4]
+        assert inner not in everything
+    assert CANARY.encode() not in everything
+    assert CANARY.encode().hex().encode() not in everything
+    assert CANARY.encode() not in re.sub(rb"\x1b\[[0-9;]*m", b"", everything)
+
+
+def test_the_output_of_many_commands_at_once_is_never_mixed(tmp_path: Path) -> None:
+    lines: list[bytes] = []
+    lock = threading.Lock()
+
+    def show(item_id: str, stream: str, data: bytes) -> None:
+        with lock:
+            lines.extend(f"{item_id} ".encode() + line for line in data.splitlines())
+
+    run([f"i{n}" for n in range(10)], python("[print(n, 'x' * 100) for n in range(5000)]", show=show), workers=10)
+    for number in range(10):
+        own = [line for line in lines if line.startswith(f"i{number} ".encode())]
+        assert own == [f"i{number} {n} {'x' * 100}".encode() for n in range(5000)]
+
+
+def test_without_a_pool_an_item_waits_for_a_limit_by_itself(tmp_path: Path) -> None:
+    ended: list[AttemptEnded] = []
+    script = once("echo 'Rate limit reached. Please try again in 1s.'; exit 1")
+    options = {"reporter": lambda event: ended.append(event) if isinstance(event, AttemptEnded) else None}
+    started = time.monotonic()
+    assert run(["a"], sh(script), **options)["a"].success
+    assert time.monotonic() - started >= 1.0
+    assert [(one.verdict, one.again_in) for one in ended] == [("rate_limited", 1.0)]
+
+
+def test_without_a_pool_a_refused_key_is_the_end_of_its_item() -> None:
+    result = run(["a"], sh("echo 'HTTP 401: invalid api key'; exit 1"), retries=5)["a"]
+    assert (result.success, result.attempts) == (False, 1)
+
+
+def test_whoever_has_left_the_group_cannot_keep_an_attempt_open() -> None:
+    script = "setsid sh -c 'i=0; while [ $i -lt 1200 ]; do echo more; i=$((i+1)); sleep 0.05; done' & sleep 0.2"
+    started = time.monotonic()
+    assert run(["a"], sh(script))["a"].success
+    assert time.monotonic() - started < 1 + BUSY  # of the minute
+
+
+def test_an_id_that_no_variable_can_hold_is_told_in_the_item(tmp_path: Path) -> None:
+    script = "import json, os; print('AGENTOS_ITEM_ID' in os.environ)"
+    for item in ("x" * 200_000, "lone \ud800 surrogate"):
+        shown = Shown()
+        assert run([item], python(script, folder=tmp_path, show=shown))[item].success
+        assert shown.of(item) == b"False\n"
+
+
+def test_keys_beyond_the_limit_are_not_handed_over_or_shown_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTOS_CREDENTIAL_LIMIT", "1")
+    monkeypatch.setenv("SECOND", "sk-beyond-the-limit")
+    pool = CredentialCoordinator(["sk-within-the-limit", "sk-beyond-the-limit"])
+    shown = Shown()
+    run(["a"], sh("echo $SECOND; echo sk-beyond-the-li''mit", credential_env="KEY", show=shown), pool)
+    assert shown.of("a") == b"\n****\n"
+
+
+def test_a_call_that_comes_while_calls_are_drained_does_not_silence_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = CommandWorkers(Command(["true"]), lambda *_: None, None)
+    drained, done = threading.Event(), threading.Event()
+    read = os.read
+
+    def interrupted_read(descriptor: int, size: int) -> bytes:
+        if descriptor == workers._called and not drained.is_set():
+            drained.set()
+            caller = threading.Thread(target=workers._in_thread, args=(lambda: None,))
+            caller.start()
+            caller.join()
+        return read(descriptor, size)
+
+    monkeypatch.setattr(os, "read", interrupted_read)
+    workers._thread = threading.Thread(target=workers._work, daemon=True)
+    workers._thread.start()
+    workers._in_thread(lambda: None)
+    assert drained.wait(BUSY)
+    eventually(lambda: not workers._todo)
+    workers._in_thread(done.set)
+    assert done.wait(BUSY)
+    workers.close()

@@ -1,0 +1,207 @@
+"""Attempts on a real Dask cluster: a scheduler and workers in processes of their own, some of which are killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import distributed
+import pytest
+
+from agentos.limits import backoff
+from agentos.workflows.parallel import Credential, CredentialCoordinator, Ledger, Limits, ParallelCoordinator
+from tests.conftest import eventually
+from tests.support import workers
+
+from .dask_cluster import THREADS, Cluster, cluster, give_up, what_is_kept
+
+KEYS = {"CLUSTER_KEY_A": "sk-cluster-a-0123456789", "CLUSTER_KEY_B": "sk-cluster-b-0123456789"}
+
+
+@pytest.fixture(autouse=True)
+def _keys_and_short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "delay", lambda *_args, **_options: 0.001)
+    for name, secret in KEYS.items():
+        monkeypatch.setenv(name, secret)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Shared, because starting one takes two seconds. Four of its eight workers are killed or given up in tests."""
+    with cluster(tmp_path_factory.mktemp("dask"), 8, **KEYS) as running:
+        yield running
+
+
+@pytest.fixture
+def client(nodes: Cluster) -> Iterator[distributed.Client]:
+    with distributed.Client(nodes.address, set_as_default=False) as connected:
+        yield connected
+
+
+def pool_of() -> CredentialCoordinator:
+    limits = Limits(max_concurrent=3)
+    return CredentialCoordinator([Credential(f"env:{name}", id=name, limits=limits) for name in KEYS])
+
+
+def on(client: distributed.Client, max_workers: int = 6, pool: Any = None, **options: Any) -> ParallelCoordinator:
+    return ParallelCoordinator(max_workers, pool, workers=client.get_executor(), reporter=None, **options)
+
+
+def test_items_are_done_all_over_the_cluster_with_keys_that_are_read_there(
+    client: distributed.Client, nodes: Cluster
+) -> None:
+    pool = pool_of()
+    stats, results = on(client, 6, pool).execute_parallel([f"item-{i}" for i in range(30)], workers.answer_for)
+    assert stats.success_count == 30, results
+    assert {result.value["pid"] for result in results} <= set(nodes.workers.values())
+    assert all(result.value["credential"] == KEYS[result.value["credential_id"]] for result in results)
+    assert pool.get_stats()["reserved"] == 0
+    # Nothing is left there that could be computed again.
+    eventually(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0)
+
+
+def test_no_secret_is_sent_to_the_scheduler(client: distributed.Client, tmp_path: Path) -> None:
+    items = [{"begun": str(tmp_path / "a"), "go": str(tmp_path / "go")}]
+    results = on(client, 1, pool_of()).stream(items, workers.touch_and_wait, lambda _: "a")
+    eventually((tmp_path / "a-1").exists)
+    sent = client.run_on_scheduler(what_is_kept)
+    assert b"env:CLUSTER_KEY_" in sent
+    assert not any(secret.encode() in sent for secret in KEYS.values())
+    (tmp_path / "go").touch()
+    assert [result.success for result in results] == [True]
+
+
+def test_what_happens_on_a_node_comes_back_and_functions_of_the_program_itself_are_taken_along(
+    client: distributed.Client,
+) -> None:
+    items = ["unpicklable", "value", "limited", "transient", "fine"]
+    _, results = on(client, 3, pool_of()).execute_parallel(items, workers.fail_with)
+    found = {result.item_id: result for result in results}
+    assert found["unpicklable"].error == "the text of it"
+    assert "a function, cannot leave its process" in (found["value"].error or "")
+    assert [found[i].attempts for i in ("limited", "transient", "fine")] == [2, 2, 1]
+    _, (result,) = on(client).execute_parallel([20], lambda item, _: item + 1)
+    assert result.value == 21
+    _, (result,) = on(client).execute_parallel([20], workers.async_double)
+    assert result.value == 40
+
+
+def test_a_shutdown_lets_what_runs_on_nodes_finish_within_the_grace(client: distributed.Client, tmp_path: Path) -> None:
+    go, threads = tmp_path / "go", sum(client.nthreads().values())
+    items = [{"id": str(i), "begun": str(tmp_path / str(i)), "go": str(go)} for i in range(threads + 2)]
+    # One more than the cluster has threads: it waits, and is cancelled.
+    coordinator = on(client, threads + 1, max_parallelism=threads + 1, grace_seconds=60)
+    results = coordinator.stream(items, workers.touch_and_wait, lambda item: item["id"])
+    eventually(lambda: len(list(tmp_path.glob("*-1"))) == threads)
+    coordinator.request_shutdown()
+    go.touch()
+    assert len(list(results)) == threads
+    assert len(coordinator.get_checkpoints()) == 2
+    assert len(list(tmp_path.glob("*-1"))) == threads
+
+
+def test_a_client_on_the_callers_own_loop_works_too(nodes: Cluster) -> None:
+    async def run() -> int:
+        async with distributed.Client(nodes.address, asynchronous=True, set_as_default=False) as client:
+            stats, _ = await on(client, 3, pool_of()).execute_parallel_async(range(10), workers.double)
+            return stats.success_count
+
+    assert asyncio.run(run()) == 10
+
+
+def test_an_executor_with_options_is_refused(client: distributed.Client) -> None:
+    coordinator = ParallelCoordinator(1, workers=client.get_executor(retries=2), reporter=None)
+    with pytest.raises(ValueError, match="without retries"):
+        coordinator.execute_parallel([1], workers.double)
+
+
+# --- lost nodes ---------------------------------------------------------------------------------------------------
+
+
+def test_three_hundred_items_are_recorded_once_although_a_node_is_killed_in_the_middle(tmp_path: Path) -> None:
+    pool, path, told = pool_of(), tmp_path / "ledger.db", tmp_path / "pid"
+    items = [{"id": f"item-{i}"} for i in range(300)]
+    items[150]["tell"] = str(told)
+    with cluster(tmp_path, 3, **KEYS) as nodes, distributed.Client(nodes.address, set_as_default=False) as client:
+        results = on(client, 6, pool, ledger=path).stream(items, workers.short, lambda item: item["id"])
+        eventually(lambda: told.exists() and told.read_text() != "", timeout=60)
+        assert int(told.read_text()) in nodes.workers.values()
+        nodes.kill(int(told.read_text()))
+        ended = {result.item_id: result for result in results}
+    assert len(ended) == 300
+    assert all(result.success for result in ended.values())
+    with Ledger.open(path) as ledger:
+        assert ledger.counts().succeeded == 300
+        attempts = Counter((attempt.item_id, attempt.verdict) for attempt in ledger.attempts())
+    assert sum(verdict == "succeeded" for _, verdict in attempts.elements()) == 300
+    died = {item for item, verdict in attempts if verdict == "worker_died"}
+    assert "item-150" in died
+    assert len(died) <= THREADS  # whoever else was on that node
+    assert all(ended[item].value == ended[item].attempts == 2 for item in died)
+    assert pool.get_stats()["reserved"] == 0
+    assert sum(state.live_leases for state in pool.states()) == 0
+
+
+def test_an_attempt_whose_node_was_given_up_cannot_record_when_it_comes_back(  # invariant 23
+    client: distributed.Client, nodes: Cluster, tmp_path: Path
+) -> None:
+    item = {"begun": str(tmp_path / "a"), "go": str(tmp_path / "go")}
+    coordinator = on(client, 1, pool_of(), ledger=tmp_path / "ledger.db")
+    results = coordinator.stream([item], workers.touch_and_wait, lambda _: "a")
+    eventually(lambda: (tmp_path / "a-1").exists() and (tmp_path / "a-1").read_text() != "")
+    pid = int((tmp_path / "a-1").read_text())
+    address = next(at for at, of in nodes.workers.items() if of == pid)
+    client.run_on_scheduler(give_up, address=address)
+    eventually((tmp_path / "a-2").exists)
+    (tmp_path / "go-1").touch()  # the first attempt goes on, as if nothing had happened
+    eventually((tmp_path / "a-1-ended").exists)
+    (tmp_path / "go-2").touch()
+    (result,) = results
+    assert (tmp_path / "a-1").read_text().split() == [str(pid)]  # nobody else has tried under its number
+    assert (result.value, result.attempts) == (2, 2)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        assert ledger.counts().succeeded == 1
+        assert [(a.n, a.verdict) for a in ledger.attempts("a")] == [(1, "worker_died"), (2, "succeeded")]
+
+
+def test_an_item_that_kills_its_node_three_times_fails_and_the_others_finish(  # invariant 24
+    client: distributed.Client,
+) -> None:
+    pool = pool_of()
+    # One at a time: whoever shares a node with it would be tried again, too.
+    stats, results = on(client, 1, pool).execute_parallel(["a", "kill", "b"], workers.die_of)
+    found = {result.item_id: result for result in results}
+    assert stats.stopped is None
+    assert found["a"].success
+    assert found["b"].success
+    assert found["kill"].attempts == 3
+    assert found["kill"].metadata["error_type"] == "WorkerDied"
+    assert "was lost in the middle of an attempt" in (found["kill"].error or "")
+    assert pool.get_stats()["reserved"] == 0
+
+
+def test_a_cluster_that_is_gone_stops_the_run_which_another_one_continues(
+    client: distributed.Client, tmp_path: Path
+) -> None:
+    items = [{"id": str(i), "begun": str(tmp_path / str(i)), "go": str(tmp_path / "go")} for i in range(4)]
+    pool = pool_of()
+    with cluster(tmp_path, 1, **KEYS) as nodes:
+        other = distributed.Client(nodes.address, set_as_default=False, timeout=1)
+        coordinator = on(other, 2, pool, ledger=tmp_path / "ledger.db")
+        results = coordinator.stream(items, workers.touch_and_wait, lambda item: item["id"])
+        eventually((tmp_path / "1-1").exists)
+        nodes.kill(nodes.scheduler)
+        assert list(results) == []
+        assert results.stats.stopped is not None
+        assert results.stats.stopped.startswith("the executor is broken: ")
+        assert coordinator.get_checkpoints() == ["0", "1", "2", "3"]
+        assert pool.get_stats()["reserved"] == 0
+        other.close()
+    (tmp_path / "go").touch()
+    stats, ended = on(client, 2, pool, ledger=tmp_path / "ledger.db").execute_parallel(
+        items, workers.touch_and_wait, lambda item: item["id"]
+    )
+    assert (stats.success_count, len(ended)) == (4, 4)

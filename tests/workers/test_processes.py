@@ -1,0 +1,193 @@
+"""Workers in processes: they may crash, exit, hang, and raise what cannot travel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos.limits import backoff
+from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator, WorkerStartError, WorkflowResult
+from tests.conftest import BUSY, eventually
+from tests.support import workers
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "delay", lambda *_args, **_options: 0.001)
+
+
+def processes(max_workers: int = 2, pool: CredentialCoordinator | None = None, **options: Any) -> ParallelCoordinator:
+    return ParallelCoordinator(max_workers, pool, workers="processes", reporter=None, **options)
+
+
+def by_id(results: list[WorkflowResult]) -> dict[str, WorkflowResult]:
+    assert len({result.item_id for result in results}) == len(results)
+    return {result.item_id: result for result in results}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A process that has ended but was not waited for by its parent is not alive.
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):  # since then it is gone, or there is no /proc here
+        return not Path("/proc/self/stat").exists()
+
+
+def test_items_are_done_in_other_processes_which_are_used_again() -> None:
+    pool = CredentialCoordinator(["sk-process-key-1", "sk-process-key-2"])
+    stats, results = processes(2, pool).execute_parallel(range(12), workers.tell, lambda i: f"item-{i}", run_id="r")
+    assert stats.success_count == 12
+    pids = {result.value["pid"] for result in results}
+    assert os.getpid() not in pids
+    assert 1 <= len(pids) <= 2
+    first = by_id(results)["item-0"]
+    assert first.value["credential"] in ("sk-process-key-1", "sk-process-key-2")
+    assert first.value["credential_id"] == first.credential_id
+    assert (first.value["id"], first.value["attempt"], first.value["run_id"]) == ("item-0", 1, "r")
+    assert pool.get_stats()["reserved"] == 0
+    eventually(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_async_workers_work_in_processes_too() -> None:
+    _, results = processes(1).execute_parallel([3], workers.async_double)
+    assert results[0].value == 6
+
+
+def test_an_item_that_kills_its_worker_three_times_fails_and_the_others_finish() -> None:  # invariant 24
+    items = ["segfault", "a", "exit", "b", "kill", "c", "sys.exit", "d"]
+    pool = CredentialCoordinator(["sk-process-key-1", "sk-process-key-2"])
+    stats, results = processes(2, pool).execute_parallel(items, workers.die_of)
+    found = by_id(results)
+    assert {i for i, r in found.items() if r.success} == set("abcd")
+    assert stats.failed == 4
+    assert found["segfault"].attempts == found["exit"].attempts == found["kill"].attempts == 3
+    assert found["segfault"].metadata["error_type"] == "WorkerDied"
+    assert "SIGSEGV" in (found["segfault"].error or "")
+    assert "exit status 3" in (found["exit"].error or "")
+    assert "SIGKILL" in (found["kill"].error or "")
+    assert found["sys.exit"].attempts == 1  # an exception like any other
+    assert pool.get_stats()["reserved"] == 0
+
+
+def test_an_item_whose_worker_died_once_is_done_by_another() -> None:
+    _, results = processes(1).execute_parallel(["a", "b"], workers.die_once)
+    assert {i: r.value for i, r in by_id(results).items()} == {"a": 2, "b": 2}
+
+
+def test_a_timeout_kills_the_process_and_the_item_is_tried_again() -> None:
+    stats, results = processes(2, timeout=0.5, retries=20).execute_parallel(["slow", "quick"], workers.hang_first)
+    assert stats.success_count == 2, results
+    assert by_id(results)["slow"].value >= 2  # on a busy machine it may take longer once more
+
+
+def test_a_timeout_spends_retries() -> None:
+    _, results = processes(1, timeout=0.3, retries=0).execute_parallel(["slow"], workers.hang)
+    assert results[0].metadata["error_type"] == "AttemptTimeout"
+    assert results[0].attempts == 1
+
+
+def test_a_killed_process_takes_what_it_has_started_with_it(tmp_path: Path) -> None:
+    for timeout in (0.3, 3.0, 30.0):  # until it was time enough for the worker to start another
+        processes(1, timeout=timeout, retries=0).execute_parallel([str(tmp_path)], workers.hang_with_a_child)
+        if (tmp_path / "pids").exists():
+            break
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    eventually(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_exceptions_and_values_that_cannot_travel_arrive_as_errors_with_their_text() -> None:
+    pool = CredentialCoordinator(["sk-process-key-1"])
+    items = ["unpicklable", "loses", "value", "limited", "transient", "flaky", "fine"]
+    coordinator = processes(2, pool, retry_on=workers.Flaky)
+    _, results = coordinator.execute_parallel(items, workers.fail_with)
+    found = by_id(results)
+    assert found["unpicklable"].error == "the text of it"
+    assert found["unpicklable"].metadata["error_type"] == "Unpicklable"
+    assert "in fail_with" in found["unpicklable"].metadata["traceback"]
+    assert found["loses"].error == "lost arguments"
+    assert "a function, cannot leave its process: return plain data" in (found["value"].error or "")
+    assert {i: found[i].attempts for i in ("limited", "transient", "flaky", "fine")} == {
+        "limited": 2,
+        "transient": 2,
+        "flaky": 2,
+        "fine": 1,
+    }
+    assert all(found[i].success for i in ("limited", "transient", "flaky", "fine"))
+
+
+def test_an_item_that_cannot_be_sent_fails_clearly() -> None:
+    _, results = processes(1).execute_parallel([lambda: None, 2], workers.double, lambda i: str(type(i).__name__))
+    found = by_id(results)
+    assert "cannot be sent to a worker process" in (found["function"].error or "")
+    assert found["int"].value == 4
+
+
+def test_what_a_worker_process_saves_is_there_in_the_next_attempt() -> None:
+    pool = CredentialCoordinator(["sk-process-key-1"])
+    _, results = processes(1, pool).execute_parallel(["a"], workers.remember)
+    assert results[0].value == {"step": 1}
+    assert pool.states()[0].requests == 3  # two reported by the first attempt, one reserved by the second
+    assert pool.states()[0].tokens == 30
+
+
+def test_a_worker_process_leases_its_own_credential_and_no_other() -> None:
+    pool = CredentialCoordinator(["sk-process-key-1"])
+    _, results = processes(1, pool).execute_parallel(["a"], workers.lease_twice)
+    assert results[0].value is not None, results
+    is_own, text = results[0].value
+    assert is_own
+    assert "only the one credential" in text
+    assert pool.states()[0].tokens == 7
+
+
+def test_a_worker_that_cannot_be_sent_is_refused_before_anything_starts() -> None:
+    with pytest.raises(WorkerStartError, match="top level of a module"):
+        processes().execute_parallel([1], lambda item, _: item)
+
+
+def test_a_main_module_without_its_guard_is_explained(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from agentos.workflows.parallel import ParallelCoordinator\n"
+        "def work(item, credential): return item\n"
+        "ParallelCoordinator(1, workers='processes', reporter=None).execute_parallel([1, 2], work)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "if __name__ == '__main__':" in done.stderr
+
+
+def test_a_shutdown_tells_the_worker_process(tmp_path: Path) -> None:
+    flag = tmp_path / "running"
+    coordinator = processes(1, grace_seconds=60)
+    results = coordinator.stream([str(flag), "never"], workers.until_told)
+    eventually(flag.exists)
+    coordinator.request_shutdown()
+    start = time.monotonic()
+    assert list(results) == []
+    assert time.monotonic() - start < 1 + BUSY
+    assert coordinator.get_checkpoints() == [str(flag), "never"]
+
+
+def test_a_worker_process_that_ignores_everything_is_killed_after_the_grace(tmp_path: Path) -> None:  # invariant 25
+    coordinator = processes(1, grace_seconds=0.2)
+    results = coordinator.stream([str(tmp_path)], workers.hang_with_a_child)
+    eventually((tmp_path / "pids").exists)
+    eventually(lambda: len((tmp_path / "pids").read_text().split()) == 2)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    start = time.monotonic()
+    coordinator.request_shutdown()
+    assert list(results) == []
+    assert time.monotonic() - start < 0.2 + 1 + BUSY
+    eventually(lambda: not any(is_alive(pid) for pid in pids))
