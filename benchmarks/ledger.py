@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from agentos.clock import SYSTEM_CLOCK
+from agentos.items.item import Item
 from agentos.ledger import _batch as batch
 from agentos.ledger import _database as database
 from agentos.ledger.record import RunRecord
 from agentos.runs._attempt_context import Attempt, RunContext
-from agentos.runs._rules.scheduler import Item
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator, WorkflowResult
 
 from . import disk

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -19,11 +18,6 @@ _UNIT = (
 _AMOUNT = rf"(?:\d+(?:\.\d+)?|an?(?=\s)|one(?=\s))\s*{_UNIT}"
 # One or more amounts: "7m12s", "2 hours", "1 day, 3 hours and 5 minutes".
 DURATION = rf"{_AMOUNT}(?:(?:\s*,)?\s*(?:and\s+)?{_AMOUNT})*"
-
-
-# A bare number of this size is an instant: no wait is thirty years long.
-_LEAST_EPOCH = 1e9
-_LEAST_EPOCH_MS = 1e11
 
 
 def number(value: Any) -> float | None:
@@ -62,50 +56,3 @@ def _unit(name: str) -> float:
     if name in _SECONDS:
         return _SECONDS[name]
     return _SECONDS["ms"] if name.startswith(("milli", "msec")) else _SECONDS[name[0]]
-
-
-def wait_of(value: Any, now: float) -> float | None:
-    """Seconds from now, never less than 0: from seconds, a duration with units, an epoch, or a date."""
-    found = number(value)
-    if found is not None:
-        if found > _LEAST_EPOCH_MS:
-            found = found / 1000 - now
-        elif found > _LEAST_EPOCH:
-            found -= now
-        return max(found, 0.0)
-    if isinstance(value, dict):  # protobuf's Duration and Timestamp as JSON objects
-        whole = number(value.get("seconds", 0))
-        return None if whole is None else wait_of(whole + (number(value.get("nanos")) or 0.0) / 1e9, now)
-    if not isinstance(value, str):
-        return None
-    found = duration(value)
-    if found is not None:
-        return found
-    instant = instant_of(value)
-    return None if instant is None else max(instant - now, 0.0)
-
-
-def instant_of(text: str) -> float | None:
-    """Epoch seconds, from an RFC 3339 or an HTTP date."""
-    if len(text) > 100:
-        return None
-    try:
-        date = datetime.fromisoformat(text.strip())
-    except ValueError:
-        return http_date(text)
-    try:
-        return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-@lru_cache(maxsize=64)  # many answers arrive in one second
-def http_date(text: str) -> float | None:
-    from email.utils import parsedate_to_datetime  # not needed before the first date
-
-    try:
-        date = parsedate_to_datetime(text)
-        # HTTP dates are in Greenwich time, also in the form that does not say so.
-        return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None

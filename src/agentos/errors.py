@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from agentos.events import Verdict
+from agentos.verdict import Verdict
 
 
 class AgentosError(Exception):

@@ -8,45 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-# The six things an answer from a provider can say.
-RATE_LIMITED = "rate_limited"
-QUOTA_EXHAUSTED = "quota_exhausted"
-AUTH_FAILED = "auth_failed"
-OVERLOADED = "overloaded"
-TRANSIENT = "transient"
-PERMANENT = "permanent"
-
-VERDICT_KINDS = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, AUTH_FAILED, OVERLOADED, TRANSIENT, PERMANENT})
-
-# Verdicts about a credential or a provider, not about the item: the item goes on with another credential, or waits.
-ROTATING = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, AUTH_FAILED, OVERLOADED})
-
 # Why somebody waits for a credential. The two are told apart everywhere.
 EXHAUSTED = "exhausted"  # all credentials are in use: a release ends the wait
 # ... and RATE_LIMITED: the provider says wait; the end of a cool-down ends it
 STORE_LOST = "store_lost"  # nobody knows who holds what; or did not know until now, and leases have to run out first
-
-
-class Verdict(NamedTuple):
-    """What an answer from a provider says. Durations in seconds, None where the answer is silent."""
-
-    kind: str | None
-    retry_after: float | None = None
-    cool_down: float | None = None  # what we would wait, where the provider's hint is unwise
-    remaining_requests: int | None = None
-    remaining_tokens: int | None = None
-    reset_requests: float | None = None
-    reset_tokens: float | None = None
-    window: str | None = None  # minute, hour, day, month, plan, credits, capacity or concurrency
-    scope: str | None = None
-    message: str = ""
-    limit_requests: float | None = None  # the allowance that the answer names, counted over ...
-    limit_tokens: float | None = None
-    requests_period: float | None = None  # ... so many seconds
-    tokens_period: float | None = None
-
-
-NOTHING_SAID = Verdict(None)
 
 
 class PoolWaiting(NamedTuple):
@@ -179,3 +144,12 @@ class RunEnded(NamedTuple):
 class DryRun(NamedTuple):
     total: int | None
     ids: list[str]
+
+
+WORKERS = "workers"
+KEYS = "keys"
+LIMITS = "limits"
+PAUSES = "pauses"
+INPUT = "input"
+READER = "reader"
+LEDGER = "ledger"

@@ -13,22 +13,14 @@ def assert_only_listed(violations: set[Violation], listed: set[Violation]) -> No
 
 
 FLOORS: set[Violation] = {
-    ("agentos.errors", "agentos.events"),
     ("agentos.items.context", "agentos.workers.command.reports"),
-    ("agentos.items.sources", "agentos.runs._rules.scheduler"),
     ("agentos.keys._toml_table", "agentos.workflows.parallel"),
     ("agentos.keys.check", "agentos.workflows.parallel"),
     ("agentos.keys.keys_file", "agentos.workflows.parallel"),
     ("agentos.ledger._batch", "agentos.runs._attempt_context"),
-    ("agentos.ledger._batch", "agentos.runs._rules.scheduler"),
     ("agentos.ledger.record", "agentos.runs._attempt_context"),
-    ("agentos.ledger.record", "agentos.runs._rules.scheduler"),
-    ("agentos.ledger.resume_filter", "agentos.runs._rules.scheduler"),
     ("agentos.limits.pace", "agentos.pool._rules.records"),
-    ("agentos.plans.plan", "agentos.runs._rules.bottleneck"),
     ("agentos.pool.lease", "agentos.workflows.parallel.credential_coordinator"),
-    ("agentos.pool.simulation", "agentos.runs._rules.bottleneck"),
-    ("agentos.redaction.redactor", "agentos.pool.credential"),
     ("agentos.runs._admission", "agentos.workflows.parallel.credential_coordinator"),
     ("agentos.runs._attempt_context", "agentos.workflows.parallel.credential_coordinator"),
     ("agentos.runs._driver", "agentos.workflows.parallel.credential_coordinator"),
@@ -57,21 +49,14 @@ DOORS: set[Violation] = {
     ("agentos.cli.commands.plan", "agentos.cli.launch._store"),
     ("agentos.cli.commands.plan", "agentos.cli.launch._tokens"),
     ("agentos.home.run_status", "agentos.ledger._database"),
-    ("agentos.items.sources", "agentos.runs._rules.scheduler"),
     ("agentos.ledger._batch", "agentos.runs._attempt_context"),
-    ("agentos.ledger._batch", "agentos.runs._rules.scheduler"),
     ("agentos.ledger.record", "agentos.runs._attempt_context"),
-    ("agentos.ledger.record", "agentos.runs._rules.scheduler"),
-    ("agentos.ledger.resume_filter", "agentos.runs._rules.scheduler"),
     ("agentos.limits.pace", "agentos.pool._rules.records"),
-    ("agentos.plans.plan", "agentos.runs._rules.bottleneck"),
     ("agentos.pool._replicas.member", "agentos.limits._usage"),
     ("agentos.pool._replicas.shared_pool", "agentos.limits._usage"),
     ("agentos.pool.simulation", "agentos.limits._windows"),
-    ("agentos.pool.simulation", "agentos.runs._rules.bottleneck"),
     ("agentos.runs._admission", "agentos.pool._rules.records"),
     ("agentos.runs._attempt_context", "agentos.pool._rules.records"),
-    ("agentos.runs._driver", "agentos.pool._rules.cooldown_scope"),
     ("agentos.runs._driver", "agentos.pool._rules.records"),
     ("agentos.workers.base", "agentos.runs._attempt_context"),
     ("agentos.workers.command._folders", "agentos.runs._attempt_context"),
@@ -83,7 +68,6 @@ DOORS: set[Violation] = {
     ("agentos.workers.wire", "agentos.runs._attempt_context"),
     ("agentos.workflows.parallel.coordinator", "agentos.runs._driver"),
     ("agentos.workflows.parallel.coordinator", "agentos.runs._rules.scheduler"),
-    ("agentos.workflows.parallel.credential_coordinator", "agentos.pool._rules.cooldown_scope"),
     ("agentos.workflows.parallel.credential_coordinator", "agentos.pool._rules.records"),
 }
 
@@ -91,7 +75,4 @@ DOCSTRINGS: set[Violation] = set()
 
 PACKAGE_FILES: set[Violation] = set()
 
-PURE_CODE: set[Violation] = {
-    ("agentos.durations", "datetime"),
-    ("agentos.durations", "email.utils"),
-}
+PURE_CODE: set[Violation] = set()

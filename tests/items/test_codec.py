@@ -24,7 +24,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.items import codec as _values
+from agentos.items import codec
+from agentos.redaction import json_text
 from agentos.redaction.redactor import Redactor
 from agentos.workflows.parallel import UnrecordableValue
 
@@ -105,11 +106,11 @@ NOON = datetime.datetime(2026, 11, 16, 12, tzinfo=datetime.UTC)
     ids=lambda value: type(value).__name__,
 )
 def test_plain_data_and_what_can_be_turned_into_it_is_recorded(value: Any, recorded: Any) -> None:
-    assert _values.decode(_values.encode(value, "result")) == recorded
+    assert codec.decode(codec.encode(value, "result")) == recorded
 
 
 def test_a_number_that_json_does_not_have_is_recorded_as_nothing() -> None:
-    assert _values.decode(_values.encode([math.nan, math.inf], "result")) == [None, None]
+    assert codec.decode(codec.encode([math.nan, math.inf], "result")) == [None, None]
 
 
 def recursive() -> list[Any]:
@@ -137,7 +138,7 @@ class Raises:
 )
 def test_anything_else_is_refused_with_its_type_and_what_to_use_instead(value: Any, words: list[str]) -> None:
     with pytest.raises(UnrecordableValue) as caught:
-        _values.encode(value, "result")
+        codec.encode(value, "result")
     assert not [word for word in words if word not in str(caught.value)]
     assert caught.value.__cause__ is None
 
@@ -149,7 +150,7 @@ def test_anything_else_is_refused_with_its_type_and_what_to_use_instead(value: A
     )
 )
 def test_whatever_json_can_hold_comes_back_equal(value: Any) -> None:
-    assert _values.decode(_values.encode(value, "result")) == value
+    assert codec.decode(codec.encode(value, "result")) == value
 
 
 def test_equal_inputs_look_the_same_in_every_process() -> None:
@@ -164,9 +165,9 @@ def test_equal_inputs_look_the_same_in_every_process() -> None:
 
 
 def test_a_long_input_is_compared_by_its_digest_and_a_short_one_as_it_is() -> None:
-    assert _values.encode_input("short", str) == ('"short"', None)
-    _, digest = _values.encode_input("x" * 10_000, str)
-    _, other_digest = _values.encode_input("x" * 9_999 + "y", str)
+    assert codec.encode_input("short", str) == ('"short"', None)
+    _, digest = codec.encode_input("x" * 10_000, str)
+    _, other_digest = codec.encode_input("x" * 9_999 + "y", str)
     assert digest is not None
     assert len(digest) == 16
     assert digest != other_digest
@@ -177,38 +178,38 @@ def redact(text: str) -> str:
 
 
 def test_a_secret_goes_out_of_strings_and_keys_but_a_number_stays_a_number() -> None:
-    text = _values.encode({"key 12345678": ["a 12345678 b", 12345678, 1.5]}, "result")
-    clean = _values.without_secrets(text, redact)
-    assert _values.decode(clean) == {"key ****": ["a **** b", 12345678, 1.5]}
+    text = codec.encode({"key 12345678": ["a 12345678 b", 12345678, 1.5]}, "result")
+    clean = json_text.without_secrets(text, redact)
+    assert codec.decode(clean) == {"key ****": ["a **** b", 12345678, 1.5]}
 
 
 def test_an_input_is_compared_without_its_secrets() -> None:
     def digest(secret: str) -> bytes | None:
-        return _values.encode_input("x" * 600 + secret, lambda text: text.replace(secret, "****"))[1]
+        return codec.encode_input("x" * 600 + secret, lambda text: text.replace(secret, "****"))[1]
 
     assert digest("12345678") == digest("another-and-longer-key") is not None
-    assert _values.encode_input("x" * 480 + "k" * 30, lambda text: text.replace("k" * 30, "****"))[1] is None
+    assert codec.encode_input("x" * 480 + "k" * 30, lambda text: text.replace("k" * 30, "****"))[1] is None
 
 
 def test_a_number_that_looks_like_a_secret_changes_nothing() -> None:
-    assert _values.without_secrets('{"n":[12345678]}', redact) == '{"n":[12345678]}'
+    assert json_text.without_secrets('{"n":[12345678]}', redact) == '{"n":[12345678]}'
 
 
 def test_texts_with_nothing_to_hide_are_returned_as_they_are() -> None:
     texts = ['"a"', None, "[1]"]
-    assert _values.all_without_secrets(texts, redact) is texts
-    assert _values.all_without_secrets([*texts, '"12345678"'], redact) == [*texts, '"****"']
+    assert json_text.all_without_secrets(texts, redact) is texts
+    assert json_text.all_without_secrets([*texts, '"12345678"'], redact) == [*texts, '"****"']
 
 
 @pytest.mark.parametrize("between", ["", "\x1b[31m", "\x1b]0;title\x07"])
-@pytest.mark.parametrize("encode", [lambda value: _values.encode(value, "result"), json.dumps])
+@pytest.mark.parametrize("encode", [lambda value: codec.encode(value, "result"), json.dumps])
 def test_a_secret_is_found_in_json_whatever_is_escaped_in_it(encode: Callable[[Any], str], between: str) -> None:
     redactor = Redactor(['it\'s a "sécret"/\\'])
     for written in (str, shlex.quote, repr, ascii, json.dumps):
         value = {"said": ["so: " + between.join(written('it\'s a "sécret"/\\')), 1]}
         for clean in (
-            _values.without_secrets(encode(value), redactor.text),
-            _values.all_without_secrets([None, encode(value)], redactor.text)[1],
+            json_text.without_secrets(encode(value), redactor.text),
+            json_text.all_without_secrets([None, encode(value)], redactor.text)[1],
         ):
             said = json.loads(clean or "")["said"][0]
             assert "****" in said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentos.items.duplicates import AGAIN, CHANGED, FORGET, RECORDED, of_known
+from agentos.ledger.resume_filter import AGAIN, CHANGED, FORGET, RECORDED, of_known
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", None])

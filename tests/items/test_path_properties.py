@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from agentos.home.run_folder import RunFolder
 from agentos.identifiers import sanitize_identifier
-from agentos.items.file_names import MOST_READABLE, log_name
-from agentos.runs._attempt_context import file_name
+from agentos.items.file_names import MOST_READABLE, file_name, log_name
 from tests.support.properties import holds_for
 from tests.support.texts import fuzzy, scratch
 

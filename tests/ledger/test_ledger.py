@@ -24,12 +24,13 @@ import pytest
 from agentos.events import RunEnded, RunResumed, RunStopping
 from agentos.items import sources as _items
 from agentos.items.duplicates import RecentIds
+from agentos.items.file_names import file_name
 from agentos.ledger import _batch as batch
 from agentos.ledger import _database as database
 from agentos.ledger import _writer as writer
 from agentos.ledger import record
 from agentos.limits import backoff
-from agentos.runs._attempt_context import Attempt, RunContext, file_name
+from agentos.runs._attempt_context import Attempt, RunContext
 from agentos.workflows.parallel import (
     Credential,
     CredentialCoordinator,
@@ -1006,7 +1007,7 @@ def test_a_batch_with_an_outcome_that_is_there_already_is_refused_whole(path: Pa
     before = path.read_bytes()
     connection = database.connect_writer(path)
     late = batch.Batch(1, 1, 0.0)
-    from agentos.runs._rules.scheduler import Item
+    from agentos.items.item import Item
 
     for item_id in ("3", "1"):
         item = Item(item_id, None)
@@ -1021,7 +1022,7 @@ def test_a_batch_with_an_outcome_that_is_there_already_is_refused_whole(path: Pa
 
 
 def late_failure(launch: int) -> batch.Batch:
-    from agentos.runs._rules.scheduler import Item
+    from agentos.items.item import Item
 
     late, item = batch.Batch(1, launch, 0.0), Item("1", None)
     item.to_be_recorded()
@@ -1048,7 +1049,7 @@ def test_a_failed_outcome_is_written_over_by_a_later_launch_only(path: Path) -> 
 
 
 def test_an_older_attempt_writes_over_nothing(path: Path) -> None:  # invariant 23
-    from agentos.runs._rules.scheduler import Item
+    from agentos.items.item import Item
 
     quiet(path).execute_parallel([], Doubling())
     connection = database.connect_writer(path)

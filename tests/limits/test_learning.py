@@ -6,10 +6,11 @@ import math
 
 import pytest
 
-from agentos.events import QUOTA_EXHAUSTED, RATE_LIMITED, CredentialQuarantined, LimitLearned, LimitShared, Verdict
+from agentos.events import CredentialQuarantined, LimitLearned, LimitShared
 from agentos.limits._rate_estimator import LONGEST_GAP, MOST_FUTILE, MOST_WAIT, Learner
 from agentos.pool._rules.allocator import Pool
 from agentos.pool._rules.records import LeaseRecord
+from agentos.verdict import QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 from agentos.workflows.parallel import Limits
 from tests.support import virtual
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.events import OVERLOADED, Verdict
 from agentos.limits._usage import Allowance
 from agentos.limits._windows import JITTER_SECONDS, Bucket, Day, Window
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, strictest
 from agentos.pool._rules.allocator import Pool
 from agentos.pool._rules.records import LIVE, LeaseRecord
+from agentos.verdict import OVERLOADED, Verdict
 from agentos.workflows.parallel import Limits
 
 NOW = 1000.0

@@ -57,14 +57,14 @@ MUTANTS = (
     # --- which items run again ------------------------------------------------------------------------------------
     Mutant(
         "Trying failed items again runs the others again, too",
-        "items/duplicates.py",
+        "ledger/resume_filter.py",
         'outcome == "failed" and retry_failed',
         'outcome == "failed" or retry_failed',
         tests_of(IDENTITY, "test_only_what_has_no_outcome_runs_and_what_failed_if_asked"),
     ),
     Mutant(
         "An item that was interrupted counts as done",
-        "items/duplicates.py",
+        "ledger/resume_filter.py",
         "if outcome is None or (outcome",
         "if (outcome",
         tests_of(IDENTITY, "test_only_what_has_no_outcome_runs_and_what_failed_if_asked"),
@@ -180,7 +180,7 @@ MUTANTS = (
     Mutant(
         "An input keeps the secret that is in it",
         "ledger/_batch.py",
-        "    cleaned = _values.all_without_secrets(texts, redact)\n",
+        "    cleaned = json_text.all_without_secrets(texts, redact)\n",
         "    cleaned = texts\n",
         tests_of(LEDGER, "test_no_secret_of_the_pool_is_in_any_file"),
     ),

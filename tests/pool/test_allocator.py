@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from agentos.events import (
-    AUTH_FAILED,
-    EXHAUSTED,
-    OVERLOADED,
-    QUOTA_EXHAUSTED,
-    RATE_LIMITED,
-    CoolDownStarted,
-    CredentialQuarantined,
-    PoolWaiting,
-    Verdict,
-)
+from agentos.events import EXHAUSTED, CoolDownStarted, CredentialQuarantined, PoolWaiting
+from agentos.limits.backoff import LEAST_COOL_DOWN, MOST_COOL_DOWN, cool_down
 from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Pool
-from agentos.pool._rules.cooldown_scope import LEAST_COOL_DOWN, MOST_COOL_DOWN, cool_down
 from agentos.pool._rules.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
 from agentos.pool._rules.wait_reasons import reasons
+from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
 NOW = 1000.0
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentos.events import AUTH_FAILED, OVERLOADED, RATE_LIMITED, Verdict
 from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Pool
 from agentos.pool._rules.records import ENDED, LIVE, REFUSED, WAITING, CredentialRecord, LeaseRecord
+from agentos.verdict import AUTH_FAILED, OVERLOADED, RATE_LIMITED, Verdict
 
 SCOPES = [None, "x", "y"]
 IDS = ["a", "b", "c", "d", "e"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentos.events import AUTH_FAILED, OVERLOADED, RATE_LIMITED, Verdict
 from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Pool
 from agentos.pool._rules.records import LIVE, WAITING, LeaseRecord
+from agentos.verdict import AUTH_FAILED, OVERLOADED, RATE_LIMITED, Verdict
 
 NOW = 1000.0
 DAY = 86_400.0

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.events import VERDICT_KINDS
 from agentos.providers import _command_output as output
 from agentos.providers import _dates as clocks
 from agentos.providers import _evidence as rules
@@ -28,6 +27,7 @@ from agentos.providers.verdicts import (
     from_output,
     from_response,
 )
+from agentos.verdict import VERDICT_KINDS
 from agentos.workflows.parallel import RateLimited, Verdict
 
 NOW = 1794772800.0  # Sunday, 2026-11-15 20:00:00 UTC

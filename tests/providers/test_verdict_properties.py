@@ -12,9 +12,9 @@ import httpx
 from hypothesis import example
 from hypothesis import strategies as st
 
-from agentos.events import VERDICT_KINDS, Verdict
 from agentos.providers import verdicts
 from agentos.providers.verdicts import from_observed, from_output, from_response
+from agentos.verdict import VERDICT_KINDS, Verdict
 from tests.support.properties import holds_for
 from tests.support.texts import NUMBERS, ODD, fuzzy, json_values, mutated
 

@@ -9,7 +9,8 @@ from hypothesis import assume, example
 from hypothesis import strategies as st
 
 from agentos.redaction._encodings import encoded, forms_of
-from agentos.redaction.redactor import LEAST_REDACTED, MOST_CODE_BYTES, Redactor
+from agentos.redaction.mask import LEAST_REDACTED
+from agentos.redaction.redactor import MOST_CODE_BYTES, Redactor
 from tests.support.properties import holds_for
 from tests.support.texts import ODD
 

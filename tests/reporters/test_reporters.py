@@ -34,11 +34,11 @@ from agentos.events import (
     StoreReached,
     StoreUnreachable,
     ThreadAbandoned,
-    Verdict,
 )
 from agentos.items.progress import completion_rate, is_worth_a_line, seconds_to_go
 from agentos.reporters.writers import waiting_text, warn_capped
 from agentos.testing import FakeClock
+from agentos.verdict import Verdict
 from agentos.workflows.parallel import (
     Credential,
     CredentialCoordinator,

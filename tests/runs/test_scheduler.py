@@ -7,22 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentos.events import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
+from agentos import events
 from agentos.items import duplicates as identity
+from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.limits import backoff
-from agentos.runs._rules import bottleneck as bound
-from agentos.runs._rules.scheduler import (
-    FAILED,
-    FREE_ROTATIONS,
-    INTERRUPTED,
-    MOST_PAUSING,
-    UNFINISHED,
-    WORKER_DIED,
-    Again,
-    Item,
-    Run,
-    parse_halt,
-)
+from agentos.runs._rules.bottleneck import Bound
+from agentos.runs._rules.scheduler import FAILED, FREE_ROTATIONS, MOST_PAUSING, UNFINISHED, Again, Run, parse_halt
+from agentos.verdict import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
 
 NOW = 1000.0
 
@@ -274,13 +265,13 @@ def test_recent_ids_are_remembered_and_old_ones_forgotten() -> None:
 
 
 def test_the_reason_that_held_the_longest_bound_the_run() -> None:
-    what = bound.Bound(0.0)
-    what.note(bound.WORKERS, 0.0)
-    what.note(bound.KEYS, 1.0)
-    what.note(bound.WORKERS, 5.0)
+    what = Bound(0.0)
+    what.note(events.WORKERS, 0.0)
+    what.note(events.KEYS, 1.0)
+    what.note(events.WORKERS, 5.0)
     what.note(None, 6.0)
     assert what.text(3, 4) == "the 4 credentials, all in use, not the workers"
-    what.note(bound.WORKERS, 6.0)
+    what.note(events.WORKERS, 6.0)
     what.note(None, 60.0)
     assert what.text(3, 4) == "3 workers, not the keys"
     assert what.text(3, None) == "3 workers"

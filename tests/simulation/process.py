@@ -8,15 +8,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from agentos.clock import Timer
-from agentos.events import AUTH_FAILED, NOTHING_SAID, PERMANENT, TRANSIENT, Verdict
+from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.pool._memory import MemoryStore
 from agentos.pool._replicas.shared import SharedStore
 from agentos.pool._rules.records import LIVE, REFUSED, WAITING, LeaseRecord
 from agentos.pool.credential import Credential
 from agentos.providers import verdicts
 from agentos.runs._admission import Admission
-from agentos.runs._rules.scheduler import FAILED, INTERRUPTED, WORKER_DIED, Again, Item, Run
+from agentos.runs._rules.scheduler import FAILED, Again, Run
 from agentos.testing import Answer
+from agentos.verdict import AUTH_FAILED, NOTHING_SAID, PERMANENT, TRANSIENT, Verdict
 
 from . import checks
 from .ledger import Ledger

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agentos.events import Verdict
 from agentos.pool._replicas import shared_pool as shared
 from agentos.pool._replicas.shared_pool import Session, SharedPool
 from agentos.pool._rules.allocator import Pool
 from agentos.pool._rules.cooldown_scope import Domain
 from agentos.pool._rules.feedback import Answers
 from agentos.pool._rules.records import LIVE, REFUSED, CredentialRecord, LeaseRecord
+from agentos.verdict import Verdict
 
 from .watch import Watch
 

@@ -12,10 +12,10 @@ from unittest import mock
 
 from agentos.clock import Timer
 from agentos.events import CoolDownStarted, LimitLearned, LimitShared
+from agentos.items.item import Item
 from agentos.pool import _memory as memory
 from agentos.pool._memory import MemoryStore
 from agentos.pool._replicas import member, shared
-from agentos.runs._rules.scheduler import Item
 
 from . import checks, faults
 from .ledger import Ledger

@@ -15,7 +15,6 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from agentos.limits import backoff
-from agentos.pool._rules import cooldown_scope as cooling
 from agentos.workflows.parallel import (
     AuthFailed,
     Credential,
@@ -91,7 +90,7 @@ def test_a_run_survives_a_thousand_kills(tmp_path: Path, forked: Callable[..., F
 
 def test_random_runs_account_for_every_item_and_return_every_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "delay", lambda *_args, **_options: 0.001)
-    monkeypatch.setitem(cooling.DEFAULT_COOL_DOWN, "auth_failed", 0.001)
+    monkeypatch.setitem(backoff.DEFAULT_COOL_DOWN, "auth_failed", 0.001)
     end = time.monotonic() + seconds(0.1)
     situations: Counter[str] = Counter()
     while time.monotonic() < end:

@@ -6,13 +6,13 @@ import random
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from agentos.events import Verdict
 from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Pool
 from agentos.pool._rules.records import LeaseRecord
 from agentos.pool.simulation import Simulation, Work
 from agentos.providers import verdicts
 from agentos.testing import Answer, Concurrency, SimulatedProvider, TokenBucket
+from agentos.verdict import Verdict
 
 
 class Ran(NamedTuple):

@@ -11,18 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from agentos.events import (
-    EXHAUSTED,
-    RATE_LIMITED,
-    STORE_LOST,
-    ItemEnded,
-    PoolWaiting,
-    RunStopping,
-    StoreReached,
-    StoreUnreachable,
-)
+from agentos.events import EXHAUSTED, STORE_LOST, ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
 from agentos.terminal.display import Display, amount_text, clock_text, soon_text
 from agentos.terminal.view import RunningItem
+from agentos.verdict import RATE_LIMITED
 from agentos.workflows.parallel import CredentialState, ProgressStats, WorkflowResult
 
 START = 1_700_000_000.0

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.events import (
-    RATE_LIMITED,
     CoolDownStarted,
     CredentialQuarantined,
     DryRun,
@@ -24,6 +23,7 @@ from agentos.events import (
 from agentos.terminal import lines as _lines
 from agentos.terminal.lines import LinesReporter, json_output, progress_line
 from agentos.terminal.view import RunView
+from agentos.verdict import RATE_LIMITED
 from agentos.workflows.parallel import ProgressStats, WorkflowResult
 from tests.conftest import eventually
 

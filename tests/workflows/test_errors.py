@@ -40,7 +40,7 @@ from agentos.errors import (
     WorkerStartError,
     WorkerVerdict,
 )
-from agentos.events import VERDICT_KINDS, Verdict
+from agentos.verdict import VERDICT_KINDS, Verdict
 from agentos.workflows import parallel
 
 ALL = {thing for thing in vars(errors).values() if inspect.isclass(thing) and issubclass(thing, AgentosError)}

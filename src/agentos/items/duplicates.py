@@ -55,18 +55,3 @@ class RecentIds:
         if len(self._order) > self._most:
             self._known.discard(self._order.popleft())
         return True
-
-
-# What becomes of an item whose id is on record.
-RECORDED = "recorded"  # it has its outcome: that is returned, and nothing is executed
-AGAIN = "again"  # it was not finished, or failed and is to be tried again
-CHANGED = "changed"  # the id means something else now: refused
-FORGET = "forget"  # the same, but asked for: what is on record is put aside
-
-
-def of_known(outcome: str | None, is_changed: bool, *, retry_failed: bool, rerun_changed: bool) -> str:
-    if is_changed:
-        return FORGET if rerun_changed else CHANGED
-    if outcome is None or (outcome == "failed" and retry_failed):
-        return AGAIN
-    return RECORDED

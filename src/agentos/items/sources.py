@@ -16,9 +16,9 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from agentos.errors import InvalidItemId, UnrecordableValue
-from agentos.runs._rules.scheduler import Item
 
 from .duplicates import RecentIds, find_duplicate
+from .item import Item
 
 # Their iteration is safe, quick and repeatable; anything else that knows its length is copied into a list first.
 _COLLECTIONS: tuple[type, ...] = (

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 from agentos import __version__
-from agentos.events import OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
 from agentos.providers import verdicts
 from agentos.providers.presets import CheckCall, base_url_of, preset_of
 from agentos.redaction.redactor import Redactor
 from agentos.reporters.format import duration, shortened
+from agentos.verdict import OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
 from agentos.workflows.parallel import Credential, CredentialError, Verdict
 
 from .keys_file import Keys

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from agentos.items import codec as _values
+from agentos.items import codec
+from agentos.items.item import Item
 from agentos.items.results import WorkflowResult
+from agentos.redaction import json_text
 from agentos.runs._attempt_context import Attempt
-from agentos.runs._rules.scheduler import Item
 
 SUCCEEDED = "succeeded"
 FAILED = "failed"
@@ -135,7 +136,7 @@ class Batch:
         if not result.success:
             outcome, verdict = FAILED, result.metadata.get("verdict") or FAILED
         ended_at = None if attempt is None else attempt.ended_at + self._epoch_minus_now
-        metadata = _values.encode(result.metadata, "metadata") if result.metadata else None
+        metadata = codec.encode(result.metadata, "metadata") if result.metadata else None
         self._ended.append(
             self._row(item, attempt, outcome, ended_at, verdict, result.error, result.duration, metadata, value)
         )
@@ -235,7 +236,7 @@ def _insert(connection: sqlite3.Connection, shared: dict[str, Any], columns: str
 def _without_secrets(rows: list[Row], redact: Callable[[str], str]) -> list[Row]:
     """Of inputs and values, the last two columns."""
     texts = [text for row in rows for text in row[-2:]]
-    cleaned = _values.all_without_secrets(texts, redact)
+    cleaned = json_text.all_without_secrets(texts, redact)
     if cleaned is texts:
         return rows
     return [(*row[:-2], *pair) for row, *pair in zip(rows, cleaned[::2], cleaned[1::2], strict=True)]

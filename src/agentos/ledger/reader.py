@@ -16,7 +16,7 @@ from typing import Any
 
 from agentos.errors import LedgerError
 from agentos.identifiers import sanitize_identifier
-from agentos.items import codec as _values
+from agentos.items import codec
 
 from . import _database as database
 from ._batch import FAILED, SUCCEEDED, shown_id, stored_id
@@ -242,10 +242,10 @@ def _item(row: tuple[Any, ...]) -> RecordedItem:
     return RecordedItem(
         id=shown_id(item_id),
         outcome=outcome or UNFINISHED,
-        input=None if given is None else _values.decode(given),
-        value=None if value is None else _values.decode(value),
+        input=None if given is None else codec.decode(given),
+        value=None if value is None else codec.decode(value),
         error=error,
-        metadata={} if metadata is None else _values.decode(metadata),
+        metadata={} if metadata is None else codec.decode(metadata),
         attempts=n,
         launch=launch,
         duration=duration,

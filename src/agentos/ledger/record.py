@@ -18,10 +18,12 @@ from typing import Any
 
 from agentos.clock import Clock
 from agentos.errors import LedgerError
-from agentos.items import codec as _values
+from agentos.items import codec
+from agentos.items.file_names import file_name, remove_file
+from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import WorkflowResult
-from agentos.runs._attempt_context import Attempt, file_name, remove_file
-from agentos.runs._rules.scheduler import INTERRUPTED, Item
+from agentos.redaction import json_text
+from agentos.runs._attempt_context import Attempt
 
 from . import _database as database
 from . import _process_groups as process_groups
@@ -47,7 +49,7 @@ _FINISHED_FILES = """SELECT name, item_id FROM files
 
 
 class RunRecord:
-    encode_result = staticmethod(_values.encode_result)
+    encode_result = staticmethod(codec.encode_result)
 
     def __init__(self, path: Path, run_id: str, clock: Clock, redact: Callable[[str], str]) -> None:
         """Opens the ledger, or makes it, and begins a launch. Raises `LedgerError` if that cannot be."""
@@ -240,13 +242,13 @@ class RunRecord:
     def load(self, item: Item) -> Any:
         """What the item has saved, in this launch or before."""
         if item.saved is not None:
-            return _values.decode(item.saved)
+            return codec.decode(item.saved)
         if not item.is_known:
             return None
         with database.explained(self.path), database.reading(self.path) as connection:
             query = "SELECT saved FROM checkpoints WHERE run = ? AND item_id = ?"
             row = connection.execute(query, (self.run, stored_id(item.id))).fetchone()
-        return None if row is None else _values.decode(row[0])
+        return None if row is None else codec.decode(row[0])
 
     def save(self, attempt: Attempt, saved: str) -> None:
         """Returns when it is on record."""
@@ -255,7 +257,7 @@ class RunRecord:
         saver = threading.Event()
         if not attempt.is_on_record:  # a checkpoint is worth nothing without the input that it belongs to
             self.attempt_started(attempt)
-        saved = _values.without_secrets(saved, self.redact)
+        saved = json_text.without_secrets(saved, self.redact)
         with self._batch_lock:
             self._batch.saved(attempt, saved, saver)
         self._writer.call_at_once()

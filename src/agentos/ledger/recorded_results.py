@@ -12,7 +12,7 @@ from array import array
 from collections import deque
 from typing import Any
 
-from agentos.items import codec as _values
+from agentos.items import codec
 from agentos.items.results import WorkflowResult
 
 from . import _database as database
@@ -82,8 +82,8 @@ def _result(row: tuple[Any, ...]) -> WorkflowResult:
         outcome == SUCCEEDED,
         error,
         duration,
-        {**(_values.decode(metadata) if metadata is not None else {}), "recorded": True},
-        None if value is None else _values.decode(value),
+        {**(codec.decode(metadata) if metadata is not None else {}), "recorded": True},
+        None if value is None else codec.decode(value),
         attempts,
         credential_id,
     )

@@ -16,10 +16,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from agentos.errors import LedgerError
-from agentos.items import codec as _values
-from agentos.items import duplicates as identity
+from agentos.items.item import Item
 from agentos.items.sources import CollectionSource, ItemMaker, Problem, Read, Receiver, StreamSource
-from agentos.runs._rules.scheduler import Item
+from agentos.redaction import json_text
 
 from . import _database as database
 from ._batch import FAILED, SUCCEEDED, stored_id
@@ -65,9 +64,7 @@ class Sifter:
         self._recall = recall
         # By outcome and whether the input has changed.
         self._decisions = {
-            (outcome, is_changed): identity.of_known(
-                outcome, is_changed, retry_failed=retry_failed, rerun_changed=rerun_changed
-            )
+            (outcome, is_changed): of_known(outcome, is_changed, retry_failed=retry_failed, rerun_changed=rerun_changed)
             for outcome in (SUCCEEDED, FAILED, None)
             for is_changed in (True, False)
         }
@@ -193,17 +190,17 @@ class Sifter:
             _, number, _, _, outcome, launch = row
             if launch == self._record.launch or self._has_seen(number):
                 problem = Problem.repeated(item.id)
-            elif decision is identity.RECORDED:
+            elif decision is RECORDED:
                 recorded.append(number)
                 if outcome == SUCCEEDED:
                     self._succeeded += 1
                 else:
                     self._failed += 1
                 continue
-            elif decision is identity.CHANGED or (decision is identity.FORGET and problem is not None):
+            elif decision is CHANGED or (decision is FORGET and problem is not None):
                 problem = Problem.changed(item.id)
             else:
-                item.is_changed = decision is identity.FORGET
+                item.is_changed = decision is FORGET
             passed.append((item, problem or self._complete(item)))
         self._recall.add(recorded)
         return passed
@@ -215,7 +212,7 @@ class Sifter:
         ids = [stored_id(item.id) for item, _ in read]
         known = self._known(connection, ids)
         # The inputs as they would be on record.
-        inputs = _values.all_without_secrets([item.input for item, _ in read], self._record.redact)
+        inputs = json_text.all_without_secrets([item.input for item, _ in read], self._record.redact)
         for (item, problem), item_id, given in zip(read, ids, inputs, strict=True):
             row = known.get(item_id)
             if row is None or (problem is not None and problem.has_other_record):
@@ -272,4 +269,19 @@ class Sifter:
                     decided = [(item, decision) for item, _, _, decision in self._decided(connection, some)]
             except LedgerError:  # nobody can say what is on record
                 decided = [(item, None) for item, _ in some]
-            yield from [item.id for item, decision in decided if decision != identity.RECORDED]
+            yield from [item.id for item, decision in decided if decision != RECORDED]
+
+
+# What becomes of an item whose id is on record.
+RECORDED = "recorded"  # it has its outcome: that is returned, and nothing is executed
+AGAIN = "again"  # it was not finished, or failed and is to be tried again
+CHANGED = "changed"  # the id means something else now: refused
+FORGET = "forget"  # the same, but asked for: what is on record is put aside
+
+
+def of_known(outcome: str | None, is_changed: bool, *, retry_failed: bool, rerun_changed: bool) -> str:
+    if is_changed:
+        return FORGET if rerun_changed else CHANGED
+    if outcome is None or (outcome == "failed" and retry_failed):
+        return AGAIN
+    return RECORDED

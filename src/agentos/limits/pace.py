@@ -12,8 +12,8 @@ from ._usage import Allowance, Taken
 from .declaration import Limits, strictest
 
 if TYPE_CHECKING:
-    from agentos.events import Verdict
     from agentos.pool._rules.records import LeaseRecord
+    from agentos.verdict import Verdict
 
 # The name of a limit that nobody declared, for people.
 LEARNED = "learned limit"

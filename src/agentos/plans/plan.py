@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from agentos.events import KEYS, WORKERS
 from agentos.items.progress import duration
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, Limits
 from agentos.pool.simulation import Outcome, Planned, Work, simulate
-from agentos.runs._rules.bottleneck import KEYS, WORKERS
 
 # What would change is worked out on so many items at most, and scaled.
 MOST_COMPARED = 10_000

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from agentos.clock import Clock, Timer
 from agentos.errors import UnknownCredential
-from agentos.events import RATE_LIMITED, ROTATING, PoolWaiting, Verdict
+from agentos.events import PoolWaiting
 from agentos.limits.reset_times import seconds_to_reset
+from agentos.verdict import RATE_LIMITED, ROTATING, Verdict
 
 from ._rules import wait_reasons as looking
 from ._rules.allocator import Pool

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shlex
-import stat
-import subprocess
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NoReturn, SupportsIndex
 
-from agentos.errors import CredentialError
 from agentos.limits.declaration import Limits
+from agentos.redaction.mask import MASK, refuse_to_copy
 
 from ._rules.records import LeaseRecord
-
-MASK = "****"
-# A helper that prints a key answers at once; one that hangs must not hang the run.
-COMMAND_TIMEOUT_SECONDS = 30.0
+from .references import _is_reference, resolve
 
 
 class Credential:
@@ -148,74 +140,7 @@ class LeasedKey(str):
         return str, (str(self),)
 
 
-def refuse_to_copy(thing: object) -> NoReturn:
-    raise TypeError(f"a {type(thing).__name__} holds a secret and is not copied, pickled or sent: pass its id instead")
-
-
 def fingerprint(secret: str, digits: int = 8) -> str:
     """A stable name for a key: a one-way digest, never a piece of it."""
     data = secret.encode("utf-8", "surrogatepass")
     return "key-" + hashlib.blake2b(data, digest_size=digits // 2, person=b"agentos-key").hexdigest()
-
-
-def _is_reference(source: str) -> bool:
-    kind, _, rest = source.partition(":")
-    return kind in ("env", "file", "cmd") and rest != ""
-
-
-def resolve(source: str, credential_id: str) -> str:
-    """The secret that a source names, or is. Raises `CredentialError`, which never shows it."""
-    if not _is_reference(source):
-        return source
-    kind, _, rest = source.partition(":")
-    if kind == "env":
-        secret = _environment_variable(rest)
-        what = f"the environment variable {rest}"
-    elif kind == "file":
-        what = f"the file {rest}"
-        secret = _read_private_file(rest)
-    else:
-        what = "the output of its command"
-        secret = _run_command(rest, credential_id)
-    secret = secret.strip()
-    if not secret:
-        raise CredentialError(f"credential {credential_id}: {what} is not set or empty")
-    if len(secret.splitlines()) > 1:
-        raise CredentialError(f"credential {credential_id}: {what} has several lines; a key is one")
-    return secret
-
-
-def _environment_variable(name: str) -> str:
-    try:
-        return os.environ.get(name, "")
-    except ValueError:  # not a name that any system could have
-        return ""
-
-
-def _read_private_file(path: str) -> str:
-    file = Path(path)
-    try:
-        file = file.expanduser()
-        if stat.S_IMODE(file.stat().st_mode) & 0o077:
-            raise CredentialError(f"{file} can be read by others, so its key is not used: run chmod 600 {file}")
-        return file.read_text(encoding="utf-8")
-    except CredentialError:
-        raise
-    except (OSError, ValueError, RuntimeError) as error:
-        raise CredentialError(f"cannot read the key file {file}: {error}") from None
-
-
-def _run_command(command: str, credential_id: str) -> str:
-    # Neither the command's output nor its error text is shown: either may hold the key.
-    try:
-        words = shlex.split(command)
-        if not words:
-            raise ValueError("no command")
-        done = subprocess.run(  # noqa: S603 - running the user's own command is the job
-            words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise CredentialError(f"credential {credential_id}: its command failed: {type(error).__name__}") from None
-    if done.returncode != 0:
-        raise CredentialError(f"credential {credential_id}: its command ended with status {done.returncode}")
-    return done.stdout.partition("\n")[0]

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from agentos.clock import Timer
+from agentos.redaction.mask import MASK, refuse_to_copy
 
 from ._rules.records import ENDED, LIVE, REFUSED, LeaseRecord
-from .credential import MASK, refuse_to_copy
 
 if TYPE_CHECKING:
     from agentos.workflows.parallel.credential_coordinator import CredentialCoordinator

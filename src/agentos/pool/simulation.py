@@ -13,10 +13,10 @@ from heapq import heappop, heappush
 from math import ceil, inf
 from typing import Any, NamedTuple
 
-from agentos.events import RATE_LIMITED, Verdict
+from agentos.events import KEYS, WORKERS
 from agentos.limits._windows import WINDOW_SECONDS
 from agentos.limits.declaration import Limits
-from agentos.runs._rules.bottleneck import KEYS, WORKERS
+from agentos.verdict import RATE_LIMITED, Verdict
 
 from ._rules.allocator import Pool
 from ._rules.records import LIVE, LeaseRecord

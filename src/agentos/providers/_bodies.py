@@ -6,7 +6,9 @@ import json
 import re
 from typing import Any
 
-from agentos.durations import number, wait_of
+from agentos.durations import number
+
+from ._dates import wait_of
 
 # A longer text is a document, not an error.
 _MOST_TEXT = 1_000_000

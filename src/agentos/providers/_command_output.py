@@ -12,13 +12,13 @@ import json
 import re
 from typing import Any
 
-from agentos.durations import wait_of
-from agentos.events import AUTH_FAILED, NOTHING_SAID, RATE_LIMITED, ROTATING, Verdict
+from agentos.verdict import AUTH_FAILED, NOTHING_SAID, RATE_LIMITED, ROTATING, Verdict
 
 from . import _bodies as bodies
 from . import _error_lines as lines
 from . import _evidence as rules
 from . import _phrases as texts
+from ._dates import wait_of
 
 # Failures are told at the end.
 _MOST_TEXT = 256 * 1024

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
+from typing import Any
+
+from agentos.durations import duration, number
 
 DAY = 86_400.0
 
@@ -145,3 +148,55 @@ def seconds_until_month(now: float) -> float:
     here = datetime.fromtimestamp(now, UTC)
     year, month = (here.year + 1, 1) if here.month == 12 else (here.year, here.month + 1)
     return datetime(year, month, 1, tzinfo=UTC).timestamp() - now
+
+
+# A bare number of this size is an instant: no wait is thirty years long.
+_LEAST_EPOCH = 1e9
+_LEAST_EPOCH_MS = 1e11
+
+
+def wait_of(value: Any, now: float) -> float | None:
+    """Seconds from now, never less than 0: from seconds, a duration with units, an epoch, or a date."""
+    found = number(value)
+    if found is not None:
+        if found > _LEAST_EPOCH_MS:
+            found = found / 1000 - now
+        elif found > _LEAST_EPOCH:
+            found -= now
+        return max(found, 0.0)
+    if isinstance(value, dict):  # protobuf's Duration and Timestamp as JSON objects
+        whole = number(value.get("seconds", 0))
+        return None if whole is None else wait_of(whole + (number(value.get("nanos")) or 0.0) / 1e9, now)
+    if not isinstance(value, str):
+        return None
+    found = duration(value)
+    if found is not None:
+        return found
+    instant = instant_of(value)
+    return None if instant is None else max(instant - now, 0.0)
+
+
+def instant_of(text: str) -> float | None:
+    """Epoch seconds, from an RFC 3339 or an HTTP date."""
+    if len(text) > 100:
+        return None
+    try:
+        date = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return http_date(text)
+    try:
+        return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+@lru_cache(maxsize=64)  # many answers arrive in one second
+def http_date(text: str) -> float | None:
+    from email.utils import parsedate_to_datetime  # not needed before the first date
+
+    try:
+        date = parsedate_to_datetime(text)
+        # HTTP dates are in Greenwich time, also in the form that does not say so.
+        return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from agentos.events import OVERLOADED, RATE_LIMITED, TRANSIENT
+from agentos.verdict import OVERLOADED, RATE_LIMITED, TRANSIENT
 
 # What loggers and agents print before a message: instants, levels, their names; colours are taken away.
 _MOST_LINE = 4000

@@ -6,7 +6,7 @@ often wrong: quotas hide under 429, 400, 402 and 403, bad keys under 400, overlo
 
 from __future__ import annotations
 
-from agentos.events import (
+from agentos.verdict import (
     AUTH_FAILED,
     NOTHING_SAID,
     OVERLOADED,

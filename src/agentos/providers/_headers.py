@@ -6,7 +6,9 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from agentos.durations import http_date, number, wait_of
+from agentos.durations import number
+
+from ._dates import http_date, wait_of
 
 Headers = dict[str, str]
 

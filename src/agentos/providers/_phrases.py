@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from agentos.durations import DURATION, number, sum_of
-from agentos.events import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
+from agentos.verdict import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
 
 Meaning = tuple[str, str | None]  # a kind and, where it is told, a window
 

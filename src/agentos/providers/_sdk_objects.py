@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from agentos.events import NOTHING_SAID, TRANSIENT, Verdict
+from agentos.verdict import NOTHING_SAID, TRANSIENT, Verdict
 
 from . import _bodies as bodies
 from . import _evidence as rules

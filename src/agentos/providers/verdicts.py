@@ -13,7 +13,7 @@ from typing import Any
 
 from agentos.durations import number
 from agentos.errors import Overloaded, QuotaExhausted, RateLimited, WorkerVerdict
-from agentos.events import NOTHING_SAID, ROTATING, Verdict
+from agentos.verdict import NOTHING_SAID, ROTATING, Verdict
 
 from . import _bodies as bodies
 from . import _command_output as output

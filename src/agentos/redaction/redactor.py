@@ -21,12 +21,9 @@ from functools import cached_property
 from itertools import accumulate, compress, count
 from typing import Literal, NamedTuple, NoReturn, SupportsIndex
 
-from agentos.pool.credential import MASK, refuse_to_copy
-
 from ._encodings import encoded, forms_of, json_escaped
+from .mask import LEAST_REDACTED, MASK, refuse_to_copy
 
-# A shorter secret cannot be told from what happens to look like it.
-LEAST_REDACTED = 8
 # Real terminal codes are far shorter. What is longer is text, or a code without end could hold back all that follows.
 MOST_CODE_BYTES = 4096
 

@@ -15,7 +15,6 @@ from dataclasses import fields
 from typing import Any, TextIO
 
 from agentos.events import (
-    RATE_LIMITED,
     STORE_LOST,
     AttemptEnded,
     CoolDownStarted,
@@ -35,8 +34,9 @@ from agentos.events import (
     ThreadAbandoned,
 )
 from agentos.items import progress
-from agentos.items.codec import without_secrets
 from agentos.items.results import ProgressStats, WorkflowResult
+from agentos.redaction.json_text import without_secrets
+from agentos.verdict import RATE_LIMITED
 
 Reporter = Callable[[Any], None]
 

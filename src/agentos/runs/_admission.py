@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from agentos.items.item import Item
 from agentos.pool._rules.records import LIVE, REFUSED, LeaseRecord
 from agentos.workflows.parallel.credential_coordinator import CredentialCoordinator
-
-from ._rules.scheduler import Item
 
 
 class Admission:

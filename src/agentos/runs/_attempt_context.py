@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 import threading
@@ -12,14 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from agentos.clock import Timer
-from agentos.events import Verdict
 from agentos.items.context import CurrentItem
-from agentos.items.file_names import log_name
+from agentos.items.file_names import file_name, log_name, remove_file
+from agentos.items.item import Item
 from agentos.pool._rules.records import LeaseRecord
 from agentos.pool.lease import Lease, LeaseContext
+from agentos.verdict import Verdict
 from agentos.workflows.parallel.credential_coordinator import CredentialCoordinator
-
-from ._rules.scheduler import Item
 
 if TYPE_CHECKING:
     from agentos.ledger.record import RunRecord
@@ -207,25 +205,10 @@ class Attempt(CurrentItem):
             record.save(self, _encoded(obj))
 
 
-def file_name(item_id: str) -> str:
-    """Item ids may be anything, so they never become part of a path."""
-    return hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest() + ".db"
-
-
-def remove_file(path: Path) -> None:
-    """With all that SQLite puts beside it. What cannot be removed stays: it is the worker's doing, not the run's."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        file = path.with_name(path.name + suffix)
-        try:
-            file.unlink(missing_ok=True)
-        except OSError:
-            shutil.rmtree(file, ignore_errors=True)
-
-
 def _encoded(obj: Any) -> str:
-    from agentos.items import codec as _values  # only where there is a ledger
+    from agentos.items import codec  # only where there is a ledger
 
-    return _values.encode(obj, "checkpoint")
+    return codec.encode(obj, "checkpoint")
 
 
 class AttemptLease(LeaseContext):

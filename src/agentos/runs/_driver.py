@@ -19,23 +19,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentos import events
 from agentos.clock import Clock, Timer
 from agentos.errors import AttemptTimeout, ExecutorBroken, UnrecordableValue, WorkerStartError
-from agentos.events import (
-    AUTH_FAILED,
-    PERMANENT,
-    RATE_LIMITED,
-    AttemptEnded,
-    PoolWaiting,
-    RunResumed,
-    RunStopping,
-    ThreadAbandoned,
-    Verdict,
-)
+from agentos.events import AttemptEnded, PoolWaiting, RunResumed, RunStopping, ThreadAbandoned
+from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import RunningItem, WorkflowResult
 from agentos.items.sources import CollectionSource, Problem, Read, StreamSource
-from agentos.pool._rules.cooldown_scope import wait_alone
+from agentos.limits.backoff import wait_alone
 from agentos.pool._rules.records import REFUSED, LeaseRecord
+from agentos.verdict import AUTH_FAILED, PERMANENT, RATE_LIMITED, Verdict
 from agentos.workers.base import Workers
 from agentos.workflows.parallel.credential_coordinator import CredentialCoordinator
 
@@ -45,8 +38,7 @@ from ._mailbox import Fact, Role
 from ._outcome import Judge, failed_result, text_of
 from ._progress import Account
 from ._result_queue import Outbox
-from ._rules import bottleneck as bound
-from ._rules.scheduler import FAILED, INTERRUPTED, UNFINISHED, Again, Item, NoPool, Run
+from ._rules.scheduler import FAILED, UNFINISHED, Again, NoPool, Run
 from .options import Options
 
 if TYPE_CHECKING:  # only a run with a ledger needs them
@@ -204,10 +196,10 @@ class Driver:
         if run.stopped is not None:
             return
         if self.outbox.is_full():
-            self.account.note_bound(bound.READER)
+            self.account.note_bound(events.READER)
             return
         if self._recording is not None and self._recording.is_full():
-            self.account.note_bound(bound.LEDGER)
+            self.account.note_bound(events.LEDGER)
             return
         while True:
             has_read = False
@@ -269,22 +261,22 @@ class Driver:
     def _what_binds(self) -> str | None:
         run = self._run
         if run.running >= run.max_workers:
-            return bound.WORKERS if run.ready or not run.is_source_ended else None
+            return events.WORKERS if run.ready or not run.is_source_ended else None
         if self._admission:
             return self._what_binds_admission(self._admission)
         if self._requested:
-            return bound.INPUT
-        return bound.PAUSES if run.waiting() else None
+            return events.INPUT
+        return events.PAUSES if run.waiting() else None
 
     def _what_binds_admission(self, admission: Admission) -> str:
         if self._run.sent_back:
-            return bound.LIMITS
-        if self.account.bound_reason in (bound.KEYS, bound.LIMITS) and self._now() < self._ask_binding_at:
+            return events.LIMITS
+        if self.account.bound_reason in (events.KEYS, events.LIMITS) and self._now() < self._ask_binding_at:
             return self.account.bound_reason  # asking the pool each time would cost too much
         self._ask_binding_at = self._now() + BINDING_SECONDS
         assert self._pool is not None
         is_limited = self._pool._store.waiting_for(admission.scopes()[0]).reason == RATE_LIMITED
-        return bound.LIMITS if is_limited else bound.KEYS
+        return events.LIMITS if is_limited else events.KEYS
 
     # --- starting -------------------------------------------------------------------------------------------------
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from agentos.clock import Clock
 from agentos.errors import CommandFailed, ExecutorBroken, Interrupted, WorkerDied, WorkerError
-from agentos.events import NOTHING_SAID, PERMANENT, TRANSIENT, VERDICT_KINDS, Verdict
+from agentos.items.item import INTERRUPTED, WORKER_DIED
 from agentos.items.results import WorkflowResult
 from agentos.providers import verdicts
+from agentos.verdict import NOTHING_SAID, PERMANENT, TRANSIENT, VERDICT_KINDS, Verdict
 from agentos.workflows.parallel.credential_coordinator import provider_of
 
 from ._attempt_context import Attempt
-from ._rules.scheduler import INTERRUPTED, WORKER_DIED
 
 
 class Judge:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from agentos.errors import WorkerError
 from agentos.items.context import CurrentItem, _current
-from agentos.pool.credential import MASK
 from agentos.providers import verdicts
+from agentos.redaction.mask import MASK
 
 if TYPE_CHECKING:
-    from agentos.events import Verdict
     from agentos.runs._attempt_context import Attempt
+    from agentos.verdict import Verdict
 
 
 class SentAttempt(CurrentItem):

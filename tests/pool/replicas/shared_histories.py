@@ -13,11 +13,11 @@ from collections import OrderedDict, deque
 from enum import Enum
 from typing import Any, NamedTuple
 
-from agentos.events import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
 from agentos.limits.reset_times import day_ends
 from agentos.pool._replicas import shared_pool as shared
 from agentos.pool._replicas.shared_pool import SharedPool
 from agentos.pool._rules.records import LIVE, WAITING
+from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
 
 BEGAN_AT = 1_800_000_000.0
 IDS = ["a", "b", "c", "d"]

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from agentos.home.run_folder import Failure, ItemsFrom, RunFolder, RunSpec
-from agentos.items.codec import without_secrets
 from agentos.items.fields import find, text_of
+from agentos.redaction.json_text import without_secrets
 
 from ._item_formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_in, listed, parse, place_of
 

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from agentos.clock import Clock
 from agentos.errors import StoreError, UnknownCredential
-from agentos.events import STORE_LOST, PoolWaiting, Verdict
+from agentos.events import STORE_LOST, PoolWaiting
 from agentos.limits.reset_times import day_ends
+from agentos.verdict import Verdict
 
 from .._rules import wait_reasons as looking
 from .._rules.allocator import Pool

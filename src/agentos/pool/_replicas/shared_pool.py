@@ -20,9 +20,10 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from agentos.events import RATE_LIMITED, ROTATING, STORE_LOST, Verdict
+from agentos.events import STORE_LOST
 from agentos.limits._usage import Told
 from agentos.limits.declaration import Limits, strictest
+from agentos.verdict import RATE_LIMITED, ROTATING, Verdict
 
 from .._rules.allocator import Pool
 from .._rules.cooldown_scope import Domain

@@ -27,10 +27,12 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from agentos.events import RATE_LIMITED, CoolDownStarted, CredentialQuarantined
+from agentos.events import CoolDownStarted, CredentialQuarantined
+from agentos.limits.backoff import MOST_COOL_DOWN
 from agentos.limits.declaration import Limits
+from agentos.verdict import RATE_LIMITED
 
-from .cooldown_scope import MOST_COOL_DOWN, Domain
+from .cooldown_scope import Domain
 from .feedback import Answers
 from .records import ENDED, LIVE, REFUSED, WAITING, CredentialRecord, LeaseRecord, Want, scope_of
 from .wait_queue import Declined

@@ -5,10 +5,12 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from agentos.events import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, LimitLearned, Verdict
+from agentos.events import LimitLearned
 from agentos.limits import backoff
+from agentos.limits.backoff import DEFAULT_COOL_DOWN, MOST_COOL_DOWN, cool_down, hint_of
+from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
-from .cooldown_scope import DEFAULT_COOL_DOWN, MOST_COOL_DOWN, Domain, cool_down, hint_of
+from .cooldown_scope import Domain
 from .records import LIVE, CredentialRecord, LeaseRecord
 from .shared_limits import Sharing
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from agentos.events import EXHAUSTED, RATE_LIMITED, PoolWaiting
+from agentos.events import EXHAUSTED, PoolWaiting
+from agentos.verdict import RATE_LIMITED
 
 from .records import CredentialRecord, Want, scope_of
 

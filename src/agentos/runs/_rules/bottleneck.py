@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-WORKERS = "workers"
-KEYS = "keys"
-LIMITS = "limits"
-PAUSES = "pauses"
-INPUT = "input"
-READER = "reader"
-LEDGER = "ledger"
+from agentos.events import INPUT, KEYS, LEDGER, LIMITS, PAUSES, READER, WORKERS
 
 # What held a run up for less than this did not bind it.
 LEAST_SECONDS = 0.01

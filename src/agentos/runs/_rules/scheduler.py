@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from agentos.events import AUTH_FAILED, PERMANENT, ROTATING, TRANSIENT
+from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.limits import backoff
+from agentos.verdict import AUTH_FAILED, PERMANENT, ROTATING, TRANSIENT
 
 # Rotating to another credential is not the item's fault and spends no retry, until it has happened so often that the
 # item itself may be the reason.
@@ -29,57 +30,6 @@ LEAST_PAUSE = 1.0
 MOST_PAUSING = 1000
 # Below this many items a percentage says nothing yet (for inputs whose length is not known).
 LEAST_FOR_PERCENT = 10
-
-WORKER_DIED = "worker_died"  # beside the verdicts: the worker process ended without an answer
-INTERRUPTED = "interrupted"  # the attempt gave up because it was told to stop
-
-_NOBODY: frozenset[str] = frozenset()
-
-
-class Item:
-    """One unit of work and its history. `payload`, `saved` and what stands below `saved` belong to the coordinator."""
-
-    __slots__ = (
-        "asked_at",
-        "attempts",
-        "deaths",
-        "failures",
-        "id",
-        "input",
-        "input_hash",
-        "is_changed",
-        "is_known",
-        "is_sent_back",
-        "payload",
-        "refused_by",
-        "rotations",
-        "saved",
-        "scope",
-        "started_at",
-        "tokens",
-    )
-
-    def __init__(self, id: str, payload: Any, scope: str | None = None, tokens: int = 0) -> None:  # noqa: A002
-        self.id = id
-        self.payload = payload
-        self.scope = scope
-        self.tokens = tokens
-        self.attempts = 0
-        self.failures = 0  # that spent a retry
-        self.rotations = 0
-        self.deaths = 0
-        self.refused_by = _NOBODY  # credentials that others use successfully
-        self.is_sent_back = False  # by a provider, and has not started again since
-        self.started_at = 0.0  # of its first attempt
-        self.saved: Any = None  # its checkpoint; with a ledger, as JSON
-
-    def to_be_recorded(self, given: str | None = None, digest: bytes | None = None) -> None:
-        """Only a run with a ledger needs the rest, and only there it is paid for."""
-        self.asked_at: float | None = None  # since when it waits for a credential
-        self.input = given  # as JSON; and its digest, if it is long
-        self.input_hash = digest
-        self.is_known = False  # an earlier launch has left something of it on record
-        self.is_changed = False  # that belongs to another input, and is to be put aside
 
 
 class Halt(NamedTuple):

@@ -7,39 +7,20 @@ No shell has a part in it. Each attempt is a process group of its own, which is 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from agentos.events import RATE_LIMITED, VERDICT_KINDS, Verdict
 from agentos.items.fields import WHOLE, field_of
 from agentos.output.stream import OutputCall
+from agentos.providers.patterns import Pattern
+from agentos.verdict import VERDICT_KINDS
 
 # `{{name}}` and `{{` are braces; `{name}` and `{}` are filled; any other brace is itself.
 _PLACE = re.compile(r"\{\{([\w.-]*)\}\}|(\{\{)|\{((?:[^\W\d][\w.-]*)?)\}")
-
-
-class Pattern(NamedTuple):
-    """An own way to read a command's output: what a match of `regex` means. A group `seconds` in it tells the wait."""
-
-    regex: re.Pattern[str]
-    verdict: str = RATE_LIMITED
-    retry_after: float | None = None
-
-    def read(self, text: str) -> Verdict | None:
-        match = self.regex.search(text)
-        if match is None:
-            return None
-        wait = self.retry_after
-        told = match.groupdict().get("seconds")
-        if told is not None:
-            with contextlib.suppress(ValueError):
-                wait = float(told)
-        return Verdict(self.verdict, wait, message=match.group(0)[:300])
 
 
 class Command:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from agentos.events import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
+from agentos.verdict import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
 
 # The variable that names the file.
 VARIABLE = "AGENTOS_REPORT"

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentos.errors import CommandFailed, Interrupted
-from agentos.events import PERMANENT, TRANSIENT, Verdict
 from agentos.items.fields import field_of
 from agentos.items.file_names import log_name
 from agentos.output.stream import Log, Output
 from agentos.providers import verdicts
 from agentos.runs._attempt_context import Attempt
+from agentos.verdict import PERMANENT, TRANSIENT, Verdict
 from agentos.workflows.parallel.credential_coordinator import CredentialCoordinator, provider_of
 
 from ..base import EndedCall

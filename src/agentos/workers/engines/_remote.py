@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from agentos.errors import CredentialError
-from agentos.pool.credential import fingerprint, resolve
+from agentos.pool.credential import fingerprint
+from agentos.pool.references import resolve
 from agentos.providers import verdicts
 from agentos.redaction.redactor import Redactor
 

@@ -65,15 +65,15 @@ class ChildAttempt(SentAttempt):
             self._saved = obj
             _send(self._pipe, pickle.dumps(("saved", obj)))
             return
-        from agentos.items import codec as _values  # only where there is a ledger
+        from agentos.items import codec  # only where there is a ledger
 
-        saved = _values.encode(obj, "checkpoint")
+        saved = codec.encode(obj, "checkpoint")
         with self._saving:  # the answer is for this one
             _send(self._pipe, pickle.dumps(("saved", saved)))
             problem = self._answers.get()
             if problem:
                 raise LedgerError(problem.decode())
-            self._saved = _values.decode(saved)
+            self._saved = codec.decode(saved)
 
     def answered(self, problem: bytes) -> None:
         self._answers.put(problem)

@@ -43,9 +43,10 @@ if _typing.TYPE_CHECKING:
     from agentos.output.prefix import OutputPrefixer
     from agentos.pool.credential import Credential
     from agentos.pool.lease import Lease
+    from agentos.providers.patterns import Pattern
     from agentos.providers.verdicts import Verdict
     from agentos.reporters.writers import JsonReporter, PlainReporter
-    from agentos.workers.command.command import Command, Pattern
+    from agentos.workers.command.command import Command
 
     from .coordinator import ParallelCoordinator
     from .credential_coordinator import CredentialCoordinator, CredentialState

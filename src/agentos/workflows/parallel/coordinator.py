@@ -19,7 +19,7 @@ from agentos.events import DryRun
 from agentos.identifiers import sanitize_identifier
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.items.sources import CollectionSource, ItemMaker, StreamSource, source_of
-from agentos.redaction.redactor import LEAST_REDACTED
+from agentos.redaction.mask import LEAST_REDACTED
 from agentos.reporters import writers as reporters
 from agentos.runs import signals as _signals
 from agentos.runs._driver import Driver

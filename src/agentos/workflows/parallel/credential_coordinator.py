@@ -26,18 +26,19 @@ from agentos.errors import (
     RequestTooLarge,
     UnknownCredential,
 )
-from agentos.events import RATE_LIMITED, ROTATING, Verdict
+from agentos.limits.backoff import DEFAULT_COOL_DOWN
 from agentos.limits.reset_times import seconds_to_reset
-from agentos.pool._rules.cooldown_scope import DEFAULT_COOL_DOWN
 from agentos.pool._rules.records import LeaseRecord
-from agentos.pool.credential import Credential, LeasedKey, refuse_to_copy
+from agentos.pool.credential import Credential, LeasedKey
 from agentos.pool.lease import Lease, LeaseContext, check_counts, wait
 from agentos.pool.states import CredentialSnapshot, Holder
 from agentos.pool.store import make_store
 from agentos.pool.store_url import StoreAt, passwords
 from agentos.providers import verdicts
+from agentos.redaction.mask import refuse_to_copy
 from agentos.redaction.redactor import Redactor
 from agentos.reporters import writers as reporters
+from agentos.verdict import RATE_LIMITED, ROTATING, Verdict
 
 if TYPE_CHECKING:
     from agentos.pool.store import Store
