@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from agentos.clock import SYSTEM_CLOCK
+from agentos.items.attempt import Attempt
 from agentos.items.item import Item
 from agentos.ledger import _batch as batch
 from agentos.ledger import _database as database
 from agentos.ledger.record import RunRecord
-from agentos.runs._attempt_context import Attempt, RunContext
+from agentos.runs._attempt_context import RunContext
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator, WorkflowResult
 
 from . import disk
@@ -119,7 +120,7 @@ def _ended(count: int) -> list[tuple[Item, Attempt, WorkflowResult, str]]:
         item = Item(str(number), number)
         item.to_be_recorded()
         item.input = "1"
-        attempt = Attempt(item, context, None, 0.0)
+        attempt = Attempt(item, context, 0.0)
         attempt.to_be_recorded()
         attempt.credential_id, attempt.attempt, attempt.ended_at = "key-12345678", 1, 0.001
         result = WorkflowResult(item.id, True, None, 0.001, {}, number, 1, attempt.credential_id)

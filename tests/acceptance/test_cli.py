@@ -49,7 +49,7 @@ def test_a_report_which_runs_inside_every_command_loads_no_coordinator(tmp_path:
     assert report.read_text() == '{"usage": {"tokens": 5}}\n'
     ours = [name for name in out.split("'") if name.startswith("agentos.") and "agentos.cli" not in name]
     assert sorted(ours) == [
-        "agentos.events",
+        "agentos.verdict",
         "agentos.workers",
         "agentos.workers.command",
         "agentos.workers.command.reports",

@@ -23,6 +23,7 @@ import pytest
 
 from agentos.events import RunEnded, RunResumed, RunStopping
 from agentos.items import sources as _items
+from agentos.items.attempt import Attempt
 from agentos.items.duplicates import RecentIds
 from agentos.items.file_names import file_name
 from agentos.ledger import _batch as batch
@@ -30,7 +31,7 @@ from agentos.ledger import _database as database
 from agentos.ledger import _writer as writer
 from agentos.ledger import record
 from agentos.limits import backoff
-from agentos.runs._attempt_context import Attempt, RunContext
+from agentos.runs._attempt_context import RunContext
 from agentos.workflows.parallel import (
     Credential,
     CredentialCoordinator,
@@ -1057,7 +1058,7 @@ def test_an_older_attempt_writes_over_nothing(path: Path) -> None:  # invariant 
     item.to_be_recorded()
     for number in (2, 1):
         item.attempts = number
-        attempt = Attempt(item, RunContext("run", None), None, 0.0)
+        attempt = Attempt(item, RunContext("run", None), 0.0)
         attempt.waited = 0.0
         said = batch.Batch(1, 1, 0.0)
         said.attempt_ended(attempt, "transient", f"of attempt {number}")

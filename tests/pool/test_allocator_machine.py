@@ -7,7 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Pool
-from agentos.pool._rules.records import ENDED, LIVE, REFUSED, WAITING, CredentialRecord, LeaseRecord
+from agentos.pool._rules.records import CredentialRecord, LeaseRecord
+from agentos.pool.lease_states import ENDED, LIVE, REFUSED, WAITING
 from agentos.verdict import AUTH_FAILED, OVERLOADED, RATE_LIMITED, Verdict
 
 SCOPES = [None, "x", "y"]

@@ -22,8 +22,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.pool import credential as credentials
-from agentos.pool.credential import LeasedKey, fingerprint
+from agentos.pool import references
+from agentos.pool.credential import fingerprint
+from agentos.pool.lease import LeasedKey
 from agentos.workflows.parallel import Credential, CredentialCoordinator, CredentialError, Lease, Limits
 
 # No four characters of it in a row could be part of a word, of an id or of an address in memory.
@@ -369,7 +370,7 @@ def test_cmd_that_prints_no_text_is_a_credential_error(monkeypatch: pytest.Monke
 
 
 def test_cmd_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "COMMAND_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(references, "COMMAND_TIMEOUT_SECONDS", 0.01)
     error = error_of(Credential(command("import signal; signal.pause()"), id="team"))
     assert str(error) == "credential team: its command failed: TimeoutExpired"
 

@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
 from agentos.pool._rules.allocator import Pool
-from agentos.pool._rules.records import LIVE, WAITING, CredentialRecord, LeaseRecord
+from agentos.pool._rules.records import CredentialRecord, LeaseRecord
+from agentos.pool.lease_states import LIVE, WAITING
 
 from .watched import WatchedPool
 

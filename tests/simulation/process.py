@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from agentos.clock import Timer
 from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.pool._memory import MemoryStore
+from agentos.pool._record_handle import RecordHandle
 from agentos.pool._replicas.shared import SharedStore
-from agentos.pool._rules.records import LIVE, REFUSED, WAITING, LeaseRecord
 from agentos.pool.credential import Credential
+from agentos.pool.lease_states import LIVE, REFUSED, WAITING
 from agentos.providers import verdicts
 from agentos.runs._admission import Admission
 from agentos.runs._rules.scheduler import FAILED, Again, Run
@@ -56,7 +57,7 @@ class ProcessClock:
 
 
 class Attempt:
-    def __init__(self, item: Item, record: LeaseRecord, number: int) -> None:
+    def __init__(self, item: Item, record: RecordHandle, number: int) -> None:
         self.item = item
         self.record = record
         self.number = number
@@ -94,9 +95,13 @@ class Process:
         self.run.recorded(len(ledger.ids) - len(left))
         self.attempts: dict[Attempt, None] = {}  # those that are waited for
         self.leased: dict[Attempt, None] = {}  # those that have not ended at all
+        self.make_handle = self.store.make_handle
+        self.request = self.store.request
+        self.confirm = self.store.confirm
+        self.withdraw = self.store.withdraw
         self.admission = Admission(self, self._on_lease)  # type: ignore[arg-type]
-        self.callers: dict[LeaseRecord, None] = {}  # who ask beside the run
-        self.ended_records: deque[LeaseRecord] = deque(maxlen=8)
+        self.callers: dict[RecordHandle, None] = {}  # who ask beside the run
+        self.ended_records: deque[RecordHandle] = deque(maxlen=8)
         self.later(0.0, "begins", self.fill)
 
     # --- the pool, as `Admission` sees it ---------------------------------------------------------------------------
@@ -111,11 +116,7 @@ class Process:
         store._member = self.member
         return store
 
-    @property
-    def _store(self) -> MemoryStore | SharedStore:
-        return self.store
-
-    def _request_now(self, record: LeaseRecord) -> bool:
+    def request_now(self, record: RecordHandle) -> bool:
         return False if self.store.is_shared else self.store.request(record, False)
 
     def on_event(self, event: Any) -> None:
@@ -166,12 +167,12 @@ class Process:
         if run.is_over() and not self.leased and not self.is_closed:
             self.close()
 
-    def _on_lease(self, item: Item, record: LeaseRecord) -> None:
+    def _on_lease(self, item: Item, record: RecordHandle) -> None:
         """The store calls it from anywhere; it is dealt with in its turn, which may take a while."""
         seconds = self.world.moment() if self.chance.random() < 0.97 else self.chance.uniform(0.1, 3.0)
         self.later(seconds, f"hears of {item.id}", lambda: self._pick_up(item, record))
 
-    def _pick_up(self, item: Item, record: LeaseRecord) -> None:
+    def _pick_up(self, item: Item, record: RecordHandle) -> None:
         admission, run = self.admission, self.run
         if not admission.is_asking(item, record):
             return
@@ -190,7 +191,7 @@ class Process:
 
     # --- attempts ---------------------------------------------------------------------------------------------------
 
-    def _start(self, item: Item, record: LeaseRecord) -> None:
+    def _start(self, item: Item, record: RecordHandle) -> None:
         checks.check_handed_out(self.world, self, record)
         self.run.started(item, self.clock.now())
         attempt = Attempt(item, record, item.attempts)
@@ -369,7 +370,7 @@ class Process:
         if self.is_closing:
             return
         tokens = self.chance.choice([0, 0, 100, 600, 5000])
-        record = LeaseRecord("caller", 1, tokens, self.chance.choice(self.world.setting.models))
+        record = RecordHandle("caller", 1, tokens, self.chance.choice(self.world.setting.models))
         self.callers[record] = None
         record.deliver = lambda: self.later(self.world.moment(), "a caller hears", lambda: self._called(record))
         if self.store.request(record, True) or record.state == REFUSED:
@@ -377,12 +378,12 @@ class Process:
         elif record.state == WAITING:
             self.later(timeout, "a caller's time is up", lambda: self._expire(record))
 
-    def _expire(self, record: LeaseRecord) -> None:
+    def _expire(self, record: RecordHandle) -> None:
         if record.state == WAITING and record in self.callers:
             self.world.situations.note("asker timed out")
             self.store.expire(record)
 
-    def _called(self, record: LeaseRecord) -> None:
+    def _called(self, record: RecordHandle) -> None:
         if record not in self.callers:
             return
         if record.state == LIVE and self.store.confirm(record):
@@ -390,7 +391,7 @@ class Process:
         elif record.state not in (LIVE, WAITING):
             del self.callers[record]
 
-    def _forget(self, record: LeaseRecord) -> None:
+    def _forget(self, record: RecordHandle) -> None:
         if record in self.callers:
             del self.callers[record]
             self.store.withdraw(record) if record.state == WAITING else self.store.end(record, None, True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from agentos.pool._record_handle import RecordHandle
 from agentos.pool._replicas import shared_pool as shared
-from agentos.pool._rules.records import LIVE, WAITING, LeaseRecord
+from agentos.pool.lease_states import LIVE, WAITING
 
 from .member import Talker
 from .server import Link
@@ -25,11 +26,11 @@ def joined(seed: int = TOLD) -> tuple[World, Talker]:
 def test_a_lease_that_was_lost_before_it_was_picked_up_is_asked_for_again() -> None:
     """Else whoever was told of it finds that it has ended, and waits for ever."""
     _, member = joined()
-    unused, used = LeaseRecord("unused"), LeaseRecord("used")
+    unused, used = RecordHandle("unused"), RecordHandle("used")
     for record in (unused, used):
         member.ask(record, wait=True, front=False, by_thread=False)
         record.deliver = lambda: None
-        served = LeaseRecord()
+        served = RecordHandle()
         served.id, served.state = record.id, LIVE
         member._serve(served, is_firm=True)
     member.handles.unclaimed.discard(used.id)  # as `confirm` says

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from agentos.pool._rules.allocator import Pool
-from agentos.pool._rules.records import LIVE, WAITING, CredentialRecord, LeaseRecord
+from agentos.pool._rules.records import CredentialRecord, LeaseRecord
+from agentos.pool.lease_states import LIVE, WAITING
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
 from .situations import Situations

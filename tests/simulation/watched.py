@@ -10,7 +10,8 @@ from agentos.pool._replicas.shared_pool import Session, SharedPool
 from agentos.pool._rules.allocator import Pool
 from agentos.pool._rules.cooldown_scope import Domain
 from agentos.pool._rules.feedback import Answers
-from agentos.pool._rules.records import LIVE, REFUSED, CredentialRecord, LeaseRecord
+from agentos.pool._rules.records import CredentialRecord, LeaseRecord
+from agentos.pool.lease_states import LIVE, REFUSED
 from agentos.verdict import Verdict
 
 from .watch import Watch

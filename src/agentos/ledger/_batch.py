@@ -17,10 +17,10 @@ from itertools import chain
 from typing import Any
 
 from agentos.items import codec
+from agentos.items.attempt import Attempt
 from agentos.items.item import Item
 from agentos.items.results import WorkflowResult
 from agentos.redaction import json_text
-from agentos.runs._attempt_context import Attempt
 
 SUCCEEDED = "succeeded"
 FAILED = "failed"

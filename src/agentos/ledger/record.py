@@ -19,11 +19,11 @@ from typing import Any
 from agentos.clock import Clock
 from agentos.errors import LedgerError
 from agentos.items import codec
+from agentos.items.attempt import Attempt
 from agentos.items.file_names import file_name, remove_file
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import WorkflowResult
 from agentos.redaction import json_text
-from agentos.runs._attempt_context import Attempt
 
 from . import _database as database
 from . import _process_groups as process_groups

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agentos.clock import Clock, Timer
 from agentos.errors import UnknownCredential
@@ -17,10 +17,12 @@ from agentos.events import PoolWaiting
 from agentos.limits.reset_times import seconds_to_reset
 from agentos.verdict import RATE_LIMITED, ROTATING, Verdict
 
+from ._record_handle import RecordHandle
 from ._rules import wait_reasons as looking
 from ._rules.allocator import Pool
-from ._rules.records import LIVE, WAITING, CredentialRecord, LeaseRecord
+from ._rules.records import CredentialRecord
 from .credential import Credential
+from .lease_states import LIVE, WAITING
 from .simulation import Planned
 from .states import CredentialSnapshot, planned, snapshot
 
@@ -41,10 +43,11 @@ class MemoryStore:
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._pool = Pool()
         self._wake: Timer | None = None
+        self.make_handle = RecordHandle
 
     # --- leases: the paths that every item takes ------------------------------------------------------------------
 
-    def request(self, record: LeaseRecord, wait: bool = True, front: bool = False, _blocks: bool = False) -> bool:
+    def request(self, record: RecordHandle, wait: bool = True, front: bool = False, _blocks: bool = False) -> bool:
         """True: the lease is live. False: `record.deliver()` is called when it is, or never can be."""
         pool = self._pool
         self._acquire()
@@ -58,7 +61,7 @@ class MemoryStore:
         self._act(served, events)
         return granted
 
-    def end(self, record: LeaseRecord, verdict: Verdict | None, success: bool = False) -> None:
+    def end(self, record: RecordHandle, verdict: Verdict | None, success: bool = False) -> None:
         """Ends a lease, together with what the provider answered (a verdict, a success, or nothing), so that nobody is
         given a credential that is about to cool down. Does nothing if the lease is not live."""
         pool = self._pool
@@ -84,7 +87,7 @@ class MemoryStore:
             self._release()
         self._act(served, events)
 
-    def cool_and_end(self, record: LeaseRecord, seconds: float) -> None:
+    def cool_and_end(self, record: RecordHandle, seconds: float) -> None:
         """Ends a lease and cools its credential's group. Does nothing if the lease is not live."""
 
         def decide(pool: Pool, now: float) -> None:
@@ -94,13 +97,13 @@ class MemoryStore:
 
         self._locked(decide)
 
-    def use_more(self, record: LeaseRecord, requests: int, tokens: int) -> None:
+    def use_more(self, record: RecordHandle, requests: int, tokens: int) -> None:
         """A live lease is used for more than was reserved: that is debt."""
         self._locked(
             lambda pool, now: pool.use_more(record, requests, tokens, now) if record.state == LIVE else None,
         )
 
-    def observed(self, record: LeaseRecord, verdict: Verdict) -> None:
+    def observed(self, record: RecordHandle, verdict: Verdict) -> None:
         """An answer in the middle of a lease."""
         with self._lock:
             if record.credential is not None:
@@ -112,7 +115,7 @@ class MemoryStore:
             served, events = self._collect()
         self._act(served, events)
 
-    def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None) -> bool:
+    def settle(self, record: RecordHandle, requests: int | None, tokens: int | None) -> bool:
         with self._lock:
             settled = self._pool.settle(record, requests, tokens, self._now())
             served, events = self._collect()
@@ -121,18 +124,18 @@ class MemoryStore:
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
-    def withdraw(self, record: LeaseRecord) -> None:
+    def withdraw(self, record: RecordHandle) -> None:
         """The asker is gone, whatever it has got in the meantime: nothing stays queued or held for it."""
         self._locked(lambda pool, now: pool.withdraw(record, now))
 
-    def expire(self, record: LeaseRecord) -> None:
+    def expire(self, record: RecordHandle) -> None:
         """The asker's time is up: it leaves the queue and is told, unless it has been served just now."""
         with self._lock:
             is_late = record.state == WAITING and self._pool.withdraw(record, self._now())
         if is_late:
             record.deliver()
 
-    def confirm(self, record: LeaseRecord) -> bool:
+    def confirm(self, record: RecordHandle) -> bool:
         """A waiter picks up its lease; False if it was worthless by then and the waiter is at the head again."""
         credential = record.credential
         if record.state == LIVE and credential is not None and credential.has_no_objection():
@@ -174,10 +177,10 @@ class MemoryStore:
 
     # --- looking --------------------------------------------------------------------------------------------------
 
-    def live_leases(self, credential_id: str) -> list[LeaseRecord]:
+    def live_leases(self, credential_id: str) -> list[RecordHandle]:
         with self._lock:
             credential = self._pool.credentials.get(credential_id) or self._pool.leaving.get(credential_id)
-            return list(credential.leases.values()) if credential else []
+            return cast(list[RecordHandle], list(credential.leases.values())) if credential else []
 
     def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None) -> PoolWaiting:
         return self._locked(lambda pool, now: looking.waiting_for(pool, scope, now, need))
@@ -235,10 +238,11 @@ class MemoryStore:
         except KeyError:
             raise UnknownCredential("no credential with this id is in the pool") from None
 
-    def _collect(self) -> tuple[list[LeaseRecord], list[Any]]:
+    def _collect(self) -> tuple[list[RecordHandle], list[Any]]:
         """Under the lock: takes what has to be acted on, and sees to it that the next cool-down's end is not missed."""
         pool = self._pool
-        served, pool.served = pool.served, []
+        served = cast(list[RecordHandle], pool.served)  # whatever is requested here is one
+        pool.served = []
         events, pool.events = pool.events, []
         wake_at = pool.next_wake_at()
         if wake_at is not None and (self._wake is None or wake_at < self._wake.at):
@@ -247,7 +251,7 @@ class MemoryStore:
             self._wake = self._clock.call_at(wake_at, self._on_wake)
         return served, events
 
-    def _act(self, served: list[LeaseRecord], events: list[Any]) -> None:
+    def _act(self, served: list[RecordHandle], events: list[Any]) -> None:
         """Outside the lock."""
         for record in served:
             record.deliver()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any, NoReturn, SupportsIndex
+from typing import NoReturn, SupportsIndex
 
 from agentos.limits.declaration import Limits
 from agentos.redaction.mask import MASK, refuse_to_copy
 
-from ._rules.records import LeaseRecord
 from .references import _is_reference, resolve
 
 
@@ -120,24 +119,6 @@ class Credential:
 
     def __getstate__(self) -> NoReturn:
         refuse_to_copy(self)
-
-
-class LeasedKey(str):
-    """What `reserve` returns and a worker gets: the key itself, for any SDK, that remembers its lease.
-
-    Only its `repr` is masked: everything else must act as the key. A copy or pickle of it is a plain string.
-    """
-
-    __slots__ = ("credential_id", "record")
-
-    credential_id: str
-    record: LeaseRecord
-
-    def __repr__(self) -> str:
-        return f"<{self.credential_id} {MASK}>"
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        return str, (str(self),)
 
 
 def fingerprint(secret: str, digits: int = 8) -> str:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 from agentos.clock import Timer
 from agentos.redaction.mask import MASK, refuse_to_copy
 
-from ._rules.records import ENDED, LIVE, REFUSED, LeaseRecord
+from .lease_states import ENDED, LIVE, REFUSED
 
 if TYPE_CHECKING:
-    from agentos.workflows.parallel.credential_coordinator import CredentialCoordinator
+    from .lease_pool import LeasePool
+    from .store import LeaseHandle
 
 
 def check_counts(*counts: Any) -> None:
@@ -27,11 +28,11 @@ def check_counts(*counts: Any) -> None:
 class Lease:
     """The right to use one credential, until the `with` block ends."""
 
-    __slots__ = ("_pool", "_record", "_secret")
+    __slots__ = ("_handle", "_pool", "_secret")
 
-    def __init__(self, pool: CredentialCoordinator, record: LeaseRecord, secret: str) -> None:
+    def __init__(self, pool: LeasePool, handle: LeaseHandle, secret: str) -> None:
         self._pool = pool
-        self._record = record
+        self._handle = handle
         self._secret = secret
 
     @property
@@ -40,83 +41,102 @@ class Lease:
 
     @property
     def credential_id(self) -> str:
-        assert self._record.credential is not None
-        return self._record.credential.id
+        credential_id = self._handle.credential_id
+        assert credential_id is not None
+        return credential_id
 
     @property
     def fence(self) -> int:
         """Grows with every lease of this credential: a later holder always has the greater one."""
-        return self._record.fence
+        return self._handle.fence
 
     def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None:
         """Says what was really used, once. More than was reserved is debt."""
         check_counts(requests, tokens)
-        self._pool._store.settle(self._record, requests, tokens)
+        self._pool.settle(self._handle, requests, tokens)
 
     def observe(self, response: Any) -> None:
         """Shows the pool an answer that raised nothing: its rate-limit headers set the pace, a 429 cools the group."""
-        self._pool._observe(self._record, response)
+        self._pool.observe(self._handle, response)
 
     def __repr__(self) -> str:
-        return f"<Lease of {self.credential_id} {MASK}, fence {self.fence}, {self._record.state}>"
+        return f"<Lease of {self.credential_id} {MASK}, fence {self.fence}, {self._handle.state}>"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         refuse_to_copy(self)
 
 
+class LeasedKey(str):
+    """What `reserve` returns and a worker gets: the key itself, for any SDK, that remembers its lease.
+
+    Only its `repr` is masked: everything else must act as the key. A copy or pickle of it is a plain string.
+    """
+
+    __slots__ = ("credential_id", "handle")
+
+    credential_id: str
+    handle: LeaseHandle
+
+    def __repr__(self) -> str:
+        return f"<{self.credential_id} {MASK}>"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+
 class LeaseContext:
-    """What `CredentialCoordinator.lease` returns: `with` it in a thread, `async with` it in a task."""
+    """What `LeasePool.lease` returns: `with` it in a thread, `async with` it in a task."""
 
-    __slots__ = ("_pool", "_record", "_timeout")
+    __slots__ = ("_handle", "_pool", "_timeout")
 
-    def __init__(self, pool: CredentialCoordinator, record: LeaseRecord, timeout: float | None) -> None:
+    def __init__(self, pool: LeasePool, handle: LeaseHandle, timeout: float | None) -> None:
         self._pool = pool
-        self._record = record
+        self._handle = handle
         self._timeout = timeout
 
     def __enter__(self) -> Lease:
-        if not wait(self._pool, self._record, self._timeout):
-            raise self._pool._timed_out(self._record, self._timeout)
-        return self._pool._lease_of(self._record)
+        if not wait(self._pool, self._handle, self._timeout):
+            raise self._pool.timed_out(self._handle, self._timeout)
+        return self._pool.lease_of(self._handle)
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        self._pool._end(self._record, exc)
+        self._pool.end_after(self._handle, exc)
 
     async def __aenter__(self) -> Lease:
-        if not await wait_async(self._pool, self._record, self._timeout):
-            raise self._pool._timed_out(self._record, self._timeout)
-        return self._pool._lease_of(self._record)
+        if not await wait_async(self._pool, self._handle, self._timeout):
+            raise self._pool.timed_out(self._handle, self._timeout)
+        return self._pool.lease_of(self._handle)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._pool._end(self._record, exc)
+        self._pool.end_after(self._handle, exc)
 
 
-def wait(pool: CredentialCoordinator, record: LeaseRecord, timeout: float | None) -> bool:
+def wait(pool: LeasePool, handle: LeaseHandle, timeout: float | None) -> bool:
     """Blocks this thread until the lease is live; False when `timeout` seconds have passed first."""
-    if pool._request_now(record, timeout):
+    if pool.request_now(handle, timeout):
         return True
     if timeout is not None and timeout <= 0:
         return False
     calls: SimpleQueue[None] = SimpleQueue()  # not a lock: it may be called again before it has lain down
-    record.deliver = lambda: calls.put(None)
-    with _Wait(pool, record, timeout, blocks=timeout is None) as waiting:
+    handle.deliver = lambda: calls.put(None)
+    with _Wait(pool, handle, timeout, blocks=timeout is None) as waiting:
         while not waiting.is_over():
             calls.get()
     return waiting.has_lease
 
 
-async def wait_async(pool: CredentialCoordinator, record: LeaseRecord, timeout: float | None) -> bool:
+async def wait_async(pool: LeasePool, handle: LeaseHandle, timeout: float | None) -> bool:
     """The same for a task: its event loop goes on."""
-    if pool._request_now(record, timeout):
+    if pool.request_now(handle, timeout):
         return True
     if timeout is not None and timeout <= 0:
         return False
     loop = asyncio.get_running_loop()
     gate = asyncio.Event()
-    record.deliver = lambda: _set_in_loop(loop, gate)
-    with _Wait(pool, record, timeout) as waiting:
+    handle.deliver = lambda: _set_in_loop(loop, gate)
+    with _Wait(pool, handle, timeout) as waiting:
         while not waiting.is_over():
             await gate.wait()
             gate.clear()
@@ -126,44 +146,42 @@ async def wait_async(pool: CredentialCoordinator, record: LeaseRecord, timeout: 
 class _Wait:
     """One wait for a lease: asks, gives up at the deadline, and leaves nothing behind however it ends."""
 
-    def __init__(
-        self, pool: CredentialCoordinator, record: LeaseRecord, timeout: float | None, *, blocks: bool = False
-    ) -> None:
+    def __init__(self, pool: LeasePool, handle: LeaseHandle, timeout: float | None, *, blocks: bool = False) -> None:
         self._pool = pool
-        self._record = record
+        self._handle = handle
         self._blocks = blocks  # for as long as it takes
-        self._deadline = None if timeout is None or timeout == math.inf else pool._clock.now() + timeout
+        self._deadline = None if timeout is None or timeout == math.inf else pool.clock.now() + timeout
         self._timer: Timer | None = None
         self.has_lease = False
 
     def __enter__(self) -> _Wait:
-        store, record = self._pool._store, self._record
-        self._asked = store.request(record, True, False, self._blocks)
+        pool, handle = self._pool, self._handle
+        self._asked = pool.request(handle, True, False, self._blocks)
         if not self._asked and self._deadline is not None:
-            self._timer = self._pool._clock.call_at(self._deadline, lambda: store.expire(record))
+            self._timer = self._pool.clock.call_at(self._deadline, lambda: pool.expire(handle))
         return self
 
     def is_over(self) -> bool:
         """Looks at what was delivered; False: wait (again)."""
-        record = self._record
+        handle = self._handle
         if self._asked:
             self.has_lease = True
-        elif record.state == REFUSED:
-            raise self._pool._refusal(record)
-        elif record.state == LIVE:
-            self.has_lease = self._pool._store.confirm(record)
-            if not self.has_lease and record.state != LIVE and self._is_late():
-                self._pool._store.expire(record)
-        return self.has_lease or record.state == ENDED
+        elif handle.state == REFUSED:
+            raise self._pool.refusal(handle)
+        elif handle.state == LIVE:
+            self.has_lease = self._pool.confirm(handle)
+            if not self.has_lease and handle.state != LIVE and self._is_late():
+                self._pool.expire(handle)
+        return self.has_lease or handle.state == ENDED
 
     def _is_late(self) -> bool:
-        return self._deadline is not None and self._pool._clock.now() >= self._deadline
+        return self._deadline is not None and self._pool.clock.now() >= self._deadline
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if not self.has_lease:  # timed out, refused, cancelled or interrupted
-            self._pool._store.withdraw(self._record)
+            self._pool.withdraw(self._handle)
 
 
 def _set_in_loop(loop: asyncio.AbstractEventLoop, gate: asyncio.Event) -> None:

@@ -19,8 +19,9 @@ from agentos.limits.declaration import Limits
 from agentos.verdict import RATE_LIMITED, Verdict
 
 from ._rules.allocator import Pool
-from ._rules.records import LIVE, LeaseRecord
+from ._rules.records import LeaseRecord
 from ._rules.wait_reasons import waiting_for
+from .lease_states import LIVE
 
 # Which limit binds is asked so often in the course of a plan, at least after so many events, and whenever nothing
 # happens for so many seconds.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -20,6 +21,37 @@ class Holder(NamedTuple):
     host: str | None = None  # None: this process
     pid: int | None = None
     run: str | None = None  # what it does there
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialState:
+    """One credential at one instant. Instants are epoch seconds. Never holds a secret."""
+
+    key_id: str
+    in_use: bool = False
+    reserved_by: str | None = None  # the requester of its oldest live lease
+    rate_limited_until: float | None = None
+    is_available: bool = True  # a request that names no scope would be granted it now
+    quota_group: str = ""
+    provider: str | None = None
+    live_leases: int = 0
+    max_concurrent: int = 1
+    quarantined: str | None = None  # why
+    cooling: dict[str, float] = field(default_factory=dict)  # scope -> epoch, where only a scope cools
+    cooled_by: dict[str, str] = field(default_factory=dict)  # scope ("" for all) -> the verdict that cools it
+    fence: int = 0
+    requests: int = 0  # used and reserved, since it joined the pool
+    tokens: int = 0
+    waits_for: str | None = None  # the limit that does not admit another request now
+    used: dict[str, tuple[float, float]] = field(default_factory=dict)  # of each declared limit: used, and the limit
+    learned: dict[str, float] = field(default_factory=dict)  # scope ("" for none) -> requests per minute
+    holders: tuple[str, ...] = ()  # the requesters of its live leases, where they gave a name
+    held_by: tuple[Holder, ...] = ()  # the same leases, with the process that has each
+
+    @property
+    def keys_file_line(self) -> str | None:
+        """What was learned about its limit, as a line for the keys file."""
+        return f"requests_per_minute = {math.floor(min(self.learned.values()))}" if self.learned else None
 
 
 class CredentialSnapshot(NamedTuple):
@@ -109,4 +141,33 @@ def planned(credential: CredentialRecord, now: float) -> Planned:
         learned=pace.learned().get(None),
         used_today=int(used.get(REQUESTS_PER_DAY, (0, 0))[0]),
         day_ends_after=None if ends_after is None else lambda then: ends_after(now + then) - now,
+    )
+
+
+def state_of(snapshot: CredentialSnapshot, epoch: float) -> CredentialState:
+    """Return a snapshot as users see it: instants as epoch seconds."""
+    cooling = {scope: epoch + left for scope, left in snapshot.cooling.items()}
+    if snapshot.paced > 0:
+        cooling[None] = max(cooling.get(None, 0.0), epoch + snapshot.paced)
+    return CredentialState(
+        key_id=snapshot.id,
+        in_use=bool(snapshot.holders),
+        reserved_by=snapshot.holders[0].requester if snapshot.holders else None,
+        rate_limited_until=cooling.pop(None, None),
+        is_available=snapshot.is_available,
+        quota_group=snapshot.group,
+        provider=snapshot.provider,
+        live_leases=len(snapshot.holders),
+        max_concurrent=snapshot.max_concurrent,
+        quarantined=snapshot.quarantine,
+        cooling={scope: until for scope, until in cooling.items() if scope is not None},
+        cooled_by={scope or "": verdict for scope, verdict in snapshot.cooled_by.items()},
+        fence=snapshot.fence,
+        requests=snapshot.requests,
+        tokens=snapshot.tokens,
+        waits_for=snapshot.binding,
+        used=snapshot.used,
+        learned={scope or "": rate for scope, rate in snapshot.learned.items()},
+        holders=tuple(holder.requester for holder in snapshot.holders if holder.requester is not None),
+        held_by=snapshot.holders,
     )

@@ -7,25 +7,119 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agentos.clock import Clock
+from agentos.events import PoolWaiting
+from agentos.verdict import Verdict
 
 from ._memory import MemoryStore
+from .credential import Credential
+from .simulation import Planned
+from .states import CredentialSnapshot
 from .store_url import FILE, SERVERS, StoreAt, check_server, without_password
 
 if TYPE_CHECKING:
     from ._replicas.log import Log
-    from ._replicas.shared import SharedStore
 
-    Store: TypeAlias = MemoryStore | SharedStore
+H = TypeVar("H")
+
+
+class LeaseHandle(Protocol):
+    """One request for a credential, as its caller holds it: what was requested, and what became of it.
+
+    The store makes it (`make_handle`) and writes it; the rules have a record of the same lease, which may be in another
+    process.
+    """
+
+    requester: str | None
+    requests: int  # reserved; after `settle`, what was really used
+    tokens: int
+    scope: str | None
+    prefer: str | None  # a credential id
+    is_patient: bool  # it waits until a new credential has proved itself
+    deliver: Callable[[], None]  # called when the lease is live, or never can be
+    state: str  # WAITING, LIVE, ENDED or REFUSED
+    fence: int
+    too_large: str | None  # why no credential can ever serve it
+
+    @property
+    def credential_id(self) -> str | None: ...
+
+    @property
+    def provider(self) -> str | None: ...
+
+
+class Store(Protocol[H]):
+    """The state of a pool, and the one place that changes it. `H`: the class of its handles."""
+
+    is_shared: bool
+
+    @property
+    def make_handle(self) -> type[H]: ...
+
+    def open(self) -> None:
+        """Join the pool. Raises `StoreError` if the store cannot be used."""
+
+    def close(self) -> None:
+        """Leave the pool: leases of this process end."""
+
+    def arrive(self) -> None:
+        """Block until all members know what this one has done, or the store is lost."""
+
+    def request(self, handle: H, wait: bool = True, front: bool = False, blocks: bool = False, /) -> bool: ...
+
+    def end(self, handle: H, verdict: Verdict | None, success: bool = False, /) -> None: ...
+
+    def cool_and_end(self, handle: H, seconds: float, /) -> None: ...
+
+    def use_more(self, handle: H, requests: int, tokens: int, /) -> None: ...
+
+    def observed(self, handle: H, verdict: Verdict, /) -> None: ...
+
+    def settle(self, handle: H, requests: int | None, tokens: int | None, /) -> bool: ...
+
+    def withdraw(self, handle: H, /) -> None: ...
+
+    def expire(self, handle: H, /) -> None: ...
+
+    def confirm(self, handle: H, /) -> bool: ...
+
+    def add(self, credential: Credential, /) -> None: ...
+
+    def remove(self, credential_id: str, /) -> None: ...
+
+    def quarantine(self, credential_id: str, reason: str, /) -> None: ...
+
+    def restore(self, credential_id: str, /) -> None: ...
+
+    def cool(self, credential_id: str, seconds: float, /) -> None: ...
+
+    def live_leases(self, credential_id: str, /) -> list[H]: ...
+
+    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, /) -> PoolWaiting: ...
+
+    def reasons(self, scope: str | None, /) -> dict[str, str]: ...
+
+    def is_proven(self, credential_id: str, /) -> bool: ...
+
+    def waiters(self) -> int: ...
+
+    def available(self) -> int: ...
+
+    def snapshot(self) -> list[CredentialSnapshot]: ...
+
+    def fastest(self) -> tuple[float | None, float]: ...
+
+    def planned(self) -> list[Planned]: ...
+
 
 MEMORY = "memory:"
 _KINDS = "'memory:', 'sqlite:///PATH', 'redis://HOST:PORT/DB', 'rediss://…' or 'unix://…'"
 
 
 def make_store(at: str | StoreAt | None, clock: Clock, on_event: Callable[[Any], None], ttl: float,
-               redact: Callable[[str], str]) -> Store:  # fmt: skip
+               redact: Callable[[str], str]) -> Store[Any]:  # fmt: skip
     """`redact`: takes secrets out of what others will see. Raises `ValueError` for what is no store's name, and
     `StoreError` where what it needs is not installed."""
     place = at if isinstance(at, StoreAt) else StoreAt(MEMORY if at is None else str(at))

@@ -1,4 +1,4 @@
-"""One attempt at one item, in this process: what the driver tracks and what its worker sees are the same object."""
+"""RunContext: what all attempts of a run share: its pool, its record, and the files of its items."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from agentos.clock import Timer
-from agentos.items.context import CurrentItem
+from agentos.items.attempt import Attempt
 from agentos.items.file_names import file_name, log_name, remove_file
 from agentos.items.item import Item
-from agentos.pool._rules.records import LeaseRecord
 from agentos.pool.lease import Lease, LeaseContext
+from agentos.pool.lease_pool import LeasePool
+from agentos.pool.store import LeaseHandle
 from agentos.verdict import Verdict
-from agentos.workflows.parallel.credential_coordinator import CredentialCoordinator
 
 if TYPE_CHECKING:
     from agentos.ledger.record import RunRecord
-
-_making = threading.Lock()  # guards the making of an attempt's `own_lease`
 
 
 class RunContext:
@@ -32,7 +29,7 @@ class RunContext:
     def __init__(
         self,
         run_id: str,
-        pool: CredentialCoordinator | None,
+        pool: LeasePool | None,
         record: RunRecord | None = None,
         checkpoints: Path | None = None,
     ) -> None:
@@ -40,6 +37,7 @@ class RunContext:
         self.run_id = run_id
         self.pool = pool
         self.record = record
+        self.is_recorded = record is not None
         self._checkpoints = checkpoints
         self._lock = threading.Lock()  # guards _folder
         self._folder: Path | None = None
@@ -48,26 +46,67 @@ class RunContext:
         if checkpoints is not None and checkpoints.is_dir() and any(checkpoints.iterdir()):
             self.has_files = True
 
+    def make_attempt(self, item: Item, handle: LeaseHandle | None, now: float) -> Attempt:
+        """Return the next attempt at an item, with its live lease."""
+        key = None if handle is None or self.pool is None else self.pool.key_of(handle)
+        return Attempt(item, self, now, key)
+
     def end_lease(self, attempt: Attempt, verdict: Verdict | None, *, success: bool = False) -> None:
-        """Ends the attempt's lease together with what the provider answered."""
-        record, pool = attempt.record, self.pool
-        if record is None or pool is None:
-            return
-        if success and attempt.usage is None:
-            pool._store.end(record, None, True)
+        """End the attempt's lease together with what the provider answered."""
+        handle, pool = attempt.lease_handle, self.pool
+        if handle is None or pool is None:
             return
         if attempt.usage is not None:
             # What a worker left at zero it did not report: that stays as it was reserved.
-            pool._store.settle(record, int(attempt.usage["requests"]) or None, int(attempt.usage["tokens"]) or None)
-        pool._store.end(record, None if verdict is None else pool._redacted(verdict), success=success)
+            pool.settle(handle, int(attempt.usage["requests"]) or None, int(attempt.usage["tokens"]) or None)
+        pool.end(handle, verdict, success)
 
     def is_proven(self, attempt: Attempt) -> bool:
-        """Whether others use the attempt's credential successfully."""
+        """Return whether others use the attempt's credential successfully."""
         return (
-            self.pool is not None
-            and attempt.credential_id is not None
-            and self.pool._store.is_proven(attempt.credential_id)
+            self.pool is not None and attempt.credential_id is not None and self.pool.is_proven(attempt.credential_id)
         )
+
+    # --- for the worker of an attempt -----------------------------------------------------------------------------
+
+    def lease(
+        self, attempt: Attempt, requests: int, tokens: int, scope: str | None, timeout: float | None
+    ) -> LeaseContext:
+        """Return a lease for a `with` block: the attempt's own first, else one from the pool."""
+        if self.pool is None:
+            raise RuntimeError("this run has no credentials: pass credential_coordinator= to ParallelCoordinator")
+        wished = self.pool.make_handle(attempt.id, requests, tokens, scope, attempt.credential_id)
+        return AttemptLease(attempt, self.pool, wished, timeout)
+
+    def observe(self, attempt: Attempt, response: Any) -> None:
+        """Read an answer that raised nothing."""
+        if self.pool is not None and attempt.lease_handle is not None:
+            self.pool.observe(attempt.lease_handle, response)
+
+    def observed(self, attempt: Attempt, verdict: Verdict) -> None:
+        """Apply the verdict on an answer that was read elsewhere."""
+        if self.pool is not None and attempt.lease_handle is not None:
+            self.pool.observed(attempt.lease_handle, verdict)
+
+    def load(self, attempt: Attempt) -> Any:
+        """Return the item's checkpoint."""
+        return attempt.item.saved if self.record is None else self.record.load(attempt.item)
+
+    def save(self, attempt: Attempt, obj: Any) -> None:
+        """Replace the item's checkpoint."""
+        self.save_encoded(attempt, obj if self.record is None else _encoded(obj))
+
+    def save_encoded(self, attempt: Attempt, encoded: Any) -> None:
+        """Replace the item's checkpoint by one that is JSON already if the run has a ledger."""
+        if self.record is None:
+            attempt.item.saved = encoded
+        else:
+            self.record.save(attempt, encoded)
+
+    def process_ended(self, attempt: Attempt, pid: int) -> None:
+        """Take an attempt's process group off the record."""
+        if self.record is not None and attempt.is_on_record:
+            self.record.process_ended(pid)
 
     def redact(self, text: str) -> str:
         return text if self.pool is None else self.pool.redact(text)
@@ -108,103 +147,6 @@ class RunContext:
             self._remove()
 
 
-class Attempt(CurrentItem):
-    __slots__ = (
-        "_own_lease",
-        "context",
-        "credential",
-        "ended_at",
-        "has_lent",
-        "is_abandoned",
-        "is_on_record",
-        "is_preparing",
-        "is_timed_out",
-        "item",
-        "process_group",
-        "record",
-        "started_at",
-        "task",
-        "timer",
-        "waited",
-    )
-
-    def __init__(self, item: Item, context: RunContext, record: LeaseRecord | None, now: float) -> None:
-        self.item = item
-        self.id = item.id
-        self.attempt = item.attempts
-        self.context = context
-        self.record = record
-        if record is None or context.pool is None:
-            self.credential = self.credential_id = None
-        else:
-            key = context.pool._key_of(record)
-            self.credential = key
-            self.credential_id = key.credential_id
-        self.started_at = now
-        self.should_stop = False
-        self.usage = None
-        self.is_abandoned = False  # nobody waits for it any more: its end changes nothing but its lease
-        self.is_preparing = (
-            False  # its worker process is starting, or its task has not begun: its time does not run yet
-        )
-        self.is_timed_out = False
-        self.ended_at = 0.0
-        self.timer: Timer | None = None
-        self.task: Any = None  # for the workers: what carries it out
-        self._own_lease: threading.Lock | None = None
-        self.has_lent = False  # its own lease
-
-    def to_be_recorded(self) -> None:
-        """Only a run with a ledger needs the rest."""
-        asked_at = self.item.asked_at
-        self.waited = 0.0 if asked_at is None else self.started_at - asked_at  # for its credential
-        self.is_on_record = False  # as started
-        self.process_group: int | None = None  # of its own, to be ended by the next launch if this one cannot
-
-    @property
-    def run_id(self) -> str:
-        return self.context.run_id
-
-    @property
-    def workflow_db(self) -> Path:
-        return self.context.workflow_db(self.id)
-
-    @property
-    def own_lease(self) -> threading.Lock:
-        """Held while the worker has borrowed the attempt's own lease. Few do, so it is made when first asked for."""
-        with _making:
-            if self._own_lease is None:
-                self._own_lease = threading.Lock()
-        return self._own_lease
-
-    def observe(self, response: Any) -> None:
-        if self.context.pool is not None and self.record is not None:
-            self.context.pool._observe(self.record, response)
-
-    def observed(self, verdict: Verdict) -> None:
-        if self.context.pool is not None and self.record is not None:
-            self.context.pool._observed(self.record, verdict)
-
-    def lease(
-        self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
-    ) -> LeaseContext:
-        pool = self.context.pool
-        if pool is None:
-            raise RuntimeError("this run has no credentials: pass credential_coordinator= to ParallelCoordinator")
-        return AttemptLease(self, pool, LeaseRecord(self.id, requests, tokens, scope, self.credential_id), timeout)
-
-    def _load(self) -> Any:
-        record = self.context.record
-        return self.item.saved if record is None else record.load(self.item)
-
-    def _save(self, obj: Any) -> None:
-        record = self.context.record
-        if record is None:
-            self.item.saved = obj
-        else:
-            record.save(self, _encoded(obj))
-
-
 def _encoded(obj: Any) -> str:
     from agentos.items import codec  # only where there is a ledger
 
@@ -217,27 +159,23 @@ class AttemptLease(LeaseContext):
 
     __slots__ = ("_attempt", "_is_own")
 
-    def __init__(
-        self, attempt: Attempt, pool: CredentialCoordinator, wished: LeaseRecord, timeout: float | None
-    ) -> None:
+    def __init__(self, attempt: Attempt, pool: LeasePool, wished: LeaseHandle, timeout: float | None) -> None:
         super().__init__(pool, wished, timeout)
         self._attempt = attempt
         self._is_own = False
 
     def _borrow(self) -> Lease | None:
-        attempt = self._attempt
-        own = attempt.record
-        if own is None or self._record.scope not in (None, own.scope) or not attempt.own_lease.acquire(blocking=False):
+        attempt, wished, pool = self._attempt, self._handle, self._pool
+        own: LeaseHandle | None = attempt.lease_handle
+        if own is None or wished.scope not in (None, own.scope) or not attempt.own_lease.acquire(blocking=False):
             return None
         self._is_own = True
-        wished = self._record
         if attempt.has_lent:  # what was reserved for the attempt covers the first use
-            self._pool._store.use_more(own, wished.requests, wished.tokens)
+            pool.use_more(own, wished.requests, wished.tokens)
         elif wished.requests > own.requests or wished.tokens > own.tokens:
-            more = max(0, wished.requests - own.requests), max(0, wished.tokens - own.tokens)
-            self._pool._store.use_more(own, *more)
+            pool.use_more(own, max(0, wished.requests - own.requests), max(0, wished.tokens - own.tokens))
         attempt.has_lent = True
-        return self._pool._lease_of(own)
+        return pool.lease_of(own)
 
     def __enter__(self) -> Lease:
         return self._borrow() or super().__enter__()

@@ -23,17 +23,19 @@ from agentos import events
 from agentos.clock import Clock, Timer
 from agentos.errors import AttemptTimeout, ExecutorBroken, UnrecordableValue, WorkerStartError
 from agentos.events import AttemptEnded, PoolWaiting, RunResumed, RunStopping, ThreadAbandoned
+from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import RunningItem, WorkflowResult
 from agentos.items.sources import CollectionSource, Problem, Read, StreamSource
 from agentos.limits.backoff import wait_alone
-from agentos.pool._rules.records import REFUSED, LeaseRecord
+from agentos.pool.lease_pool import LeasePool
+from agentos.pool.lease_states import REFUSED
+from agentos.pool.store import LeaseHandle
 from agentos.verdict import AUTH_FAILED, PERMANENT, RATE_LIMITED, Verdict
 from agentos.workers.base import Workers
-from agentos.workflows.parallel.credential_coordinator import CredentialCoordinator
 
 from ._admission import Admission
-from ._attempt_context import Attempt, RunContext
+from ._attempt_context import RunContext
 from ._mailbox import Fact, Role
 from ._outcome import Judge, failed_result, text_of
 from ._progress import Account
@@ -64,7 +66,7 @@ class Driver:
         options: Options,
         source: CollectionSource | StreamSource | Sifter,
         make_workers: Callable[[Callable[[Attempt, Any, BaseException | None], None]], Workers],
-        pool: CredentialCoordinator | None,
+        pool: LeasePool | None,
         clock: Clock,
         on_finished: Callable[[Driver], None],
         record: RunRecord | None = None,
@@ -143,7 +145,7 @@ class Driver:
     def waiting(self) -> PoolWaiting | None:
         """Why items wait for a credential although a worker is free; None when none does."""
         scopes = () if self._admission is None else self._admission.scopes()
-        return self._pool._store.waiting_for(scopes[0]) if self._pool is not None and scopes else None
+        return self._pool.waiting_for(scopes[0]) if self._pool is not None and scopes else None
 
     def items_read(self, read: list[Read]) -> None:
         """From the thread that reads the input, where that is not the role's holder."""
@@ -166,7 +168,7 @@ class Driver:
             except UnrecordableValue as unrecordable:
                 exc = unrecordable
         if exc is None:
-            if attempt.record is not None:
+            if attempt.lease_handle is not None:
                 self._context.end_lease(attempt, None, success=True)
             fact = (self._on_success, attempt, (value, encoded))
         else:
@@ -275,15 +277,15 @@ class Driver:
             return self.account.bound_reason  # asking the pool each time would cost too much
         self._ask_binding_at = self._now() + BINDING_SECONDS
         assert self._pool is not None
-        is_limited = self._pool._store.waiting_for(admission.scopes()[0]).reason == RATE_LIMITED
+        is_limited = self._pool.waiting_for(admission.scopes()[0]).reason == RATE_LIMITED
         return events.LIMITS if is_limited else events.KEYS
 
     # --- starting -------------------------------------------------------------------------------------------------
 
-    def _start(self, item: Item, record: LeaseRecord | None) -> None:
+    def _start(self, item: Item, record: LeaseHandle | None) -> None:
         now = self._last_start = self._now()
         self._run.started(item, now)
-        attempt = Attempt(item, self._context, record, now)
+        attempt = self._context.make_attempt(item, record, now)
         if self._recording is not None:
             self._recording.prepare(attempt)
         self._attempts[attempt] = None
@@ -291,7 +293,7 @@ class Driver:
             self._set_timeout(attempt, self._options.timeout, self._on_timeout)
         self._workers.start(attempt, self._run.running)
 
-    def _on_lease(self, item: Item, record: LeaseRecord) -> None:
+    def _on_lease(self, item: Item, record: LeaseHandle) -> None:
         admission, pool = self._admission, self._pool
         assert admission is not None
         assert pool is not None
@@ -308,7 +310,7 @@ class Driver:
                 return
             self._run.put_back(item)
             if record.state == REFUSED:
-                self._stop_soon(str(pool._no_usable(item.scope)))
+                self._stop_soon(str(pool.no_usable(item.scope)))
         elif admission.pick_up(item, record):
             self._start(item, record)
 
@@ -319,7 +321,7 @@ class Driver:
         assert pool is not None
         assert admission is not None
         if not self._run.running and admission.scopes() == (scope,):
-            waiting = pool._store.waiting_for(scope)
+            waiting = pool.waiting_for(scope)
             if waiting.reason == RATE_LIMITED and waiting.usable_in is not None and waiting.usable_in > max_wait:
                 usable_in = f"the next credential is usable in {waiting.usable_in:.0f} s"
                 self._stop_soon(f"nothing can start within {max_wait:g} s: {usable_in}")

@@ -9,13 +9,11 @@ from typing import Any
 
 from agentos.clock import Clock
 from agentos.errors import CommandFailed, ExecutorBroken, Interrupted, WorkerDied, WorkerError
+from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, WORKER_DIED
 from agentos.items.results import WorkflowResult
 from agentos.providers import verdicts
 from agentos.verdict import NOTHING_SAID, PERMANENT, TRANSIENT, VERDICT_KINDS, Verdict
-from agentos.workflows.parallel.credential_coordinator import provider_of
-
-from ._attempt_context import Attempt
 
 
 class Judge:
@@ -47,7 +45,7 @@ class Judge:
         verdict = self._classified(original)
         if verdict is None:
             read_there = exc.verdict if isinstance(exc, WorkerError | CommandFailed) else None  # with all of its causes
-            provider = provider_of(attempt.record)
+            provider = attempt.provider
             verdict = read_there or verdicts.from_exception(exc, provider=provider, now=self._clock.epoch())
         if verdict.kind is None and isinstance(original, (CommandFailed, *self._retry_on)):
             return TRANSIENT, verdict

@@ -9,7 +9,7 @@ from typing import Any
 from agentos.clock import Clock
 from agentos.events import ItemEnded, PoolWaiting, RunEnded, RunStarted, StillRunning
 from agentos.items.results import ProgressStats, WorkflowResult
-from agentos.workflows.parallel.credential_coordinator import CredentialCoordinator
+from agentos.pool.lease_pool import LeasePool
 
 from ._result_queue import Outbox
 from ._rules.bottleneck import Bound
@@ -26,7 +26,7 @@ class Account:
         self,
         run_id: str,
         run: Run,
-        pool: CredentialCoordinator | None,
+        pool: LeasePool | None,
         reporter: Callable[[Any], None] | None,
         clock: Clock,
         outbox: Outbox,
@@ -98,7 +98,7 @@ class Account:
         stats.rate_limited = run.sent_back
         if self._pool is not None and self._clock.now() >= self._ask_limits_at:
             self._ask_limits_at = self._clock.now() + LIMITS_SECONDS
-            stats.fastest, stats.not_before = self._pool._store.fastest()
+            stats.fastest, stats.not_before = self._pool.fastest()
         return stats
 
     def heartbeat(self, waiting: PoolWaiting | None) -> None:
@@ -126,4 +126,4 @@ class Account:
         self.tell(RunEnded(stats, unfinished, bound_by, self._is_recorded))
 
     def _credentials(self) -> int | None:
-        return None if self._pool is None else len(self._pool._secrets)
+        return None if self._pool is None else self._pool.size

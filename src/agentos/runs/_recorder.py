@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED
 from agentos.items.results import WorkflowResult
 from agentos.ledger.record import RunRecord
 
-from ._attempt_context import Attempt, RunContext
+from ._attempt_context import RunContext
 from ._progress import Account
 
 

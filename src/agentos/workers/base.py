@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from agentos.runs._attempt_context import Attempt
+from agentos.items.attempt import Attempt
 
 # Called once per attempt, from whichever thread the attempt ended on: value, or exception.
 EndedCall = Callable[[Attempt, Any, BaseException | None], None]

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from agentos.items.attempt import Attempt
 from agentos.items.context import _current
-from agentos.runs._attempt_context import Attempt
 
 from .base import EndedCall
 

@@ -20,7 +20,7 @@ from agentos.providers import verdicts
 from agentos.redaction.mask import MASK
 
 if TYPE_CHECKING:
-    from agentos.runs._attempt_context import Attempt
+    from agentos.items.attempt import Attempt
     from agentos.verdict import Verdict
 
 

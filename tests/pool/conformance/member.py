@@ -61,7 +61,7 @@ class Held:
         try:
             with self.pool.lease(self.name, **self.options) as lease:
                 self.lease = lease
-                granted_at = lease._record.granted_at
+                granted_at = lease._handle.granted_at
                 say("granted", name=self.name, key=lease.credential_id, fence=lease.fence, granted_at=granted_at)
                 self.should_end.wait()
                 if self.error is not None:
@@ -91,7 +91,7 @@ def work(pool: CredentialCoordinator, threads: int, seconds: float, hold: float)
                 with pool.lease(timeout=seconds) as lease:
                     waited = time.monotonic() - asked_at
                     with lock:
-                        granted.append((lease.credential_id, lease.fence, lease._record.granted_at))
+                        granted.append((lease.credential_id, lease.fence, lease._handle.granted_at))
                         longest = max(longest, waited)
                     time.sleep(hold)
             except errors.LeaseTimeout:

@@ -283,7 +283,7 @@ def test_one_dead_key_does_not_quarantine_another() -> None:  # invariant 5
     for requester in ("one", "other"):
         with pytest.raises(AuthFailed), pool.lease(requester, prefer="key-1"):
             raise AuthFailed("no")
-        pool._clock.advance(6)  # type: ignore[attr-defined]
+        pool.clock.advance(6)  # type: ignore[attr-defined]
     assert pool.get_stats()["quarantined"] == 1
     assert pool.states()[1].is_available
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from agentos.pool._record_handle import RecordHandle
 from agentos.pool._replicas.log import Answer, Entry, Start, StoreLost
 from agentos.pool._replicas.shared import SharedStore
 from agentos.pool._replicas.shared_pool import CLAIM_SECONDS, SharedPool
-from agentos.pool._rules.records import ENDED, LIVE, WAITING, LeaseRecord
+from agentos.pool.lease_states import ENDED, LIVE, WAITING
 from agentos.testing import FakeClock
 from agentos.workflows.parallel import Credential
 from tests.conftest import eventually
@@ -98,8 +99,8 @@ def join(kept: Kept) -> Iterator[Callable[[], SharedStore]]:
         store.close()
 
 
-def ask(store: SharedStore) -> LeaseRecord:
-    record = LeaseRecord()
+def ask(store: SharedStore) -> RecordHandle:
+    record = RecordHandle()
     record.deliver = lambda: None
     store.request(record)
     return record
@@ -117,7 +118,7 @@ def waiters(store: SharedStore) -> int:
     return copy_of(store).pool.waiters()
 
 
-def lease(store: SharedStore) -> LeaseRecord:
+def lease(store: SharedStore) -> RecordHandle:
     record = ask(store)
     eventually(lambda: record.state == LIVE)
     assert store.confirm(record)
@@ -210,7 +211,7 @@ def test_when_all_is_lost_nothing_is_granted_until_old_leases_have_run_out(
     after = ask(store)
     eventually(lambda: kept.entries)
     assert before.state == ENDED
-    newcomer = LeaseRecord()
+    newcomer = RecordHandle()
     assert not join().request(newcomer, wait=False)
     assert after.state == WAITING
     kept.clock.advance(TTL)

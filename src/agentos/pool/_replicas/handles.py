@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .._rules.records import LIVE, WAITING, LeaseRecord
+from .._record_handle import RecordHandle
+from .._rules.records import LeaseRecord
+from ..lease_states import LIVE, WAITING
 
 
 class Handles:
@@ -14,7 +16,7 @@ class Handles:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._by_number: dict[int, LeaseRecord] = {}  # in the order of asking: those that wait or live
+        self._by_number: dict[int, RecordHandle] = {}  # in the order of asking: those that wait or live
         self._numbers = 0
         self.unclaimed: set[int] = set()  # live, but nobody has picked them up yet
         self.waiting = 0
@@ -23,37 +25,37 @@ class Handles:
     def __len__(self) -> int:
         return len(self._by_number)
 
-    def __iter__(self) -> Iterator[LeaseRecord]:
+    def __iter__(self) -> Iterator[RecordHandle]:
         """May be changed meanwhile."""
         return iter(tuple(self._by_number.values()))
 
-    def __contains__(self, record: LeaseRecord) -> bool:
+    def __contains__(self, record: RecordHandle) -> bool:
         return record.id in self._by_number
 
-    def get(self, number: int) -> LeaseRecord | None:
+    def get(self, number: int) -> RecordHandle | None:
         return self._by_number.get(number)
 
-    def add(self, record: LeaseRecord) -> None:
+    def add(self, record: RecordHandle) -> None:
         self._numbers += 1
         record.id = self._numbers
         self._by_number[record.id] = record
         self._count_waiting(1)
 
-    def forget(self, record: LeaseRecord, state: str) -> None:
+    def forget(self, record: RecordHandle, state: str) -> None:
         if record.state == WAITING:
             self._count_waiting(-1)
         record.state = state
         self.unclaimed.discard(record.id)
         self._by_number.pop(record.id, None)
 
-    def serve(self, handle: LeaseRecord, record: LeaseRecord) -> None:
+    def serve(self, handle: RecordHandle, record: LeaseRecord) -> None:
         """With what the copy says; its waiter has yet to come for it."""
         self._count_waiting(-1)
         handle.state = LIVE
         self.unclaimed.add(handle.id)
         handle.credential, handle.fence, handle.granted_at = record.credential, record.fence, record.granted_at
 
-    def wait_again(self, handle: LeaseRecord) -> None:
+    def wait_again(self, handle: RecordHandle) -> None:
         """What it was served is worth nothing, or lost."""
         handle.state = WAITING
         self._count_waiting(1)

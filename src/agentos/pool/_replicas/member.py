@@ -30,7 +30,9 @@ from agentos.events import (
 from agentos.limits._usage import Told
 from agentos.limits.reset_times import day_ends
 
-from .._rules.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord
+from .._record_handle import RecordHandle
+from .._rules.records import LeaseRecord
+from ..lease_states import ENDED, LIVE, REFUSED, WAITING
 from . import neighbours
 from . import shared_pool as shared
 from .box import Box, read_batch
@@ -108,7 +110,7 @@ class Member:
         if by_thread:
             self.wake(by)
 
-    def ask(self, record: LeaseRecord, wait: bool, front: bool, *, by_thread: bool) -> None:
+    def ask(self, record: RecordHandle, wait: bool, front: bool, *, by_thread: bool) -> None:
         self.check_open()
         self._box.ask()
         self.handles.add(record)
@@ -556,7 +558,7 @@ class Member:
             self.changed.notify_all()
 
 
-def _question(record: LeaseRecord, wait: bool, front: bool) -> Statement:
+def _question(record: RecordHandle, wait: bool, front: bool) -> Statement:
     what = (record.requester, record.requests, record.tokens, record.scope, record.prefer, record.is_patient)
     return (shared.ASK, record.id, *what, wait, front)
 

@@ -15,10 +15,12 @@ from agentos.events import STORE_LOST, PoolWaiting
 from agentos.limits.reset_times import day_ends
 from agentos.verdict import Verdict
 
+from .._record_handle import RecordHandle
 from .._rules import wait_reasons as looking
 from .._rules.allocator import Pool
-from .._rules.records import ENDED, LIVE, WAITING, CredentialRecord, LeaseRecord, Want
+from .._rules.records import CredentialRecord, Want
 from ..credential import Credential, fingerprint
+from ..lease_states import ENDED, LIVE, WAITING
 from ..simulation import Planned
 from ..states import CredentialSnapshot, later, planned, snapshot
 from . import shared_pool as shared
@@ -44,6 +46,7 @@ class SharedStore:
     def __init__(self, log: Log, name: str, clock: Clock, on_event: Callable[[Any], None], ttl: float,
                  redact: Callable[[str], str], run: str | None = None) -> None:  # fmt: skip
         self._redact = redact
+        self.make_handle = RecordHandle
         self._member = Member(log, name, clock, on_event, ttl)
         self._member.run_name = run
 
@@ -63,7 +66,7 @@ class SharedStore:
 
     # --- leases ---------------------------------------------------------------------------------------------------
 
-    def request(self, record: LeaseRecord, wait: bool = True, front: bool = False, blocks: bool = False) -> bool:
+    def request(self, record: RecordHandle, wait: bool = True, front: bool = False, blocks: bool = False) -> bool:
         """False: `record.deliver()` is called when it is live, or never can be. `wait=False`: now or not at all.
         `blocks`: the caller has nothing better to do than to wait."""
         member = self._member
@@ -82,17 +85,17 @@ class SharedStore:
             self.withdraw(record)
         with member.changed:
             member.handles.unclaimed.discard(record.id)
-            return record.state == LIVE
+            return bool(record.state == LIVE)
 
-    def end(self, record: LeaseRecord, verdict: Verdict | None, success: bool = False) -> None:
+    def end(self, record: RecordHandle, verdict: Verdict | None, success: bool = False) -> None:
         """Does nothing if the lease is not live."""
         jitter = 0.0 if verdict is None else _jitter()
         self._say_last(record, (shared.END, record.id, verdict, success, jitter), is_news=verdict is not None)
 
-    def cool_and_end(self, record: LeaseRecord, seconds: float) -> None:
+    def cool_and_end(self, record: RecordHandle, seconds: float) -> None:
         self._say_last(record, (shared.COOL_AND_END, record.id, seconds), is_news=True)
 
-    def _say_last(self, record: LeaseRecord, statement: Statement, *, is_news: bool) -> None:
+    def _say_last(self, record: RecordHandle, statement: Statement, *, is_news: bool) -> None:
         member = self._member
         with member.changed:
             if record.state == LIVE:
@@ -100,19 +103,19 @@ class SharedStore:
                 copy = member.copy
                 member.say(statement, urgent=is_news or copy is None or bool(copy.pool.waiting))
 
-    def use_more(self, record: LeaseRecord, requests: int, tokens: int) -> None:
+    def use_more(self, record: RecordHandle, requests: int, tokens: int) -> None:
         self._say_of(record, (shared.USE_MORE, record.id, requests, tokens))
 
-    def observed(self, record: LeaseRecord, verdict: Verdict) -> None:
+    def observed(self, record: RecordHandle, verdict: Verdict) -> None:
         self._say_of(record, (shared.OBSERVED, record.id, verdict, _jitter()))
 
-    def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None) -> bool:
+    def settle(self, record: RecordHandle, requests: int | None, tokens: int | None) -> bool:
         if record.settled:
             return False
         record.settled = self._say_of(record, (shared.SETTLE, record.id, requests, tokens))
         return record.settled
 
-    def _say_of(self, record: LeaseRecord, statement: Statement) -> bool:
+    def _say_of(self, record: RecordHandle, statement: Statement) -> bool:
         with self._member.changed:
             if record.state != LIVE:
                 return False
@@ -121,13 +124,13 @@ class SharedStore:
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
-    def withdraw(self, record: LeaseRecord) -> None:
+    def withdraw(self, record: RecordHandle) -> None:
         with self._member.changed:
             if record in self._member.handles:
                 self._member.handles.forget(record, ENDED)
                 self._member.say((shared.WITHDRAW, record.id))
 
-    def expire(self, record: LeaseRecord) -> None:
+    def expire(self, record: RecordHandle) -> None:
         with self._member.changed:
             is_late = record.state == WAITING and record in self._member.handles
             if is_late:
@@ -136,7 +139,7 @@ class SharedStore:
         if is_late:
             record.deliver()
 
-    def confirm(self, record: LeaseRecord) -> bool:
+    def confirm(self, record: RecordHandle) -> bool:
         """A waiter picks up its lease; False if it was worthless by then, and the waiter waits on."""
         member = self._member
         with member.changed:
@@ -150,7 +153,7 @@ class SharedStore:
             member.say((shared.CLAIM, record.id))
             return False
 
-    def _is_usable(self, record: LeaseRecord) -> bool:
+    def _is_usable(self, record: RecordHandle) -> bool:
         copy, leased = self._member.copy, record.credential
         if copy is None or leased is None or leased.id not in self._member.declared:
             return False
@@ -214,7 +217,7 @@ class SharedStore:
 
     # --- looking --------------------------------------------------------------------------------------------------
 
-    def live_leases(self, credential_id: str) -> list[LeaseRecord]:
+    def live_leases(self, credential_id: str) -> list[RecordHandle]:
         """Of this process: nobody can give back another's."""
         with self._member.changed:
             live = [record for record in self._member.handles if record.state == LIVE]

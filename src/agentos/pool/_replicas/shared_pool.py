@@ -27,7 +27,8 @@ from agentos.verdict import RATE_LIMITED, ROTATING, Verdict
 
 from .._rules.allocator import Pool
 from .._rules.cooldown_scope import Domain
-from .._rules.records import ENDED, LIVE, REFUSED, WAITING, LeaseRecord, Want
+from .._rules.records import LeaseRecord, Want
+from ..lease_states import ENDED, LIVE, REFUSED, WAITING
 
 # An offer that is not claimed for so long goes to the next.
 CLAIM_SECONDS = 1.0

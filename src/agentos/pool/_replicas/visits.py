@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agentos.clock import SYSTEM_CLOCK
 
@@ -48,7 +48,7 @@ def _visiting(place: StoreAt) -> Iterator[SharedStore | None]:
         return
     try:
         store.open()
-        yield store
+        yield cast("SharedStore", store)
     finally:
         store.close()
 

@@ -32,9 +32,10 @@ from agentos.limits.backoff import MOST_COOL_DOWN
 from agentos.limits.declaration import Limits
 from agentos.verdict import RATE_LIMITED
 
+from ..lease_states import ENDED, LIVE, REFUSED, WAITING
 from .cooldown_scope import Domain
 from .feedback import Answers
-from .records import ENDED, LIVE, REFUSED, WAITING, CredentialRecord, LeaseRecord, Want, scope_of
+from .records import CredentialRecord, LeaseRecord, Want, scope_of
 from .wait_queue import Declined
 from .wait_reasons import waiting_for
 

@@ -10,8 +10,9 @@ from agentos.limits import backoff
 from agentos.limits.backoff import DEFAULT_COOL_DOWN, MOST_COOL_DOWN, cool_down, hint_of
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
+from ..lease_states import LIVE
 from .cooldown_scope import Domain
-from .records import LIVE, CredentialRecord, LeaseRecord
+from .records import CredentialRecord, LeaseRecord
 from .shared_limits import Sharing
 
 if TYPE_CHECKING:

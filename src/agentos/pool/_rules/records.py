@@ -8,13 +8,8 @@ from typing import Any, NamedTuple
 from agentos.limits.declaration import Limits
 from agentos.limits.pace import Charge
 
+from ..lease_states import WAITING
 from .cooldown_scope import Domain
-
-# The life of a lease.
-WAITING = "waiting"
-LIVE = "live"
-ENDED = "ended"  # released, taken back, withdrawn or timed out: it has no further effect
-REFUSED = "refused"  # no credential can become usable without a person
 
 
 class Want(NamedTuple):
@@ -35,7 +30,6 @@ class LeaseRecord:
     __slots__ = (
         "charges",
         "credential",
-        "deliver",
         "fence",
         "granted_at",
         "id",
@@ -62,7 +56,6 @@ class LeaseRecord:
         tokens: int = 0,
         scope: str | None = None,
         prefer: str | None = None,
-        deliver: Any = None,
     ) -> None:
         self.requester = requester
         self.requests = requests  # reserved; after `settle`, what was really used
@@ -70,7 +63,6 @@ class LeaseRecord:
         self.scope = scope
         self.want: str | Want | None = scope  # those who want the same wait in one queue
         self.prefer = prefer  # a credential id, wished for
-        self.deliver = deliver  # how the owner hears of it; the pool never calls it
         self.state = WAITING
         self.settled = False
         self.sequence = 0
@@ -84,15 +76,6 @@ class LeaseRecord:
         self.credential: CredentialRecord | None = None
         self.id: Any = None  # where several processes share the pool, its owner and a number;
         self.owner: Any = None  # and that owner
-
-    def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Without what concerns its owner's process only."""
-        return None, {name: getattr(self, name) for name in self.__slots__ if name != "deliver"}
-
-    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
-        self.deliver = None
-        for name, value in state[1].items():
-            setattr(self, name, value)
 
 
 class CredentialRecord:

@@ -16,7 +16,7 @@ import stat
 import tempfile
 import threading
 
-from agentos.runs._attempt_context import Attempt
+from agentos.items.attempt import Attempt
 
 _REPORT, _ITEM, _UNUSED = ".report", ".item.json", ".unused-"
 

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentos.errors import CommandFailed, Interrupted
+from agentos.items.attempt import Attempt
 from agentos.items.fields import field_of
 from agentos.items.file_names import log_name
 from agentos.output.stream import Log, Output
+from agentos.pool.lease_pool import LeasePool
 from agentos.providers import verdicts
-from agentos.runs._attempt_context import Attempt
 from agentos.verdict import PERMANENT, TRANSIENT, Verdict
-from agentos.workflows.parallel.credential_coordinator import CredentialCoordinator, provider_of
 
 from ..base import EndedCall
 from ._folders import Folders, Places, unnamed_file
@@ -57,7 +57,7 @@ class CommandWorkers:
     can_kill = True
     can_take_over = True
 
-    def __init__(self, command: Command, ended: EndedCall, pool: CredentialCoordinator | None) -> None:
+    def __init__(self, command: Command, ended: EndedCall, pool: LeasePool | None) -> None:
         self._command = command
         self._ended = ended
         self._redactor = None if pool is None else pool.redactor()
@@ -324,8 +324,7 @@ class CommandWorkers:
         self._forget(process.pid)
         attempt = process.attempt
         attempt.task = None
-        if attempt.context.record is not None and attempt.is_on_record:
-            attempt.context.record.process_ended(process.pid)
+        attempt.context.process_ended(attempt, process.pid)
         value, error = self._outcome(process, status)
         self._clean(process)
         self._end(attempt, value, error)
@@ -371,7 +370,7 @@ class CommandWorkers:
             for pattern in self._command.patterns:
                 if (verdict := pattern.read(text[-MOST_MATCHED:])) is not None:
                     return verdict
-        return verdicts.from_output(text, status, provider=provider_of(attempt.record), now=time.time())
+        return verdicts.from_output(text, status, provider=attempt.provider, now=time.time())
 
     def _clean(self, process: _Process) -> None:
         """What the command has saved is kept until its item's success is on record."""

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from agentos.home.run_folder import Failure
-from agentos.workflows.parallel import CredentialCoordinator
+from agentos.pool.lease_pool import LeasePool
 
 HERE = "threads"
 _URL = re.compile(r"dask://(?P<host>[^/\s:]+|\[[^/\s]+\]):(?P<port>\d+)/?")
@@ -62,7 +62,7 @@ class Engine:
             self._client.close(timeout=LEAVE_SECONDS)
 
 
-def refuse_what_cannot_be_sent(command: list[str] | None, pool: CredentialCoordinator | None) -> None:
+def refuse_what_cannot_be_sent(command: list[str] | None, pool: LeasePool | None) -> None:
     """Before anything is connected to."""
     from .executor import plain_credentials
 

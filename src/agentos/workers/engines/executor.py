@@ -16,9 +16,8 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 from agentos.errors import CredentialError, ExecutorBroken, Interrupted, WorkerDied, WorkerStartError
-from agentos.pool.credential import fingerprint
-from agentos.runs._attempt_context import Attempt
-from agentos.workflows.parallel.credential_coordinator import CredentialCoordinator
+from agentos.items.attempt import Attempt
+from agentos.pool.lease_pool import LeasePool
 
 from ..base import EndedCall
 from ..wire import message_of, outcome, packed
@@ -34,7 +33,7 @@ class ExecutorWorkers:
         executor: Executor,
         worker_func: Callable[[Any, Any], Any],
         ended: EndedCall,
-        pool: CredentialCoordinator | None = None,
+        pool: LeasePool | None = None,
         *,
         send_secrets: bool = False,
     ) -> None:
@@ -87,7 +86,7 @@ class ExecutorWorkers:
         id_, pool = attempt.credential_id, self._pool
         if id_ is None or pool is None:
             return {"credential": None, "reference": None, "fingerprint": None}
-        known_as = fingerprint(pool._secrets.get(id_, ""))
+        known_as = pool.fingerprint_of(id_)
         reference = sendable_reference(pool, id_)
         if reference is not None:
             return {"credential": None, "reference": reference, "fingerprint": known_as}
@@ -134,23 +133,22 @@ class ExecutorWorkers:
             ) from error
 
 
-def check_credentials(pool: CredentialCoordinator | None, *, send_secrets: bool) -> None:
+def check_credentials(pool: LeasePool | None, *, send_secrets: bool) -> None:
     """Raises a `CredentialError` if a credential of the pool cannot go where an executor carries out attempts."""
     plain = plain_credentials(pool)
     if plain and not send_secrets:
         raise CredentialError(_plain(plain))
 
 
-def plain_credentials(pool: CredentialCoordinator | None) -> list[str]:
+def plain_credentials(pool: LeasePool | None) -> list[str]:
     """The ids of those that cannot be read anywhere but here."""
     ids = () if pool is None else (state.key_id for state in pool.states())
     return [id_ for id_ in ids if pool is not None and sendable_reference(pool, id_) is None]
 
 
-def sendable_reference(pool: CredentialCoordinator, credential_id: str) -> str | None:
+def sendable_reference(pool: LeasePool, credential_id: str) -> str | None:
     """Also a command may have the secret in its arguments, by mistake."""
-    reference = pool._references.get(credential_id)
-    return None if reference is None or pool.hides_secret(reference) else reference
+    return pool.reference_of(credential_id)
 
 
 def executor_for_attempts(executor: Executor) -> Executor:

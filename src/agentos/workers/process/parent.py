@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from agentos.errors import LedgerError, WorkerDied, WorkerStartError
+from agentos.items.attempt import Attempt
 from agentos.items.context import current_item
-from agentos.runs._attempt_context import Attempt
 
 from ..base import EndedCall
 from ..threads import ThreadWorkers
@@ -93,7 +93,7 @@ class ProcessWorkers(ThreadWorkers):
                 credential=None if credential is None else str(credential),
                 saved=attempt._load(),
                 workflow_db=str(attempt.context.file_of(attempt.id)),
-                is_recorded=attempt.context.record is not None,
+                is_recorded=attempt.context.is_recorded,
             )
         )
         child = self._child(attempt)
@@ -192,12 +192,11 @@ class Child:
         return outcome(attempt, content)
 
     def _save(self, attempt: Attempt, saved: Any) -> None:
-        record = attempt.context.record
-        if record is None:
-            attempt.item.saved = saved
+        if not attempt.context.is_recorded:
+            attempt.context.save_encoded(attempt, saved)
             return
         try:
-            record.save(attempt, saved)
+            attempt.context.save_encoded(attempt, saved)
         except LedgerError as error:
             self._send(_child.SAVED + str(error).encode())
         else:

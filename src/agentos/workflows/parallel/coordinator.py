@@ -285,7 +285,7 @@ class ParallelCoordinator:
         if seconds("item_seconds", item_seconds) in (None, math.inf):
             raise ValueError(f"item_seconds must be a number of seconds, not {item_seconds!r}")
         pool = self.credential_coordinator
-        credentials = pool._store.planned() if pool is not None and self._admission == "lease" else None
+        credentials = pool.forecasts() if pool is not None and self._admission == "lease" else None
         return planning.make_plan(credentials, Work(count, self.max_workers, item_seconds, needs or (0,)))
 
     def request_shutdown(self) -> None:

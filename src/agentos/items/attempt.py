@@ -1,0 +1,143 @@
+"""Attempt: one attempt at one item. What the run tracks and what its worker sees are the same object."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+from agentos.clock import Timer
+from agentos.verdict import Verdict
+
+from .context import CurrentItem, LeaseBlock
+from .item import Item
+
+_making = threading.Lock()  # guards the making of an attempt's `own_lease`
+
+
+class AttemptContext(Protocol):
+    """What an attempt asks of the run that it belongs to."""
+
+    run_id: str
+    is_recorded: bool  # the run has a ledger
+    has_files: bool  # some item has files that are to be removed when it succeeds
+
+    def workflow_db(self, item_id: str, /) -> Path:
+        """Return the path of the item's own SQLite file."""
+
+    def lease(self, attempt: Attempt, requests: int, tokens: int, scope: str | None, timeout: float | None, /
+              ) -> LeaseBlock:  # fmt: skip
+        """Return a lease for a `with` block: the attempt's own first, else one from the pool."""
+
+    def observe(self, attempt: Attempt, response: Any, /) -> None:
+        """Read an answer that raised nothing."""
+
+    def observed(self, attempt: Attempt, verdict: Verdict, /) -> None:
+        """Apply the verdict on an answer that was read elsewhere."""
+
+    def load(self, attempt: Attempt, /) -> Any:
+        """Return the item's checkpoint."""
+
+    def save(self, attempt: Attempt, obj: Any, /) -> None:
+        """Replace the item's checkpoint."""
+
+    def save_encoded(self, attempt: Attempt, encoded: Any, /) -> None:
+        """Replace the item's checkpoint by one that a worker process sent: JSON if the run has a ledger."""
+
+    def file_of(self, item_id: str, /) -> Path:
+        """Return where the item's own SQLite file is, or would be."""
+
+    def checkpoint_dir(self, item_id: str, /) -> Path:
+        """Return the folder for what a command needs to continue with this item. It need not exist."""
+
+    def process_ended(self, attempt: Attempt, pid: int, /) -> None:
+        """Take an attempt's process group off the record."""
+
+
+class Attempt(CurrentItem):
+    """One attempt at one item: its lease, its times, and how far it is."""
+
+    __slots__ = (
+        "_own_lease",
+        "context",
+        "credential",
+        "ended_at",
+        "has_lent",
+        "is_abandoned",
+        "is_on_record",
+        "is_preparing",
+        "is_timed_out",
+        "item",
+        "lease_handle",
+        "process_group",
+        "started_at",
+        "task",
+        "timer",
+        "waited",
+    )
+
+    def __init__(self, item: Item, context: AttemptContext, now: float, key: Any = None) -> None:
+        """`key`: what the worker gets as its credential (the pool's `LeasedKey`); None without a pool."""
+        self.item = item
+        self.id = item.id
+        self.attempt = item.attempts
+        self.context = context
+        self.credential = key
+        self.lease_handle: Any = None if key is None else key.handle
+        self.credential_id = None if key is None else key.credential_id
+        self.started_at = now
+        self.should_stop = False
+        self.usage = None
+        self.is_abandoned = False  # the run no longer waits for it: its end changes nothing but its lease
+        self.is_preparing = False  # its worker process or its task has not begun: its time-out does not run yet
+        self.is_timed_out = False
+        self.ended_at = 0.0
+        self.timer: Timer | None = None
+        self.task: Any = None  # for the workers: what carries it out
+        self._own_lease: threading.Lock | None = None
+        self.has_lent = False  # its own lease was used by the worker before
+
+    def to_be_recorded(self) -> None:
+        """Set the fields that only a run with a ledger needs."""
+        asked_at = self.item.asked_at
+        self.waited = 0.0 if asked_at is None else self.started_at - asked_at  # seconds, for its credential
+        self.is_on_record = False  # as started
+        self.process_group: int | None = None  # of its own, to be ended by the next launch if this one cannot
+
+    @property
+    def run_id(self) -> str:
+        return self.context.run_id
+
+    @property
+    def workflow_db(self) -> Path:
+        return self.context.workflow_db(self.id)
+
+    @property
+    def provider(self) -> str | None:
+        """The provider of the attempt's credential."""
+        return None if self.lease_handle is None else self.lease_handle.provider
+
+    @property
+    def own_lease(self) -> threading.Lock:
+        """Held while the worker has borrowed the attempt's own lease. Made when first used, because few workers do."""
+        with _making:
+            if self._own_lease is None:
+                self._own_lease = threading.Lock()
+        return self._own_lease
+
+    def observe(self, response: Any) -> None:
+        self.context.observe(self, response)
+
+    def observed(self, verdict: Verdict) -> None:
+        self.context.observed(self, verdict)
+
+    def lease(
+        self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
+    ) -> LeaseBlock:
+        return self.context.lease(self, requests, tokens, scope, timeout)
+
+    def _load(self) -> Any:
+        return self.context.load(self)
+
+    def _save(self, obj: Any) -> None:
+        self.context.save(self, obj)

@@ -1,0 +1,332 @@
+"""LeasePool: credentials and their leases, as runs, workers and programs use them.
+
+The life of a lease: it is *requested* (first come, first served), *granted* with a fence that only grows, *confirmed*
+by the waiter (which checks that the credential is still usable), *used*, and *ended* together with the verdict on the
+provider's answer, so that a credential that is about to cool down is not granted to the next request first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any, NoReturn, Self, SupportsIndex, TypeVar
+
+from agentos.clock import SYSTEM_CLOCK, Clock
+from agentos.errors import LeaseTimeout, NoUsableCredential, PoolError, RequestTooLarge
+from agentos.events import PoolWaiting
+from agentos.limits.reset_times import seconds_to_reset
+from agentos.providers import verdicts
+from agentos.redaction.mask import refuse_to_copy
+from agentos.redaction.redactor import Redactor
+from agentos.reporters import writers as reporters
+from agentos.verdict import ROTATING, Verdict
+
+from .credential import Credential, fingerprint
+from .lease import Lease, LeaseContext, LeasedKey, check_counts
+from .simulation import Planned
+from .states import CredentialState, state_of
+from .store import LeaseHandle, Store, make_store
+from .store_url import StoreAt, passwords
+
+T = TypeVar("T")
+
+
+class LeasePool:
+    """A pool of credentials, safe to use from any thread and any event loop.
+
+    `store` is where its state lives: `memory:` (the default) for this process, `sqlite:///PATH` for all processes of a
+    machine, `redis://…` (`rediss://…`, `unix://…`) for several machines. `lease_ttl` (seconds) is how long a shared
+    store keeps the lease of a process that died; the memory store has no use for it. `reporter` is called with the
+    pool's events while no run listens to them; without one they are printed. `hidden_secrets` are not in the pool, and
+    redacted like those that are.
+    """
+
+    def __init__(
+        self,
+        credentials: Iterable[Credential],
+        *,
+        store: str | StoreAt | None = None,
+        lease_ttl: float = 30,
+        clock: Clock | None = None,
+        reporter: reporters.Reporter | None = None,
+        hidden_secrets: Iterable[str] = (),
+    ) -> None:
+        if not lease_ttl > 0:
+            raise ValueError(f"lease_ttl must be above 0 seconds, not {lease_ttl!r}")
+        self.lease_ttl = lease_ttl
+        self.clock = clock if clock is not None else SYSTEM_CLOCK
+        self._listeners: list[Callable[[Any], None]] = []
+        self._reporter = reporter if reporter is not None else reporters.PlainReporter()
+        # Guards _secrets and _ids, which are only added to while others read, and _redactor.
+        self._change_lock = threading.Lock()
+        self._secrets: dict[str, str] = {}  # credential id -> secret
+        self._references: dict[str, str] = {}  # credential id -> the reference from which other processes can read it
+        self._ids: dict[str, str] = {}  # secret -> credential id; kept after `remove`, for leases that are still live
+        self._redactor: Redactor | None = None  # of all _ids; made when first needed, because that takes a while
+        self._store: Store[Any] = make_store(store, self.clock, self._announce, lease_ttl, self.redact)
+        self._hidden_secrets = set(hidden_secrets)
+        if store is not None:
+            self._hidden_secrets |= passwords(store if isinstance(store, str) else store.url)
+        # The steps of a lease are the store's own methods: one call less for each request.
+        self.make_handle = self._store.make_handle
+        self.request = self._store.request
+        self.confirm = self._store.confirm
+        self.withdraw = self._store.withdraw
+        self.expire = self._store.expire
+        self.settle = self._store.settle
+        self.use_more = self._store.use_more
+        for credential in credentials:
+            self.add(credential)
+        if not self._secrets:
+            raise ValueError("no credentials: give at least one API key (a string) or Credential")
+        self._store.open()
+
+    def close(self) -> None:
+        """Leave a shared store, which ends all leases of this process. The end of the process does the same."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # --- leases ---------------------------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        requester_id: str | None = None,
+        *,
+        requests: int = 1,
+        tokens: int = 0,
+        scope: str | None = None,
+        prefer: str | None = None,
+        timeout: float | None = None,
+    ) -> LeaseContext:
+        """Return a lease for a `with` or `async with` block, which waits for it in the order of requests.
+
+        The block raises `LeaseTimeout` when no credential came within `timeout` seconds, `NoUsableCredential` when none
+        can. An exception that leaves the block is read as the provider's answer and cools or quarantines the
+        credential; it is not swallowed.
+        """
+        check_counts(requests, tokens)
+        return LeaseContext(self, self.make_handle(requester_id, requests, tokens, scope, prefer), timeout)
+
+    def call(self, func: Callable[[str], T], *, tokens: int = 0, scope: str | None = None,
+             timeout: float | None = None) -> T:  # fmt: skip
+        """Lease, call `func(secret)`, release, and return what it returned. On a limit, an overload or a refused key
+        call it again with another credential, or when one is usable. Any other exception is raised."""
+        deadline = None if timeout is None else self.clock.now() + timeout
+        while True:
+            try:
+                with self.lease(tokens=tokens, scope=scope, timeout=self._remaining(deadline)) as lease:
+                    return func(lease.secret)
+            except Exception as exc:
+                self._raise_unless_rotating(exc)
+
+    async def acall(self, func: Callable[[str], Awaitable[T]], *, tokens: int = 0, scope: str | None = None,
+                    timeout: float | None = None) -> T:  # fmt: skip
+        """`call` for an async `func`."""
+        deadline = None if timeout is None else self.clock.now() + timeout
+        while True:
+            try:
+                async with self.lease(tokens=tokens, scope=scope, timeout=self._remaining(deadline)) as lease:
+                    return await func(lease.secret)
+            except Exception as exc:
+                self._raise_unless_rotating(exc)
+
+    # --- the credentials of the pool ------------------------------------------------------------------------------
+
+    def add(self, credential: Credential) -> str:
+        """Add a credential while the pool is in use; return its id. Raises `CredentialError` if it cannot be read."""
+        if credential.limits.requests_per_day is not None:
+            seconds_to_reset(credential.limits.day_resets, self.clock.epoch())  # raises if there is no such zone
+        secret = credential.secret
+        if secret == credential.id:
+            raise ValueError("a credential's id is shown to people and must not be the secret itself")
+        with self._change_lock:
+            known_as = self._ids.get(secret)
+            if known_as in self._secrets:
+                raise ValueError(f"this key is in the pool already, as {known_as}")
+            if credential.id in self._secrets and credential.has_made_up_id:
+                credential = credential.with_longer_id()
+            if credential.id in self._secrets:
+                raise ValueError(f"two credentials have the id {credential.id!r}: give each its own")
+            self._secrets[credential.id] = secret
+            self._ids[secret] = credential.id
+            if credential.reference is not None:
+                self._references[credential.id] = credential.reference
+            self._redactor = None
+        self._store.add(credential)
+        return credential.id
+
+    def remove(self, id: str) -> None:  # noqa: A002 - the name is part of the contract
+        """Take a credential out of the pool. Leases that are live stay valid until they are released."""
+        self._store.remove(id)
+        with self._change_lock:
+            del self._secrets[id]
+            self._references.pop(id, None)
+
+    def quarantine(self, id: str, reason: str) -> None:  # noqa: A002
+        """Take a credential out of use until `restore`. Leases that are live stay valid."""
+        self._store.quarantine(id, self.redact(reason))
+        self._store.arrive()
+
+    def restore(self, id: str) -> None:  # noqa: A002
+        """Put a quarantined credential back into use."""
+        self._store.restore(id)
+        self._store.arrive()
+
+    def states(self) -> tuple[CredentialState, ...]:
+        """Return a snapshot of every credential, in the order in which they joined."""
+        epoch = self.clock.epoch()
+        return tuple(state_of(snapshot, epoch) for snapshot in self._store.snapshot())
+
+    @property
+    def size(self) -> int:
+        """The number of credentials."""
+        return len(self._secrets)
+
+    def fingerprint_of(self, credential_id: str) -> str:
+        """Return the one-way digest of a credential's secret, by which another process recognises it."""
+        return fingerprint(self._secrets.get(credential_id, ""))
+
+    def reference_of(self, credential_id: str) -> str | None:
+        """Return the reference (`env:…`, `file:…`, `cmd:…`) from which another process can read a credential's secret;
+        None for a plain secret, and for a reference that holds a secret itself."""
+        reference = self._references.get(credential_id)
+        return None if reference is None or self.hides_secret(reference) else reference
+
+    # --- the steps of a lease, for runs and workers ---------------------------------------------------------------
+
+    def request_now(self, handle: LeaseHandle, timeout: float | None = None) -> bool:
+        """Return True if the lease is live at once; else nothing has changed. A request that may wait is not sent to a
+        shared store twice, so this returns False for it."""
+        if self._store.is_shared and (timeout is None or timeout > 0):
+            return False
+        return self.request(handle, False)
+
+    def end(self, handle: LeaseHandle, verdict: Verdict | None = None, success: bool = False) -> None:
+        """End a lease together with the verdict on the provider's answer; no-op if it is not live."""
+        self._store.end(handle, None if verdict is None else self._redacted(verdict), success)
+
+    def end_after(self, handle: LeaseHandle, exc: BaseException | None) -> None:
+        """End a lease whose block was left, normally or by an exception, which is read as the provider's answer."""
+        if exc is None:
+            self._store.end(handle, None, True)
+        else:
+            self._store.end(handle, self._redacted(self._verdict_of(exc, handle.provider)))
+
+    def observe(self, handle: LeaseHandle, response: Any) -> None:
+        """Read an answer that raised nothing: rate-limit headers set the pace, a 429 cools the group."""
+        self.observed(handle, verdicts.from_observed(response, provider=handle.provider, now=self.clock.epoch()))
+
+    def observed(self, handle: LeaseHandle, verdict: Verdict) -> None:
+        """Apply the verdict on an answer in the middle of a lease."""
+        self._store.observed(handle, self._redacted(verdict))
+
+    def lease_of(self, handle: LeaseHandle) -> Lease:
+        """Return a live lease as programs use it."""
+        return Lease(self, handle, self._secrets.get(handle.credential_id or "", ""))
+
+    def key_of(self, handle: LeaseHandle) -> LeasedKey:
+        """Return a live lease as the key itself, for workers and `reserve`."""
+        credential_id = handle.credential_id
+        assert credential_id is not None
+        key = LeasedKey(self._secrets[credential_id])
+        key.credential_id = credential_id
+        key.handle = handle
+        return key
+
+    def timed_out(self, handle: LeaseHandle, timeout: float | None) -> LeaseTimeout:
+        """Return the error for a request that no credential served in time."""
+        waiting = self._store.waiting_for(handle.scope, (handle.requests, handle.tokens))
+        return LeaseTimeout(
+            f"no credential within {timeout:g} s: {reporters.waiting_text(waiting)}",
+            reason=waiting.reason,
+            usable_in=waiting.usable_in,
+        )
+
+    def refusal(self, handle: LeaseHandle) -> RequestTooLarge | NoUsableCredential:
+        """Return the error for a request that the pool refused."""
+        if handle.too_large is not None:
+            return RequestTooLarge(f"no limit is large enough: {handle.too_large}")
+        return self.no_usable(handle.scope)
+
+    def no_usable(self, scope: str | None) -> NoUsableCredential:
+        """Return the error that names why each credential is of no use for a scope."""
+        reasons = self._store.reasons(scope)
+        listed = "; ".join(f"{credential_id}: {reason}" for credential_id, reason in reasons.items())
+        return NoUsableCredential(f"no usable credential: {listed or 'the pool is empty'}", reasons=reasons)
+
+    # --- what binds the pool --------------------------------------------------------------------------------------
+
+    def waiting_for(self, scope: str | None) -> PoolWaiting:
+        """Return why a request of a scope waits, and for how long."""
+        return self._store.waiting_for(scope)
+
+    def fastest(self) -> tuple[float | None, float]:
+        """Return the requests a second that all limits together allow (None where one is not known), and the seconds in
+        which no credential can be used."""
+        return self._store.fastest()
+
+    def is_proven(self, credential_id: str) -> bool:
+        """Return whether a credential has served a request successfully."""
+        return self._store.is_proven(credential_id)
+
+    def forecasts(self) -> list[Planned]:
+        """Return what a plan needs to know of each credential that can be used."""
+        return self._store.planned()
+
+    # --- secrets and events ---------------------------------------------------------------------------------------
+
+    def redactor(self) -> Redactor:
+        """Return a redactor of all secrets that the pool has or had. A credential that is added later needs a new
+        one."""
+        redactor = self._redactor
+        if redactor is None:
+            with self._change_lock:  # so that it is made once, and of all that were added
+                redactor = self._redactor = self._redactor or Redactor({*self._ids, *self._hidden_secrets})
+        return redactor
+
+    def redact(self, text: str) -> str:
+        """Take the pool's secrets out of a text for people."""
+        return self.redactor().text(text, short_too=True)
+
+    def redact_value(self, text: str) -> str:
+        """Take the pool's secrets out of a text for programs. A secret so short that it may stand there by chance is
+        left: replacing it would change what the text says."""
+        return self.redactor().text(text)
+
+    def hides_secret(self, text: str) -> bool:
+        """Return whether `redact_value` would change a text."""
+        return self.redact_value(text) != text
+
+    def listen(self, listener: Callable[[Any], None]) -> Callable[[], None]:
+        """Send the pool's events to `listener` instead of the reporter; return the call that ends this."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        refuse_to_copy(self)
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _announce(self, event: Any) -> None:
+        for listener in tuple(self._listeners) or (self._reporter,):
+            listener(event)
+
+    def _verdict_of(self, exc: BaseException, provider: str | None = None) -> Verdict:
+        return verdicts.from_exception(exc, provider=provider, now=self.clock.epoch())
+
+    def _redacted(self, verdict: Verdict) -> Verdict:
+        return verdict._replace(message=self.redact(verdict.message)) if verdict.message else verdict
+
+    def _raise_unless_rotating(self, exc: Exception) -> None:
+        """Called in an `except` block: another credential, or a wait, is the answer to some exceptions."""
+        if isinstance(exc, PoolError) or self._verdict_of(exc).kind not in ROTATING:
+            raise exc
+
+    def _remaining(self, deadline: float | None) -> float | None:
+        return None if deadline is None else max(0.0, deadline - self.clock.now())
