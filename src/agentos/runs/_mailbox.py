@@ -51,7 +51,7 @@ class Role:
     def post_and_drive(self, fact: Fact) -> None:
         """From a thread that an attempt ended on."""
         self.inbox.append(fact)
-        if not self._workers.spend_thread(self._drive):
+        if not self._workers.run_on_worker_thread(self._drive):
             self._call_own_thread()
 
     def end(self) -> None:
@@ -81,7 +81,7 @@ class Role:
         inbox = self.inbox
         while inbox and not self.is_ended and self._lock.acquire(False):
             try:
-                left = len(inbox) if is_own_thread and self._workers.can_take_over else -1
+                left = len(inbox) if is_own_thread and self._workers.can_submit else -1
                 while inbox and not self.is_ended and left:
                     fact, a, b = inbox.popleft()
                     fact(a, b)
@@ -92,6 +92,6 @@ class Role:
                 self._on_error(error)
             finally:
                 self._lock.release()
-            if is_own_thread and inbox and self._workers.can_take_over:
-                self._workers.take_over(self._drive)
+            if is_own_thread and inbox and self._workers.can_submit:
+                self._workers.submit(self._drive)
                 return

@@ -20,15 +20,15 @@ class Workers(Protocol):
     def start(self, attempt: Attempt, running: int) -> None:
         """Carries out the attempt; ends in exactly one call of `ended`. `running`: how many run now, with this one."""
 
-    def spend_thread(self, drive: Callable[[], None]) -> bool:
-        """Called on the thread that an attempt ended on. If that thread is ours, it calls `drive` now or very soon, to
-        decide what is next; else False."""
+    def run_on_worker_thread(self, call: Callable[[], None]) -> bool:
+        """Run `call` on the thread on which an attempt ended, now or very soon, and return True; return False if that
+        thread does not belong to these workers. Called on that thread."""
 
-    can_take_over: bool
-    """Whether these workers have one thread that could always do what the run's own thread does."""
+    can_submit: bool
+    """Whether these workers have a thread that can run the calls of the run's own thread."""
 
-    def take_over(self, drive: Callable[[], None]) -> None:
-        """From any thread: that thread calls `drive` soon."""
+    def submit(self, call: Callable[[], None]) -> None:
+        """Run `call` soon on that thread. Called from any thread, only if `can_submit`."""
 
     def interrupt(self, attempt: Attempt) -> None:
         """Tells a running attempt to stop; `should_stop` is set already."""

@@ -27,7 +27,7 @@ class TaskWorkers:
         self._worker_func = worker_func
         self._ended = ended
         self._loop = loop if loop is not None else asyncio.new_event_loop()
-        self._is_own_loop = self.can_take_over = loop is None
+        self._is_own_loop = self.can_submit = loop is None
         self._thread: threading.Thread | None = None
         # Waking a loop costs a system call, so many attempts are handed over with one: the call is made only by whoever
         # finds the mark unset, and the loop unsets it before it looks at what there is to do.
@@ -45,20 +45,20 @@ class TaskWorkers:
         else:
             self._in_loop(lambda: self._launch(attempt))
 
-    def spend_thread(self, drive: Callable[[], None]) -> bool:
+    def run_on_worker_thread(self, call: Callable[[], None]) -> bool:
         if not self._is_own_loop or self._loop.is_closed():
             return False
         if not self._will_drive:  # once for all tasks that end in one turn of the loop
             self._will_drive = True
-            self._loop.call_soon(self._drive, drive)
+            self._loop.call_soon(self._drive, call)
         return True
 
-    def _drive(self, drive: Callable[[], None]) -> None:
+    def _drive(self, call: Callable[[], None]) -> None:
         self._will_drive = False
-        drive()
+        call()
 
-    def take_over(self, drive: Callable[[], None]) -> None:
-        self._in_loop(drive)
+    def submit(self, call: Callable[[], None]) -> None:
+        self._in_loop(call)
 
     def interrupt(self, attempt: Attempt) -> None:
         self._in_loop(lambda: _cancel(attempt))

@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 
 class ThreadWorkers:
     can_kill = False
-    can_take_over = False  # they drive when their attempts end, but nobody can be asked to
+    can_submit = False  # they drive when their attempts end, but nobody can be asked to
 
     def __init__(self, worker_func: Callable[[Any, Any], Any], ended: EndedCall) -> None:
         self._worker_func = worker_func
@@ -47,11 +47,11 @@ class ThreadWorkers:
         elif not self._is_waking and len(todo) > self._coming:
             self._wake_one()
 
-    def spend_thread(self, drive: Callable[[], None]) -> bool:
-        drive()
+    def run_on_worker_thread(self, call: Callable[[], None]) -> bool:
+        call()
         return True
 
-    def take_over(self, drive: Callable[[], None]) -> None:
+    def submit(self, call: Callable[[], None]) -> None:
         """Cannot."""
 
     def interrupt(self, attempt: Attempt) -> None:

@@ -55,7 +55,7 @@ _FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 class CommandWorkers:
     can_kill = True
-    can_take_over = True
+    can_submit = True
 
     def __init__(self, command: Command, ended: EndedCall, pool: LeasePool | None) -> None:
         self._command = command
@@ -96,12 +96,12 @@ class CommandWorkers:
         attempt.is_preparing = True
         self._in_thread(partial(self._launch, attempt))
 
-    def spend_thread(self, drive: Callable[[], None]) -> bool:
-        self._in_thread(drive)
+    def run_on_worker_thread(self, call: Callable[[], None]) -> bool:
+        self._in_thread(call)
         return True
 
-    def take_over(self, drive: Callable[[], None]) -> None:
-        self._in_thread(drive)
+    def submit(self, call: Callable[[], None]) -> None:
+        self._in_thread(call)
 
     def interrupt(self, attempt: Attempt) -> None:
         self._signal(attempt, signal.SIGTERM)

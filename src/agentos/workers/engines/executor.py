@@ -26,7 +26,7 @@ from . import _remote
 
 class ExecutorWorkers:
     can_kill = False
-    can_take_over = False  # the threads on which attempts end are the executor's
+    can_submit = False  # the threads on which attempts end are the executor's
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class ExecutorWorkers:
         self._futures.add(future)
         future.add_done_callback(lambda done: self._on_done(attempt, done))
 
-    def spend_thread(self, drive: Callable[[], None]) -> bool:
+    def run_on_worker_thread(self, call: Callable[[], None]) -> bool:
         return False
 
-    def take_over(self, drive: Callable[[], None]) -> None:
+    def submit(self, call: Callable[[], None]) -> None:
         """Cannot."""
 
     def interrupt(self, attempt: Attempt) -> None:
