@@ -14,13 +14,7 @@ def assert_only_listed(violations: set[Violation], listed: set[Violation]) -> No
 
 FLOORS: set[Violation] = {
     ("agentos.items.context", "agentos.workers.command.reports"),
-    ("agentos.keys._toml_table", "agentos.workflows.parallel"),
-    ("agentos.keys.check", "agentos.workflows.parallel"),
-    ("agentos.keys.keys_file", "agentos.workflows.parallel"),
     ("agentos.limits.pace", "agentos.pool._rules.records"),
-    ("agentos.terminal.display", "agentos.workflows.parallel"),
-    ("agentos.terminal.lines", "agentos.workflows.parallel"),
-    ("agentos.terminal.view", "agentos.workflows.parallel"),
     ("agentos.workers.engines.connect", "agentos.home.run_folder"),
 }
 

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 
 import click
 
+from agentos.limits.declaration import Limits
 from agentos.limits.reset_times import seconds_to_reset
-from agentos.workflows.parallel import Limits
 
 from ._toml_lines import TomlLines
 

@@ -17,12 +17,13 @@ from typing import Any
 import msgspec
 
 from agentos import __version__
+from agentos.errors import CredentialError
+from agentos.pool.credential import Credential
 from agentos.providers import verdicts
 from agentos.providers.presets import CheckCall, base_url_of, preset_of
 from agentos.redaction.redactor import Redactor
 from agentos.reporters.format import duration, shortened
-from agentos.verdict import OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
-from agentos.workflows.parallel import Credential, CredentialError, Verdict
+from agentos.verdict import OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
 
 from .keys_file import Keys
 

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentos.limits.declaration import Limits
+from agentos.pool.credential import Credential
 from agentos.pool.store_url import absolute, passwords
+from agentos.providers.patterns import Pattern
 from agentos.providers.presets import preset_of, preset_of_variable
 from agentos.redaction.mask import LEAST_REDACTED
 from agentos.verdict import VERDICT_KINDS
-from agentos.workflows.parallel import Credential, Limits, Pattern
 
 from ._toml_table import VARIABLE, KeysFileError, Table, nearest, parse
 

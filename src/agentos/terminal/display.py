@@ -16,10 +16,11 @@ from rich.cells import cell_len
 
 from agentos.events import ItemEnded, RunStopping, StoreReached, StoreUnreachable
 from agentos.items import progress
+from agentos.items.results import ProgressStats
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE
+from agentos.pool.states import CredentialState
 from agentos.reporters.writers import error_text, verdict_text, waiting_text
 from agentos.verdict import RATE_LIMITED
-from agentos.workflows.parallel import CredentialState, ProgressStats
 
 from ._cells import escape, head, left_aligned, right_aligned
 from .view import PoolWaiting, View

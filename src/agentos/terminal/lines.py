@@ -9,8 +9,8 @@ from typing import Any, TextIO
 
 from agentos.events import CoolDownStarted, DryRun, ItemEnded, RunEnded, StillRunning
 from agentos.items import progress
+from agentos.items.results import ProgressStats
 from agentos.reporters.writers import TextReporter, ended_text, failed_line, text_of, waiting_text
-from agentos.workflows.parallel import ProgressStats
 
 from .view import PoolWaiting, View
 

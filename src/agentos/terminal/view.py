@@ -6,9 +6,10 @@ import time
 from typing import Protocol
 
 from agentos.events import PoolWaiting
-from agentos.items.results import RunningItem
+from agentos.items.results import ProgressStats, RunningItem
+from agentos.pool.lease_pool import LeasePool
+from agentos.pool.states import CredentialState
 from agentos.runs.streams import ResultStream
-from agentos.workflows.parallel import CredentialCoordinator, CredentialState, ProgressStats
 
 __all__ = ["PoolWaiting", "RunView", "RunningItem", "View"]
 
@@ -34,7 +35,7 @@ class RunView:
     """Looks at a run and its pool. A run wants to know its reporter before it starts, and a reporter may want to know
     the run: so the stream can be set later, and until then the view is empty."""
 
-    def __init__(self, stream: ResultStream | None = None, pool: CredentialCoordinator | None = None) -> None:
+    def __init__(self, stream: ResultStream | None = None, pool: LeasePool | None = None) -> None:
         self.stream = stream
         self._pool = pool
         self._nothing = ProgressStats(None, start_time=time.time())
