@@ -1,4 +1,7 @@
-"""Numbers, durations and instants, as headers, bodies and messages spell them."""
+"""Parse and format durations: "7m12s" or "2 hours" to seconds, and seconds to a text such as "2.5 hours".
+
+`parse_number` stands here because amounts in headers and error bodies are read by the same rule.
+"""
 
 from __future__ import annotations
 
@@ -15,44 +18,59 @@ _UNIT = (
     r"(?:milliseconds?|msecs?|ms|[uµμ]s|ns|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)"
     r"(?![a-zµμ])"
 )
-_AMOUNT = rf"(?:\d+(?:\.\d+)?|an?(?=\s)|one(?=\s))\s*{_UNIT}"
-# One or more amounts: "7m12s", "2 hours", "1 day, 3 hours and 5 minutes".
+_COUNT = r"(?:\d+(?:\.\d+)?|an?(?=\s)|one(?=\s))"
+_AMOUNT = rf"{_COUNT}\s*{_UNIT}"
+# Regular expression, to be matched without regard to case: "7m12s", "2 hours", "1 day, 3 hours and 5 minutes".
 DURATION = rf"{_AMOUNT}(?:(?:\s*,)?\s*(?:and\s+)?{_AMOUNT})*"
 
 
-def number(value: Any) -> float | None:
-    """A finite number, from a number or from HTTP's spelling of one."""
+def parse_number(value: Any) -> float | None:
+    """Return a finite number from a number or from its spelling in HTTP; None for anything else."""
     try:
         if isinstance(value, str):
-            if "_" in value:  # Python's own spelling of numbers is not HTTP's
+            if "_" in value:  # float() accepts "1_000", HTTP does not
                 return None
         elif isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        found = float(value)
+        number = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
-@lru_cache(maxsize=512)  # resets of one second, of a minute: the same few come again and again
-def duration(text: str) -> float | None:
-    """Seconds, from a text that is nothing but a duration with units."""
+@lru_cache(maxsize=512)  # most headers repeat a few values
+def parse_duration(text: str) -> float | None:
+    """Return seconds from a text that consists of a duration with units; None for any other text."""
     is_duration = len(text) < 100 and re.fullmatch(rf"\s*{DURATION}\s*", text, re.IGNORECASE)
-    return sum_of(text) if is_duration else None
+    return sum_amounts(text) if is_duration else None
 
 
-def sum_of(text: str) -> float | None:
-    """Seconds, from all amounts in a text."""
+def sum_amounts(text: str) -> float | None:
+    """Return the sum in seconds of all amounts with a unit in a text; None if it is not finite."""
     total = 0.0
-    for amount, unit in re.findall(rf"(\d+(?:\.\d+)?|an?(?=\s)|one(?=\s))\s*({_UNIT})", text, re.IGNORECASE):
-        one = 1.0 if amount[0] in "aAoO" else number(amount)
-        if one is None:
+    for spelled_count, unit in re.findall(rf"({_COUNT})\s*({_UNIT})", text, re.IGNORECASE):
+        count = 1.0 if spelled_count[0] in "aAoO" else parse_number(spelled_count)
+        if count is None:
             return None
-        total += one * _unit(unit.lower())
+        total += count * _unit_seconds(unit.lower())
     return total if math.isfinite(total) else None
 
 
-def _unit(name: str) -> float:
-    if name in _SECONDS:
-        return _SECONDS[name]
-    return _SECONDS["ms"] if name.startswith(("milli", "msec")) else _SECONDS[name[0]]
+def _unit_seconds(unit: str) -> float:
+    if unit in _SECONDS:
+        return _SECONDS[unit]
+    return _SECONDS["ms"] if unit.startswith(("milli", "msec")) else _SECONDS[unit[0]]
+
+
+def format_duration(seconds: float | None) -> str:
+    """Return a duration for people, in the largest unit of which it has at least two; "" for None."""
+    if seconds is None:
+        return ""
+    if seconds == math.inf:
+        return "for ever"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    if minutes < 120:
+        return f"{minutes:.1f} minutes"
+    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"

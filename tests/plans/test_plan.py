@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from agentos.items.progress import duration
 from agentos.pool._rules.allocator import Pool
 from agentos.pool.simulation import Planned, Simulation, Work, simulate
 from agentos.testing import FakeClock
@@ -125,14 +124,6 @@ def test_a_plan_is_a_text_for_people() -> None:
     assert "Bound by: requests per minute" in text
     assert "key-0: 100 requests" in text
     assert "With one more credential" in text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(1.23, "1.2 s"), (300, "5.0 minutes"), (9000, "2.5 hours"), (400_000, "4.6 days"), (math.inf, "for ever")],
-)
-def test_durations_are_told_in_the_unit_that_fits(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize("workers", [7, 60])

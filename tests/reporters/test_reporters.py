@@ -35,8 +35,7 @@ from agentos.events import (
     StoreUnreachable,
     ThreadAbandoned,
 )
-from agentos.items.progress import completion_rate, is_worth_a_line, seconds_to_go
-from agentos.reporters.writers import waiting_text, warn_capped
+from agentos.reporters.writers import is_worth_a_line, waiting_text, warn_capped
 from agentos.testing import FakeClock
 from agentos.verdict import Verdict
 from agentos.workflows.parallel import (
@@ -549,39 +548,3 @@ def test_lines_become_ever_fewer_where_the_end_is_not_known() -> None:
     assert gaps == sorted(gaps)
     assert [gaps.count(gap) for gap in (1, 10, 100, 1000)] == [99, 90, 90, 90]
     assert len(lines) == 370
-
-
-def test_the_share_that_is_done_is_in_percent() -> None:
-    assert completion_rate(1, 4) == 25.0
-    assert completion_rate(4, 4) == 100.0
-    assert completion_rate(0, 4) == 0.0
-    assert completion_rate(0, 0) == 0.0
-    assert completion_rate(7, None) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("completed", "total", "seconds"),
-    [
-        (0, 10, None),
-        (2, 10, None),  # too few for a rate
-        (3, 10, 70.0),
-        (5, 10, 30.0),
-        (10, 10, 0.0),
-        (1, 2, None),
-        (2, 2, 0.0),
-        (1, 1, 0.0),
-        (0, 0, 0.0),
-        (50, None, None),
-    ],
-)
-def test_the_time_to_go_is_that_of_the_rate_so_far_or_not_known(
-    completed: int, total: int | None, seconds: float | None
-) -> None:
-    assert seconds_to_go(completed, total, 30.0) == seconds
-
-
-def test_the_figures_of_a_run_agree_with_each_other() -> None:
-    figures = ProgressStats(10, 5, 1, 4, START, START + 30)
-    assert (figures.elapsed, figures.completion_rate, figures.eta) == (30.0, 50.0, 30.0)
-    assert ProgressStats(None, 5, 1, 4, START, START + 30).eta is None
-    assert ProgressStats(10, 0, 0, 0, START, START + 30).eta is None

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from . import progress
+# Below this number of completed items, a rate computed from them is noise.
+MIN_ITEMS_FOR_RATE = 3
 
 
 @dataclass(slots=True)
@@ -58,11 +59,40 @@ class ProgressStats:
     @property
     def completion_rate(self) -> float:
         """Percent of all items; 0 while their number is not known."""
-        return progress.completion_rate(self.completed, self.total)
+        return completion_rate(self.completed, self.total)
 
     @property
     def eta(self) -> float | None:
         """Seconds to go, at the rate so far and within the limits; None when that cannot be told."""
-        return progress.seconds_to_go(
-            self.completed, self.total, self.elapsed, self.recorded, self.fastest, self.not_before
-        )
+        return seconds_to_go(self.completed, self.total, self.elapsed, self.recorded, self.fastest, self.not_before)
+
+
+def completion_rate(completed: int, total: int | None) -> float:
+    """Return the completed items in percent of all items; 0 if there are none, or if their number is not known."""
+    return completed / total * 100 if total else 0.0
+
+
+def seconds_to_go(
+    completed: int,
+    total: int | None,
+    elapsed: float,
+    recorded: int = 0,
+    fastest: float | None = None,
+    not_before: float = 0.0,
+) -> float | None:
+    """Return the remaining time at the rate so far, but at least the time that the limits impose; None if not known.
+
+    `recorded`: completed items that an earlier launch recorded, which tell nothing about the rate. `fastest`: items per
+    second that the limits allow. `not_before`: seconds during which nothing can start.
+    """
+    if total is None:
+        return None
+    remaining = total - completed
+    if not remaining:
+        return 0.0
+    by_limits = None if fastest is None and not not_before else not_before + (remaining / fastest if fastest else 0.0)
+    measured = completed - recorded
+    if measured < min(MIN_ITEMS_FOR_RATE, total - recorded):
+        return by_limits
+    by_rate = remaining * elapsed / measured if measured else 0.0
+    return by_rate if by_limits is None else max(by_rate, by_limits)

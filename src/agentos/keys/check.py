@@ -17,12 +17,13 @@ from typing import Any
 import msgspec
 
 from agentos import __version__
+from agentos.durations import format_duration
 from agentos.errors import CredentialError
 from agentos.pool.credential import Credential
 from agentos.providers import verdicts
 from agentos.providers.presets import CheckCall, base_url_of, preset_of
 from agentos.redaction.redactor import Redactor
-from agentos.reporters.format import duration, shortened
+from agentos.reporters.format import shortened
 from agentos.verdict import OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
 
 from .keys_file import Keys
@@ -104,7 +105,7 @@ def _told(status: int, verdict: Verdict) -> tuple[bool, str]:
     said = f": {verdict.message}" if verdict.message else f": HTTP {status}"
     if verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
         wait = verdict.cool_down if verdict.cool_down is not None else verdict.retry_after
-        until = "" if wait is None else f", resets in {duration(wait)}"
+        until = "" if wait is None else f", resets in {format_duration(wait)}"
         return False, f"limited{until}{said if wait is None or verdict.kind == QUOTA_EXHAUSTED else ''}"
     if verdict.kind in (OVERLOADED, TRANSIENT):
         return False, f"not answered ({verdict.kind}){said}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from agentos.durations import format_duration
 from agentos.events import KEYS, WORKERS
-from agentos.items.progress import duration
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, Limits
 from agentos.pool.simulation import Outcome, Planned, Work, simulate
 
@@ -39,14 +39,17 @@ class RunPlan:
 
     def __str__(self) -> str:
         assumed = f"at {self.item_seconds:g} s per item and {self.workers} workers"
-        lines = [f"{self.items} items take about {duration(self.seconds)} ({assumed})", f"  Bound by: {self.bound_by}"]
+        lines = [
+            f"{self.items} items take about {format_duration(self.seconds)} ({assumed})",
+            f"  Bound by: {self.bound_by}",
+        ]
         if self.too_large:
             lines.append(f"  {self.too_large} items need more than any limit allows, and would fail")
         if self.unknown:
             lines.append(f"  Taken to have no limit, as none is known: {', '.join(self.unknown)}")
         for id_, share in self.utilisation.items():
             lines.append(f"  {id_}: {self.requests[id_]} requests, {share:.0%} used")
-        lines += [f"  With {change}: about {duration(seconds)}" for change, seconds in self.changes.items()]
+        lines += [f"  With {change}: about {format_duration(seconds)}" for change, seconds in self.changes.items()]
         return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from agentos.durations import number
+from agentos.durations import parse_number
 
 from ._dates import wait_of
 
@@ -176,14 +176,14 @@ def _read_codes(said: Said, body: dict[Any, Any]) -> None:
     if body.get("object") == "error" and body.get("code") in ("1300", "3505", 1300, 3505):
         said.codes.append("rate_limited" if str(body["code"]) == "1300" else "capacity_exceeded")
     for name in _STATUSES:
-        status = number(body.get(name))
+        status = parse_number(body.get(name))
         if status is not None and 400 <= status <= 599 and said.status is None:
             said.status = int(status)
 
 
 def _read_waits(said: Said, body: dict[Any, Any], now: float) -> None:
     if said.wait is None:
-        milliseconds = number(body.get("retry_after_ms"))
+        milliseconds = parse_number(body.get("retry_after_ms"))
         if milliseconds is not None:
             said.wait = max(milliseconds / 1000, 0.0)
     for name in (*_WAITS, *_INSTANTS):

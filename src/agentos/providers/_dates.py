@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any
 
-from agentos.durations import duration, number
+from agentos.durations import parse_duration, parse_number
 
 DAY = 86_400.0
 
@@ -157,7 +157,7 @@ _LEAST_EPOCH_MS = 1e11
 
 def wait_of(value: Any, now: float) -> float | None:
     """Seconds from now, never less than 0: from seconds, a duration with units, an epoch, or a date."""
-    found = number(value)
+    found = parse_number(value)
     if found is not None:
         if found > _LEAST_EPOCH_MS:
             found = found / 1000 - now
@@ -165,11 +165,11 @@ def wait_of(value: Any, now: float) -> float | None:
             found -= now
         return max(found, 0.0)
     if isinstance(value, dict):  # protobuf's Duration and Timestamp as JSON objects
-        whole = number(value.get("seconds", 0))
-        return None if whole is None else wait_of(whole + (number(value.get("nanos")) or 0.0) / 1e9, now)
+        whole = parse_number(value.get("seconds", 0))
+        return None if whole is None else wait_of(whole + (parse_number(value.get("nanos")) or 0.0) / 1e9, now)
     if not isinstance(value, str):
         return None
-    found = duration(value)
+    found = parse_duration(value)
     if found is not None:
         return found
     instant = instant_of(value)

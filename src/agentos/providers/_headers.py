@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from agentos.durations import number
+from agentos.durations import parse_number
 
 from ._dates import http_date, wait_of
 
@@ -64,13 +64,13 @@ def server_now(headers: Headers, now: float) -> float:
 
 def retry_after(headers: Headers, now: float) -> float | None:
     for name in ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after"):
-        milliseconds = number(headers.get(name))
+        milliseconds = parse_number(headers.get(name))
         if milliseconds is not None:
             return max(milliseconds / 1000, 0.0)
     text = headers.get("retry-after")
     if text is None:
         return None
-    seconds = number(text)
+    seconds = parse_number(text)
     if seconds is None:
         until = http_date(text)
         if until is None:
@@ -131,9 +131,9 @@ def _meaning(name: str) -> tuple[_Dimension, str] | None:
 
 def _count(text: str | None) -> float | None:
     """Less than nothing left is how some say that they do not know."""
-    found = number(text)
+    found = parse_number(text)
     if found is None and text is not None:
-        found = number(re.split(r"[;,]", text)[0])  # "100, 100;w=60"
+        found = parse_number(re.split(r"[;,]", text)[0])  # "100, 100;w=60"
     return None if found is None or found < 0 else found
 
 
@@ -174,7 +174,7 @@ def plan_reset(headers: Headers, now: float) -> float | None:
             if "overage" not in name:
                 waits.append(wait_of(headers.get(f"{name[:-6]}reset"), at))
         elif name.startswith("x-codex-") and name.endswith("-used-percent"):
-            if (number(value) or 0.0) >= 100:
+            if (parse_number(value) or 0.0) >= 100:
                 waits.append(wait_of(headers.get(f"{name[:-12]}reset-at"), at))
         elif name.startswith("x-quota-snapshot-"):
             waits.append(_snapshot_reset(value, at))
@@ -185,7 +185,7 @@ def _snapshot_reset(text: str, now: float) -> float | None:
     from urllib.parse import parse_qs  # rare
 
     fields = parse_qs(text)
-    left = number(fields.get("rem", ["1"])[0])
+    left = parse_number(fields.get("rem", ["1"])[0])
     return wait_of(fields.get("rst", [""])[0], now) if left is not None and left <= 0 else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from agentos.durations import DURATION, number, sum_of
+from agentos.durations import DURATION, parse_number, sum_amounts
 from agentos.verdict import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
 
 Meaning = tuple[str, str | None]  # a kind and, where it is told, a window
@@ -211,7 +211,7 @@ def is_too_large(text: str) -> bool:
     room = _compiled(_ROOM).search(text) if text else None
     if room is None:
         return False
-    limit, requested = (number(figure.replace(",", "")) for figure in room.groups())
+    limit, requested = (parse_number(figure.replace(",", "")) for figure in room.groups())
     return limit is not None and requested is not None and requested > limit > 0
 
 
@@ -234,7 +234,7 @@ def wait(text: str) -> float | None:
     found = _compiled(_WAIT).search(text) if text else None
     if found is None:
         return None
-    return number(found[2]) if found[2] else sum_of(found[1])
+    return parse_number(found[2]) if found[2] else sum_amounts(found[1])
 
 
 def status(text: str) -> int | None:

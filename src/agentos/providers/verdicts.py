@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from agentos.durations import number
+from agentos.durations import parse_number
 from agentos.errors import Overloaded, QuotaExhausted, RateLimited, WorkerVerdict
 from agentos.verdict import NOTHING_SAID, ROTATING, Verdict
 
@@ -144,8 +144,8 @@ def _leaves(group: BaseExceptionGroup[Any], left: list[int]) -> Iterator[BaseExc
 
 
 def _from_worker(exc: WorkerVerdict, now: float) -> Verdict:
-    wait = number(exc.retry_after) if isinstance(exc, RateLimited | Overloaded) else None
-    if isinstance(exc, QuotaExhausted) and (until := number(exc.until)) is not None:
+    wait = parse_number(exc.retry_after) if isinstance(exc, RateLimited | Overloaded) else None
+    if isinstance(exc, QuotaExhausted) and (until := parse_number(exc.until)) is not None:
         wait = until - now
     return Verdict(exc.kind, None if wait is None else max(wait, 0.0), message=rules.one_line(str(exc)))
 

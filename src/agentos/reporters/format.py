@@ -11,8 +11,6 @@ from typing import Any
 
 import click
 
-from agentos.items import progress
-
 from .writers import shown
 
 ELLIPSIS = "…"
@@ -42,10 +40,6 @@ def typed(item_id: str) -> str | None:
 
 def when(epoch: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch))
-
-
-def duration(seconds: float | None) -> str:
-    return "" if seconds is None else progress.duration(seconds)
 
 
 def size(count: float) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TextIO
 
+from agentos.durations import format_duration
 from agentos.events import (
     STORE_LOST,
     AttemptEnded,
@@ -33,7 +34,6 @@ from agentos.events import (
     StoreUnreachable,
     ThreadAbandoned,
 )
-from agentos.items import progress
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.redaction.json_text import without_secrets
 from agentos.verdict import RATE_LIMITED
@@ -46,6 +46,8 @@ SHORT_COOL_DOWN = 0.2
 LONG_PAUSE = 1.0
 # Of a value that JSON cannot hold so many characters are told.
 MOST_REPR = 1000
+# A run of up to this many items reports progress with every item.
+SMALL_RUN = 100
 # Ids and errors are other people's texts: what would move the cursor or start a line of its own is shown as an escape.
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 
@@ -138,13 +140,13 @@ def waiting_text(waiting: PoolWaiting) -> str:
     if waiting.reason == STORE_LOST:
         if waiting.usable_in is None:
             return "the pool's store is lost, and nothing new starts until it is back"
-        left = progress.duration(waiting.usable_in)
+        left = format_duration(waiting.usable_in)
         return f"the pool's store may have forgotten leases: nothing new starts for {left}, until they have run out"
     if waiting.reason == RATE_LIMITED:
         usable_in = waiting.usable_in or 0.0
         what = f"all {waiting.credentials} usable credentials are rate-limited or cooling down"
         limit = "" if waiting.limit is None else f" ({waiting.limit})"
-        return f"{what}, the next for {progress.duration(usable_in)}{limit}"
+        return f"{what}, the next for {format_duration(usable_in)}{limit}"
     cooling = f", {waiting.cooling} rate-limited" if waiting.cooling else ""
     return f"{waiting.in_use} of {waiting.credentials} credentials in use{cooling}"
 
@@ -184,10 +186,21 @@ def _item_ended(event: ItemEnded) -> str | None:
     lines = []
     if not event.result.success:
         lines.append(failed_line(event.result))
-    if progress.is_worth_a_line(stats.completed, stats.total):
+    if is_worth_a_line(stats.completed, stats.total):
         of_total = "" if stats.total is None else f"/{stats.total} ({stats.completion_rate:.1f}%)"
         lines.append(f"[COORDINATOR] Progress: {stats.completed}{of_total}")
     return "\n".join(lines) or None
+
+
+def is_worth_a_line(completed: int, total: int | None) -> bool:
+    """Return True for each item of a small run, about a hundred times for a large one; increasingly rarely if the
+    total is not known."""
+    if total is not None:
+        return total <= SMALL_RUN or completed == total or completed % -(-total // SMALL_RUN) == 0
+    step = 1
+    while completed >= SMALL_RUN * step:
+        step *= 10
+    return completed % step == 0
 
 
 def _attempt_ended(event: AttemptEnded) -> str | None:
@@ -210,12 +223,12 @@ def _cool_down_started(event: CoolDownStarted) -> str | None:
     if event.verdict == STORE_LOST:
         return (
             f"[COORDINATOR] The pool's store is new or may have forgotten leases: nothing starts for "
-            f"{progress.duration(event.seconds)}, until they have run out"
+            f"{format_duration(event.seconds)}, until they have run out"
         )
     what = _domain_text(event)
     scope = f" for {event.scope}" if event.scope is not None else ""
     capped = f" (capped: the provider asked for {event.asked:.0f} s)" if event.asked is not None else ""
-    return f"[COORDINATOR] Cooling down {what}{scope} for {progress.duration(event.seconds)}: {event.verdict}{capped}"
+    return f"[COORDINATOR] Cooling down {what}{scope} for {format_duration(event.seconds)}: {event.verdict}{capped}"
 
 
 def _limit_learned(event: LimitLearned) -> str:
@@ -250,13 +263,13 @@ def _store_unreachable(event: StoreUnreachable) -> str:
 
 
 def _store_reached(event: StoreReached) -> str:
-    return f"[COORDINATOR] The pool's store is back, after {progress.duration(event.after)}"
+    return f"[COORDINATOR] The pool's store is back, after {format_duration(event.after)}"
 
 
 def _still_running(event: StillRunning) -> str:
     stats = event.stats
     why = f": {waiting_text(event.waiting)}" if event.waiting is not None else ""
-    to_go = "" if stats.eta is None else f", about {progress.duration(stats.eta)} to go"
+    to_go = "" if stats.eta is None else f", about {format_duration(stats.eta)} to go"
     counts = f"{stats.completed} done, {stats.running} running, {stats.waiting} waiting"
     return f"[COORDINATOR] Still here: {counts}{to_go}{why}"
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
+from agentos.durations import format_duration
 from agentos.events import ItemEnded, RunStopping, StoreReached, StoreUnreachable
-from agentos.items import progress
-from agentos.items.results import ProgressStats
+from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE
 from agentos.pool.states import CredentialState
 from agentos.reporters.writers import error_text, verdict_text, waiting_text
@@ -126,12 +126,10 @@ class Display:
         elapsed = max(0.0, (now if stats.end_time is None else stats.end_time) - stats.start_time)
         done = stats.completed - stats.recorded
         facts = [f"{clock_text(elapsed)} elapsed"]
-        eta = progress.seconds_to_go(
-            stats.completed, stats.total, elapsed, stats.recorded, stats.fastest, stats.not_before
-        )
+        eta = seconds_to_go(stats.completed, stats.total, elapsed, stats.recorded, stats.fastest, stats.not_before)
         if eta and self._stopping is None:
             facts.append(f"about {soon_text(eta)} to go")
-        if done >= progress.LEAST_FOR_RATE and elapsed > 0:
+        if done >= MIN_ITEMS_FOR_RATE and elapsed > 0:
             facts.append(f"{amount_text(done / elapsed * 60)} items/min")
         run_id = self._shown(self._view.run_id)
         while len(facts) > 1 and 6 + min(cell_len(run_id), 16) + len(", ".join(facts)) > width:
@@ -366,7 +364,7 @@ def clock_text(seconds: float) -> str:
 
 def soon_text(seconds: float) -> str:
     """A countdown. Whole seconds: it is drawn anew whenever it changes."""
-    return f"{math.ceil(max(0.0, seconds))} s" if seconds < 120 else progress.duration(seconds)
+    return f"{math.ceil(max(0.0, seconds))} s" if seconds < 120 else format_duration(seconds)
 
 
 def amount_text(amount: float) -> str:

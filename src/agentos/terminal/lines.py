@@ -7,8 +7,8 @@ import threading
 from types import TracebackType
 from typing import Any, TextIO
 
+from agentos.durations import format_duration
 from agentos.events import CoolDownStarted, DryRun, ItemEnded, RunEnded, StillRunning
-from agentos.items import progress
 from agentos.items.results import ProgressStats
 from agentos.reporters.writers import TextReporter, ended_text, failed_line, text_of, waiting_text
 
@@ -91,7 +91,7 @@ def progress_line(stats: ProgressStats, waiting: PoolWaiting | None = None) -> s
     done = f"{stats.completed} done" if stats.total is None else f"{stats.completed}/{stats.total} done"
     failed = f", {stats.failed} failed" if stats.failed else ""
     eta = stats.eta
-    to_go = f", about {progress.duration(eta)} to go" if eta else ""
+    to_go = f", about {format_duration(eta)} to go" if eta else ""
     why = "" if waiting is None else f"; {_why(waiting)}"
     return f"[COORDINATOR] {done}{failed}, {stats.running} running{to_go}{why}"
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from agentos.durations import format_duration
 from agentos.pool.states import CredentialSnapshot, Holder
-from agentos.reporters.format import duration, shortened, table
+from agentos.reporters.format import shortened, table
 from agentos.reporters.writers import verdict_text
 
 # Of a text in a table, so much, and more in the last column.
@@ -67,7 +68,7 @@ def _holder(holder: Holder) -> tuple[str, ...]:
     return (
         shortened(holder.requester or NONE, MOST_OF_CELL),
         shortened(holder.run or NONE, MOST_OF_CELL),
-        duration(holder.seconds),
+        format_duration(holder.seconds),
         f"{shortened(holder.host or NONE, MOST_OF_CELL)}, pid {holder.pid}",
     )
 
@@ -90,9 +91,9 @@ def _state(one: CredentialSnapshot) -> str:
         waits.append((one.paced, one.binding or "limited"))
     if waits:
         left, reason = max(waits)
-        return f"usable in {duration(left)}: {verdict_text(reason)}"
+        return f"usable in {format_duration(left)}: {verdict_text(reason)}"
     scopes = [
-        f"{scope} in {duration(left)}: {one.cooled_by.get(scope) or 'cooling down'}"
+        f"{scope} in {format_duration(left)}: {one.cooled_by.get(scope) or 'cooling down'}"
         for scope, left in one.cooling.items()
         if scope is not None
     ]

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import click
 
-from agentos.durations import duration as seconds_of
+from agentos.durations import parse_duration
 from agentos.errors import LedgerError, RunBusy
 from agentos.home.run_folder import Failure, RunFolder, home, run_folders
 from agentos.home.run_status import (
@@ -48,7 +48,7 @@ INTERRUPTED = 130
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     """Of a duration with its unit."""
-    seconds = None if value is None else seconds_of(value)
+    seconds = None if value is None else parse_duration(value)
     if value is not None and seconds is None:
         raise click.BadParameter(f"{value!r} is no duration: write 7d, 12h or 30m")
     return seconds

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from agentos.durations import format_duration
 from agentos.home.run_folder import RunFolder
 from agentos.home.run_status import FINISHED, RUNNING, Overview, failures_by_cause
 from agentos.items.file_names import log_name
 from agentos.ledger.reader import UNFINISHED, Launch, Ledger, RecordedAttempt, RecordedItem
-from agentos.reporters.format import duration, plural, shortened, size, table, typed, when
+from agentos.reporters.format import plural, shortened, size, table, typed, when
 from agentos.reporters.writers import shown
 
 # So many of each are listed; all are in `agentos export`.
@@ -84,7 +85,7 @@ def run_lines(overview: Overview, facts: dict[str, Any]) -> Iterator[str]:
     yield from _failures(facts["failures"])
     if facts["slowest"]:
         yield "\nSlowest items:"
-        rows = [(duration(slow["duration"]), shortened(slow["id"], MOST_OF_AN_ID)) for slow in facts["slowest"]]
+        rows = [(format_duration(slow["duration"]), shortened(slow["id"], MOST_OF_AN_ID)) for slow in facts["slowest"]]
         yield from table(rows, right=frozenset({0}), indent="  ")
     yield from _credentials(facts["credentials"])
     if facts["unfinished_ids"]:
@@ -146,7 +147,7 @@ def _launches(overview: Overview) -> Iterator[str]:
             (
                 str(launch.launch),
                 when(launch.started_at),
-                duration(None if launch.ended_at is None else launch.ended_at - launch.started_at),
+                format_duration(None if launch.ended_at is None else launch.ended_at - launch.started_at),
                 _how_it_ended(launch, is_running=overview.state == RUNNING and launch is overview.launches[-1]),
             )
             for launch in overview.launches
@@ -187,7 +188,7 @@ def _credentials(totals: list[dict[str, Any]]) -> Iterator[str]:
             shortened(total["credential_id"], MOST_OF_AN_ID),
             *(str(total[name]) for name in ("attempts", "succeeded", "requests", "tokens")),
             f"{total['cost']:.4g}",
-            duration(total["waited"]),
+            format_duration(total["waited"]),
         )
         for total in totals
     ]
@@ -208,7 +209,7 @@ def item_facts(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAtt
 
 
 def item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAttempt]) -> Iterator[str]:
-    took = f" after {duration(item.duration)}" if item.duration else ""
+    took = f" after {format_duration(item.duration)}" if item.duration else ""
     yield f"Item {shown(item.id)} of run {folder.run_id}: {item.outcome}{took}"
     yield f"  Input: {_value_text(item.input)}"
     if item.outcome == "succeeded":
@@ -237,13 +238,13 @@ def item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAtt
 
 def _attempt_row(attempt: RecordedAttempt) -> tuple[str, ...]:
     took = None if attempt.ended_at is None else attempt.ended_at - attempt.started_at
-    waited = f"waited {duration(attempt.waited)}" if attempt.waited else ""
+    waited = f"waited {format_duration(attempt.waited)}" if attempt.waited else ""
     error = shortened((attempt.error or "").strip().partition("\n")[0], 200)
     return (
         f"{attempt.launch}.{attempt.n}",
         shortened(attempt.credential_id or "no credential", MOST_OF_AN_ID),
         waited,
-        duration(took),
+        format_duration(took),
         shown(attempt.verdict or "running, or killed"),
         error,
     )
