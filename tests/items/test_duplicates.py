@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from agentos.ledger.resume_filter import AGAIN, CHANGED, FORGET, RECORDED, of_known
+from agentos.ledger.resume_filter import AGAIN, CHANGED, FORGET, RECORDED, decide
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", None])
 @pytest.mark.parametrize("retry_failed", [True, False])
 def test_a_changed_input_is_never_silently_reused(outcome: str | None, retry_failed: bool) -> None:
-    assert of_known(outcome, True, retry_failed=retry_failed, rerun_changed=False) == CHANGED
-    assert of_known(outcome, True, retry_failed=retry_failed, rerun_changed=True) == FORGET
+    assert decide(outcome, True, retry_failed=retry_failed, rerun_changed=False) == CHANGED
+    assert decide(outcome, True, retry_failed=retry_failed, rerun_changed=True) == FORGET
 
 
 @pytest.mark.parametrize("rerun_changed", [True, False])
@@ -29,4 +29,4 @@ def test_a_changed_input_is_never_silently_reused(outcome: str | None, retry_fai
 def test_only_what_has_no_outcome_runs_and_what_failed_if_asked(
     outcome: str | None, retry_failed: bool, decision: str, rerun_changed: bool
 ) -> None:
-    assert of_known(outcome, False, retry_failed=retry_failed, rerun_changed=rerun_changed) == decision
+    assert decide(outcome, False, retry_failed=retry_failed, rerun_changed=rerun_changed) == decision

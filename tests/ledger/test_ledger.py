@@ -492,12 +492,12 @@ def test_a_result_of_fifty_megabytes_comes_back_whole(path: Path) -> None:
 
 def test_large_recorded_results_are_fetched_a_few_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet(path).execute_parallel(range(50), lambda *_: "x" * 300_000)
-    from agentos.ledger import recorded_results as recall
+    from agentos.ledger import recorded_results
 
-    monkeypatch.setattr(recall, "PAGE_SIZE", 1_000_000)
+    monkeypatch.setattr(recorded_results, "PAGE_SIZE", 1_000_000)
     with quiet(path).stream(range(50), Doubling()) as results:
         first = next(results)
-        assert len(results._recall._page) < 5
+        assert len(results._recorded_results._page) < 5
         assert len({first.item_id, *(result.item_id for result in results)}) == 50
 
 

@@ -161,7 +161,7 @@ class CollectionSource:
             raise ValueError(f"two items have the id {duplicate!r}: an id names one item (see item_id_func)")
         self._rest = enumerate(self._items, start=1)
         self._is_closed = False
-        self.make = maker.make  # a sifter needs less than that
+        self.make = maker.make  # a `ResumeFilter` replaces it by `make_bare`
         self.is_ended = False
         self.error: BaseException | None = None
 
@@ -207,7 +207,7 @@ class StreamSource:
     def __init__(self, items: Iterable[Any], maker: ItemMaker) -> None:
         self._iterator = iter(items)
         self.has_scopes = maker.has_scopes
-        self.make = maker.make  # a sifter needs less than that
+        self.make = maker.make  # a `ResumeFilter` replaces it by `make_bare`
         self._recent = RecentIds()
         self._wanted: SimpleQueue[int] = SimpleQueue()
         self._thread: threading.Thread | None = None

@@ -23,7 +23,7 @@ from .record import RunRecord
 _COLUMNS = "rowid, id, outcome, error, duration, metadata, value, n, credential_id"
 
 
-class Recall:
+class RecordedResults:
     """One thread adds, others fetch, one at a time."""
 
     def __init__(self, record: RunRecord) -> None:

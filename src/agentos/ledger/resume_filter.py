@@ -1,8 +1,8 @@
-"""What is on record already is taken out of the input, on a thread of its own.
+"""Removes items with a recorded outcome from a run's input, on a thread of its own.
 
-The sifter stands between a source and the run, and looks like a source to the run. It asks the ledger for many ids at a
-time: while all it reads is on record it reads further and further ahead, because none of that needs a place; with the
-first new item it is back to reading what the run has asked for.
+A `ResumeFilter` is a source that reads from another source. It looks up many ids with one query: while every item that
+it reads is on record, it doubles its read-ahead (up to `MAX_READ_AHEAD`), because such items take no slot of the run.
+The first new item resets the read-ahead to the number of items that the run has requested.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from agentos.redaction import json_text
 from . import _database as database
 from ._batch import FAILED, SUCCEEDED, stored_id
 from .record import RunRecord
-from .recorded_results import Recall
+from .recorded_results import RecordedResults
 
 # Items that are read ahead, at most, while everything is on record; and looked up by one statement.
-MOST_AHEAD = 512
+MAX_READ_AHEAD = 512
 # How long to wait for the next item that was asked for, before those that have come are looked up.
 GATHER_SECONDS = 0.001
 # Recorded results are handed over when nothing has come for so long, or all was read: first comes what is new.
@@ -44,7 +44,7 @@ class RunWithRecord(Receiver, Protocol):
         """So many items of the input have their outcome on record."""
 
 
-class Sifter:
+class ResumeFilter:
     is_read_apart = True
 
     def __init__(
@@ -52,7 +52,7 @@ class Sifter:
         source: CollectionSource | StreamSource,
         maker: ItemMaker,
         record: RunRecord,
-        recall: Recall,
+        recorded_results: RecordedResults,
         *,
         retry_failed: bool,
         rerun_changed: bool,
@@ -61,10 +61,10 @@ class Sifter:
         source.make = maker.make_bare
         self._complete = maker.complete  # only what will be started needs that
         self._record = record
-        self._recall = recall
+        self._recorded_results = recorded_results
         # By outcome and whether the input has changed.
         self._decisions = {
-            (outcome, is_changed): of_known(outcome, is_changed, retry_failed=retry_failed, rerun_changed=rerun_changed)
+            (outcome, is_changed): decide(outcome, is_changed, retry_failed=retry_failed, rerun_changed=rerun_changed)
             for outcome in (SUCCEEDED, FAILED, None)
             for is_changed in (True, False)
         }
@@ -74,7 +74,7 @@ class Sifter:
         self._thread: threading.Thread | None = None
         self._receiver: RunWithRecord
         self._is_closed = False
-        # Only the sifter's own thread touches the rest.
+        # Used by the filter's own thread only:
         self._wanted = 0  # items that the run has asked for
         self._coming = 0  # items that the source was asked for
         self._ahead = 1
@@ -91,7 +91,7 @@ class Sifter:
     def request(self, count: int, receiver: RunWithRecord) -> None:
         self._receiver = receiver
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="agentos-sifter", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="agentos-resume-filter", daemon=True)
             self._thread.start()
         self._inbox.put(("wanted", count))
 
@@ -141,7 +141,7 @@ class Sifter:
             passed = self._sifted(connection, read)
             self._held = []
             self._wanted = max(0, self._wanted - len(passed))  # more may have come than was asked for
-            self._ahead = min(2 * self._ahead, MOST_AHEAD) if not passed else 1
+            self._ahead = min(2 * self._ahead, MAX_READ_AHEAD) if not passed else 1
             if passed:
                 self._receiver.items_read(passed)
         missing = max(self._wanted, self._ahead) - self._coming
@@ -202,7 +202,7 @@ class Sifter:
             else:
                 item.is_changed = decision is FORGET
             passed.append((item, problem or self._complete(item)))
-        self._recall.add(recorded)
+        self._recorded_results.add(recorded)
         return passed
 
     def _decided(
@@ -236,8 +236,8 @@ class Sifter:
             self._is_in_order = False
             self._coming_up.clear()
         missing = [item_id for item_id in ids if item_id not in known] if len(known) < len(ids) else []
-        for first in range(0, len(missing), MOST_AHEAD):
-            some = missing[first : first + MOST_AHEAD]
+        for first in range(0, len(missing), MAX_READ_AHEAD):
+            some = missing[first : first + MAX_READ_AHEAD]
             query = f"{_KNOWN} WHERE run = ? AND id IN ({', '.join('?' * len(some))})"
             rows = connection.execute(query, (self._record.run, *some)).fetchall()
             known.update([(row[0], row) for row in rows])
@@ -245,8 +245,8 @@ class Sifter:
 
     def _read_on(self, connection: sqlite3.Connection) -> None:
         """Items mostly come in the order in which they were written down, and rows in their order cost a third."""
-        if len(self._coming_up) < MOST_AHEAD:
-            query = f"{_KNOWN} WHERE rowid > ? AND +run = ? ORDER BY rowid LIMIT {2 * MOST_AHEAD}"
+        if len(self._coming_up) < MAX_READ_AHEAD:
+            query = f"{_KNOWN} WHERE rowid > ? AND +run = ? ORDER BY rowid LIMIT {2 * MAX_READ_AHEAD}"
             rows = connection.execute(query, (self._last_row, self._record.run)).fetchall()
             if rows:
                 self._last_row = rows[-1][1]
@@ -263,7 +263,7 @@ class Sifter:
         return False
 
     def _unfinished(self, unread: Iterator[Read]) -> Iterator[str]:
-        while some := list(itertools.islice(unread, MOST_AHEAD)):
+        while some := list(itertools.islice(unread, MAX_READ_AHEAD)):
             try:
                 with database.explained(self._record.path), database.reading(self._record.path) as connection:
                     decided = [(item, decision) for item, _, _, decision in self._decided(connection, some)]
@@ -279,7 +279,7 @@ CHANGED = "changed"  # the id means something else now: refused
 FORGET = "forget"  # the same, but asked for: what is on record is put aside
 
 
-def of_known(outcome: str | None, is_changed: bool, *, retry_failed: bool, rerun_changed: bool) -> str:
+def decide(outcome: str | None, is_changed: bool, *, retry_failed: bool, rerun_changed: bool) -> str:
     if is_changed:
         return FORGET if rerun_changed else CHANGED
     if outcome is None or (outcome == "failed" and retry_failed):

@@ -45,8 +45,8 @@ from .options import Options
 
 if TYPE_CHECKING:  # only a run with a ledger needs them
     from agentos.ledger.record import RunRecord
-    from agentos.ledger.recorded_results import Recall
-    from agentos.ledger.resume_filter import Sifter
+    from agentos.ledger.recorded_results import RecordedResults
+    from agentos.ledger.resume_filter import ResumeFilter
 
     from ._recorder import Recording
 
@@ -64,17 +64,17 @@ class Driver:
     def __init__(
         self,
         options: Options,
-        source: CollectionSource | StreamSource | Sifter,
+        source: CollectionSource | StreamSource | ResumeFilter,
         make_workers: Callable[[Callable[[Attempt, Any, BaseException | None], None]], Workers],
         pool: LeasePool | None,
         clock: Clock,
         on_finished: Callable[[Driver], None],
         record: RunRecord | None = None,
-        recall: Recall | None = None,
+        recorded_results: RecordedResults | None = None,
         checkpoints: Path | None = None,
     ) -> None:
         self._options = options
-        self.recall = recall  # what was on record before
+        self.recorded_results = recorded_results  # what was on record before
         self._on_finished = on_finished  # called once, in the role, before the end is in the outbox
         self._source = source
         self._pool = pool
@@ -343,7 +343,7 @@ class Driver:
             self._set_timer("starts", self._now() + STARTS_SECONDS, self._on_starts_due)
 
     def _on_read(self, read: list[Read], _: Any) -> None:
-        # A sifter may have read further ahead than it was asked to.
+        # A ResumeFilter may have read further ahead than it was asked to.
         self._requested = max(0, self._requested - len(read))
         for item, problem in read:
             if problem is None and item.id in self._run.unfinished:

@@ -16,7 +16,7 @@ from ._result_queue import RECALL
 
 if TYPE_CHECKING:
     from agentos.events import PoolWaiting
-    from agentos.ledger.recorded_results import Recall
+    from agentos.ledger.recorded_results import RecordedResults
 
 # A run that was killed has nothing to wait for but its worker processes' end.
 KILL_SECONDS = 0.9
@@ -28,7 +28,7 @@ class _Results:
     def __init__(self, driver: Driver, on_end: Callable[[Driver], None]) -> None:
         self._driver = driver
         self._on_end = on_end
-        self._recall = driver.recall
+        self._recorded_results = driver.recorded_results
         self._is_recalling = False  # there are recorded results to be fetched, whenever no new one is there
         self._is_at_end = False  # the run is over: nothing but recorded ones can come
         self._is_ended = False
@@ -54,8 +54,8 @@ class _Results:
     def _end(self) -> None:
         if not self._is_ended:
             self._is_ended = True
-            if self._recall is not None:
-                self._recall.close()
+            if self._recorded_results is not None:
+                self._recorded_results.close()
             self._on_end(self._driver)
 
     def _kill(self) -> None:
@@ -90,11 +90,11 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
                 raise StopIteration
             return rest
         try:
-            if self._recall is None:
+            if self._recorded_results is None:
                 result = self._take()
                 self._took()
             else:
-                result = self._next_of_both(self._recall)
+                result = self._next_of_both(self._recorded_results)
         except BaseException:  # KeyboardInterrupt: the second signal
             self._kill()
             raise
@@ -105,11 +105,11 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
             raise self._driver.error
         raise StopIteration
 
-    def _next_of_both(self, recall: Recall) -> WorkflowResult | None:
+    def _next_of_both(self, recorded_results: RecordedResults) -> WorkflowResult | None:
         """New ones first; one that was on record whenever no new one is there."""
         while not self._is_at_end:
             if self._is_recalling and self._driver.outbox.is_empty():
-                recorded = recall.next()
+                recorded = recorded_results.next()
                 if recorded is not None:
                     return recorded
                 self._is_recalling = False
@@ -121,7 +121,7 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
             else:
                 self._took()
                 return result
-        return recall.next()
+        return recorded_results.next()
 
     def close(self) -> None:
         """Shuts the run down, waiting for running attempts as long as the grace lasts. Does nothing after the end."""
@@ -167,11 +167,11 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
             if rest is None:
                 raise StopAsyncIteration
             return rest
-        if self._recall is None:
+        if self._recorded_results is None:
             result = await self._take()
             self._driver.outbox.took()
         else:
-            result = await self._next_of_both(self._recall)
+            result = await self._next_of_both(self._recorded_results)
         if result is not None:
             return result
         self._end()
@@ -179,11 +179,11 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
             raise self._driver.error
         raise StopAsyncIteration
 
-    async def _next_of_both(self, recall: Recall) -> WorkflowResult | None:
+    async def _next_of_both(self, recorded_results: RecordedResults) -> WorkflowResult | None:
         """New ones first; one that was on record whenever no new one is there."""
         while not self._is_at_end:
             if self._is_recalling and self._driver.outbox.is_empty():
-                recorded = await self._next_recorded(recall)
+                recorded = await self._next_recorded(recorded_results)
                 if recorded is not None:
                     return recorded
                 self._is_recalling = False
@@ -195,16 +195,16 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
             else:
                 self._driver.outbox.took()
                 return result
-        return await self._next_recorded(recall)
+        return await self._next_recorded(recorded_results)
 
-    async def _next_recorded(self, recall: Recall) -> WorkflowResult | None:
+    async def _next_recorded(self, recorded_results: RecordedResults) -> WorkflowResult | None:
         """Who gives up waiting leaves the fetch going on, and the next one waits for that first."""
-        if self._fetch is None and not recall.has_page():
-            self._fetch = asyncio.ensure_future(asyncio.to_thread(recall.fetch))
+        if self._fetch is None and not recorded_results.has_page():
+            self._fetch = asyncio.ensure_future(asyncio.to_thread(recorded_results.fetch))
         if self._fetch is not None:
             await asyncio.shield(self._fetch)
             self._fetch = None
-        return recall.next()
+        return recorded_results.next()
 
     async def aclose(self) -> None:
         """Shuts the run down, waiting for running attempts as long as the grace lasts. Does nothing after the end."""

@@ -44,8 +44,8 @@ from .credential_coordinator import CredentialCoordinator
 
 if TYPE_CHECKING:  # only a run with a ledger needs them, or a plan
     from agentos.ledger.record import RunRecord
-    from agentos.ledger.recorded_results import Recall
-    from agentos.ledger.resume_filter import Sifter
+    from agentos.ledger.recorded_results import RecordedResults
+    from agentos.ledger.resume_filter import ResumeFilter
     from agentos.plans.plan import RunPlan
 
 __all__ = ["ParallelCoordinator", "ProgressStats", "WorkflowResult"]
@@ -344,13 +344,13 @@ class ParallelCoordinator:
             run_id = new_run_id() if self._ledger is None else MAIN_RUN
         retry_failed = self._retry_failed if retry_failed is None else bool(retry_failed)
         read_from = source_of(items, maker)
-        source: CollectionSource | StreamSource | Sifter = read_from
+        source: CollectionSource | StreamSource | ResumeFilter = read_from
         shown = self._show(read_from, items, maker) if dry_run else None
-        record = recall = None
+        record = recorded_results = None
         if shown is not None:
             source = CollectionSource((), maker)  # nothing is left to do
         elif self._ledger is not None:
-            record, recall, source = self._open_ledger(self._ledger, run_id, read_from, maker, retry_failed)
+            record, recorded_results, source = self._open_ledger(self._ledger, run_id, read_from, maker, retry_failed)
         try:
             driver = Driver(
                 self._options(run_id, quiet=dry_run, retry_failed=retry_failed),
@@ -360,7 +360,7 @@ class ParallelCoordinator:
                 self._clock,
                 self._finished,
                 record,
-                recall,
+                recorded_results,
                 worker_func.folder / "checkpoints" if isinstance(worker_func, Command) and worker_func.folder else None,
             )
         except BaseException:
@@ -382,18 +382,20 @@ class ParallelCoordinator:
         source: CollectionSource | StreamSource,
         maker: ItemMaker,
         retry_failed: bool,
-    ) -> tuple[RunRecord, Recall, CollectionSource | StreamSource | Sifter]:
+    ) -> tuple[RunRecord, RecordedResults, CollectionSource | StreamSource | ResumeFilter]:
         from agentos.ledger.record import RunRecord
-        from agentos.ledger.recorded_results import Recall
-        from agentos.ledger.resume_filter import Sifter
+        from agentos.ledger.recorded_results import RecordedResults
+        from agentos.ledger.resume_filter import ResumeFilter
 
         redact = self.credential_coordinator.redact_value if self.credential_coordinator is not None else str
         record = RunRecord(path, run_id, self._clock, redact)
-        recall = Recall(record)
+        recorded_results = RecordedResults(record)
         if not any(record.found) and isinstance(source, CollectionSource):
-            return record, recall, source  # nothing can be on record, and no id comes twice
-        sifter = Sifter(source, maker, record, recall, retry_failed=retry_failed, rerun_changed=self._rerun_changed)
-        return record, recall, sifter
+            return record, recorded_results, source  # nothing can be on record, and no id comes twice
+        resume_filter = ResumeFilter(
+            source, maker, record, recorded_results, retry_failed=retry_failed, rerun_changed=self._rerun_changed
+        )
+        return record, recorded_results, resume_filter
 
     def _watched(self, driver: Driver) -> ResultStream:
         stream = ResultStream(driver, _signals.unwatch)
