@@ -1,7 +1,7 @@
-"""Plants the bugs one by one and tells which test noticed each: `python -m tests.mutants [WORDS …]`.
+"""Plant the bugs one by one and print which test detected each: `python -m tests.mutants [WORD …]`.
 
-Only those are tried whose sentence or file has one of the words in it. Exits with 1 if a bug goes unnoticed, or if the
-tests fail without one.
+With words, only bugs whose sentence or file contains one of them are planted. The exit status is 1 if no test detects a
+bug, or if a test fails without one.
 """
 
 from __future__ import annotations
@@ -24,47 +24,49 @@ from . import Mutant
 from .planted import MUTANTS
 
 ROOT = Path(__file__).parents[2]
-# What the named tests need.
+# Files and folders that the named tests need.
 COPIED = ("src", "tests", "pyproject.toml")
-AT_ONCE = 2
-# A test that waits for what a bug keeps from coming is not waited for longer than this (seconds).
+MAX_CONCURRENT = 2
+# Seconds until the tests of one bug are killed: a test that waits for an event that the bug suppresses never ends.
 TIMEOUT = 45.0
-# Of pytest, as it ends.
+# Exit statuses of pytest.
 PASSED, FAILED = 0, 1
-_NOTICED = re.compile(r"^(?:FAILED|ERROR) (\S+::[^\[\s]+)", re.MULTILINE)
+_FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+::[^\[\s]+)", re.MULTILINE)
 
 
-class Tried(NamedTuple):
+class Trial(NamedTuple):
+    """The outcome of one planted bug."""
+
     mutant: Mutant
-    noticed_by: str | None
+    detected_by: str | None  # name of a test; None: all tests passed
     seconds: float
-    output: str
 
 
-class Broken(Exception):
-    """The tests could not be run as they are meant to."""
+class TrialError(Exception):
+    """The tests could not be run, or fail without a planted bug: the trials would prove nothing."""
 
 
 def main(words: Sequence[str]) -> int:
-    chosen = [m for m in MUTANTS if not words or any(word in f"{m.bug} {m.place}" for word in words)]
-    if not chosen:
-        print("no planted bug has these words in its sentence or its file")
+    """Plant the chosen bugs and print a line for each. Return the exit status."""
+    mutants = [m for m in MUTANTS if not words or any(word in f"{m.bug} {m.place}" for word in words)]
+    if not mutants:
+        print("no planted bug contains one of these words in its sentence or its path")
         return 1
-    began = time.monotonic()
+    start = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
             original = Path(folder) / "original"
             copy(ROOT, original)
-            check_without_bugs(original, chosen)
-            tried = show(chosen, try_all(original, Path(folder), chosen))
-    except (Broken, ValueError) as error:
+            check_without_bugs(original, mutants)
+            trials = print_trials(mutants, try_all(original, Path(folder), mutants))
+    except (TrialError, ValueError) as error:
         print(error)
         return 1
-    survivors = [each for each in tried if each.noticed_by is None]
-    for each in survivors:
-        print(f"\nUnnoticed: {each.mutant.bug} ({each.mutant.place})\n{diff(each.mutant)}")
-    noticed = len(tried) - len(survivors)
-    print(f"\n{noticed} of {len(tried)} planted bugs were noticed, in {time.monotonic() - began:.0f} s")
+    survivors = [trial.mutant for trial in trials if trial.detected_by is None]
+    for mutant in survivors:
+        print(f"\nNot detected: {mutant.bug} ({mutant.place})\n{diff(mutant)}")
+    count = len(trials) - len(survivors)
+    print(f"\n{count} of {len(trials)} planted bugs were detected, in {time.monotonic() - start:.0f} s")
     return 1 if survivors else 0
 
 
@@ -73,7 +75,7 @@ def diff(mutant: Mutant) -> str:
     return "\n".join(lines)
 
 
-# --- trying -----------------------------------------------------------------------------------------------------------
+# --- trials -----------------------------------------------------------------------------------------------------------
 
 
 def copy(project: Path, folder: Path) -> None:
@@ -86,23 +88,24 @@ def copy(project: Path, folder: Path) -> None:
 
 
 def check_without_bugs(folder: Path, mutants: Sequence[Mutant]) -> None:
-    """Raises if the tests that are to notice something find fault without it."""
+    """Run all named tests on the unchanged copy. Raise `TrialError` if one fails."""
     tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     whole_files = {test for test in tests if "::" not in test}
     tests = [test for test in tests if test in whole_files or test.partition("::")[0] not in whole_files]
-    status, output = run_tests(folder, tests, "-p", "xdist", "-n", str(AT_ONCE), timeout=10 * TIMEOUT)
+    status, output = run_tests(folder, tests, "-p", "xdist", "-n", str(MAX_CONCURRENT), timeout=10 * TIMEOUT)
     if status != PASSED:
-        raise Broken(f"{output}\nThe tests do not pass without a planted bug: nothing can be told by them.")
+        raise TrialError(f"{output}\nThese tests fail without a planted bug. Repair them first.")
 
 
-def try_all(original: Path, folder: Path, mutants: Sequence[Mutant]) -> Iterator[Tried]:
-    """In their order."""
-    with ThreadPoolExecutor(AT_ONCE) as workers:
+def try_all(original: Path, folder: Path, mutants: Sequence[Mutant]) -> Iterator[Trial]:
+    """Yield the outcomes in the order of the bugs, each as soon as it is known."""
+    with ThreadPoolExecutor(MAX_CONCURRENT) as workers:
         yield from workers.map(lambda mutant: try_one(original, folder, mutant), mutants)
 
 
-def try_one(original: Path, folder: Path, mutant: Mutant) -> Tried:
-    began = time.monotonic()
+def try_one(original: Path, folder: Path, mutant: Mutant) -> Trial:
+    """Run the bug's tests on a copy that contains it."""
+    start = time.monotonic()
     mutated = Path(tempfile.mkdtemp(dir=folder)) / "copy"
     try:
         copy(original, mutated)
@@ -110,15 +113,15 @@ def try_one(original: Path, folder: Path, mutant: Mutant) -> Tried:
         status, output = run_tests(mutated, mutant.tests, timeout=TIMEOUT)
     finally:
         shutil.rmtree(mutated.parent)
-    noticed_by = None
+    detected_by = None
     if status is None:
-        noticed_by = f"{short(mutant.tests[0])}, which hung" if len(mutant.tests) == 1 else "a test that hung"
+        detected_by = f"{short(mutant.tests[0])} (timeout)" if len(mutant.tests) == 1 else "a test (timeout)"
     elif status == FAILED:
-        found = _NOTICED.search(output)
-        noticed_by = short(found[1]) if found else "a test"
-    elif status != PASSED:  # a bug that keeps everything from being imported is none
-        raise Broken(f"{output}\nThe tests could not be run with this planted bug: {mutant.bug}")
-    return Tried(mutant, noticed_by, time.monotonic() - began, output)
+        match = _FAILED_TEST.search(output)
+        detected_by = short(match[1]) if match else "a test"
+    elif status != PASSED:  # for example an import error: any test would fail, which proves nothing
+        raise TrialError(f"{output}\nThe tests could not be run with this planted bug: {mutant.bug}")
+    return Trial(mutant, detected_by, time.monotonic() - start)
 
 
 def plant(folder: Path, mutant: Mutant) -> None:
@@ -129,17 +132,18 @@ def plant(folder: Path, mutant: Mutant) -> None:
 
 
 def run_tests(folder: Path, tests: Sequence[str], *options: str, timeout: float) -> tuple[int | None, str]:
-    """The status of pytest and what it printed; no status: it had not ended by then."""
+    """Run pytest and return its exit status (None after a timeout) and its output."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{folder / 'src'}{os.pathsep}{folder}",
         "PYTHONHASHSEED": "0",
-        # What happens to be installed brings plugins along that take seconds to import, and none is needed.
+        # Installed plugins take seconds to import, and no named test needs one.
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
     check_imports(folder, environment)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *options, *tests]
-    # Not to a pipe: whatever tests leave behind would keep it open, and a test that failed be taken for one that hung.
+    # A file, not a pipe: a process that a test leaves behind would keep the pipe open, and a failure would look like a
+    # timeout.
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
@@ -156,17 +160,17 @@ def run_tests(folder: Path, tests: Sequence[str], *options: str, timeout: float)
 
 
 def check_imports(folder: Path, environment: dict[str, str]) -> None:
-    """The copy is what is tested, also where the project is installed in another way."""
-    found = subprocess.run(
+    """Raise `TrialError` unless `agentos` is imported from the copy: another installation could shadow it."""
+    python = subprocess.run(
         [sys.executable, "-c", "import agentos; print(agentos.__file__)"],
         cwd=folder, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    if not Path(found.stdout.strip()).is_relative_to(folder):
-        raise Broken(f"{found.stdout.strip()} is imported, and not the copy in {folder}")
+    if not Path(python.stdout.strip()).is_relative_to(folder):
+        raise TrialError(f"{python.stdout.strip()} is imported instead of the copy in {folder}")
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Also what its tests have started and left behind."""
+    """Kill pytest and every process that its tests left in its process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -176,19 +180,19 @@ def short(node: str) -> str:
     return node.removeprefix("tests/").rpartition("::")[2] or node
 
 
-# --- showing ----------------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
-def show(mutants: Sequence[Mutant], all_tried: Iterator[Tried]) -> list[Tried]:
-    """Each as it is known, under one another."""
-    bugs, places = max(len(m.bug) for m in mutants), max(len(m.place) for m in mutants)
-    print(f"{'bug':{bugs}}  {'where':{places}}  seconds  noticed by", flush=True)
-    tried = []
-    for each in all_tried:
-        by = each.noticed_by or "NOBODY"
-        print(f"{each.mutant.bug:{bugs}}  {each.mutant.place:{places}}  {each.seconds:7.1f}  {by}", flush=True)
-        tried.append(each)
-    return tried
+def print_trials(mutants: Sequence[Mutant], trials: Iterator[Trial]) -> list[Trial]:
+    """Print a table row for each outcome as soon as it is known. Return all outcomes."""
+    bug_width, path_width = max(len(m.bug) for m in mutants), max(len(m.place) for m in mutants)
+    print(f"{'bug':{bug_width}}  {'file':{path_width}}  seconds  detected by", flush=True)
+    outcomes = []
+    for trial in trials:
+        bug, path = f"{trial.mutant.bug:{bug_width}}", f"{trial.mutant.place:{path_width}}"
+        print(f"{bug}  {path}  {trial.seconds:7.1f}  {trial.detected_by or 'NO TEST'}", flush=True)
+        outcomes.append(trial)
+    return outcomes
 
 
 if __name__ == "__main__":

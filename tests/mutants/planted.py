@@ -1,4 +1,4 @@
-"""All planted bugs."""
+"""The list of all planted bugs."""
 
 from __future__ import annotations
 

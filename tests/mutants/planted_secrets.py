@@ -1,4 +1,4 @@
-"""Bugs of the redactor: ways in which a secret gets out."""
+"""Planted bugs of the redactor: each lets a secret, or a part of it, reach the output."""
 
 from __future__ import annotations
 
@@ -8,91 +8,91 @@ REDACTION = "redaction/test_redaction"
 
 MUTANTS = (
     Mutant(
-        "Too little is held back: the beginning of a secret gets out",
+        "The stream holds back too few characters and writes the beginning of a secret",
         "redaction/redactor.py",
         "for at in range(max(0, len(text) - self._sampling.sure + 1), open_at):",
         "for at in range(max(0, len(text) - self._sampling.width), open_at):",
         tests_of(REDACTION, "test_a_secret_in_two_chunks_is_found_wherever_it_was_cut"),
     ),
     Mutant(
-        "Of two secrets that a chunk cuts off only the later is held back",
+        "Of two secrets cut off by a chunk the stream holds back only the later",
         "redaction/redactor.py",
         "elif end > len(text) and start < open_at and form.startswith(text[start:]):",
         "elif end > len(text) and form.startswith(text[start:]):",
         tests_of(REDACTION, "test_of_two_secrets_that_a_chunk_cuts_off_both_are_held_back"),
     ),
     Mutant(
-        "The end of a secret gets out when its mask was shown with the chunk before",
+        "The stream writes the end of a secret whose mask it wrote with the chunk before",
         "redaction/redactor.py",
         "self._covered = max(0, covered - settled)",
         "self._covered = 0",
         tests_of(REDACTION, "test_secrets_that_overlap_become_one_mask_and_neighbours_two"),
     ),
     Mutant(
-        "What is held back at the end never gets out",
+        "A flush drops the characters held back",
         "redaction/redactor.py",
         "self._finder.spans(self._held), len(self._held))",
         "self._finder.spans(self._held), 0)",
         tests_of(REDACTION, "test_a_stream_can_go_on_after_a_flush"),
     ),
     Mutant(
-        "What is held back at the end gets out as it is",
+        "A flush writes the characters held back without masking",
         "redaction/redactor.py",
         "self._show(self._held, self._finder.spans(self._held), len(self._held))",
         "self._show(self._held, [], len(self._held))",
         tests_of(REDACTION, "test_a_secret_that_might_have_become_a_longer_one_is_masked_at_the_end"),
     ),
     Mutant(
-        "A secret across terminal codes gets out",
+        "The redactor misses a secret that is interrupted by terminal codes",
         "redaction/redactor.py",
         "return spans + more, min(",
         "return spans, min(",
         tests_of(REDACTION, "test_a_secret_is_found_across_terminal_codes"),
     ),
     Mutant(
-        "A secret inside a terminal code gets out",
+        "The redactor misses a secret inside a terminal code",
         "redaction/redactor.py",
         "return spans + more, min(",
         "return more, min(",
         tests_of(REDACTION, "test_a_secret_inside_a_terminal_code_or_right_after_its_beginning_is_found"),
     ),
     Mutant(
-        "A form that is as short as can be slips between two samples",
+        "The finder samples too sparsely for forms of 14 bytes and misses some of them",
         "redaction/redactor.py",
         '_Sampling("Q", 8, 1, 8, 15)',
         '_Sampling("Q", 8, 1, 8, 14)',
         tests_of(REDACTION, "test_a_form_of_any_length_is_found_wherever_it_stands"),
     ),
     Mutant(
-        "Of secrets that overlap the longer leaves a rest",
+        "The longer of two overlapping secrets is masked only in part",
         "redaction/redactor.py",
         "covered = max(covered, end)",
         "covered = end",
         tests_of(REDACTION, "test_a_secret_inside_another_leaves_no_rest_of_it"),
     ),
     Mutant(
-        "One of the three alignments in base64 is not looked for",
+        "The redactor misses one of the three base64 alignments of a secret",
         "redaction/_encodings.py",
         "for before in range(3):",
         "for before in range(2):",
         tests_of(REDACTION, "test_of_base64_only_what_other_bytes_have_a_part_in_is_left"),
     ),
     Mutant(
-        "Hex in capitals is not looked for",
+        "The redactor misses a secret in upper-case hex",
         "redaction/_encodings.py",
         "forms = {raw.hex(), raw.hex().upper()}",
         "forms = {raw.hex()}",
         tests_of(REDACTION, "test_a_secret_is_found_however_it_is_written"),
     ),
     Mutant(
-        "What JSON escapes inside another form is not looked for",
+        "The redactor misses encoded forms that are escaped again in JSON",
         "redaction/_encodings.py",
         "for text in forms for form in (text, *json_escaped(text))}",
         "for text in forms for form in (text,)}",
         tests_of(REDACTION, "test_a_secret_is_found_however_it_is_written"),
     ),
     Mutant(
-        "A URL that is escaped in small letters is not looked for",
+        "The redactor misses URL escapes with lower-case hex digits",
         "redaction/_encodings.py",
         '            yield re.sub("%..", lambda found: found[0].lower(), form)\n',
         "",

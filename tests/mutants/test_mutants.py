@@ -1,4 +1,4 @@
-"""The planted bugs fit the source and the suite as they are; `make mutants` tries them."""
+"""Planted bugs fit the present source and tests. Whether the tests detect them is checked by `make mutants`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 @cache
 def functions(path: Path) -> set[str]:
+    """Return the names of the top-level functions of a file."""
     return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.bug)
-def test_a_planted_bug_can_be_planted_and_the_tests_that_notice_it_are_there(mutant: Mutant) -> None:
+def test_planted_bug_fits_source_and_names_existing_tests(mutant: Mutant) -> None:
     mutated = mutant.applied((ROOT / mutant.path).read_text())
     if mutant.path.suffix == ".py":
         ast.parse(mutated)
@@ -29,11 +30,11 @@ def test_a_planted_bug_can_be_planted_and_the_tests_that_notice_it_are_there(mut
         assert not name or name in functions(ROOT / file), test
 
 
-def test_every_planted_bug_has_a_sentence_of_its_own() -> None:
+def test_planted_bugs_have_distinct_sentences() -> None:
     assert len({mutant.bug for mutant in MUTANTS}) == len(MUTANTS) >= 36
 
 
 @pytest.mark.parametrize("text", ["", "here here"])
-def test_a_planted_bug_that_is_out_of_date_is_an_error(text: str) -> None:
+def test_outdated_planted_bug_raises(text: str) -> None:
     with pytest.raises(ValueError, match="out of date"):
-        Mutant("It is here", "_core/pool.py", "here", "there", ()).applied(text)
+        Mutant("A bug", "pool/lease.py", "here", "there", ()).applied(text)
