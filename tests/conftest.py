@@ -23,8 +23,9 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
-# A shell starts what is to run in the background with these ignored, and so would be all programs that tests start.
-for _signum in (signal.SIGINT, signal.SIGQUIT):
+# Child processes inherit ignored signals: a shell starts a background job without SIGINT and SIGQUIT, nohup without
+# SIGHUP. Restore the defaults, because tests send these signals to the programs that they start.
+for _signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_signum) is signal.SIG_IGN:
         signal.signal(_signum, signal.default_int_handler if _signum == signal.SIGINT else signal.SIG_DFL)
 
