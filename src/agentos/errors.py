@@ -189,6 +189,18 @@ class ExecutorBroken(RunError):
     or it was shut down. No item is to blame; the run stops and can be resumed."""
 
 
+class EngineUrlError(RunError, ValueError):
+    """The URL names no engine that attempts can be sent to."""
+
+
+class EngineNotInstalled(RunError):
+    """The engine needs a package that is not installed. The message names the extra that installs it."""
+
+
+class EngineUnavailable(RunError):
+    """The engine does not answer."""
+
+
 class WorkerError(RunError):
     """An exception of a worker process, as far as it could travel: its type's name, its text, its traceback, what it
     said about the provider, and, if it can be pickled, the exception itself as `original`."""

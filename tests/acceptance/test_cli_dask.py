@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
+from agentos.cli.launch.engine import connect_engine
 from agentos.home.run_folder import Failure
-from agentos.workers.engines import connect as _engines
+from agentos.workers.engines import connect
 from tests.conftest import eventually
 from tests.workers.dask_cluster import THREADS, cluster
 
@@ -90,12 +91,12 @@ def test_what_cannot_run_on_a_cluster_is_refused_before_anything_starts(place: P
 
 
 def test_a_cluster_that_does_not_answer_is_our_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_engines, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 0.2)
     with pytest.raises(Failure, match=r"the cluster at dask://127\.0\.0\.1:1 cannot be reached"):
-        _engines.Engine("dask://127.0.0.1:1")
+        connect_engine("dask://127.0.0.1:1", None, None)
 
 
 def test_without_dask_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(click.UsageError, match=r"pip install 'agentos-parallel\[dask\]'"):
-        _engines.Engine("dask://127.0.0.1:1")
+        connect_engine("dask://127.0.0.1:1", None, None)

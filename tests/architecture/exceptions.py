@@ -15,7 +15,6 @@ def assert_only_listed(violations: set[Violation], listed: set[Violation]) -> No
 FLOORS: set[Violation] = {
     ("agentos.items.context", "agentos.workers.command.reports"),
     ("agentos.limits.pace", "agentos.pool._rules.records"),
-    ("agentos.workers.engines.connect", "agentos.home.run_folder"),
 }
 
 DOORS: set[Violation] = {

@@ -17,6 +17,9 @@ from agentos.errors import (
     AuthFailed,
     CommandFailed,
     CredentialError,
+    EngineNotInstalled,
+    EngineUnavailable,
+    EngineUrlError,
     ExecutorBroken,
     Interrupted,
     InvalidItemId,
@@ -196,6 +199,9 @@ TREE: dict[type[AgentosError], set[type[Exception]]] = {
     CommandFailed: {RunError},
     WorkerStartError: {RunError},
     ExecutorBroken: {RunError},
+    EngineUrlError: {RunError, ValueError},
+    EngineNotInstalled: {RunError},
+    EngineUnavailable: {RunError},
     WorkerError: {RunError},
     WorkerVerdict: set(),
     PoolError: set(),
@@ -213,7 +219,8 @@ def test_the_tree_above_is_the_whole_tree() -> None:
 
 
 def test_what_programs_catch_or_raise_is_exported() -> None:
-    inside = {WorkerVerdict, PoolError, RunError, WorkerError, ExecutorBroken}
+    engines = {ExecutorBroken, EngineUrlError, EngineNotInstalled, EngineUnavailable}
+    inside = {WorkerVerdict, PoolError, RunError, WorkerError} | engines
     assert {cls.__name__ for cls in ALL - inside} <= set(parallel.__all__)
 
 

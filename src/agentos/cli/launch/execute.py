@@ -37,7 +37,7 @@ from agentos.terminal.lines import LinesReporter, json_output
 from agentos.terminal.screen import Screen, Stream
 from agentos.terminal.view import RunView
 from agentos.workers.command.command import Command
-from agentos.workers.engines.connect import HERE, Engine, refuse_what_cannot_be_sent
+from agentos.workers.engines.connect import Engine
 from agentos.workflows.parallel import (
     CredentialCoordinator,
     LedgerError,
@@ -48,6 +48,7 @@ from agentos.workflows.parallel import (
 
 from ._store import Store, chosen
 from ._tokens import tokens_func
+from .engine import HERE, connect_engine, engine_slots
 from .item_input import BadItems, Items, SizedItems, changed_files, read_items
 from .pool_setup import DisabledWatch, make_pool, out_of_use, read_keys, warnings
 
@@ -134,8 +135,7 @@ def prepare(folder: RunFolder, spec: RunSpec, teller: Teller, *, keep: bool = Tr
     _check_secrets(spec, pool)
     engine = None
     if options.get("on", HERE) != HERE:
-        refuse_what_cannot_be_sent(spec.command, pool)
-        engine = teller.until_the_end.enter_context(Engine(options["on"]))
+        engine = teller.until_the_end.enter_context(connect_engine(options["on"], spec.command, pool))
     retries = 0 if spec.command is not None else FUNCTION_RETRIES
     coordinator = make_coordinator(options, pool, retries=retries, ledger=folder.ledger, reporter=teller, engine=engine)
     redact = None if pool is None else pool.redact_value
@@ -230,7 +230,7 @@ def make_coordinator(
     """`retries`: if the options do not say."""
     parallel, most = options.get("parallel"), options.get("max_parallelism")
     if parallel == "auto" or (parallel is None and engine is not None):
-        slots = engine.slots() if engine is not None else os.cpu_count() or 1
+        slots = engine_slots(engine) if engine is not None else os.cpu_count() or 1
         if pool is not None and parallel == "auto":
             keys = sum(state.max_concurrent for state in pool.states())
             slots = min(keys, slots) if engine is not None else keys

@@ -1,0 +1,56 @@
+"""The option `--on`: which engine carries out the attempts of a run, and what cannot be sent to it."""
+
+from __future__ import annotations
+
+import click
+
+from agentos.errors import EngineNotInstalled, EngineUnavailable, EngineUrlError
+from agentos.home.run_folder import Failure
+from agentos.pool.lease_pool import LeasePool
+from agentos.workers.engines.connect import Engine
+
+# The value of `--on` for attempts on this machine.
+HERE = "threads"
+
+
+def connect_engine(url: str, command: list[str] | None, pool: LeasePool | None) -> Engine:
+    """Return a connection to the engine at `url`; blocks until it answers.
+
+    Raise `click.UsageError` for what `--on` cannot be, or what cannot be sent there (checked before connecting), and
+    `Failure` if the engine cannot be reached.
+    """
+    _check_sendable(command, pool)
+    try:
+        return Engine(url)
+    except EngineUrlError:
+        raise click.UsageError(
+            f"--on is {HERE} or dask://HOST:PORT, where a Dask scheduler listens, not {url!r}"
+        ) from None
+    except EngineNotInstalled as error:
+        raise click.UsageError(f"--on {error}") from None
+    except EngineUnavailable as error:
+        raise Failure(str(error)) from None
+
+
+def engine_slots(engine: Engine) -> int:
+    """Return how many attempts the engine can carry out at once. Raise `Failure` if it has no workers."""
+    slots = engine.slots()
+    if not slots:
+        raise Failure(f"the cluster at {engine.url} has no workers yet: start some, or say --parallel N")
+    return slots
+
+
+def _check_sendable(command: list[str] | None, pool: LeasePool | None) -> None:
+    from agentos.workers.engines.executor import plain_credentials
+
+    if command is not None:
+        raise click.UsageError(
+            "a command is run on this machine, and not by a cluster: leave --on out, or name a function, "
+            "MODULE:FUNCTION, that runs it there"
+        )
+    plain = plain_credentials(pool)
+    if plain:
+        raise click.UsageError(
+            f"these keys are written in plain and are not sent to a cluster, which may keep them: {', '.join(plain)}\n"
+            "Write env:NAME, file:PATH or cmd:COMMAND, which its workers read by themselves"
+        )
