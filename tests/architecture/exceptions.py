@@ -14,7 +14,6 @@ def assert_only_listed(violations: set[Violation], listed: set[Violation]) -> No
 
 FLOORS: set[Violation] = {
     ("agentos.items.context", "agentos.workers.command.reports"),
-    ("agentos.limits.pace", "agentos.pool._rules.records"),
 }
 
 DOORS: set[Violation] = {
@@ -23,10 +22,6 @@ DOORS: set[Violation] = {
     ("agentos.cli.commands.plan", "agentos.cli.launch._store"),
     ("agentos.cli.commands.plan", "agentos.cli.launch._tokens"),
     ("agentos.home.run_status", "agentos.ledger._database"),
-    ("agentos.limits.pace", "agentos.pool._rules.records"),
-    ("agentos.pool._replicas.member", "agentos.limits._usage"),
-    ("agentos.pool._replicas.shared_pool", "agentos.limits._usage"),
-    ("agentos.pool.simulation", "agentos.limits._windows"),
     ("agentos.workflows.parallel.coordinator", "agentos.runs._driver"),
     ("agentos.workflows.parallel.coordinator", "agentos.runs._rules.scheduler"),
 }

@@ -115,10 +115,10 @@ def test_what_others_have_seen_of_a_lost_log_counts_once_and_until_it_leaves_the
     lost = allowance(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
     lost.take(6, 600, NOW)
     lost.take(2, 200, NOW + 5)
-    told = lost.told(NOW + 10)
+    report = lost.report(NOW + 10)
     found = allowance(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
     for elapsed in (2, 2, 3):  # by three who have seen it
-        found.hear(told, elapsed, NOW + 10 + elapsed)
+        found.merge(report, elapsed, NOW + 10 + elapsed)
     assert found.used(NOW + 13) == {
         REQUESTS_PER_MINUTE: (8, 10), TOKENS_PER_MINUTE: (800, 1000), REQUESTS_PER_DAY: (8, 30),
     }  # fmt: skip
@@ -126,7 +126,7 @@ def test_what_others_have_seen_of_a_lost_log_counts_once_and_until_it_leaves_the
     assert found.ready_at(3, 0, NOW + 13) == pytest.approx(NOW + 60, abs=1)
     assert found.used(NOW + 61.5)[REQUESTS_PER_MINUTE] == (2, 10)
     assert found.used(NOW + 66.5)[TOKENS_PER_MINUTE] == (0, 1000)
-    found.hear(told, 90, NOW + 100)
+    found.merge(report, 90, NOW + 100)
     assert found.used(NOW + 100)[REQUESTS_PER_MINUTE] == (0, 10)
 
 

@@ -236,7 +236,7 @@ MUTANTS = (
     # --- declared limits ------------------------------------------------------------------------------------------
     Mutant(
         "The sliding window is 59 seconds long",
-        "limits/_windows.py",
+        "limits/declaration.py",
         "WINDOW_SECONDS = 60.0",
         "WINDOW_SECONDS = 59.0",
         tests_of(ANSWERS, "test_a_minute_holds_no_more_requests_than_declared"),

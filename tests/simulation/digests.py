@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from agentos.limits._windows import WINDOW_SECONDS, Day, Window
+from agentos.limits._windows import Day, Window
+from agentos.limits.declaration import WINDOW_SECONDS
 
 _PLAIN = (int, float, str, bytes, bool, type(None))
 # What belongs to one owner of a copy and not to the copy.

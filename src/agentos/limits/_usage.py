@@ -6,11 +6,12 @@ All limiters are checked first and taken from together: a request that is not se
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ._windows import Bucket, Day, Entry, Window
 from .declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, Limits
+from .usage_report import UsageReport
 
 
 def _with_limit(window: Window | None, limit: float | None) -> Window | None:
@@ -26,16 +27,6 @@ class Taken(NamedTuple):
     requests: Entry | None
     tokens: Entry | None
     day_ends_at: float
-
-
-class Told(NamedTuple):
-    """What is used of an allowance; ages instead of instants, because another log may have another clock."""
-
-    requests: Sequence[tuple[int, float]]
-    tokens: Sequence[tuple[int, float]]
-    level: float  # of the bucket
-    day: float
-    day_left: float  # seconds until the day ends
 
 
 class Allowance:
@@ -142,9 +133,9 @@ class Allowance:
         if self._day is not None:
             self._day.take(max(0.0, requests - self._day.total), now)
 
-    def told(self, now: float) -> Told:
-        """What is used, in words that another log understands."""
-        return Told(
+    def report(self, now: float) -> UsageReport:
+        """Return the usage at `now` for another process."""
+        return UsageReport(
             [] if self._requests is None else self._requests.history(now),
             [] if self._tokens is None else self._tokens.history(now),
             0.0 if self._bucket is None else self._bucket.level(now),
@@ -152,18 +143,18 @@ class Allowance:
             0.0 if self._day is None else self._day.ends_at - now,
         )
 
-    def hear(self, told: Told, elapsed: float, now: float) -> None:
-        """So it was, so long ago, in a log that was lost."""
+    def merge(self, report: UsageReport, elapsed: float, now: float) -> None:
+        """Count the usage of a report that was made `elapsed` seconds ago. Usage known to both counts once."""
         self.full_until = 0.0
         if self._requests is not None and self._bucket is not None:
-            self._requests.hear(told.requests, elapsed, now)
-            level = told.level + self._bucket.rate * elapsed
+            self._requests.merge(report.requests, elapsed, now)
+            level = report.bucket_level + self._bucket.rate * elapsed
             if level < self._bucket.level(now):
                 self._bucket.change(now, level=level)
         if self._tokens is not None:
-            self._tokens.hear(told.tokens, elapsed, now)
-        if told.day_left > elapsed:
-            self.use_day(int(told.day), now)
+            self._tokens.merge(report.tokens, elapsed, now)
+        if report.day_ends_in > elapsed:
+            self.use_day(int(report.day_requests), now)
 
     def correct(
         self, taken: Taken, more_requests: int, more_tokens: int, requests: int, tokens: int, now: float

@@ -12,7 +12,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-WINDOW_SECONDS = 60.0
+from .declaration import WINDOW_SECONDS
+
 # A provider sees our requests a little earlier or later than they were admitted. If the first of a burst comes late and
 # the next one early, the provider's bucket has had less time to fill than ours; so ours starts to fill this much later.
 JITTER_SECONDS = 0.05
@@ -121,7 +122,7 @@ class Window:
             used[age] = used.get(age, 0.0) + entry.amount
         return list(used.items())
 
-    def hear(self, history: Sequence[tuple[int, float]], elapsed: float, now: float) -> None:
+    def merge(self, history: Sequence[tuple[int, float]], elapsed: float, now: float) -> None:
         """What another has known of, so long ago. Of several who tell the same, the most counts, once."""
         self._forget(now)
         left = [(now - age - elapsed, amount) for age, amount in history if age + elapsed < WINDOW_SECONDS]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 REQUESTS_PER_MINUTE = "requests per minute"
 TOKENS_PER_MINUTE = "tokens per minute"
 REQUESTS_PER_DAY = "requests per day"
+# Length in seconds of the sliding window over which limits per minute are counted.
+WINDOW_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)

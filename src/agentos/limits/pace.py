@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ._rate_estimator import IDLE_SECONDS, Learner
 from ._usage import Allowance, Taken
 from .declaration import Limits, strictest
 
 if TYPE_CHECKING:
-    from agentos.pool._rules.records import LeaseRecord
     from agentos.verdict import Verdict
 
 # The name of a limit that nobody declared, for people.
@@ -25,6 +24,18 @@ MOST_LEARNERS = 64
 
 
 _NOTHING = Taken(None, None, 0.0)
+
+
+class PacedLease(Protocol):
+    """The attributes of a lease that `Pace` reads. The pool's lease records have them; this package knows no leases."""
+
+    scope: str | None
+    requests: int
+    tokens: int
+    granted_at: float
+    is_answered: bool  # a verdict was reported: the request is no longer in flight, although the lease is live
+    is_unused: bool  # returned before any request was sent
+    is_patient: bool  # can wait until a new credential has served one request
 
 
 class Charge(NamedTuple):
@@ -144,18 +155,18 @@ class Pace:
         self._last_at = now
         self._sent += requests
 
-    def take(self, record: LeaseRecord, now: float) -> Charge:
-        allowance, learner = self.allowance, self.learners.get(record.scope)
-        entries = None if allowance is None else allowance.take(record.requests, record.tokens, now)
+    def take(self, lease: PacedLease, now: float) -> Charge:
+        allowance, learner = self.allowance, self.learners.get(lease.scope)
+        entries = None if allowance is None else allowance.take(lease.requests, lease.tokens, now)
         if learner is None and self.is_learning:
-            learner = self._learner(record.scope, now, is_bold=not record.is_patient)
+            learner = self._learner(lease.scope, now, is_bold=not lease.is_patient)
         if learner is not None:
-            learner.take(record.requests, record.tokens, now)
+            learner.take(lease.requests, lease.tokens, now)
         return Charge(allowance, entries, learner)
 
-    def correct(self, charge: Charge, record: LeaseRecord, requests: int, tokens: int, now: float) -> None:
+    def correct(self, charge: Charge, lease: PacedLease, requests: int, tokens: int, now: float) -> None:
         """What the lease really used."""
-        more_requests, more_tokens = requests - record.requests, tokens - record.tokens
+        more_requests, more_tokens = requests - lease.requests, tokens - lease.tokens
         if charge.allowance is not None and charge.taken is not None:
             charge.allowance.correct(charge.taken, more_requests, more_tokens, requests, tokens, now)
         elif self.allowance is not None:  # there was no limit yet
@@ -163,43 +174,43 @@ class Pace:
         if charge.learner is not None:
             charge.learner.correct(more_requests, more_tokens, now)
 
-    def end(self, charge: Charge, record: LeaseRecord, now: float) -> None:
+    def end(self, charge: Charge, lease: PacedLease, now: float) -> None:
         """The lease is over. If nobody said otherwise it was answered well."""
         learner = charge.learner
-        if learner is None or record.is_answered:
+        if learner is None or lease.is_answered:
             return
         learner.in_flight -= 1
-        if not record.is_unused and (learner.slow is not None or learner.refusals):
-            learner.succeeded(record.granted_at, self.most, now)
+        if not lease.is_unused and (learner.slow is not None or learner.refusals):
+            learner.succeeded(lease.granted_at, self.most, now)
             if learner.slow is None:
                 self._has_started = True
                 self._look()
 
     # --- learning -------------------------------------------------------------------------------------------------
 
-    def refuse(self, record: LeaseRecord, others: int, hint: float | None, now: float) -> float:
+    def refuse(self, lease: PacedLease, others: int, hint: float | None, now: float) -> float:
         """The provider refused; returns how long to wait. `others`: leases that are on their way."""
         was_free = self.is_free
-        learner = self._learner(record.scope, now)
+        learner = self._learner(lease.scope, now)
         if was_free:
             # Leases that are on their way have no charge here: they were not admitted yet, and never will be counted.
             learner.begin(self._busy_since, self._sent - self._busy_sent - others)
             self.is_free = False
-        wait = learner.refuse(record.granted_at, record.requests, hint, now)
-        self.ramp_up(record.scope, now + wait, now)
+        wait = learner.refuse(lease.granted_at, lease.requests, hint, now)
+        self.ramp_up(lease.scope, now + wait, now)
         return wait
 
     def ramp_up(self, scope: str | None, at: float, now: float) -> None:
         if self.most > 1 and self.is_learning:  # one at a time needs no ramp
             self._learner(scope, now).ramp_up(at, self.most)
 
-    def observe(self, record: LeaseRecord, verdict: Verdict, reserved: int, now: float) -> None:
+    def observe(self, lease: PacedLease, verdict: Verdict, reserved: int, now: float) -> None:
         """What the headers of an answer tell. `reserved`: the tokens of other requests that are on their way."""
-        learner = self._learner(record.scope, now)
+        learner = self._learner(lease.scope, now)
         self.is_free = False
         if verdict.limit_requests is not None:
             learner.observe(
-                record.granted_at,
+                lease.granted_at,
                 verdict.limit_requests,
                 verdict.requests_period or 60.0,
                 verdict.remaining_requests,

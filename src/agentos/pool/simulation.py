@@ -14,8 +14,7 @@ from math import ceil, inf
 from typing import Any, NamedTuple
 
 from agentos.events import KEYS, WORKERS
-from agentos.limits._windows import WINDOW_SECONDS
-from agentos.limits.declaration import Limits
+from agentos.limits.declaration import WINDOW_SECONDS, Limits
 from agentos.verdict import RATE_LIMITED, Verdict
 
 from ._rules.allocator import Pool

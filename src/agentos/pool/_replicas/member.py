@@ -27,8 +27,8 @@ from agentos.events import (
     StoreReached,
     StoreUnreachable,
 )
-from agentos.limits._usage import Told
 from agentos.limits.reset_times import day_ends
+from agentos.limits.usage_report import UsageReport
 
 from .._record_handle import RecordHandle
 from .._rules.records import LeaseRecord
@@ -90,7 +90,7 @@ class Member:
         self._epoch = ""
         self._position = 0
         self._longest_ttl = 0.0
-        self._used: dict[str, Told] = {}  # in the log that we have parted from, until it is known in the next one
+        self._used: dict[str, UsageReport] = {}  # in the log that we left, until the next one knows it
         self._parted_at = 0.0
         self._box = Box(self.now)
         self.handles = Handles(self.now)

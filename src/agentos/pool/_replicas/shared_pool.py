@@ -21,8 +21,8 @@ from math import inf
 from typing import Any
 
 from agentos.events import STORE_LOST
-from agentos.limits._usage import Told
 from agentos.limits.declaration import Limits, strictest
+from agentos.limits.usage_report import UsageReport
 from agentos.verdict import RATE_LIMITED, ROTATING, Verdict
 
 from .._rules.allocator import Pool
@@ -153,13 +153,13 @@ class SharedPool:
         wake_at = self.pool.next_wake_at()
         return self._check_at if wake_at is None else min(wake_at, self._check_at)
 
-    def used(self, ids: Iterable[str], at: float) -> dict[str, Told]:
+    def used(self, ids: Iterable[str], at: float) -> dict[str, UsageReport]:
         """What is used of the allowances of these credentials; one of each group stands for it."""
         found = {}
         for id_ in ids:
             if (credential := self.pool.credentials.get(id_)) is not None:
                 found[credential.group] = (id_, credential.group.pace.allowance)
-        return {id_: allowance.told(at) for id_, allowance in found.values() if allowance is not None}
+        return {id_: allowance.report(at) for id_, allowance in found.values() if allowance is not None}
 
     def longest_ttl(self) -> float:
         return max((session.ttl for session in self.sessions.values()), default=0.0)
@@ -246,7 +246,7 @@ class SharedPool:
             elif kind == COOL:
                 self.pool.cool(credential.group, None, statement[2], RATE_LIMITED, at)
             elif kind == USED and (allowance := credential.group.pace.allowance) is not None:
-                allowance.hear(Told(*statement[2]), statement[3], at)
+                allowance.merge(UsageReport(*statement[2]), statement[3], at)
 
     def _ask(self, session: Session, at: float, lease: int, requester: str | None, requests: int, tokens: int,
              scope: str | None, prefer: str | None, is_patient: bool, wait: bool, front: bool) -> None:  # fmt: skip
