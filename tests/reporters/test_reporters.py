@@ -35,7 +35,8 @@ from agentos.events import (
     StoreUnreachable,
     ThreadAbandoned,
 )
-from agentos.reporters.writers import is_worth_a_line, waiting_text, warn_capped
+from agentos.reporters.sentences import is_worth_a_line, waiting_text
+from agentos.reporters.writers import warn_capped
 from agentos.testing import FakeClock
 from agentos.verdict import Verdict
 from agentos.workflows.parallel import (

@@ -104,10 +104,10 @@ def _offered(ids: Iterable[str], incomplete: str) -> list[CompletionItem[Any]]:
 
 
 def _command_of(folder: Any) -> str | None:
-    from agentos.reporters.format import shortened
+    from agentos.reporters.format import shorten
 
     try:
         spec = folder.read_spec()
     except click.ClickException:
         return None
-    return shortened(spec.function or shlex.join(spec.command or ()), MOST_OF_A_COMMAND)
+    return shorten(spec.function or shlex.join(spec.command or ()), MOST_OF_A_COMMAND)

@@ -17,7 +17,7 @@ from agentos.errors import LedgerError
 from agentos.ledger._database import Counts
 from agentos.ledger.ownership import Owner, owner_of
 from agentos.ledger.reader import Launch, Ledger
-from agentos.reporters.writers import first_line
+from agentos.reporters.format import first_line
 
 from .run_folder import Failure, RunFolder, RunSpec, existing, home, run_folders
 

@@ -23,7 +23,7 @@ from agentos.pool.credential import Credential
 from agentos.providers import verdicts
 from agentos.providers.presets import CheckCall, base_url_of, preset_of
 from agentos.redaction.redactor import Redactor
-from agentos.reporters.format import shortened
+from agentos.reporters.format import shorten
 from agentos.verdict import OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
 
 from .keys_file import Keys
@@ -63,7 +63,7 @@ def _check(credential: Credential, keys: Keys) -> Checked:
     except CredentialError as error:
         return Checked(credential.id, credential.provider, False, f"cannot be read: {error}")
     is_ok, told = _ask(base_url, preset.check, secret, preset.name)
-    return Checked(credential.id, credential.provider, is_ok, shortened(told, MOST_OF_ANSWER))
+    return Checked(credential.id, credential.provider, is_ok, shorten(told, MOST_OF_ANSWER))
 
 
 def _ask(base_url: str, call: CheckCall, secret: str, provider: str) -> tuple[bool, str]:

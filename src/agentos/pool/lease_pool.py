@@ -20,6 +20,7 @@ from agentos.providers import verdicts
 from agentos.redaction.mask import refuse_to_copy
 from agentos.redaction.redactor import Redactor
 from agentos.reporters import writers as reporters
+from agentos.reporters.sentences import waiting_text
 from agentos.verdict import ROTATING, Verdict
 
 from .credential import Credential, fingerprint
@@ -243,7 +244,7 @@ class LeasePool:
         """Return the error for a request that no credential served in time."""
         waiting = self._store.waiting_for(handle.scope, (handle.requests, handle.tokens))
         return LeaseTimeout(
-            f"no credential within {timeout:g} s: {reporters.waiting_text(waiting)}",
+            f"no credential within {timeout:g} s: {waiting_text(waiting)}",
             reason=waiting.reason,
             usable_in=waiting.usable_in,
         )

@@ -1,4 +1,7 @@
-"""How the commands that look say things: plain aligned text, with nothing in it that would move the cursor."""
+"""Formats texts for people: escapes, shortens and aligns them, and spells sizes and dates.
+
+No result moves the cursor of a terminal.
+"""
 
 from __future__ import annotations
 
@@ -9,40 +12,45 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import click
-
-from .writers import shown
-
 ELLIPSIS = "…"
+# Ids and errors come from users and providers: control characters could move the cursor or begin a line.
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+# Characters of an error's first line that are printed.
+MAX_FIRST_LINE = 300
+# A longer item id is not offered as an argument to copy.
+MAX_ARGUMENT = 200
 
 
-def say(text: str, *, err: bool = False) -> None:
-    """What the terminal cannot show, and what is no text at all, becomes an escape."""
-    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
+def escape_controls(text: str) -> str:
+    """Return a text with its control characters as `\\x…`."""
+    return text.translate(_ESCAPES)
 
 
-def say_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2))
+def first_line(text: str | None) -> str:
+    """Return the first line of an error, cut to `MAX_FIRST_LINE` and escaped; "" if there is none."""
+    lines = (text or "").strip().splitlines()
+    return escape_controls(lines[0][:MAX_FIRST_LINE]) if lines else ""
 
 
-def shortened(text: str, most: int) -> str:
-    return shown(text if len(text) <= most else text[: most - 1] + ELLIPSIS)
+def shorten(text: str, max_length: int) -> str:
+    """Return at most `max_length` characters of a text, escaped."""
+    return escape_controls(text if len(text) <= max_length else text[: max_length - 1] + ELLIPSIS)
 
 
-def typed(item_id: str) -> str | None:
-    """As an argument in a shell; None if it cannot be typed."""
-    if not item_id.isprintable() or len(item_id) > 200:
+def shell_argument(item_id: str) -> str | None:
+    """Return an id as an argument for a shell; None if a person could not type it."""
+    if not item_id.isprintable() or len(item_id) > MAX_ARGUMENT:
         return None
     return f"-- {shlex.quote(item_id)}" if item_id.startswith("-") else shlex.quote(item_id)
 
 
-def when(epoch: float) -> str:
+def local_time(epoch: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch))
 
 
 def size(count: float) -> str:
+    """Return a number of bytes with its unit."""
     for unit in _UNITS:
         if count < 1024 or unit == _UNITS[-1]:
             break
@@ -55,7 +63,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def table(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset(), indent: str = "") -> list[str]:
-    """Lines with aligned columns, those of `right` to the right."""
+    """Return lines with aligned columns; `right` holds the numbers of right-aligned ones."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -66,3 +74,18 @@ def table(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset(),
         ]
         lines.append((indent + "  ".join(cells)).rstrip())
     return lines
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a text; characters that the stream cannot encode become escapes."""
+    import click
+
+    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
+
+
+def say_json(value: Any) -> None:
+    """Print a value as JSON on stdout."""
+    import click
+
+    click.echo(json.dumps(value, indent=2))

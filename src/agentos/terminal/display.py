@@ -19,7 +19,7 @@ from agentos.events import ItemEnded, RunStopping, StoreReached, StoreUnreachabl
 from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE
 from agentos.pool.states import CredentialState
-from agentos.reporters.writers import error_text, verdict_text, waiting_text
+from agentos.reporters.sentences import error_text, verdict_text, waiting_text
 from agentos.verdict import RATE_LIMITED
 
 from ._cells import escape, head, left_aligned, right_aligned

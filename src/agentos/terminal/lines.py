@@ -10,7 +10,8 @@ from typing import Any, TextIO
 from agentos.durations import format_duration
 from agentos.events import CoolDownStarted, DryRun, ItemEnded, RunEnded, StillRunning
 from agentos.items.results import ProgressStats
-from agentos.reporters.writers import TextReporter, ended_text, failed_line, text_of, waiting_text
+from agentos.reporters.sentences import event_text, failure_line, summary_text, waiting_text
+from agentos.reporters.writers import TextReporter
 
 from .view import PoolWaiting, View
 
@@ -44,17 +45,17 @@ class LinesReporter(TextReporter):
 
     def _text_of(self, event: Any) -> str | None:
         if isinstance(event, ItemEnded):
-            return None if event.result.success else failed_line(event.result)
+            return None if event.result.success else failure_line(event.result)
         if isinstance(event, RunEnded):
             again = "; the unread rest must come again" if event.unfinished is None else ""
-            return ended_text(event, f"{self._go_on} continues them{again}")
+            return summary_text(event, f"{self._go_on} continues them{again}")
         if self._quiet and not isinstance(event, DryRun):
             return None
         if isinstance(event, StillRunning):
             return progress_line(event.stats, event.waiting)
         if isinstance(event, CoolDownStarted) and event.seconds < PROGRESS_SECONDS:
             return None  # over before the next line
-        return text_of(event)
+        return event_text(event)
 
     def tick(self) -> None:
         """Tells where the run stands, if that has changed."""

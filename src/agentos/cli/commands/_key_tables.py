@@ -9,8 +9,8 @@ from typing import Any
 
 from agentos.durations import format_duration
 from agentos.pool.states import CredentialSnapshot, Holder
-from agentos.reporters.format import shortened, table
-from agentos.reporters.writers import verdict_text
+from agentos.reporters.format import shorten, table
+from agentos.reporters.sentences import verdict_text
 
 # Of a text in a table, so much, and more in the last column.
 MOST_OF_CELL = 60
@@ -23,17 +23,17 @@ def lines(found: Iterable[CredentialSnapshot]) -> list[str]:
     found = list(found)
     rows = [
         (
-            shortened(one.id, MOST_OF_CELL),
+            shorten(one.id, MOST_OF_CELL),
             f"{len(one.holders)} of {one.max_concurrent}",
             _used(one),
-            shortened(_state(one), MOST_OF_LAST),
+            shorten(_state(one), MOST_OF_LAST),
         )
         for one in found
     ]
     told = table([("ID", "IN USE", "USED", "STATE"), *rows])
     held = sorted(((holder, one.id) for one in found for holder in one.holders), key=lambda pair: -pair[0].seconds)
     if held:
-        rows_of_holders = [(shortened(id_, MOST_OF_CELL), *_holder(holder)) for holder, id_ in held]
+        rows_of_holders = [(shorten(id_, MOST_OF_CELL), *_holder(holder)) for holder, id_ in held]
         told += ["", *table([("HELD", "BY ITEM", "OF RUN", "FOR", "PROCESS"), *rows_of_holders])]
     return told
 
@@ -66,10 +66,10 @@ def figure(value: float) -> str:
 
 def _holder(holder: Holder) -> tuple[str, ...]:
     return (
-        shortened(holder.requester or NONE, MOST_OF_CELL),
-        shortened(holder.run or NONE, MOST_OF_CELL),
+        shorten(holder.requester or NONE, MOST_OF_CELL),
+        shorten(holder.run or NONE, MOST_OF_CELL),
         format_duration(holder.seconds),
-        f"{shortened(holder.host or NONE, MOST_OF_CELL)}, pid {holder.pid}",
+        f"{shorten(holder.host or NONE, MOST_OF_CELL)}, pid {holder.pid}",
     )
 
 
@@ -103,7 +103,7 @@ def _state(one: CredentialSnapshot) -> str:
 def _used(one: CredentialSnapshot) -> str:
     parts = [f"{figure(math.ceil(used))} of {figure(limit)} {_unit(name)}" for name, (used, limit) in one.used.items()]
     for scope, rate in one.learned.items():
-        of_scope = "" if scope is None else f" for {shortened(scope, 20)}"
+        of_scope = "" if scope is None else f" for {shorten(scope, 20)}"
         parts.append(f"learned {figure(math.floor(rate))} requests/min{of_scope}")
     return ", ".join(parts) or NONE
 

@@ -19,7 +19,7 @@ from agentos.keys import disabled_keys as _disabled
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
 from agentos.pool._replicas import visits
 from agentos.pool.states import CredentialSnapshot
-from agentos.reporters.format import shortened, table
+from agentos.reporters.format import shorten, table
 from agentos.workflows.parallel import Credential, CredentialError, Limits
 
 from ..completion import credential_ids
@@ -125,7 +125,7 @@ def status(keys_file: Path | None, key_env: str | None, store: str | None, is_js
         click.echo("\n".join(table([("ID", "PROVIDER", "GROUP", "LIMITS", "STATE"), *_rows(found, disabled)])))
     others = {id_: why for id_, why in disabled.items() if found is None or id_ not in _ids(found)}
     if others:
-        rows = [(shortened(id_, MOST_OF_CELL), shortened(why, MOST_OF_LAST)) for id_, why in others.items()]
+        rows = [(shorten(id_, MOST_OF_CELL), shorten(why, MOST_OF_LAST)) for id_, why in others.items()]
         click.echo("\nDisabled, and not in these keys:" if found is not None else "Disabled:")
         click.echo("\n".join(table([("ID", "REASON"), *rows])))
     if known:
@@ -294,7 +294,7 @@ def _rows(found: Keys, disabled: Mapping[str, str]) -> list[tuple[str, ...]]:
             credential.provider or NONE,
             _group(credential) or NONE,
             _declared(credential.limits),
-            shortened(_state(credential, found, disabled), MOST_OF_LAST),
+            shorten(_state(credential, found, disabled), MOST_OF_LAST),
         )
         for credential in found.credentials
     ]

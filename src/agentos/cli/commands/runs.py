@@ -32,8 +32,7 @@ from agentos.home.run_status import (
 from agentos.items.file_names import log_name
 from agentos.ledger.ownership import Ownership
 from agentos.ledger.reader import UNFINISHED, Ledger
-from agentos.reporters.format import plural, say, say_json, shortened, size, table, when
-from agentos.reporters.writers import shown
+from agentos.reporters.format import escape_controls, local_time, plural, say, say_json, shorten, size, table
 
 from ..completion import files, item_ids, run_ids
 from .export import export_items, opened
@@ -88,7 +87,7 @@ def runs(as_json: bool, prune: bool, older_than: float | None, everything: bool,
         return
     rows = [_row(overview) for overview in overviews]
     if not rows:
-        say(f"There is no run in {shown(str(home() / 'runs'))}.", err=True)
+        say(f"There is no run in {escape_controls(str(home() / 'runs'))}.", err=True)
         return
     heading = ("Run", "Created", "Done", "Failed", "Left", "Command", "State")
     for line in table([heading, *rows], right=frozenset({2, 3, 4})):
@@ -100,11 +99,11 @@ def _row(overview: Overview) -> tuple[str, ...]:
     left = f"{counts.unfinished}+" if overview.left is None else str(overview.left)
     return (
         overview.folder.run_id,
-        "" if spec is None else when(spec.created_at),
+        "" if spec is None else local_time(spec.created_at),
         str(counts.succeeded),
         str(counts.failed),
         left,
-        shortened(overview.what, MOST_OF_A_COMMAND),
+        shorten(overview.what, MOST_OF_A_COMMAND),
         overview.state_text,
     )
 
@@ -250,14 +249,14 @@ def _say_no_log(folder: RunFolder, item_id: str) -> None:
     with ledger_of(folder) as ledger:
         if ledger.standing(item_id) is None:
             raise unknown_item(ledger, item_id)
-    say(f"Item {shortened(item_id, MOST_OF_A_COMMAND)} has no log: it printed nothing.", err=True)
+    say(f"Item {shorten(item_id, MOST_OF_A_COMMAND)} has no log: it printed nothing.", err=True)
 
 
 def _list_logs(folder: RunFolder, ledger: Ledger) -> None:
     for item_id in ledger.ids():
         path = folder.logs / log_name(item_id)
         try:
-            say(f"{size(path.stat().st_size):>12}  {path.name}  {shown(item_id)}")
+            say(f"{size(path.stat().st_size):>12}  {path.name}  {escape_controls(item_id)}")
         except FileNotFoundError:
             continue
 
@@ -266,7 +265,7 @@ def _follow(path: Path, folder: RunFolder, item_id: str, output: BinaryIO) -> No
     """Until the item has ended, or the run; whatever was printed by then is there by then."""
     position, is_over = 0, False
     if not path.exists():
-        say(f"Item {shortened(item_id, MOST_OF_A_COMMAND)} has printed nothing yet.", err=True)
+        say(f"Item {shorten(item_id, MOST_OF_A_COMMAND)} has printed nothing yet.", err=True)
     while True:
         if path.exists():
             position = _copy(path, position, output)

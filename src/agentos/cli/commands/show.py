@@ -13,8 +13,7 @@ from agentos.home.run_folder import RunFolder
 from agentos.home.run_status import FINISHED, RUNNING, Overview, failures_by_cause
 from agentos.items.file_names import log_name
 from agentos.ledger.reader import UNFINISHED, Launch, Ledger, RecordedAttempt, RecordedItem
-from agentos.reporters.format import plural, shortened, size, table, typed, when
-from agentos.reporters.writers import shown
+from agentos.reporters.format import escape_controls, local_time, plural, shell_argument, shorten, size, table
 
 # So many of each are listed; all are in `agentos export`.
 MOST_SLOW = 5
@@ -81,16 +80,16 @@ def run_lines(overview: Overview, facts: dict[str, Any]) -> Iterator[str]:
     yield f"  Items: {items_text(overview)}"
     yield from _launches(overview)
     if facts["bound_by"]:
-        yield f"  Bound by: {shown(facts['bound_by'])}"
+        yield f"  Bound by: {escape_controls(facts['bound_by'])}"
     yield from _failures(facts["failures"])
     if facts["slowest"]:
         yield "\nSlowest items:"
-        rows = [(format_duration(slow["duration"]), shortened(slow["id"], MOST_OF_AN_ID)) for slow in facts["slowest"]]
+        rows = [(format_duration(slow["duration"]), shorten(slow["id"], MOST_OF_AN_ID)) for slow in facts["slowest"]]
         yield from table(rows, right=frozenset({0}), indent="  ")
     yield from _credentials(facts["credentials"])
     if facts["unfinished_ids"]:
         more = overview.counts.unfinished - len(facts["unfinished_ids"])
-        ids = [shortened(item_id, MOST_OF_AN_ID) for item_id in facts["unfinished_ids"]]
+        ids = [shorten(item_id, MOST_OF_AN_ID) for item_id in facts["unfinished_ids"]]
         yield f"\nUnfinished: {', '.join(ids)}" + (f", and {more} more" if more > 0 else "")
     if facts["next"]:
         yield "\nNext:"
@@ -108,12 +107,14 @@ def next_commands(overview: Overview, facts: dict[str, Any]) -> list[str]:
     run_id, commands = overview.folder.run_id, []
     if overview.state == RUNNING:
         commands.append(f"agentos stop {run_id}")
-        running = next(filter(None, map(typed, facts["unfinished_ids"])), None)
+        running = next(filter(None, map(shell_argument, facts["unfinished_ids"])), None)
         if running is not None:
             commands.append(f"agentos logs {run_id} --follow {running}")
     elif overview.is_resumable:
         commands.append(f"agentos resume {run_id}")
-    failed = next(filter(None, (typed(item_id) for cause in facts["failures"] for item_id in cause["ids"])), None)
+    failed = next(
+        filter(None, (shell_argument(item_id) for cause in facts["failures"] for item_id in cause["ids"])), None
+    )
     if failed is not None:
         if overview.state == FINISHED:
             commands.append(f"agentos retry {run_id}")
@@ -121,7 +122,7 @@ def next_commands(overview: Overview, facts: dict[str, Any]) -> list[str]:
     logged = next(
         (item_id for cause in facts["failures"] for item_id in cause["ids"] if _has_log(overview, item_id)), None
     )
-    if logged is not None and (name := typed(logged)) is not None:
+    if logged is not None and (name := shell_argument(logged)) is not None:
         commands.append(f"agentos logs {run_id} {name}")
     if overview.counts.succeeded:
         commands.append(f"agentos export {run_id} --format jsonl")
@@ -135,9 +136,9 @@ def _has_log(overview: Overview, item_id: str) -> bool:
 def _what(overview: Overview) -> Iterator[str]:
     spec = overview.spec
     if spec is not None:
-        yield f"  {'Function' if spec.function else 'Command'}: {shortened(overview.what, MOST_OF_A_VALUE)}"
-        yield f"  Created: {when(spec.created_at)} in {shown(spec.cwd)}"
-    yield f"  Folder: {shown(str(overview.folder.path))}"
+        yield f"  {'Function' if spec.function else 'Command'}: {shorten(overview.what, MOST_OF_A_VALUE)}"
+        yield f"  Created: {local_time(spec.created_at)} in {escape_controls(spec.cwd)}"
+    yield f"  Folder: {escape_controls(str(overview.folder.path))}"
 
 
 def _launches(overview: Overview) -> Iterator[str]:
@@ -146,7 +147,7 @@ def _launches(overview: Overview) -> Iterator[str]:
         rows = [
             (
                 str(launch.launch),
-                when(launch.started_at),
+                local_time(launch.started_at),
                 format_duration(None if launch.ended_at is None else launch.ended_at - launch.started_at),
                 _how_it_ended(launch, is_running=overview.state == RUNNING and launch is overview.launches[-1]),
             )
@@ -158,7 +159,7 @@ def _launches(overview: Overview) -> Iterator[str]:
 def _how_it_ended(launch: Launch, *, is_running: bool) -> str:
     if launch.ended_at is None:
         return f"running (pid {launch.pid} on {launch.host})" if is_running else "killed"
-    return shown(launch.stopped) if launch.stopped is not None else "finished"
+    return escape_controls(launch.stopped) if launch.stopped is not None else "finished"
 
 
 def _failures(causes: list[dict[str, Any]]) -> Iterator[str]:
@@ -167,9 +168,9 @@ def _failures(causes: list[dict[str, Any]]) -> Iterator[str]:
     yield "\nFailures by cause:"
     rows = []
     for cause in causes[:MOST_CAUSES_SHOWN]:
-        ids = ", ".join(shortened(item_id, MOST_OF_AN_ID) for item_id in cause["ids"])
+        ids = ", ".join(shorten(item_id, MOST_OF_AN_ID) for item_id in cause["ids"])
         more = cause["count"] - len(cause["ids"])
-        kind = f"{shown(cause['error_type'])}: " if cause["error_type"] else ""
+        kind = f"{escape_controls(cause['error_type'])}: " if cause["error_type"] else ""
         rows.append((str(cause["count"]), f"{kind}{cause['error']}", ids + (", …" if more else "")))
     for count, error, ids in rows:
         yield f"  {count.rjust(len(rows[0][0]))} x {error}"
@@ -185,7 +186,7 @@ def _credentials(totals: list[dict[str, Any]]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("Credential", "attempts", "succeeded", "requests", "tokens", "cost", "waited")]
     rows += [
         (
-            shortened(total["credential_id"], MOST_OF_AN_ID),
+            shorten(total["credential_id"], MOST_OF_AN_ID),
             *(str(total[name]) for name in ("attempts", "succeeded", "requests", "tokens")),
             f"{total['cost']:.4g}",
             format_duration(total["waited"]),
@@ -210,13 +211,13 @@ def item_facts(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAtt
 
 def item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAttempt]) -> Iterator[str]:
     took = f" after {format_duration(item.duration)}" if item.duration else ""
-    yield f"Item {shown(item.id)} of run {folder.run_id}: {item.outcome}{took}"
+    yield f"Item {escape_controls(item.id)} of run {folder.run_id}: {item.outcome}{took}"
     yield f"  Input: {_value_text(item.input)}"
     if item.outcome == "succeeded":
         yield f"  Value: {_value_text(item.value)}"
     if item.error:
         kind = item.metadata.get("error_type")
-        yield "  Error: " + (f"{shown(str(kind))}: " if kind else "") + _indented(item.error)
+        yield "  Error: " + (f"{escape_controls(str(kind))}: " if kind else "") + _indented(item.error)
     if item.tokens or item.cost:
         yield f"  Used: {plural(item.tokens, 'token')}, cost {item.cost:.4g}"
     yield "  Attempts:" if attempts else "  Attempts: none; it could not be started as given"
@@ -226,8 +227,8 @@ def item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAtt
     if isinstance(traceback, str) and traceback:
         yield f"  Traceback:\n    {_indented(traceback)}"
     log = folder.logs / log_name(item.id)
-    yield f"  Log: {shown(str(log))} ({size(log.stat().st_size)})" if log.exists() else "  Log: none"
-    name = typed(item.id)
+    yield f"  Log: {escape_controls(str(log))} ({size(log.stat().st_size)})" if log.exists() else "  Log: none"
+    name = shell_argument(item.id)
     commands = [f"agentos logs {folder.run_id} {name}"] if log.exists() and name is not None else []
     if item.outcome == "failed":
         commands.append(f"agentos retry {folder.run_id}")
@@ -239,20 +240,20 @@ def item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAtt
 def _attempt_row(attempt: RecordedAttempt) -> tuple[str, ...]:
     took = None if attempt.ended_at is None else attempt.ended_at - attempt.started_at
     waited = f"waited {format_duration(attempt.waited)}" if attempt.waited else ""
-    error = shortened((attempt.error or "").strip().partition("\n")[0], 200)
+    error = shorten((attempt.error or "").strip().partition("\n")[0], 200)
     return (
         f"{attempt.launch}.{attempt.n}",
-        shortened(attempt.credential_id or "no credential", MOST_OF_AN_ID),
+        shorten(attempt.credential_id or "no credential", MOST_OF_AN_ID),
         waited,
         format_duration(took),
-        shown(attempt.verdict or "running, or killed"),
+        escape_controls(attempt.verdict or "running, or killed"),
         error,
     )
 
 
 def _value_text(value: Any) -> str:
-    return shortened(json.dumps(value, ensure_ascii=False), MOST_OF_A_VALUE)
+    return shorten(json.dumps(value, ensure_ascii=False), MOST_OF_A_VALUE)
 
 
 def _indented(text: str) -> str:
-    return "\n    ".join(shown(line) for line in text.strip().splitlines())
+    return "\n    ".join(escape_controls(line) for line in text.strip().splitlines())

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from agentos.reporters.writers import shown
+from agentos.reporters.format import escape_controls
 
 Item = str | dict[str, Any]
 # An item with its line, or its number among the elements of an array.
@@ -38,7 +38,7 @@ class BadItems(click.UsageError):
     """What was given cannot be read as items. Nothing has been started."""
 
     def __init__(self, place: str, problem: str) -> None:
-        super().__init__(f"{shown(place)}: {problem}")
+        super().__init__(f"{escape_controls(place)}: {problem}")
         self.place = place
         self.problem = problem
 

@@ -32,7 +32,9 @@ from agentos.keys.keys_file import Keys
 from agentos.output.capture import Printed
 from agentos.output.prefix import prefix_lines
 from agentos.redaction.redactor import Redactor
-from agentos.reporters.writers import JsonReporter, shown, text_of
+from agentos.reporters.format import escape_controls
+from agentos.reporters.sentences import event_text
+from agentos.reporters.writers import JsonReporter
 from agentos.terminal.lines import LinesReporter, json_output
 from agentos.terminal.screen import Screen, Stream
 from agentos.terminal.view import RunView
@@ -207,7 +209,7 @@ def _check_secrets(spec: RunSpec, pool: CredentialCoordinator | None) -> None:
 def _check_fields(items: SizedItems, worker: Any, tokens: Callable[[Any], int] | None) -> None:
     """What would fail each item is told once, before anything starts."""
     for number, item in enumerate(items, start=1):
-        name = f"item {number} ({shown(items.id_of(item))[:60]})"
+        name = f"item {number} ({escape_controls(items.id_of(item))[:60]})"
         missing = worker.missing(item) if isinstance(worker, Command) else None
         if missing is not None:
             has = f"it has {', '.join(item)}" if isinstance(item, dict) else "it is a text: {} stands for it"
@@ -392,7 +394,7 @@ class Teller:
         def tell(event: Any) -> None:
             display.note(event)
             lines(event)
-            if isinstance(event, _WORTH_A_LINE) and (text := text_of(event)) is not None:
+            if isinstance(event, _WORTH_A_LINE) and (text := event_text(event)) is not None:
                 self.screen.message(text if redact is None else redact(text))
 
         self._tell = tell
@@ -433,7 +435,7 @@ class Teller:
 
 @functools.lru_cache(maxsize=4096)
 def _prefix(item_id: str) -> bytes:
-    return f"[{shown(item_id)}] ".encode("utf-8", "backslashreplace")
+    return f"[{escape_controls(item_id)}] ".encode("utf-8", "backslashreplace")
 
 
 # --- what would be ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from agentos.home.run_folder import Failure
 from agentos.keys.disabled_keys import DISABLED, disabled
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
 from agentos.pool.store_url import StoreAt
-from agentos.reporters.format import shortened
+from agentos.reporters.format import shorten
 from agentos.reporters.writers import Reporter
 from agentos.workflows.parallel import CredentialCoordinator, CredentialError
 
@@ -68,7 +68,7 @@ def out_of_use(pool: CredentialCoordinator, store: Store) -> Iterator[str]:
     """For each credential that only a person can put back: why, and what to type."""
     for state in pool.states():
         if state.quarantined is not None:
-            why = shortened(pool.redact(state.quarantined), MOST_OF_REASON)
+            why = shorten(pool.redact(state.quarantined), MOST_OF_REASON)
             yield (
                 f"the credential {state.key_id} is out of use ({why}). To put it back: "
                 f"agentos keys enable {shlex.quote(state.key_id)}{store.said}"

@@ -1,0 +1,254 @@
+"""Spells each event of a run or a pool for people: one sentence, several lines, or nothing.
+
+`_TEXTS` at the end maps event types to functions.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from agentos.durations import format_duration
+from agentos.events import (
+    STORE_LOST,
+    AttemptEnded,
+    CoolDownStarted,
+    CredentialQuarantined,
+    DryRun,
+    ItemEnded,
+    LimitLearned,
+    LimitShared,
+    PoolWaiting,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    RunStopping,
+    StillRunning,
+    StoreReached,
+    StoreUnreachable,
+    ThreadAbandoned,
+)
+from agentos.items.results import WorkflowResult
+from agentos.verdict import RATE_LIMITED
+
+from .format import escape_controls, first_line
+
+# Shorter cool-downs (seconds) get no line: they are over before a person has read it.
+SHORT_COOL_DOWN = 0.2
+# Seconds from which on the pause of one item before its next attempt gets a line.
+LONG_PAUSE = 1.0
+# A run of up to this many items reports progress with every item.
+SMALL_RUN = 100
+
+
+def event_text(event: Any) -> str | None:
+    """Return the line or lines for an event; None if it gets none."""
+    return _TEXTS.get(type(event), _no_text)(event)
+
+
+def failure_line(result: WorkflowResult) -> str:
+    return f"[COORDINATOR] Failed: {escape_controls(result.item_id)}: {error_text(result)}"
+
+
+def error_text(result: WorkflowResult) -> str:
+    """Return why an item failed, in one line."""
+    kind, error = result.metadata.get("error_type"), first_line(result.error)
+    return error if kind is None or kind == error else f"{kind}: {error}"
+
+
+def waiting_text(waiting: PoolWaiting) -> str:
+    """Return why requests wait for a credential, with the numbers that a person needs to act."""
+    if waiting.reason == STORE_LOST:
+        if waiting.usable_in is None:
+            return "the pool's store is lost, and nothing new starts until it is back"
+        pause = format_duration(waiting.usable_in)
+        return f"the pool's store may have forgotten leases: nothing new starts for {pause}, until they have run out"
+    if waiting.reason == RATE_LIMITED:
+        usable_in = format_duration(waiting.usable_in or 0.0)
+        limit = "" if waiting.limit is None else f" ({waiting.limit})"
+        credentials = f"all {waiting.credentials} usable credentials"
+        return f"{credentials} are rate-limited or cooling down, the next for {usable_in}{limit}"
+    cooling = f", {waiting.cooling} rate-limited" if waiting.cooling else ""
+    return f"{waiting.in_use} of {waiting.credentials} credentials in use{cooling}"
+
+
+def verdict_text(verdict: str) -> str:
+    """Return why a credential is not used."""
+    return "the store is new or was emptied, old leases must run out" if verdict == STORE_LOST else verdict
+
+
+def _no_text(_event: Any) -> None:
+    return None
+
+
+def _run_started(event: RunStarted) -> str:
+    items = "items" if event.total is None else f"{event.total} items"
+    pool = "" if event.credentials is None else f" over {event.credentials} credentials"
+    return f"[COORDINATOR] Starting parallel execution of {items} with {event.workers} workers{pool}"
+
+
+def _run_resumed(event: RunResumed) -> str:
+    failed = f"{event.failed} failed" + (", to be tried again" if event.retry_failed and event.failed else "")
+    on_record = f"{event.succeeded} succeeded, {failed}, {event.unfinished} unfinished"
+    return f"[COORDINATOR] Resuming run {event.run_id} (launch {event.launch}); on record: {on_record}"
+
+
+def _item_ended(event: ItemEnded) -> str | None:
+    stats = event.stats
+    lines = []
+    if not event.result.success:
+        lines.append(failure_line(event.result))
+    if is_worth_a_line(stats.completed, stats.total):
+        of_total = "" if stats.total is None else f"/{stats.total} ({stats.completion_rate:.1f}%)"
+        lines.append(f"[COORDINATOR] Progress: {stats.completed}{of_total}")
+    return "\n".join(lines) or None
+
+
+def is_worth_a_line(completed: int, total: int | None) -> bool:
+    """Return True for each item of a small run, about a hundred times for a large one; increasingly rarely if the
+    total is not known."""
+    if total is not None:
+        return total <= SMALL_RUN or completed == total or completed % -(-total // SMALL_RUN) == 0
+    step = 1
+    while completed >= SMALL_RUN * step:
+        step *= 10
+    return completed % step == 0
+
+
+def _attempt_ended(event: AttemptEnded) -> str | None:
+    if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died") or event.again_in >= LONG_PAUSE:
+        pause = f" in {event.again_in:.1f} s" if event.again_in else ""
+        attempt = f"{escape_controls(event.item_id)}: attempt {event.attempt} {event.verdict}, again{pause}"
+        return f"[COORDINATOR] {attempt}: {first_line(event.error)}"
+    return None  # a rate limit or an overload has its own event: a cool-down
+
+
+def _pool_waiting(event: PoolWaiting) -> str:
+    if event.reason == RATE_LIMITED:
+        return f"[COORDINATOR] Waiting for the provider: {waiting_text(event)}"
+    return f"[COORDINATOR] Credential pool exhausted: {waiting_text(event)}; waiting for a release"
+
+
+def _cool_down_started(event: CoolDownStarted) -> str | None:
+    if event.seconds < SHORT_COOL_DOWN:
+        return None
+    if event.verdict == STORE_LOST:
+        return (
+            f"[COORDINATOR] The pool's store is new or may have forgotten leases: nothing starts for "
+            f"{format_duration(event.seconds)}, until they have run out"
+        )
+    target = _target_text(event)
+    scope = f" for {event.scope}" if event.scope is not None else ""
+    capped = f" (capped: the provider asked for {event.asked:.0f} s)" if event.asked is not None else ""
+    return f"[COORDINATOR] Cooling down {target}{scope} for {format_duration(event.seconds)}: {event.verdict}{capped}"
+
+
+def _limit_learned(event: LimitLearned) -> str:
+    scope = f" for {event.scope}" if event.scope is not None else ""
+    line = f"requests_per_minute = {math.floor(event.requests_per_minute)}"
+    return f"[COORDINATOR] Learned the limit of {_target_text(event)}{scope}: {line} (declared, it need not be learned)"
+
+
+def _limit_shared(event: LimitShared) -> str:
+    groups = ", ".join(group.removeprefix("credential ") for group in event.groups)
+    if not event.is_shared:
+        return f"[COORDINATOR] These do not share a limit after all: {groups}"
+    advice = "if they belong to one account, give them one quota_group"
+    return f"[COORDINATOR] These seem to share a limit and are paced together: {groups} ({advice})"
+
+
+def _target_text(event: CoolDownStarted | LimitLearned) -> str:
+    """Return the credential, quota group or provider that an event is about."""
+    name = event.name or "(not named)"
+    return f"{event.kind} {name}" if event.kind != "group" or not name.startswith("credential ") else name
+
+
+def _quarantined(event: CredentialQuarantined) -> str:
+    return f"[COORDINATOR] Credential {event.credential_id} is quarantined: {first_line(event.reason)}"
+
+
+def _store_unreachable(event: StoreUnreachable) -> str:
+    since = time.strftime("%H:%M:%S", time.localtime(event.since))
+    return (
+        f"[COORDINATOR] The pool's store is lost since {since}: {first_line(event.reason)}. What runs goes on, nothing "
+        "new starts until it is back"
+    )
+
+
+def _store_reached(event: StoreReached) -> str:
+    return f"[COORDINATOR] The pool's store is back, after {format_duration(event.after)}"
+
+
+def _still_running(event: StillRunning) -> str:
+    stats = event.stats
+    reason = f": {waiting_text(event.waiting)}" if event.waiting is not None else ""
+    to_go = "" if stats.eta is None else f", about {format_duration(stats.eta)} to go"
+    counts = f"{stats.completed} done, {stats.running} running, {stats.waiting} waiting"
+    return f"[COORDINATOR] Still here: {counts}{to_go}{reason}"
+
+
+def _thread_abandoned(event: ThreadAbandoned) -> str:
+    item_id = escape_controls(event.item_id)
+    return (
+        f"[COORDINATOR] {item_id} did not end within {event.timeout:g} s; it cannot be killed, so it is "
+        f"left to itself ({event.abandoned} so far)"
+    )
+
+
+def _run_stopping(event: RunStopping) -> str:
+    cause = f"Received signal {event.signal}" if event.signal is not None else f"Stopping: {event.reason}"
+    grace = "" if event.grace is None else f" for up to {event.grace:g} s"
+    waits = f"; waiting for {event.running} running{grace}" if event.running else ""
+    hint = " (once more: at once)" if event.signal is not None else ""
+    return f"[COORDINATOR] {cause}, graceful shutdown: nothing new starts{waits}{hint}"
+
+
+def _run_ended(event: RunEnded) -> str:
+    return summary_text(event, "the same call continues them" if event.is_recorded else "see get_checkpoints()")
+
+
+def summary_text(event: RunEnded, continuation: str) -> str:
+    """Return the lines at the end of a run; `continuation` says how unfinished items are continued."""
+    stats = event.stats
+    heading = "Execution complete" if stats.stopped is None else f"Execution stopped early: {stats.stopped}"
+    lines = [
+        f"[COORDINATOR] {heading}:",
+        f"  Total: {stats.total if stats.total is not None else 'not known'}",
+        f"  Succeeded: {stats.success_count}"
+        + (f" ({stats.recorded} items were on record before)" if stats.recorded else ""),
+        f"  Failed: {stats.failed}",
+    ]
+    if event.unfinished is None or event.unfinished:
+        unfinished = "an unread rest of the input" if event.unfinished is None else event.unfinished
+        lines.append(f"  Unfinished: {unfinished} ({continuation})")
+    lines.append(f"  Duration: {stats.elapsed:.2f}s")
+    lines.append(f"  Bound by: {event.bound_by}")
+    return "\n".join(lines)
+
+
+def _dry_run(event: DryRun) -> str:
+    ids = [f"  - {escape_controls(item_id)}" for item_id in event.ids]
+    count = f"{event.total} items" if event.total is not None else f"{len(ids)} items, or more,"
+    return "\n".join([f"[COORDINATOR] Dry run mode: {count} would be processed, nothing is started:", *ids])
+
+
+_TEXTS: dict[type, Callable[[Any], str | None]] = {
+    RunStarted: _run_started,
+    RunResumed: _run_resumed,
+    ItemEnded: _item_ended,
+    AttemptEnded: _attempt_ended,
+    PoolWaiting: _pool_waiting,
+    CoolDownStarted: _cool_down_started,
+    CredentialQuarantined: _quarantined,
+    LimitLearned: _limit_learned,
+    LimitShared: _limit_shared,
+    StoreUnreachable: _store_unreachable,
+    StoreReached: _store_reached,
+    StillRunning: _still_running,
+    ThreadAbandoned: _thread_abandoned,
+    RunStopping: _run_stopping,
+    RunEnded: _run_ended,
+    DryRun: _dry_run,
+}
