@@ -1,43 +1,48 @@
-"""What the driver expects of every way to carry out attempts."""
+"""The interface between a run and its workers: `Workers`, with defaults for what most kinds of workers do not need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from agentos.items.attempt import Attempt
 
-# Called once per attempt, from whichever thread the attempt ended on: value, or exception.
+# Called exactly once per attempt, on the thread on which it ended: with its value, or with its exception.
 EndedCall = Callable[[Attempt, Any, BaseException | None], None]
 
 
-class Workers(Protocol):
-    """All calls come from the run's thread; none of them waits."""
+class Workers:
+    """Carries out attempts. No method blocks; unless stated otherwise, one thread at a time calls them."""
 
-    can_kill: bool
-    """Whether an attempt that ignores everything can be ended: then a time-out is worth another try."""
+    # Whether `kill` ends an attempt that ignores `interrupt`. If so, an attempt that timed out is tried again.
+    can_kill: bool = False
+    # Whether these workers have a thread that can run the calls of the run's own thread (see `submit`).
+    can_submit: bool = False
 
-    def start(self, attempt: Attempt, running: int) -> None:
-        """Carries out the attempt; ends in exactly one call of `ended`. `running`: how many run now, with this one."""
+    def start(self, attempt: Attempt, running: int, /) -> None:
+        """Start the attempt. `running`: the number of running attempts, including this one."""
+        raise NotImplementedError
 
-    def run_on_worker_thread(self, call: Callable[[], None]) -> bool:
-        """Run `call` on the thread on which an attempt ended, now or very soon, and return True; return False if that
+    def run_on_worker_thread(self, _call: Callable[[], None], /) -> bool:
+        """Run the call on the thread on which an attempt ended, now or very soon, and return True; return False if that
         thread does not belong to these workers. Called on that thread."""
+        return False
 
-    can_submit: bool
-    """Whether these workers have a thread that can run the calls of the run's own thread."""
+    def submit(self, call: Callable[[], None], /) -> None:
+        """Run the call soon on the thread of these workers. Called from any thread, only if `can_submit`."""
+        raise NotImplementedError
 
-    def submit(self, call: Callable[[], None]) -> None:
-        """Run `call` soon on that thread. Called from any thread, only if `can_submit`."""
+    def interrupt(self, attempt: Attempt, /) -> None:
+        """Ask a running attempt to stop; its `should_stop` is set already. Default: a no-op, the worker function reads
+        `should_stop` by itself."""
 
-    def interrupt(self, attempt: Attempt) -> None:
-        """Tells a running attempt to stop; `should_stop` is set already."""
+    def kill(self, attempt: Attempt, /) -> None:
+        """End an attempt that timed out. Default: a no-op, for workers that cannot."""
 
-    def kill(self, attempt: Attempt) -> None:
-        """The attempt's time is up: ends it, where that is possible."""
-
-    def abandon(self, attempt: Attempt) -> None:
-        """The attempt will not be waited for: its place is given to another."""
+    def abandon(self, attempt: Attempt, /) -> None:
+        """Make room for another attempt: the run no longer waits for this one. Default: a no-op, for workers without a
+        fixed number of places."""
 
     def close(self) -> None:
-        """The run is over: whatever still runs is killed, where possible, and otherwise left to itself."""
+        """Kill the attempts that still run, where possible. Called at the end of the run, from any thread."""
+        raise NotImplementedError

@@ -12,10 +12,10 @@ from typing import Any
 from agentos.items.attempt import Attempt
 from agentos.items.context import _current
 
-from .base import EndedCall
+from .base import EndedCall, Workers
 
 
-class TaskWorkers:
+class TaskWorkers(Workers):
     can_kill = True
 
     def __init__(
@@ -36,7 +36,7 @@ class TaskWorkers:
         self._will_drive = False
         self._ident: int | None = None  # of the thread that runs our own loop
 
-    def start(self, attempt: Attempt, running: int) -> None:
+    def start(self, attempt: Attempt, _running: int, /) -> None:
         if self._is_own_loop and self._thread is None:
             self._thread = threading.Thread(target=self._run_loop, name="agentos-loop", daemon=True)
             self._thread.start()
@@ -45,7 +45,7 @@ class TaskWorkers:
         else:
             self._in_loop(lambda: self._launch(attempt))
 
-    def run_on_worker_thread(self, call: Callable[[], None]) -> bool:
+    def run_on_worker_thread(self, call: Callable[[], None], /) -> bool:
         if not self._is_own_loop or self._loop.is_closed():
             return False
         if not self._will_drive:  # once for all tasks that end in one turn of the loop
@@ -57,17 +57,14 @@ class TaskWorkers:
         self._will_drive = False
         call()
 
-    def submit(self, call: Callable[[], None]) -> None:
+    def submit(self, call: Callable[[], None], /) -> None:
         self._in_loop(call)
 
-    def interrupt(self, attempt: Attempt) -> None:
+    def interrupt(self, attempt: Attempt, /) -> None:
         self._in_loop(lambda: _cancel(attempt))
 
-    def kill(self, attempt: Attempt) -> None:
+    def kill(self, attempt: Attempt, /) -> None:
         self._in_loop(lambda: _cancel(attempt))
-
-    def abandon(self, attempt: Attempt) -> None:
-        """Its task goes on, or not; the loop has room for another."""
 
     def close(self) -> None:
         if self._is_own_loop:

@@ -19,15 +19,12 @@ from typing import Any
 from agentos.items.attempt import Attempt
 from agentos.items.context import _current
 
-from .base import EndedCall
+from .base import EndedCall, Workers
 
 _numbers = itertools.count(1)
 
 
-class ThreadWorkers:
-    can_kill = False
-    can_submit = False  # they drive when their attempts end, but nobody can be asked to
-
+class ThreadWorkers(Workers):
     def __init__(self, worker_func: Callable[[Any, Any], Any], ended: EndedCall) -> None:
         self._worker_func = worker_func
         self._ended = ended
@@ -38,7 +35,7 @@ class ThreadWorkers:
         self._is_waking = False  # a thread has been called and is not up yet
         self._coming = 0  # threads that are done with an attempt and will look for the next one by themselves
 
-    def start(self, attempt: Attempt, running: int) -> None:
+    def start(self, attempt: Attempt, running: int, /) -> None:
         todo = self._todo
         todo.append(attempt)
         if running > self._threads:
@@ -47,20 +44,11 @@ class ThreadWorkers:
         elif not self._is_waking and len(todo) > self._coming:
             self._wake_one()
 
-    def run_on_worker_thread(self, call: Callable[[], None]) -> bool:
+    def run_on_worker_thread(self, call: Callable[[], None], /) -> bool:
         call()
         return True
 
-    def submit(self, call: Callable[[], None]) -> None:
-        """Cannot."""
-
-    def interrupt(self, attempt: Attempt) -> None:
-        """A thread has to look at `should_stop` by itself."""
-
-    def kill(self, attempt: Attempt) -> None:
-        """A thread cannot be killed."""
-
-    def abandon(self, attempt: Attempt) -> None:
+    def abandon(self, attempt: Attempt, /) -> None:
         attempt.is_abandoned = True  # its thread leaves when the attempt ends; the next start makes another
         self._threads -= 1
 

@@ -48,7 +48,9 @@ class SentAttempt(CurrentItem):
     def lease(
         self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
     ) -> SentLease:
-        """The attempt's own; there is no pool in this process to give a second one."""
+        """Return the attempt's own lease. Raise `RuntimeError` if it is in use or there is none: this process has no
+        pool that could grant a second one."""
+        del requests, tokens, scope, timeout  # the run's process has granted the lease already
         if self.credential is None or self.is_lent:
             raise RuntimeError(
                 "a worker in another process has only the one credential that it was given, and it is in use or there "

@@ -32,7 +32,7 @@ from agentos.pool.lease_pool import LeasePool
 from agentos.providers import verdicts
 from agentos.verdict import PERMANENT, TRANSIENT, Verdict
 
-from ..base import EndedCall
+from ..base import EndedCall, Workers
 from ._folders import Folders, Places, unnamed_file
 from ._guard import Guard
 from .command import Command, inherited_environment
@@ -53,7 +53,7 @@ LET_GO_SECONDS = 0.5
 _FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
-class CommandWorkers:
+class CommandWorkers(Workers):
     can_kill = True
     can_submit = True
 
@@ -85,7 +85,7 @@ class CommandWorkers:
 
     # --- what the driver asks for ---------------------------------------------------------------------------------
 
-    def start(self, attempt: Attempt, running: int) -> None:
+    def start(self, attempt: Attempt, _running: int, /) -> None:
         if self._thread is None:
             if self._folder is not None:
                 with contextlib.suppress(OSError):  # it is told when a log cannot be written
@@ -96,21 +96,18 @@ class CommandWorkers:
         attempt.is_preparing = True
         self._in_thread(partial(self._launch, attempt))
 
-    def run_on_worker_thread(self, call: Callable[[], None]) -> bool:
+    def run_on_worker_thread(self, call: Callable[[], None], /) -> bool:
         self._in_thread(call)
         return True
 
-    def submit(self, call: Callable[[], None]) -> None:
+    def submit(self, call: Callable[[], None], /) -> None:
         self._in_thread(call)
 
-    def interrupt(self, attempt: Attempt) -> None:
+    def interrupt(self, attempt: Attempt, /) -> None:
         self._signal(attempt, signal.SIGTERM)
 
-    def kill(self, attempt: Attempt) -> None:
+    def kill(self, attempt: Attempt, /) -> None:
         self._signal(attempt, signal.SIGKILL)
-
-    def abandon(self, attempt: Attempt) -> None:
-        """Not even SIGKILL has ended it: it hangs in the system. There is room for another."""
 
     def close(self) -> None:
         """On any thread. Only the commands' own lets go of descriptors: it may be about to read from them. If whoever

@@ -41,7 +41,7 @@ class RemoteAttempt(SentAttempt):
     def _load(self) -> Any:
         self._refuse("checkpoint")
 
-    def _save(self, obj: Any) -> None:
+    def _save(self, _obj: Any) -> None:
         self._refuse("checkpoint")
 
     def _refuse(self, what: str) -> NoReturn:

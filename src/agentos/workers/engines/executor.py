@@ -19,15 +19,12 @@ from agentos.errors import CredentialError, ExecutorBroken, Interrupted, WorkerD
 from agentos.items.attempt import Attempt
 from agentos.pool.lease_pool import LeasePool
 
-from ..base import EndedCall
+from ..base import EndedCall, Workers
 from ..wire import message_of, outcome, packed
 from . import _remote
 
 
-class ExecutorWorkers:
-    can_kill = False
-    can_submit = False  # the threads on which attempts end are the executor's
-
+class ExecutorWorkers(Workers):
     def __init__(
         self,
         executor: Executor,
@@ -46,7 +43,7 @@ class ExecutorWorkers:
         self._dumps = _by_value() or pickle.dumps
         self._pickled_func = self._pickled(worker_func)
 
-    def start(self, attempt: Attempt, running: int) -> None:
+    def start(self, attempt: Attempt, _running: int, /) -> None:
         try:
             message = packed(message_of(attempt, start=self._start, **self._credential(attempt)), self._dumps)
         except Exception as error:  # the item cannot travel
@@ -61,21 +58,9 @@ class ExecutorWorkers:
         self._futures.add(future)
         future.add_done_callback(lambda done: self._on_done(attempt, done))
 
-    def run_on_worker_thread(self, call: Callable[[], None]) -> bool:
-        return False
-
-    def submit(self, call: Callable[[], None]) -> None:
-        """Cannot."""
-
-    def interrupt(self, attempt: Attempt) -> None:
+    def interrupt(self, attempt: Attempt, /) -> None:
         if attempt.task is not None:
             attempt.task.cancel()  # no more than a question, once it has begun
-
-    def kill(self, attempt: Attempt) -> None:
-        """Nothing reaches it."""
-
-    def abandon(self, attempt: Attempt) -> None:
-        """It keeps its place in the executor until it ends."""
 
     def close(self) -> None:
         for future in tuple(self._futures):

@@ -59,12 +59,12 @@ class ProcessWorkers(ThreadWorkers):
         self._is_closed = False
         super().__init__(self._in_child, ended)
 
-    def interrupt(self, attempt: Attempt) -> None:
+    def interrupt(self, attempt: Attempt, /) -> None:
         child: Child | None = attempt.task
         if child is not None:
             child.tell_stop()
 
-    def kill(self, attempt: Attempt) -> None:
+    def kill(self, attempt: Attempt, /) -> None:
         child: Child | None = attempt.task
         if child is not None:
             child.kill()
@@ -83,7 +83,7 @@ class ProcessWorkers(ThreadWorkers):
         super()._work()
         self._drop(getattr(self._local, "child", None))
 
-    def _in_child(self, payload: Any, credential: Any) -> Any:
+    def _in_child(self, _payload: Any, credential: Any) -> Any:
         """The worker function of this side: carries the attempt out in this thread's process."""
         attempt = current_item()
         assert isinstance(attempt, Attempt)
