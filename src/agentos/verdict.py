@@ -13,7 +13,7 @@ TRANSIENT = "transient"
 PERMANENT = "permanent"
 VERDICT_KINDS = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, AUTH_FAILED, OVERLOADED, TRANSIENT, PERMANENT})
 # Verdicts about a credential or a provider, not about the item: the item goes on with another credential, or waits.
-ROTATING = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, AUTH_FAILED, OVERLOADED})
+RETRY_ON_OTHER_KEY = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, AUTH_FAILED, OVERLOADED})
 
 
 class Verdict(NamedTuple):

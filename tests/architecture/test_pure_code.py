@@ -15,7 +15,8 @@ from .imports import SOURCE, Module, Violation, read_modules
 # may use, which has to be pure for that. Reason for the rule: code without clocks, locks and input can be simulated in
 # virtual time, replayed from a log and tested with generated histories.
 PURE = (
-    *("limits/**/*.py", "**/_rules/**/*.py", "pool/simulation.py", "pool/lease_states.py", "costs/budget.py"),
+    *("limits/**/*.py", "**/_rules/**/*.py", "pool/simulation.py", "pool/states.py", "pool/lease_states.py"),
+    "costs/budget.py",
     *("verdict.py", "events.py", "errors.py", "durations.py", "items/item.py"),
 )
 IMPURE = {"limits/reset_times.py"}  # reads the time zone database

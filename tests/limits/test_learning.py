@@ -8,7 +8,7 @@ import pytest
 
 from agentos.events import CredentialQuarantined, LimitLearned, LimitShared
 from agentos.limits._rate_estimator import LONGEST_GAP, MOST_FUTILE, MOST_WAIT, Learner
-from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import LeaseRecord
 from agentos.verdict import QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 from agentos.workflows.parallel import Limits
@@ -171,8 +171,8 @@ def test_a_header_that_makes_no_sense_says_nothing(limit: float, period: float) 
 # --- in the pool ----------------------------------------------------------------------------------------------------
 
 
-def pool_of(most: int, provider: str | None = None) -> Pool:
-    pool = Pool()
+def pool_of(most: int, provider: str | None = None) -> Allocator:
+    pool = Allocator()
     pool.add("key", "key", provider, frozenset(), Limits(max_concurrent=most), NOW)
     return pool
 
@@ -186,7 +186,7 @@ def test_after_a_cool_down_the_first_request_goes_alone() -> None:
     pool = pool_of(4)
     first = LeaseRecord()
     pool.request(first, NOW)
-    pool.answers.take(pool.credentials["key"], first, Verdict(QUOTA_EXHAUSTED, retry_after=10), NOW)
+    pool.feedback.apply(pool.credentials["key"], first, Verdict(QUOTA_EXHAUSTED, retry_after=10), NOW)
     pool.release(first, NOW)
     asked = [LeaseRecord() for _ in range(4)]
     for record in asked:
@@ -198,23 +198,23 @@ def test_after_a_cool_down_the_first_request_goes_alone() -> None:
 
 
 def test_a_run_tries_a_new_credential_with_one_request_first() -> None:
-    pool = Pool()
+    pool = Allocator()
     pool.add("key", "key", None, frozenset(), DECLARED, NOW)
     asked = [LeaseRecord() for _ in range(3)]
     for record in asked:
-        record.is_patient = True
+        record.waits_for_probe = True
     assert [pool.request(record, NOW) for record in asked] == [True, False, False]
-    pool.answers.take(pool.credentials["key"], asked[0], None, NOW + 0.1)
+    pool.feedback.apply(pool.credentials["key"], asked[0], None, NOW + 0.1)
     pool.release(asked[0], NOW + 0.1)
     assert pool.served == asked[1:]
 
 
 def test_a_run_does_not_wait_for_ever_for_the_first_answer() -> None:
-    pool = Pool()
+    pool = Allocator()
     pool.add("key", "key", None, frozenset(), DECLARED, NOW)
     asked = [LeaseRecord() for _ in range(2)]
     for record in asked:
-        record.is_patient = True
+        record.waits_for_probe = True
         pool.request(record, NOW)
     wake_at = pool.next_wake_at()
     assert wake_at is not None
@@ -226,7 +226,7 @@ def test_what_is_learned_in_one_scope_is_not_applied_to_another() -> None:
     pool = pool_of(1)
     record = LeaseRecord(scope="large")
     pool.request(record, NOW)
-    pool.answers.take(pool.credentials["key"], record, Verdict(RATE_LIMITED, retry_after=30), NOW)
+    pool.feedback.apply(pool.credentials["key"], record, Verdict(RATE_LIMITED, retry_after=30), NOW)
     pool.release(record, NOW)
     assert not pool.request(LeaseRecord(scope="large"), NOW + 1, wait=False)
     assert pool.request(LeaseRecord(scope="small"), NOW + 1)

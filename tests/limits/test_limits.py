@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentos.limits._usage import Allowance
 from agentos.limits._windows import JITTER_SECONDS, Bucket, Day, Window
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, strictest
-from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import LeaseRecord
 from agentos.pool.lease_states import LIVE
 from agentos.verdict import OVERLOADED, Verdict
@@ -216,7 +216,7 @@ def test_no_window_of_a_group_ever_holds_more_than_its_limit(
 ) -> None:  # invariants 2, 3, 7, 8
     rules = Limits(**limits)  # type: ignore[arg-type]
     dice = random.Random(seed)
-    pool, judge, now = Pool(), Judge(rules), NOW
+    pool, judge, now = Allocator(), Judge(rules), NOW
     for number in range(members):
         pool.add(f"key-{number}", "group", None, frozenset(), rules, NOW, at_noon)
     live: list[LeaseRecord] = []
@@ -272,7 +272,7 @@ def test_no_window_of_a_group_ever_holds_more_than_its_limit(
 
 
 def test_a_large_request_at_the_head_is_served_before_small_ones_behind_it() -> None:  # invariant 6
-    pool = Pool()
+    pool = Allocator()
     pool.add("key", "key", None, frozenset(), Limits(tokens_per_minute=100, max_concurrent=9), NOW)
     assert pool.request(LeaseRecord(tokens=60), NOW)
     large, small = LeaseRecord(tokens=90), LeaseRecord(tokens=10)
@@ -283,7 +283,7 @@ def test_a_large_request_at_the_head_is_served_before_small_ones_behind_it() -> 
 
 
 def test_what_is_settled_for_less_serves_those_who_wait_for_it() -> None:
-    pool = Pool()
+    pool = Allocator()
     pool.add("key", "key", None, frozenset(), Limits(tokens_per_minute=100, max_concurrent=9), NOW)
     first, second = LeaseRecord(tokens=90), LeaseRecord(tokens=80)
     assert pool.request(first, NOW)
@@ -294,7 +294,7 @@ def test_what_is_settled_for_less_serves_those_who_wait_for_it() -> None:
 
 
 def test_a_lease_that_was_never_picked_up_uses_nothing() -> None:  # invariant 16
-    pool = Pool()
+    pool = Allocator()
     pool.add("key", "key", None, frozenset(), Limits(requests_per_minute=1, tokens_per_minute=10), NOW)
     first = LeaseRecord(tokens=10)
     assert pool.request(first, NOW)
@@ -303,7 +303,7 @@ def test_a_lease_that_was_never_picked_up_uses_nothing() -> None:  # invariant 1
 
 
 def test_a_request_that_fits_once_another_is_settled_for_less_is_served_then() -> None:  # invariant 8
-    pool = Pool()
+    pool = Allocator()
     pool.add("key", "key", None, frozenset(), Limits(requests_per_minute=2, burst=2, max_concurrent=9), NOW)
     first, second = LeaseRecord(requests=2), LeaseRecord()
     assert pool.request(first, NOW)
@@ -314,18 +314,18 @@ def test_a_request_that_fits_once_another_is_settled_for_less_is_served_then() -
 
 @pytest.mark.parametrize("verdict", [None, Verdict(OVERLOADED)])
 def test_a_failed_request_is_not_given_back(verdict: Verdict | None) -> None:  # invariant 2
-    pool = Pool()
+    pool = Allocator()
     pool.add("key", "key", None, frozenset(), Limits(requests_per_minute=1), NOW)
     first = LeaseRecord()
     assert pool.request(first, NOW)
     if verdict is not None:
-        pool.answers.take(pool.credentials["key"], first, verdict, NOW)
+        pool.feedback.apply(pool.credentials["key"], first, verdict, NOW)
     pool.release(first, NOW)
     assert not pool.request(LeaseRecord(), NOW + 30, wait=False)  # whatever has cooled is over by then
 
 
 def test_of_several_groups_those_with_room_serve_while_others_wait_for_their_limit() -> None:
-    pool = Pool()
+    pool = Allocator()
     for name in ("a", "b"):
         pool.add(name, name, None, frozenset(), Limits(requests_per_minute=60, max_concurrent=5), NOW)
     granted = [record for record in (LeaseRecord() for _ in range(4)) if pool.request(record, NOW)]
@@ -335,7 +335,7 @@ def test_of_several_groups_those_with_room_serve_while_others_wait_for_their_lim
 
 
 def test_a_large_request_is_not_starved_by_small_ones_of_another_scope() -> None:  # invariant 6
-    pool = Pool()
+    pool = Allocator()
     pool.add("key", "key", None, frozenset(), Limits(tokens_per_minute=100, max_concurrent=99), NOW)
     assert pool.request(LeaseRecord(tokens=50, scope="small"), NOW)
     large = LeaseRecord(tokens=90, scope="large")
@@ -348,7 +348,7 @@ def test_a_large_request_is_not_starved_by_small_ones_of_another_scope() -> None
 
 
 def test_a_credential_whose_limit_is_too_small_for_the_first_waiter_serves_the_next() -> None:
-    pool = Pool()
+    pool = Allocator()
     pool.add("small", "small", None, frozenset(), Limits(tokens_per_minute=10), NOW)
     pool.add("large", "large", None, frozenset(), Limits(tokens_per_minute=100), NOW)
     busy = [LeaseRecord(tokens=10), LeaseRecord(tokens=10)]
@@ -362,7 +362,7 @@ def test_a_credential_whose_limit_is_too_small_for_the_first_waiter_serves_the_n
 
 
 def test_a_further_key_of_a_group_does_not_renew_its_allowance() -> None:
-    pool = Pool()
+    pool = Allocator()
     rules = Limits(requests_per_minute=2, requests_per_day=3, burst=2, max_concurrent=5)
     pool.add("a", "team", None, frozenset(), rules, NOW, at_noon)
     assert [pool.request(LeaseRecord(), NOW) for _ in range(2)] == [True, True]
@@ -383,7 +383,7 @@ def test_what_was_not_used_yesterday_is_not_given_to_today() -> None:
 
 
 def test_a_new_key_that_makes_a_group_too_small_for_a_waiter_tells_it() -> None:
-    pool = Pool()
+    pool = Allocator()
     pool.add("a", "team", None, frozenset(), Limits(tokens_per_minute=100), NOW)
     assert pool.request(LeaseRecord(tokens=90), NOW)
     waiter = LeaseRecord(tokens=80)

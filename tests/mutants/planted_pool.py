@@ -108,8 +108,8 @@ MUTANTS = (
     Mutant(
         "A prolonged cool-down ends at its first deadline",
         "pool/_rules/allocator.py",
-        "elif domain.cooling.get(scope) == until:",
-        "elif scope in domain.cooling:",
+        "elif cooldown_scope.cooling.get(scope) == until:",
+        "elif scope in cooldown_scope.cooling:",
         tests_of(POOL, "test_a_prolonged_cool_down_ends_at_its_new_end_only"),
     ),
     Mutant(
@@ -173,7 +173,7 @@ MUTANTS = (
     Mutant(
         "A 401 cools the whole quota group instead of its credential",
         "pool/_rules/feedback.py",
-        "self._pool.cool(credential.domains[0], None, cool_down(verdict), AUTH_FAILED, now)",
+        "self._pool.cool(credential.cooldown_scopes[0], None, cool_down(verdict), AUTH_FAILED, now)",
         "self._pool.cool(credential.group, None, cool_down(verdict), AUTH_FAILED, now)",
         tests_of(POOL, "test_one_refusal_cools_its_own_key_and_no_other_of_the_group"),
     ),
@@ -244,10 +244,10 @@ MUTANTS = (
     Mutant(
         "A failed request gets its charge back",
         "pool/_rules/allocator.py",
-        "            domain.pace.end(charge, record, now)\n",
+        "            cooldown_scope.pace.end(charge, record, now)\n",
         "            if record.is_answered:\n"
-        "                domain.pace.correct(charge, record, 0, record.tokens, now)\n"
-        "            domain.pace.end(charge, record, now)\n",
+        "                cooldown_scope.pace.correct(charge, record, 0, record.tokens, now)\n"
+        "            cooldown_scope.pace.end(charge, record, now)\n",
         tests_of(LIMITS, "test_a_failed_request_is_not_given_back"),
     ),
     Mutant(

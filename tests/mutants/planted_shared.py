@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         "A session is granted credentials that only other sessions declared",
         "pool/_rules/records.py",
-        "            if self.id not in want.ring:\n                return False\n",
+        "            if self.id not in request_class.credential_ids:\n                return False\n",
         "",
         tests_of(RULES, "test_a_session_is_only_given_what_it_has_declared"),
     ),
@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant(
         "The pool grants leases while leases of a lost log may still be live",
         "pool/_rules/allocator.py",
-        "credential.domains = (*credential.domains, self.store)",
+        "credential.cooldown_scopes = (*credential.cooldown_scopes, self.store)",
         "pass",
         tests_of(RULES, "test_nothing_is_granted_while_leases_may_have_been_forgotten"),
     ),
@@ -113,8 +113,8 @@ MUTANTS = (
     Mutant(
         "A credential with a new secret keeps the quarantine of the old secret",
         "pool/_replicas/shared_pool.py",
-        "if self.marks.get(id_) != mark:",
-        "if id_ not in self.marks:",
+        "if self.secret_fingerprints.get(id_) != fingerprint:",
+        "if id_ not in self.secret_fingerprints:",
         tests_of(RULES, "test_another_secret_under_the_same_name_is_not_in_quarantine"),
     ),
     Mutant(

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentos.pool._rules.allocator import Pool
-from agentos.pool.simulation import Planned, Simulation, Work, simulate
+from agentos.pool._rules.allocator import Allocator
+from agentos.pool.simulation import Simulation, Work, simulate
+from agentos.pool.states import CredentialForecast
 from agentos.testing import FakeClock
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, ParallelCoordinator, RateLimited
 
@@ -140,11 +141,13 @@ def test_a_plan_is_a_text_for_people() -> None:
 def test_what_a_long_run_repeats_is_reckoned_and_not_simulated(
     limits: Limits, item_seconds: float, workers: int
 ) -> None:
-    credentials = [Planned(f"key-{number}", f"key-{number}", None, frozenset(), limits) for number in range(5)]
+    credentials = [
+        CredentialForecast(f"key-{number}", f"key-{number}", None, frozenset(), limits) for number in range(5)
+    ]
     work = Work(6_000, workers, item_seconds, (300,))
-    pool = Pool()
-    for planned in credentials:
-        pool.add(planned.id, planned.group, None, planned.scopes, limits, 0.0)
+    pool = Allocator()
+    for forecast in credentials:
+        pool.add(forecast.id, forecast.group, None, forecast.scopes, limits, 0.0)
     whole = Simulation(pool, work)
     whole.run()
     outcome = simulate(credentials, work)

@@ -7,7 +7,7 @@ import pytest
 from agentos.events import EXHAUSTED, CoolDownStarted, CredentialQuarantined, PoolWaiting
 from agentos.limits.backoff import LEAST_COOL_DOWN, MOST_COOL_DOWN, cool_down
 from agentos.limits.declaration import Limits
-from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import LeaseRecord
 from agentos.pool._rules.wait_reasons import reasons
 from agentos.pool.lease_states import ENDED, LIVE, REFUSED, WAITING
@@ -16,14 +16,14 @@ from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMIT
 NOW = 1000.0
 
 
-def make_pool(*ids: str, max_concurrent: int = 1, group: str | None = None, provider: str | None = None) -> Pool:
-    pool = Pool()
+def make_pool(*ids: str, max_concurrent: int = 1, group: str | None = None, provider: str | None = None) -> Allocator:
+    pool = Allocator()
     for id_ in ids:
         pool.add(id_, group or f"own {id_}", provider, frozenset(), Limits(max_concurrent=max_concurrent), NOW)
     return pool
 
 
-def ask(pool: Pool, now: float = NOW, **wishes: object) -> LeaseRecord:
+def ask(pool: Allocator, now: float = NOW, **wishes: object) -> LeaseRecord:
     record = LeaseRecord(**wishes)  # type: ignore[arg-type]
     pool.request(record, now)
     return record
@@ -33,7 +33,7 @@ def held(record: LeaseRecord) -> str | None:
     return record.credential.id if record.state == LIVE and record.credential else None
 
 
-def served(pool: Pool) -> list[LeaseRecord]:
+def served(pool: Allocator) -> list[LeaseRecord]:
     taken, pool.served = pool.served, []
     return taken
 
@@ -48,7 +48,7 @@ def test_the_least_recently_used_credential_is_chosen() -> None:
 
 
 def test_the_least_loaded_credential_relative_to_its_concurrency_is_chosen() -> None:
-    pool = Pool()
+    pool = Allocator()
     pool.add("small", "s", None, frozenset(), Limits(max_concurrent=2), NOW)
     pool.add("large", "l", None, frozenset(), Limits(max_concurrent=8), NOW)
     grants = [held(ask(pool)) for _ in range(10)]
@@ -153,7 +153,7 @@ def test_a_group_cools_together_and_only_in_its_scope() -> None:
 
 
 def test_a_credential_serves_only_the_scopes_it_names() -> None:
-    pool = Pool()
+    pool = Allocator()
     pool.add("a", "a", None, frozenset({"x"}), Limits(max_concurrent=1), NOW)
     assert ask(pool, scope="y").state == REFUSED
     assert held(ask(pool, scope="x")) == "a"
@@ -179,12 +179,12 @@ def test_overload_backs_off_the_provider_longer_each_time_and_a_success_ends_tha
     pool = make_pool("a", "b", provider="p")
     a = pool.credentials["a"]
     for expected in (1.0, 2.0, 4.0):
-        pool.answers.take(a, None, Verdict(OVERLOADED), NOW, jitter=1.0)
+        pool.feedback.apply(a, None, Verdict(OVERLOADED), NOW, jitter=1.0)
         assert a.provider.cooling[None] == NOW + expected
         assert pool.credentials["b"].usable_at(None) == NOW + expected  # no key is to blame: all wait
-    pool.answers.take(a, None, None, NOW)
+    pool.feedback.apply(a, None, None, NOW)
     pool.advance(NOW + 4)
-    pool.answers.take(a, None, Verdict(OVERLOADED), NOW + 4, jitter=1.0)
+    pool.feedback.apply(a, None, Verdict(OVERLOADED), NOW + 4, jitter=1.0)
     assert a.provider.cooling[None] == NOW + 5
 
 
@@ -223,19 +223,19 @@ def test_a_credential_that_was_quarantined_in_use_goes_to_nobody_when_it_comes_b
 def test_one_refusal_cools_its_own_key_and_no_other_of_the_group() -> None:  # invariant 5
     pool = make_pool("a", "b", group="team")
     a, b = pool.credentials["a"], pool.credentials["b"]
-    pool.answers.take(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
+    pool.feedback.apply(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
     assert (a.usable_at(None), b.usable_at(None)) == (NOW + 5, 0.0)
 
 
 def test_one_refusal_cools_and_a_second_from_another_item_quarantines() -> None:
     pool = make_pool("a", "b")
     a = pool.credentials["a"]
-    pool.answers.take(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
+    pool.feedback.apply(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
     assert a.quarantine is None
     assert a.usable_at(None) == NOW + 5
-    pool.answers.take(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW + 6)
+    pool.feedback.apply(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW + 6)
     assert a.quarantine is None  # the same item may itself be the reason
-    pool.answers.take(a, LeaseRecord("item-2"), Verdict(AUTH_FAILED, message="bad key"), NOW + 12)
+    pool.feedback.apply(a, LeaseRecord("item-2"), Verdict(AUTH_FAILED, message="bad key"), NOW + 12)
     assert a.quarantine is not None
     assert "bad key" in a.quarantine
     assert pool.credentials["b"].quarantine is None  # invariant 5
@@ -245,9 +245,9 @@ def test_one_refusal_cools_and_a_second_from_another_item_quarantines() -> None:
 def test_a_success_between_two_refusals_means_no_quarantine() -> None:
     pool = make_pool("a")
     a = pool.credentials["a"]
-    pool.answers.take(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
-    pool.answers.take(a, LeaseRecord("item-2"), None, NOW)
-    pool.answers.take(a, LeaseRecord("item-3"), Verdict(AUTH_FAILED), NOW)
+    pool.feedback.apply(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
+    pool.feedback.apply(a, LeaseRecord("item-2"), None, NOW)
+    pool.feedback.apply(a, LeaseRecord("item-3"), Verdict(AUTH_FAILED), NOW)
     assert a.quarantine is None
 
 
@@ -256,7 +256,7 @@ def test_refusals_in_a_row_from_one_requester_end_in_quarantine_too() -> None:  
     a = pool.credentials["a"]
     for _ in range(3):
         assert a.quarantine is None
-        pool.answers.take(a, LeaseRecord("lonely"), Verdict(AUTH_FAILED), NOW)
+        pool.feedback.apply(a, LeaseRecord("lonely"), Verdict(AUTH_FAILED), NOW)
     assert a.quarantine is not None
 
 
@@ -330,7 +330,7 @@ def test_a_lease_that_became_worthless_on_the_way_is_not_handed_out() -> None:  
     waiter, behind = ask(pool), ask(pool)
     pool.release(first, NOW)
     assert served(pool) == [waiter]
-    pool.answers.take(pool.credentials["a"], second, Verdict(RATE_LIMITED, retry_after=10), NOW)
+    pool.feedback.apply(pool.credentials["a"], second, Verdict(RATE_LIMITED, retry_after=10), NOW)
     assert not pool.confirm(waiter, NOW)
     assert waiter.state == WAITING
     pool.advance(NOW + 10)
@@ -360,7 +360,7 @@ def test_a_wait_that_turns_from_exhausted_to_rate_limited_is_told_again() -> Non
     ask(pool)
     for record in (first, second):
         assert record.credential is not None
-        pool.answers.take(record.credential, record, Verdict(RATE_LIMITED, retry_after=30), NOW)
+        pool.feedback.apply(record.credential, record, Verdict(RATE_LIMITED, retry_after=30), NOW)
         pool.release(record, NOW)
         ask(pool)
         ask(pool)

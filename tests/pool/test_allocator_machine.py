@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentos.limits.declaration import Limits
-from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
 from agentos.pool.lease_states import ENDED, LIVE, REFUSED, WAITING
 from agentos.verdict import AUTH_FAILED, OVERLOADED, RATE_LIMITED, Verdict
@@ -24,7 +24,7 @@ ids = st.sampled_from(IDS)
 class PoolMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.pool = Pool()
+        self.pool = Allocator()
         self.now = 1000.0
         self.waiting: list[LeaseRecord] = []  # in the order in which they must be served, per scope
         self.live: list[LeaseRecord] = []
@@ -168,7 +168,7 @@ class PoolMachine(RuleBasedStateMachine):
     def rate_limited(self, data: st.DataObject, scope: str | None, seconds: float) -> None:
         credential = data.draw(st.sampled_from(sorted(self.pool.credentials.values(), key=lambda c: c.id)))
         verdict = Verdict(RATE_LIMITED, cool_down=seconds or 1.0)
-        self.pool.answers.take(credential, LeaseRecord(scope=scope), verdict, self.now)
+        self.pool.feedback.apply(credential, LeaseRecord(scope=scope), verdict, self.now)
         self.note_cooling("group", credential.group.name, scope, seconds or 1.0)
         self.take_served()
 
@@ -178,7 +178,7 @@ class PoolMachine(RuleBasedStateMachine):
         credential = data.draw(st.sampled_from(sorted(self.pool.credentials.values(), key=lambda c: c.id)))
         record = LeaseRecord(scope=scope)
         record.granted_at = self.now
-        self.pool.answers.take(credential, record, Verdict(OVERLOADED), self.now)
+        self.pool.feedback.apply(credential, record, Verdict(OVERLOADED), self.now)
         until = credential.provider.cooling[scope]
         assert until > self.now
         self.cooling["provider", credential.provider.name, scope] = until
@@ -189,8 +189,8 @@ class PoolMachine(RuleBasedStateMachine):
     def refused(self, data: st.DataObject, requester: str) -> None:
         credential = data.draw(st.sampled_from(sorted(self.pool.credentials.values(), key=lambda c: c.id)))
         others = {c.id: c.quarantine for c in self.pool.credentials.values() if c is not credential}
-        self.pool.answers.take(credential, LeaseRecord(requester), Verdict(AUTH_FAILED), self.now)
-        if credential.domains[0].cooling.get(None) == self.now + 5.0:  # else it was quarantined
+        self.pool.feedback.apply(credential, LeaseRecord(requester), Verdict(AUTH_FAILED), self.now)
+        if credential.cooldown_scopes[0].cooling.get(None) == self.now + 5.0:  # else it was quarantined
             self.note_cooling("credential", credential.id, None, 5.0)
         else:
             assert credential.quarantine is not None
@@ -201,7 +201,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def succeeded(self, data: st.DataObject) -> None:
         credential = data.draw(st.sampled_from(sorted(self.pool.credentials.values(), key=lambda c: c.id)))
-        self.pool.answers.take(credential, None, None, self.now)
+        self.pool.feedback.apply(credential, None, None, self.now)
         assert credential.auth_failures == 0
 
     @rule(id_=ids, action=st.sampled_from(["quarantine", "restore", "remove"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentos.limits.declaration import Limits
-from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import LeaseRecord
 from agentos.pool.lease_states import LIVE, WAITING
 from agentos.verdict import AUTH_FAILED, OVERLOADED, RATE_LIMITED, Verdict
@@ -15,17 +15,17 @@ DAY = 86_400.0
 ANY: frozenset[str] = frozenset()
 
 
-def pool_of(*limits: Limits, group: str | None = None, ends_after: Any = lambda now: now + DAY) -> Pool:
-    pool = Pool()
+def pool_of(*limits: Limits, group: str | None = None, ends_after: Any = lambda now: now + DAY) -> Allocator:
+    pool = Allocator()
     for number, each in enumerate(limits):
         pool.add(f"k{number}", group or f"g{number}", "p", ANY, each, NOW, ends_after)
     return pool
 
 
-def asked(pool: Pool, tokens: int = 0, *, prefer: str | None = None, front: bool = False, at: float = NOW,
-          is_patient: bool = False) -> LeaseRecord:  # fmt: skip
+def asked(pool: Allocator, tokens: int = 0, *, prefer: str | None = None, front: bool = False, at: float = NOW,
+          waits_for_probe: bool = False) -> LeaseRecord:  # fmt: skip
     record = LeaseRecord("me", 1, tokens, prefer=prefer)
-    record.is_patient = is_patient
+    record.waits_for_probe = waits_for_probe
     pool.request(record, at, front=front)
     return record
 
@@ -58,9 +58,9 @@ def test_who_comes_first_again_may_use_what_those_behind_could_not() -> None:
 def test_an_impatient_waiter_does_not_wait_for_a_proof_that_another_waited_for() -> None:
     declared = Limits(requests_per_minute=600, burst=10, max_concurrent=2)
     pool = pool_of(declared, declared)
-    first, second = asked(pool, is_patient=True), asked(pool, is_patient=True)
+    first, second = asked(pool, waits_for_probe=True), asked(pool, waits_for_probe=True)
     assert {first.state, second.state} == {LIVE}
-    patient, impatient = asked(pool, is_patient=True), asked(pool)
+    patient, impatient = asked(pool, waits_for_probe=True), asked(pool)
     assert patient.state == impatient.state == WAITING
     pool.withdraw(patient, NOW)
     pool.advance(NOW)
@@ -70,9 +70,9 @@ def test_an_impatient_waiter_does_not_wait_for_a_proof_that_another_waited_for()
 def test_a_success_in_a_slow_start_makes_room_for_the_whole_group() -> None:
     pool = pool_of(Limits(), Limits(), group="g")
     for credential in pool.credentials.values():
-        pool.answers.take(credential, None, None, NOW)
-    first = asked(pool, is_patient=True)
-    second, third = asked(pool, is_patient=True), asked(pool, is_patient=True)
+        pool.feedback.apply(credential, None, None, NOW)
+    first = asked(pool, waits_for_probe=True)
+    second, third = asked(pool, waits_for_probe=True), asked(pool, waits_for_probe=True)
     assert (second.state, third.state) == (WAITING, WAITING)
     pool.release(first, NOW + 0.1)
     assert (second.state, third.state) == (LIVE, LIVE)
@@ -80,14 +80,14 @@ def test_a_success_in_a_slow_start_makes_room_for_the_whole_group() -> None:
 
 def test_who_comes_after_a_success_in_a_slow_start_finds_the_whole_group() -> None:
     pool = pool_of(Limits(), Limits(), group="g")
-    first = asked(pool, is_patient=True)
-    second = asked(pool, is_patient=True)
+    first = asked(pool, waits_for_probe=True)
+    second = asked(pool, waits_for_probe=True)
     assert second.state == WAITING
     pool.withdraw(second, NOW)
     assert first.credential is not None
     pool.release(first, NOW + 0.1)
     pool.quarantine(first.credential.id, "it is the other's turn", NOW + 0.1)
-    assert asked(pool, at=NOW + 0.1, is_patient=True).state == LIVE
+    assert asked(pool, at=NOW + 0.1, waits_for_probe=True).state == LIVE
 
 
 # --- invariant 1: live leases never exceed max_concurrent ------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_what_a_refusal_tells_of_its_limits_serves_nobody_while_it_says_wait() -
     first, second = asked(pool), asked(pool)
     told = Verdict(RATE_LIMITED, retry_after=40.0, limit_requests=100, remaining_requests=100)
     pool.credentials["k0"].max_concurrent = 2
-    pool.answers.take(pool.credentials["k0"], first, told, NOW + 1)
+    pool.feedback.apply(pool.credentials["k0"], first, told, NOW + 1)
     pool.release(first, NOW + 1)
     assert second.state == WAITING
     pool.advance(NOW + 40.9)
@@ -124,8 +124,8 @@ def test_what_a_refusal_tells_of_its_limits_serves_nobody_while_it_says_wait() -
 def test_an_overload_that_was_on_its_way_is_not_counted_but_waited_for() -> None:
     pool = pool_of(Limits(max_concurrent=2))
     first, second = asked(pool), asked(pool)
-    pool.answers.take(pool.credentials["k0"], first, Verdict(OVERLOADED, retry_after=2.0), NOW + 1)
-    pool.answers.take(pool.credentials["k0"], second, Verdict(OVERLOADED, retry_after=30.0), NOW + 1.5)
+    pool.feedback.apply(pool.credentials["k0"], first, Verdict(OVERLOADED, retry_after=2.0), NOW + 1)
+    pool.feedback.apply(pool.credentials["k0"], second, Verdict(OVERLOADED, retry_after=30.0), NOW + 1.5)
     assert pool.credentials["k0"].usable_at(None) == NOW + 31.5
     assert pool.credentials["k0"].provider.overloads[None][0] == 1
 
@@ -133,7 +133,7 @@ def test_an_overload_that_was_on_its_way_is_not_counted_but_waited_for() -> None
 def test_a_credential_that_is_described_anew_goes_on_cooling() -> None:
     pool = pool_of(Limits())
     first = asked(pool)
-    pool.answers.take(pool.credentials["k0"], first, Verdict(AUTH_FAILED), NOW)
+    pool.feedback.apply(pool.credentials["k0"], first, Verdict(AUTH_FAILED), NOW)
     pool.release(first, NOW)
     pool.redeclare("k0", "g0", "p", ANY, Limits(max_concurrent=2), NOW)
     second = asked(pool)
@@ -195,7 +195,7 @@ def test_leases_that_are_on_their_way_when_a_limit_is_met_again_are_counted_once
     pace._look()
     assert pace.is_free
     short = asked(pool)
-    pool.answers.take(pool.credentials["k0"], short, Verdict(RATE_LIMITED, retry_after=1.0), NOW + 1)
+    pool.feedback.apply(pool.credentials["k0"], short, Verdict(RATE_LIMITED, retry_after=1.0), NOW + 1)
     pool.release(short, NOW + 1)
     pool.release(long, NOW + 2)
     assert pace.learners[None].in_flight == 0
@@ -239,7 +239,7 @@ def test_what_is_given_back_to_a_group_that_its_credential_has_left_is_for_those
 def test_an_answer_to_what_was_set_aside_is_none_to_what_comes_next() -> None:
     pool = pool_of(Limits(), Limits())
     record = asked(pool)
-    pool.answers.take(pool.credentials["k0"], record, Verdict(AUTH_FAILED), NOW)
+    pool.feedback.apply(pool.credentials["k0"], record, Verdict(AUTH_FAILED), NOW)
     pool.set_aside(record, NOW)
     assert pool.request(record, NOW)
     assert record.credential is pool.credentials["k1"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
-from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
 from agentos.pool.lease_states import LIVE, WAITING
 
-from .watched import WatchedPool
+from .watched import WatchedAllocator
 
 if TYPE_CHECKING:
     from .process import Process
@@ -34,8 +34,8 @@ def check(world: World) -> None:
             _check_run(process)
 
 
-def _check_pool(pool: Pool, now: float) -> None:
-    assert isinstance(pool, WatchedPool)
+def _check_pool(pool: Allocator, now: float) -> None:
+    assert isinstance(pool, WatchedAllocator)
     assert pool.watch is not None
     live = 0
     for credential in (*pool.credentials.values(), *pool.leaving.values()):
@@ -56,11 +56,11 @@ def _check_pool(pool: Pool, now: float) -> None:
     assert all(record.state == WAITING for queue in pool.waiting.values() for record in queue.values())
 
 
-def _check_head(pool: WatchedPool, head: LeaseRecord, wake_at: float | None, now: float) -> None:
+def _check_head(pool: WatchedAllocator, head: LeaseRecord, wake_at: float | None, now: float) -> None:
     """Invariants 7, 8 and 17: the first who waits cannot be served, but can hope, and the instant of that is known."""
     has_hope = False
     for c in pool.credentials.values():
-        if c.quarantine is not None or not c.serves(head.want):
+        if c.quarantine is not None or not c.serves(head.request_class):
             continue
         if c.group.pace.too_large(head.requests, head.tokens):
             continue
@@ -68,23 +68,23 @@ def _check_head(pool: WatchedPool, head: LeaseRecord, wake_at: float | None, now
         if len(c.leases) >= c.max_concurrent or _is_claimed(pool, c, head, now):
             continue
         at = max(c.usable_at(head.scope), c.paced_until(head.scope, head.requests, head.tokens, now))
-        if head.is_patient and not c.is_proven and c.leases:
-            at = max(at, c.proves_until)
+        if head.waits_for_probe and not c.is_proven and c.leases:
+            at = max(at, c.probe_deadline)
         assert at > now, f"{head.requester} waits beside {c.id}, which it could use"
         assert wake_at is not None, f"nobody wakes {head.requester}"
         assert wake_at <= at + 1e-6, f"{head.requester} is woken {wake_at - at:.3f} s too late"
     assert has_hope, f"{head.requester} waits for nothing"
 
 
-def _is_claimed(pool: Pool, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
+def _is_claimed(pool: Allocator, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
     """Somebody asked earlier for more of its tokens than there are now: who needs tokens, too, must not take them."""
     allowance = credential.group.pace.allowance
     if not record.tokens or allowance is None:
         return False
     return any(
         other.tokens and other.sequence < record.sequence and allowance.next_tokens_at(other.tokens, now)
-        for want, queue in pool.waiting.items()
-        if want != record.want and credential.serves(want)
+        for request_class, queue in pool.waiting.items()
+        if request_class != record.request_class and credential.serves(request_class)
         for other in queue.values()
     )
 
@@ -191,7 +191,7 @@ def check_at_rest(world: World) -> None:
     for ledger in world.ledgers:
         assert set(ledger.outcomes) == set(ledger.ids), "items were lost"  # invariant 19
     if world.memory is not None:
-        pools: list[Pool] = [world.memory._pool]
+        pools: list[Allocator] = [world.memory._pool]
     elif world.server.judge is not None and world.server.epoch:
         judge = world.server.judge
         judge.apply(judge.at + 1000.0, "", 0, ())  # whoever was killed has been silent for so long by then
@@ -203,6 +203,6 @@ def check_at_rest(world: World) -> None:
         assert not pool.waiting, "somebody waits on"
         assert not any(credential.leases for credential in pool.credentials.values()), "a lease is left"
         for credential in pool.credentials.values():
-            for domain in credential.paced_by:
-                in_flight = [learner.in_flight for learner in domain.pace.learners.values()]
+            for cooldown_scope in credential.paced_by:
+                in_flight = [learner.in_flight for learner in cooldown_scope.pace.learners.values()]
                 assert not any(in_flight), f"{credential.id}: {in_flight} are on their way for ever"

@@ -14,7 +14,7 @@ from agentos.limits.declaration import WINDOW_SECONDS
 
 _PLAIN = (int, float, str, bytes, bool, type(None))
 # What belongs to one owner of a copy and not to the copy.
-_PRIVATE = frozenset({"deliver", "watch", "in_answers", "full_until", "wants"})
+_PRIVATE = frozenset({"deliver", "watch", "in_answers", "full_until", "request_classes"})
 
 
 def digest(thing: Any) -> str:

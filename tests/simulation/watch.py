@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
 from agentos.pool.lease_states import LIVE, WAITING
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
@@ -99,12 +99,12 @@ class Watch:
         self.places.pop(record, None)
         self.note("too large" if record.too_large else "nobody can serve")
 
-    def granted(self, pool: Pool, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
+    def granted(self, pool: Allocator, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
         self.granted_count += 1
         what = f"{credential.id} to {record.requester} at {now:.6f}"
         assert len(credential.leases) <= credential.max_concurrent, f"too many leases: {what}"  # invariant 1
         assert credential.id not in self.in_quarantine, f"granted in quarantine: {what}"  # invariant 5
-        assert credential.serves(record.want), f"granted to somebody who does not want it: {what}"
+        assert credential.serves(record.request_class), f"granted to somebody who does not want it: {what}"
         until = self.cooled_until(credential, record.scope)
         assert until <= now + ROUNDING, f"granted {until - now:.3f} s before a cool-down ends: {what}"  # invariant 4
         assert record.fence > self.fences.get(credential.id, 0), f"a fence that was there before: {what}"  # 13
@@ -122,7 +122,7 @@ class Watch:
                 return
         for other, its_place in self.places.items():
             if (
-                other.want == record.want
+                other.request_class == record.request_class
                 and other.state == WAITING
                 and not its_place.is_front
                 and not _is_aside(other)
@@ -131,7 +131,7 @@ class Watch:
                 too_large = credential.group.pace.too_large(other.requests, other.tokens)
                 assert too_large, f"{other.requester} was overtaken: {what}"
 
-    def _count(self, pool: Pool, record: LeaseRecord, credential: CredentialRecord, what: str, now: float) -> None:
+    def _count(self, pool: Allocator, record: LeaseRecord, credential: CredentialRecord, what: str, now: float) -> None:
         """Invariants 2 and 3."""
         group = self.groups.setdefault(credential.group.name, GroupUse())
         used = Used(now, record.requests, record.tokens)
@@ -190,8 +190,8 @@ class Watch:
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    def answered(self, pool: Pool, credential: CredentialRecord, record: LeaseRecord | None, verdict: Verdict | None,
-                 now: float) -> None:  # fmt: skip
+    def answered(self, pool: Allocator, credential: CredentialRecord, record: LeaseRecord | None,
+                 verdict: Verdict | None, now: float) -> None:  # fmt: skip
         if verdict is None or record is None:
             return
         hint = next((h for h in (verdict.cool_down, verdict.retry_after) if h is not None and not math.isnan(h)), None)
@@ -207,19 +207,21 @@ class Watch:
         if verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED, OVERLOADED) and credential.group.pace.most > 1:
             self.note("ramp after cool-down")
 
-    def cooled(self, domain: tuple[str, str | None], scope: str | None, seconds: float, now: float) -> None:
+    def cooled(self, cooldown_scope: tuple[str, str | None], scope: str | None, seconds: float, now: float) -> None:
         """Of two cool-downs the later end holds."""
-        key = (*domain, scope)
+        key = (*cooldown_scope, scope)
         self.cooling[key] = max(self.cooling.get(key, 0.0), now + min(seconds, DAY))
 
     def cooled_until(self, credential: CredentialRecord, scope: str | None) -> float:
-        domains = (
+        cooldown_scopes = (
             ("credential", credential.id),
             ("group", credential.group.name),
             ("provider", credential.provider.name),
             ("store", None),
         )
-        return max(self.cooling.get((*domain, s), 0.0) for domain in domains for s in {None, scope})
+        return max(
+            self.cooling.get((*cooldown_scope, s), 0.0) for cooldown_scope in cooldown_scopes for s in {None, scope}
+        )
 
     # --- credentials ----------------------------------------------------------------------------------------------
 

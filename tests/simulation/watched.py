@@ -7,9 +7,9 @@ from typing import Any
 
 from agentos.pool._replicas import shared_pool as shared
 from agentos.pool._replicas.shared_pool import Session, SharedPool
-from agentos.pool._rules.allocator import Pool
-from agentos.pool._rules.cooldown_scope import Domain
-from agentos.pool._rules.feedback import Answers
+from agentos.pool._rules.allocator import Allocator
+from agentos.pool._rules.cooldown_scope import CooldownScope
+from agentos.pool._rules.feedback import ProviderFeedback
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
 from agentos.pool.lease_states import LIVE, REFUSED
 from agentos.verdict import Verdict
@@ -17,12 +17,12 @@ from agentos.verdict import Verdict
 from .watch import Watch
 
 
-class WatchedPool(Pool):
-    def __init__(self, watch: Watch | None, store: Domain | None = None, first_fence: int = 0) -> None:
+class WatchedAllocator(Allocator):
+    def __init__(self, watch: Watch | None, store: CooldownScope | None = None, first_fence: int = 0) -> None:
         super().__init__(store, first_fence)
         self.watch = watch
         self.in_answers = False
-        self.answers: Answers = WatchedAnswers(self)
+        self.feedback: ProviderFeedback = WatchedProviderFeedback(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "watch": None}
@@ -74,10 +74,10 @@ class WatchedPool(Pool):
             self.watch.corrected(record, record.requests + requests, record.tokens + tokens, now)
         super().use_more(record, requests, tokens, now)
 
-    def cool(self, domain: Domain, scope: str | None, seconds: float, verdict: str, now: float) -> None:
+    def cool(self, cooldown_scope: CooldownScope, scope: str | None, seconds: float, verdict: str, now: float) -> None:
         if self.watch is not None and not self.in_answers:
-            self.watch.cooled((domain.kind, domain.name), scope, seconds, now)
-        super().cool(domain, scope, seconds, verdict, now)
+            self.watch.cooled((cooldown_scope.kind, cooldown_scope.name), scope, seconds, now)
+        super().cool(cooldown_scope, scope, seconds, verdict, now)
 
     def quarantine(self, id: str, reason: str, now: float) -> None:  # noqa: A002
         if self.watch is not None:
@@ -102,16 +102,16 @@ class WatchedPool(Pool):
             super().redeclare(id, *what, **more)
 
 
-class WatchedAnswers(Answers):
-    def take(self, credential: CredentialRecord, record: LeaseRecord | None, verdict: Verdict | None, now: float,
+class WatchedProviderFeedback(ProviderFeedback):
+    def apply(self, credential: CredentialRecord, record: LeaseRecord | None, verdict: Verdict | None, now: float,
              jitter: float = 0.5) -> None:  # fmt: skip
         pool = self._pool
-        assert isinstance(pool, WatchedPool)
+        assert isinstance(pool, WatchedAllocator)
         if pool.watch is not None:
             pool.watch.answered(pool, credential, record, verdict, now)
         pool.in_answers = True
         before = {c.id for c in pool.credentials.values() if c.quarantine is not None}
-        super().take(credential, record, verdict, now, jitter)
+        super().apply(credential, record, verdict, now, jitter)
         pool.in_answers = False
         after = {c.id for c in pool.credentials.values() if c.quarantine is not None}
         assert after - before <= {credential.id}, "a refusal quarantined another credential"  # invariant 5
@@ -122,7 +122,7 @@ class WatchedSharedPool(SharedPool):
 
     def __init__(self, began_at: float, day_ends: Callable[[str], Callable[[float], float]], watch: Watch) -> None:
         super().__init__(began_at, day_ends)
-        self.pool = WatchedPool(watch, self.store, self.pool.first_fence)
+        self.pool = WatchedAllocator(watch, self.store, self.pool.first_fence)
         self.watch: Watch | None = watch
 
     def __getstate__(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from .server import Server
 from .setting import make_setting
 from .situations import Situations
 from .watch import Watch
-from .watched import WatchedPool
+from .watched import WatchedAllocator
 
 # A history that has not come to an end after so many more steps, without any faults, never will.
 MOST_TO_DRAIN = 60_000
@@ -74,7 +74,7 @@ class World:
         self.sent.clear()
         clock = _WorldClock(self)
         self.memory = MemoryStore(clock, lambda event: self.pool_events([event]))
-        self.memory._pool = WatchedPool(Watch(self.situations))
+        self.memory._pool = WatchedAllocator(Watch(self.situations))
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from agentos.limits.declaration import Limits
-from agentos.pool._rules.allocator import Pool
+from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import LeaseRecord
 from agentos.pool.simulation import Simulation, Work
 from agentos.providers import verdicts
@@ -19,7 +19,7 @@ class Ran(NamedTuple):
     share: float  # of the legal maximum
     refused: float  # answers with 429 per 1,000 requests
     provider: SimulatedProvider
-    pool: Pool
+    pool: Allocator
     told: list[Any]
 
 
@@ -51,7 +51,7 @@ def run(
         out_of_quota=out_of_quota,
         clock=lambda: now,
     )
-    pool = Pool()
+    pool = Allocator()
     for name in names:
         pool.add(name, name, None, frozenset(), limits or Limits(max_concurrent=4), 0.0)
     answers: dict[int, Answer] = {}
@@ -70,7 +70,7 @@ def run(
         provider.finish(answer, now=now)
         verdict = verdicts.from_response(answer.status, answer.headers, answer.body, now=now)
         if answer.status == 200 and headers == "on":
-            pool.answers.observe(record, verdict, at)
+            pool.feedback.observe(record, verdict, at)
         return verdict if verdict.kind else None
 
     simulation = Simulation(pool, Work(requests, 8 * keys, 0.02), latency=send, answer=receive)

@@ -35,7 +35,7 @@ class PacedLease(Protocol):
     granted_at: float
     is_answered: bool  # a verdict was reported: the request is no longer in flight, although the lease is live
     is_unused: bool  # returned before any request was sent
-    is_patient: bool  # can wait until a new credential has served one request
+    waits_for_probe: bool  # can wait until a new credential has served one request
 
 
 class Charge(NamedTuple):
@@ -159,7 +159,7 @@ class Pace:
         allowance, learner = self.allowance, self.learners.get(lease.scope)
         entries = None if allowance is None else allowance.take(lease.requests, lease.tokens, now)
         if learner is None and self.is_learning:
-            learner = self._learner(lease.scope, now, is_bold=not lease.is_patient)
+            learner = self._learner(lease.scope, now, is_bold=not lease.waits_for_probe)
         if learner is not None:
             learner.take(lease.requests, lease.tokens, now)
         return Charge(allowance, entries, learner)

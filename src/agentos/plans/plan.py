@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from agentos.durations import format_duration
 from agentos.events import KEYS, WORKERS
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, Limits
-from agentos.pool.simulation import Outcome, Planned, Work, simulate
+from agentos.pool.simulation import Outcome, Work, simulate
+from agentos.pool.states import CredentialForecast
 
 # What would change is worked out on so many items at most, and scaled.
 MOST_COMPARED = 10_000
@@ -53,7 +54,7 @@ class RunPlan:
         return "\n".join(lines)
 
 
-def make_plan(credentials: list[Planned] | None, work: Work) -> RunPlan:
+def make_plan(credentials: list[CredentialForecast] | None, work: Work) -> RunPlan:
     """`credentials`: None for a run that needs none."""
     if credentials is None:
         seconds = _without_credentials(work)
@@ -83,7 +84,7 @@ def _without_credentials(work: Work) -> float:
     return math.ceil(work.items / work.workers) * work.item_seconds
 
 
-def _changes(credentials: list[Planned], work: Work, outcome: Outcome) -> dict[str, float]:
+def _changes(credentials: list[CredentialForecast], work: Work, outcome: Outcome) -> dict[str, float]:
     """What one more key, and more of what binds, would change."""
     if not credentials or not work.items:
         return {}
@@ -110,7 +111,7 @@ def _scaled(seconds: float, before: float, after: float) -> float:
     return seconds * after / before if 0 < before < math.inf and after < math.inf else after
 
 
-def _twice(credential: Planned, limit: str) -> Planned:
+def _twice(credential: CredentialForecast, limit: str) -> CredentialForecast:
     name = _FIELDS.get(limit)
     if name is None:  # learned
         return credential._replace(learned=None if credential.learned is None else 2 * credential.learned)
@@ -120,7 +121,7 @@ def _twice(credential: Planned, limit: str) -> Planned:
     return credential if value is None else _with(credential, **{name: 2 * value})
 
 
-def _with(credential: Planned, **changed: float) -> Planned:
+def _with(credential: CredentialForecast, **changed: float) -> CredentialForecast:
     limits: Limits = replace(credential.limits, **changed)  # type: ignore[arg-type]
     return credential._replace(limits=limits)
 

@@ -15,16 +15,15 @@ from agentos.clock import Clock, Timer
 from agentos.errors import UnknownCredential
 from agentos.events import PoolWaiting
 from agentos.limits.reset_times import seconds_to_reset
-from agentos.verdict import RATE_LIMITED, ROTATING, Verdict
+from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
 from ._record_handle import RecordHandle
-from ._rules import wait_reasons as looking
-from ._rules.allocator import Pool
+from ._rules import wait_reasons
+from ._rules.allocator import Allocator
 from ._rules.records import CredentialRecord
 from .credential import Credential
 from .lease_states import LIVE, WAITING
-from .simulation import Planned
-from .states import CredentialSnapshot, planned, snapshot
+from .states import CredentialForecast, CredentialSnapshot, forecast, snapshot
 
 T = TypeVar("T")
 
@@ -41,7 +40,7 @@ class MemoryStore:
         self._lock = threading.Lock()  # guards _pool and _wake
         # The two paths that every item takes use these: half the cost of a `with`.
         self._acquire, self._release = self._lock.acquire, self._lock.release
-        self._pool = Pool()
+        self._pool = Allocator()
         self._wake: Timer | None = None
         self.make_handle = RecordHandle
 
@@ -73,12 +72,12 @@ class MemoryStore:
             credential = record.credential
             assert credential is not None
             if verdict is None:
-                if success and not credential.is_trusted:
-                    pool.answers.take(credential, record, None, now)
-            elif verdict.kind in ROTATING:
-                pool.answers.take(credential, record, verdict, now, _jitter())
+                if success and not credential.success_is_noop:
+                    pool.feedback.apply(credential, record, None, now)
+            elif verdict.kind in RETRY_ON_OTHER_KEY:
+                pool.feedback.apply(credential, record, verdict, now, _jitter())
             else:
-                pool.answers.observe(record, verdict, now)
+                pool.feedback.observe(record, verdict, now)
             pool.release(record, now)
             if not (pool.served or pool.events or pool.waiting):
                 return
@@ -90,7 +89,7 @@ class MemoryStore:
     def cool_and_end(self, record: RecordHandle, seconds: float) -> None:
         """Ends a lease and cools its credential's group. Does nothing if the lease is not live."""
 
-        def decide(pool: Pool, now: float) -> None:
+        def decide(pool: Allocator, now: float) -> None:
             if record.state == LIVE and record.credential is not None:
                 pool.cool(record.credential.group, None, seconds, RATE_LIMITED, now)
                 pool.release(record, now)
@@ -108,10 +107,10 @@ class MemoryStore:
         with self._lock:
             if record.credential is not None:
                 now = self._now()
-                if verdict.kind in ROTATING:
-                    self._pool.answers.take(record.credential, record, verdict, now, _jitter())
+                if verdict.kind in RETRY_ON_OTHER_KEY:
+                    self._pool.feedback.apply(record.credential, record, verdict, now, _jitter())
                 else:
-                    self._pool.answers.observe(record, verdict, now)
+                    self._pool.feedback.observe(record, verdict, now)
             served, events = self._collect()
         self._act(served, events)
 
@@ -183,10 +182,10 @@ class MemoryStore:
             return cast(list[RecordHandle], list(credential.leases.values())) if credential else []
 
     def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None) -> PoolWaiting:
-        return self._locked(lambda pool, now: looking.waiting_for(pool, scope, now, need))
+        return self._locked(lambda pool, now: wait_reasons.explain(pool, scope, now, need))
 
     def reasons(self, scope: str | None) -> dict[str, str]:
-        return self._locked(lambda pool, _now: looking.reasons(pool.credentials.values(), scope))
+        return self._locked(lambda pool, _now: wait_reasons.reasons(pool.credentials.values(), scope))
 
     def is_proven(self, credential_id: str) -> bool:
         with self._lock:
@@ -204,11 +203,11 @@ class MemoryStore:
         return self._locked(lambda pool, now: [snapshot(c, now) for c in pool.credentials.values()])
 
     def fastest(self) -> tuple[float | None, float]:
-        return self._locked(lambda pool, now: looking.fastest(pool.credentials.values(), now))
+        return self._locked(lambda pool, now: wait_reasons.fastest(pool.credentials.values(), now))
 
-    def planned(self) -> list[Planned]:
+    def forecasts(self) -> list[CredentialForecast]:
         """What a plan needs to know of each credential that can be used."""
-        return self._locked(lambda pool, now: [planned(c, now) for c in pool.credentials.values() if not c.quarantine])
+        return self._locked(lambda pool, now: [forecast(c, now) for c in pool.credentials.values() if not c.quarantine])
 
     # --- as a shared store does, which this is not ------------------------------------------------------------------
 
@@ -223,7 +222,7 @@ class MemoryStore:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _locked(self, decide: Callable[[Pool, float], T]) -> T:
+    def _locked(self, decide: Callable[[Allocator, float], T]) -> T:
         with self._lock:
             now = self._now()
             self._pool.advance(now)

@@ -21,12 +21,11 @@ from agentos.redaction.mask import refuse_to_copy
 from agentos.redaction.redactor import Redactor
 from agentos.reporters import writers as reporters
 from agentos.reporters.sentences import waiting_text
-from agentos.verdict import ROTATING, Verdict
+from agentos.verdict import RETRY_ON_OTHER_KEY, Verdict
 
 from .credential import Credential, fingerprint
 from .lease import Lease, LeaseContext, LeasedKey, check_counts
-from .simulation import Planned
-from .states import CredentialState, state_of
+from .states import CredentialForecast, CredentialState, state_of
 from .store import LeaseHandle, Store, make_store
 from .store_url import StoreAt, passwords
 
@@ -276,9 +275,9 @@ class LeasePool:
         """Return whether a credential has served a request successfully."""
         return self._store.is_proven(credential_id)
 
-    def forecasts(self) -> list[Planned]:
+    def forecasts(self) -> list[CredentialForecast]:
         """Return what a plan needs to know of each credential that can be used."""
-        return self._store.planned()
+        return self._store.forecasts()
 
     # --- secrets and events ---------------------------------------------------------------------------------------
 
@@ -326,7 +325,7 @@ class LeasePool:
 
     def _raise_unless_rotating(self, exc: Exception) -> None:
         """Called in an `except` block: another credential, or a wait, is the answer to some exceptions."""
-        if isinstance(exc, PoolError) or self._verdict_of(exc).kind not in ROTATING:
+        if isinstance(exc, PoolError) or self._verdict_of(exc).kind not in RETRY_ON_OTHER_KEY:
             raise exc
 
     def _remaining(self, deadline: float | None) -> float | None:

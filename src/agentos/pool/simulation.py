@@ -14,13 +14,14 @@ from math import ceil, inf
 from typing import Any, NamedTuple
 
 from agentos.events import KEYS, WORKERS
-from agentos.limits.declaration import WINDOW_SECONDS, Limits
+from agentos.limits.declaration import WINDOW_SECONDS
 from agentos.verdict import RATE_LIMITED, Verdict
 
-from ._rules.allocator import Pool
+from ._rules.allocator import Allocator
 from ._rules.records import LeaseRecord
-from ._rules.wait_reasons import waiting_for
+from ._rules.wait_reasons import explain
 from .lease_states import LIVE
+from .states import CredentialForecast
 
 # Which limit binds is asked so often in the course of a plan, at least after so many events, and whenever nothing
 # happens for so many seconds.
@@ -30,20 +31,6 @@ LONG_WAIT = 1.0
 # A run has become steady when so many periods in a row began as many items, or at most so many times as many.
 STEADY_PERIODS = 5
 STEADY = 1.005
-
-
-class Planned(NamedTuple):
-    """A credential, as far as a plan needs to know it."""
-
-    id: str
-    group: str
-    provider: str | None
-    scopes: frozenset[str]
-    limits: Limits
-    cooling: float = 0.0  # seconds until it can be used
-    learned: float | None = None  # requests per minute, where none are declared
-    used_today: int = 0  # of its group
-    day_ends_after: Callable[[float], float] | None = None
 
 
 class Work(NamedTuple):
@@ -68,7 +55,7 @@ class Outcome(NamedTuple):
 class Simulation:
     """One run over one pool, from event to event."""
 
-    def __init__(self, pool: Pool, work: Work, *,
+    def __init__(self, pool: Allocator, work: Work, *,
                  latency: Callable[[LeaseRecord, float], float] | None = None,
                  answer: Callable[[LeaseRecord, float], Verdict | None] | None = None) -> None:  # fmt: skip
         self.pool = pool
@@ -117,7 +104,7 @@ class Simulation:
         work, pool = self.work, self.pool
         while self.left and self.running + self.asking < work.workers:
             record = LeaseRecord(requests=1, tokens=work.tokens[(work.items - self.left) % len(work.tokens)])
-            record.is_patient = True
+            record.waits_for_probe = True
             self.left -= 1
             if pool.request(record, self.now):
                 self._start(record)
@@ -152,8 +139,8 @@ class Simulation:
         verdict = None if self._answer is None else self._answer(record, self.now)
         self.running -= 1
         self.ended_at = self.now
-        if verdict is not None or not credential.is_trusted:
-            pool.answers.take(credential, record, verdict, self.now)
+        if verdict is not None or not credential.success_is_noop:
+            pool.feedback.apply(credential, record, verdict, self.now)
         if verdict is not None:
             self.left += 1
         pool.release(record, self.now)
@@ -166,25 +153,25 @@ class Simulation:
         if not self.asking:
             self._reason = WORKERS if self.left else None
         elif self._reason in (WORKERS, None) or self._events % self._sample_each == 0 or seconds > LONG_WAIT:
-            waiting = waiting_for(self.pool, None, self.now)
+            waiting = explain(self.pool, None, self.now)
             self._reason = waiting.limit or KEYS
         if self._reason is not None:
             self.held[self._reason] += seconds
 
 
-def simulate(credentials: list[Planned], work: Work) -> Outcome:
-    pool = Pool()
-    for planned in credentials:
-        limits = planned.limits
-        if limits.requests_per_minute is None and planned.learned is not None:
-            limits = replace(limits, requests_per_minute=planned.learned)
-        ends = {} if planned.day_ends_after is None else {"day_ends_after": planned.day_ends_after}
-        pool.add(planned.id, planned.group, planned.provider, planned.scopes, limits, 0.0, **ends)
-        allowance = pool.credentials[planned.id].group.pace.allowance
+def simulate(forecasts: list[CredentialForecast], work: Work) -> Outcome:
+    pool = Allocator()
+    for forecast in forecasts:
+        limits = forecast.limits
+        if limits.requests_per_minute is None and forecast.learned is not None:
+            limits = replace(limits, requests_per_minute=forecast.learned)
+        ends = {} if forecast.day_ends_after is None else {"day_ends_after": forecast.day_ends_after}
+        pool.add(forecast.id, forecast.group, forecast.provider, forecast.scopes, limits, 0.0, **ends)
+        allowance = pool.credentials[forecast.id].group.pace.allowance
         if allowance is not None:
-            allowance.use_day(planned.used_today, 0.0)
-        if planned.cooling:
-            pool.cool(pool.credentials[planned.id].domains[0], None, planned.cooling, RATE_LIMITED, 0.0)
+            allowance.use_day(forecast.used_today, 0.0)
+        if forecast.cooling:
+            pool.cool(pool.credentials[forecast.id].cooldown_scopes[0], None, forecast.cooling, RATE_LIMITED, 0.0)
     run = Simulation(pool, work)
     skipped = _run(run)
     seconds = run.ended_at + skipped if not (run.left or run.asking or run.running) else inf
@@ -220,7 +207,7 @@ def _run(run: Simulation) -> float:
     return seconds
 
 
-def _utilisation(pool: Pool, run: Simulation, seconds: float) -> dict[str, float]:
+def _utilisation(pool: Allocator, run: Simulation, seconds: float) -> dict[str, float]:
     """How much of what could have been used of it was used: of the limit that it came closest to, or of its leases."""
     shares = {}
     for id_, credential in pool.credentials.items():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import NamedTuple
 
-from agentos.limits.declaration import REQUESTS_PER_DAY
+from agentos.limits.declaration import REQUESTS_PER_DAY, Limits
 
 from ._rules.records import CredentialRecord, LeaseRecord
-from .simulation import Planned
 
 
 class Holder(NamedTuple):
@@ -76,15 +76,31 @@ class CredentialSnapshot(NamedTuple):
     learned: dict[str | None, float]  # scope -> requests per minute
 
 
+class CredentialForecast(NamedTuple):
+    """The limits and the state of one credential from which a plan is calculated."""
+
+    id: str
+    group: str
+    provider: str | None
+    scopes: frozenset[str]
+    limits: Limits
+    cooling: float = 0.0  # seconds until it can be used
+    learned: float | None = None  # requests per minute, if no limit is declared
+    used_today: int = 0  # requests of its group
+    day_ends_after: Callable[[float], float] | None = None  # instant -> the next end of the provider's day
+
+
 def snapshot(credential: CredentialRecord, now: float) -> CredentialSnapshot:
     cooling: dict[str | None, float] = {}
     cooled_by: dict[str | None, str] = {}
-    for domain in credential.domains:
-        for scope, until in domain.cooling.items():
+    for cooldown_scope in credential.cooldown_scopes:
+        for scope, until in cooldown_scope.cooling.items():
             if until - now > cooling.get(scope, 0.0):
                 cooling[scope] = until - now
-                cooled_by[scope] = domain.cooled_by[scope]
-    at, binding = max((domain.pace.binding(None, 1, 0, now) for domain in credential.paced_by), key=itemgetter(0))
+                cooled_by[scope] = cooldown_scope.cooled_by[scope]
+    at, binding = max(
+        (cooldown_scope.pace.binding(None, 1, 0, now) for cooldown_scope in credential.paced_by), key=itemgetter(0)
+    )
     pace = credential.group.pace
     return CredentialSnapshot(
         id=credential.id,
@@ -126,12 +142,12 @@ def _holder(record: LeaseRecord, now: float) -> Holder:
     return Holder(record.requester, seconds, owner.host, owner.pid, owner.name)
 
 
-def planned(credential: CredentialRecord, now: float) -> Planned:
+def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
     """What a plan needs to know of it."""
     pace = credential.paced_as.pace
     limits, ends_after = credential.group.pace.limits, credential.group.pace.ends_after
     used = {} if credential.group.pace.allowance is None else credential.group.pace.allowance.used(now)
-    return Planned(
+    return CredentialForecast(
         credential.id,
         credential.paced_as.name or "",
         credential.provider.name,

@@ -15,8 +15,7 @@ from agentos.verdict import Verdict
 
 from ._memory import MemoryStore
 from .credential import Credential
-from .simulation import Planned
-from .states import CredentialSnapshot
+from .states import CredentialForecast, CredentialSnapshot
 from .store_url import FILE, SERVERS, StoreAt, check_server, without_password
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class LeaseHandle(Protocol):
     tokens: int
     scope: str | None
     prefer: str | None  # a credential id
-    is_patient: bool  # it waits until a new credential has proved itself
+    waits_for_probe: bool  # it waits until a new credential has proved itself
     deliver: Callable[[], None]  # called when the lease is live, or never can be
     state: str  # WAITING, LIVE, ENDED or REFUSED
     fence: int
@@ -111,7 +110,7 @@ class Store(Protocol[H]):
 
     def fastest(self) -> tuple[float | None, float]: ...
 
-    def planned(self) -> list[Planned]: ...
+    def forecasts(self) -> list[CredentialForecast]: ...
 
 
 MEMORY = "memory:"

@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any
 
-from agentos.verdict import AUTH_FAILED, NOTHING_SAID, RATE_LIMITED, ROTATING, Verdict
+from agentos.verdict import AUTH_FAILED, NOTHING_SAID, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
 from . import _bodies as bodies
 from . import _error_lines as lines
@@ -51,7 +51,7 @@ def read(text: Any, exit_status: int | None, provider: str, now: float) -> Verdi
 
 
 def _with_exit_status(verdict: Verdict, exit_status: int | None, provider: str, text: str) -> Verdict:
-    if verdict.kind in ROTATING:
+    if verdict.kind in RETRY_ON_OTHER_KEY:
         return verdict
     if exit_status in (EX_TEMPFAIL, _GEMINI_LIMIT):
         wait = verdict.retry_after if verdict.kind is not None else texts.wait(text[-2000:])
@@ -66,7 +66,7 @@ def _read_text(text: str, exit_status: int | None, provider: str, now: float) ->
     tail = text[-_MOST_TEXT:]
     is_alone = len(tail) < 500 and re.match(_ALONE, tail, re.IGNORECASE) is not None
     reader.read(tail, reads_text=exit_status != 0 or is_alone)
-    if exit_status == 0 and reader.verdict.kind not in ROTATING:
+    if exit_status == 0 and reader.verdict.kind not in RETRY_ON_OTHER_KEY:
         return NOTHING_SAID
     return reader.verdict
 
@@ -137,9 +137,9 @@ class _Reader:
         if said is None or not (said.codes or said.texts or said.status or status):
             return
         verdict = rules.judge(status, {}, said, self._provider, self._now)
-        if verdict.kind is None or verdict.kind not in ROTATING:
+        if verdict.kind is None or verdict.kind not in RETRY_ON_OTHER_KEY:
             spoken = self._of_text(said.text, said.text, is_error=True)
-            verdict = spoken if spoken.kind in ROTATING or verdict.kind is None else verdict
+            verdict = spoken if spoken.kind in RETRY_ON_OTHER_KEY or verdict.kind is None else verdict
         self._take(verdict, is_structured=True)
 
     def _of_text(self, line: str, together: str, *, is_error: bool) -> Verdict:
@@ -148,7 +148,7 @@ class _Reader:
         if meant is None or not (is_error or lines.is_believed(line, meant[0])):
             return NOTHING_SAID
         said = bodies.Said()
-        said.texts.append(together[:4000] if meant[0] in ROTATING else line)
+        said.texts.append(together[:4000] if meant[0] in RETRY_ON_OTHER_KEY else line)
         epoch = re.search(r"\|(\d{10,13})\b", line)  # "usage limit reached|1794776400"
         if epoch is not None:
             said.wait = wait_of(epoch[1], self._now)
@@ -159,8 +159,8 @@ class _Reader:
         if verdict.kind is None:
             return
         known = self.verdict
-        if known.kind in ROTATING:
-            if verdict.kind not in ROTATING or (self._is_structured and not is_structured):
+        if known.kind in RETRY_ON_OTHER_KEY:
+            if verdict.kind not in RETRY_ON_OTHER_KEY or (self._is_structured and not is_structured):
                 return
             has_wait = known.retry_after is not None or known.cool_down is not None
             if verdict.kind == known.kind and has_wait and verdict.retry_after is None and verdict.cool_down is None:

@@ -13,7 +13,7 @@ from agentos.verdict import (
     PERMANENT,
     QUOTA_EXHAUSTED,
     RATE_LIMITED,
-    ROTATING,
+    RETRY_ON_OTHER_KEY,
     TRANSIENT,
     Verdict,
 )
@@ -84,7 +84,7 @@ def concluded(
         retry_after=hint,
         cool_down=_cool_down(kind, window, hint, told, said, text, provider, now),
         window=window,
-        scope=_scope(said, text) if kind in ROTATING and kind != AUTH_FAILED else None,
+        scope=_scope(said, text) if kind in RETRY_ON_OTHER_KEY and kind != AUTH_FAILED else None,
         message=_message(status, text),
     )
     if window in _PERIODS and requests.remaining == 0 and requests.limit is not None:
@@ -285,7 +285,7 @@ def _cool_down(
     kind: str, window: str | None, hint: float | None, told: Headers, said: Said, text: str, provider: str, now: float
 ) -> float | None:
     """What we would wait, where the answer names no wait, or one that cannot be meant."""
-    if kind not in ROTATING or kind == AUTH_FAILED:
+    if kind not in RETRY_ON_OTHER_KEY or kind == AUTH_FAILED:
         return None
     if hint is None:
         clock = clocks.seconds_until_clock(text, now)

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentos.durations import parse_number
 from agentos.errors import Overloaded, QuotaExhausted, RateLimited, WorkerVerdict
-from agentos.verdict import NOTHING_SAID, ROTATING, Verdict
+from agentos.verdict import NOTHING_SAID, RETRY_ON_OTHER_KEY, Verdict
 
 from . import _bodies as bodies
 from . import _command_output as output
@@ -127,7 +127,7 @@ def _from_group(group: BaseExceptionGroup[Any], provider: str, now: float) -> Ve
     first = NOTHING_SAID
     for leaf in _leaves(group, [_MOST_OF_GROUP]):
         verdict = _from_exception(leaf, provider, now)
-        if verdict.kind in ROTATING:
+        if verdict.kind in RETRY_ON_OTHER_KEY:
             return verdict
         if first.kind is None:
             first = verdict

@@ -33,7 +33,7 @@ class Admission:
     def admit(self, item: Item) -> LeaseHandle | None:
         """A live lease, if it can be had at once. Else the item asks, and `on_lease` will be called."""
         handle: LeaseHandle = self._make_handle(item.id, 1, item.tokens, item.scope)
-        handle.is_patient = True
+        handle.waits_for_probe = True
         if self._request_now(handle):
             return handle
         handle.deliver = lambda: self._on_lease(item, handle)

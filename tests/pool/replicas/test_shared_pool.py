@@ -70,20 +70,27 @@ class Watched:
     def check_order(self, granted: list[Any], silent: set[str]) -> None:
         """Of those who want the same, and no more than one request, the first is served first."""
         for record in granted:
-            queue = self.copy.pool.waiting.get(record.want, {})
+            queue = self.copy.pool.waiting.get(record.request_class, {})
             for other in queue.values():
-                is_plain = other.requests == 1 and not other.tokens and not other.is_patient
+                is_plain = other.requests == 1 and not other.tokens and not other.waits_for_probe
                 if is_plain and other.owner.id not in silent and not record.prefer and other.prefer is None:
                     assert record.sequence < other.sequence  # invariant 6
 
     def check_nobody_waits_for_nothing(self) -> None:
         copy = self.copy
-        for want, queue in copy.pool.waiting.items():
+        for request_class, queue in copy.pool.waiting.items():
             head = next(iter(queue.values()))
             for credential in copy.pool.credentials.values():
-                if credential.serves(want) and head.requests <= 1 and not head.tokens and not head.is_patient:
+                if (
+                    credential.serves(request_class)
+                    and head.requests <= 1
+                    and not head.tokens
+                    and not head.waits_for_probe
+                ):
                     assert not credential.is_usable(head.scope, copy.at)  # invariant 8
-            assert any(c.quarantine is None and c.serves(want) for c in copy.pool.credentials.values())  # invariant 17
+            assert any(
+                c.quarantine is None and c.serves(request_class) for c in copy.pool.credentials.values()
+            )  # invariant 17
 
 
 @settings(max_examples=12)
@@ -148,8 +155,8 @@ def leave_all(copy: SharedPool, at: float) -> None:
     assert not live_leases(copy)  # invariant 16
     assert not copy.pool.leaving
     for credential in copy.pool.credentials.values():
-        for domain in credential.domains:
-            assert all(learner.in_flight == 0 for learner in domain.pace.learners.values())
+        for cooldown_scope in credential.cooldown_scopes:
+            assert all(learner.in_flight == 0 for learner in cooldown_scope.pace.learners.values())
 
 
 def test_no_hash_seed_changes_what_a_history_comes_to() -> None:

@@ -559,7 +559,7 @@ class Member:
 
 
 def _question(record: RecordHandle, wait: bool, front: bool) -> Statement:
-    what = (record.requester, record.requests, record.tokens, record.scope, record.prefer, record.is_patient)
+    what = (record.requester, record.requests, record.tokens, record.scope, record.prefer, record.waits_for_probe)
     return (shared.ASK, record.id, *what, wait, front)
 
 

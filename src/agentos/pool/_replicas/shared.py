@@ -16,13 +16,12 @@ from agentos.limits.reset_times import day_ends
 from agentos.verdict import Verdict
 
 from .._record_handle import RecordHandle
-from .._rules import wait_reasons as looking
-from .._rules.allocator import Pool
-from .._rules.records import CredentialRecord, Want
+from .._rules import wait_reasons
+from .._rules.allocator import Allocator
+from .._rules.records import CredentialRecord, RestrictedScope
 from ..credential import Credential, fingerprint
 from ..lease_states import ENDED, LIVE, WAITING
-from ..simulation import Planned
-from ..states import CredentialSnapshot, later, planned, snapshot
+from ..states import CredentialForecast, CredentialSnapshot, forecast, later, snapshot
 from . import shared_pool as shared
 from .log import Log
 from .member import Member
@@ -229,7 +228,7 @@ class SharedStore:
             copy = member.copy
             if copy is None or member.lost_since is not None:
                 return PoolWaiting(STORE_LOST, len(member.declared), 0, 0, None)
-            waiting = looking.waiting_for(copy.pool, self._want(scope), copy.at, need)
+            waiting = wait_reasons.explain(copy.pool, self._request_class(scope), copy.at, need)
             if waiting.usable_in is not None:
                 passed = max(0.0, member.now() + member.ahead - copy.at)
                 waiting = waiting._replace(usable_in=max(0.0, waiting.usable_in - passed))
@@ -237,10 +236,10 @@ class SharedStore:
 
     def reasons(self, scope: str | None) -> dict[str, str]:
         self._member.check_open()  # else that is why
-        return self._look(lambda pool, _at: looking.reasons(self._own(pool), scope))
+        return self._look(lambda pool, _at: wait_reasons.reasons(self._own(pool), scope))
 
     def is_proven(self, credential_id: str) -> bool:
-        def look(pool: Pool, _at: float) -> bool:
+        def look(pool: Allocator, _at: float) -> bool:
             known = pool.credentials.get(credential_id)
             return known is not None and known.is_proven
 
@@ -258,7 +257,7 @@ class SharedStore:
         """`everybody`: also of the credentials that only others have."""
         self._member.sync(LOOK_SECONDS)
 
-        def look(pool: Pool, at: float) -> list[CredentialSnapshot]:
+        def look(pool: Allocator, at: float) -> list[CredentialSnapshot]:
             credentials = list(pool.credentials.values()) if everybody else self._own(pool)
             passed = max(0.0, self._member.now() + self._member.ahead - at)
             return [later(snapshot(credential, at), passed) for credential in credentials]
@@ -266,23 +265,27 @@ class SharedStore:
         return self._look(look)
 
     def fastest(self) -> tuple[float | None, float]:
-        return self._look(lambda pool, at: looking.fastest(self._own(pool), at))
+        return self._look(lambda pool, at: wait_reasons.fastest(self._own(pool), at))
 
-    def planned(self) -> list[Planned]:
+    def forecasts(self) -> list[CredentialForecast]:
         self._member.sync(LOOK_SECONDS)
-        return self._look(lambda pool, at: [planned(c, at) for c in self._own(pool) if not c.quarantine])
+        return self._look(lambda pool, at: [forecast(c, at) for c in self._own(pool) if not c.quarantine])
 
-    def _own(self, pool: Pool) -> list[CredentialRecord]:
+    def _own(self, pool: Allocator) -> list[CredentialRecord]:
         return [pool.credentials[id_] for id_ in self._member.declared if id_ in pool.credentials]
 
-    def _look(self, look: Callable[[Pool, float], T]) -> T:
+    def _look(self, look: Callable[[Allocator, float], T]) -> T:
         """At the instant of the last batch: time acts on a copy only through the log."""
         with self._member.changed:
             copy = self._member.copy or self._member.seen or SharedPool(0.0, day_ends)
             return look(copy.pool, copy.at)
 
-    def _want(self, scope: str | None) -> Want:
+    def _request_class(self, scope: str | None) -> RestrictedScope:
         """What this process asks for."""
         copy = self._member.copy
         session = None if copy is None else copy.sessions.get(self._member.session_id)
-        return Want(scope, frozenset(self._member.declared)) if session is None else session.want(scope)
+        return (
+            RestrictedScope(scope, frozenset(self._member.declared))
+            if session is None
+            else session.request_class(scope)
+        )

@@ -23,11 +23,11 @@ from typing import Any
 from agentos.events import STORE_LOST
 from agentos.limits.declaration import Limits, strictest
 from agentos.limits.usage_report import UsageReport
-from agentos.verdict import RATE_LIMITED, ROTATING, Verdict
+from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
-from .._rules.allocator import Pool
-from .._rules.cooldown_scope import Domain
-from .._rules.records import LeaseRecord, Want
+from .._rules.allocator import Allocator
+from .._rules.cooldown_scope import CooldownScope
+from .._rules.records import LeaseRecord, RestrictedScope
 from ..lease_states import ENDED, LIVE, REFUSED, WAITING
 
 # An offer that is not claimed for so long goes to the next.
@@ -38,9 +38,9 @@ FORGOTTEN_AFTER = 30 * 86_400.0
 # What can be said. `lease` is a number that its session chose.
 JOIN = 0  # host, pid, name, ttl, place
 LEAVE = 1
-ADD = 2  # id, group, provider, scopes, limits, mark
+ADD = 2  # id, group, provider, scopes, limits, fingerprint
 DROP = 3  # id
-ASK = 4  # lease, requester, requests, tokens, scope, prefer, is_patient, wait, front
+ASK = 4  # lease, requester, requests, tokens, scope, prefer, waits_for_probe, wait, front
 CLAIM = 5  # lease
 WITHDRAW = 6  # lease
 END = 7  # lease, verdict, success, jitter
@@ -62,8 +62,8 @@ class Session:
     """One process, as the others see it."""
 
     __slots__ = (
-        "aside", "batch", "expires_at", "host", "id", "leases", "limits", "name", "offers", "pid", "place", "ring",
-        "ttl", "wants",
+        "aside", "batch", "expires_at", "host", "id", "leases", "limits", "name", "offers", "pid", "place",
+        "request_classes", "ring", "ttl",
     )  # fmt: skip
 
     def __init__(self, id_: str, host: str, pid: int, name: str | None, ttl: float, place: str = "") -> None:
@@ -77,30 +77,30 @@ class Session:
         self.batch = 0  # the number of its last
         self.ring: frozenset[str] = frozenset()  # the credentials that it may use
         self.limits: dict[str, Limits] = {}  # as it declares them, by credential
-        self.wants: dict[str | None, Want] = {}  # by scope
+        self.request_classes: dict[str | None, RestrictedScope] = {}  # by scope
         self.leases: dict[int, LeaseRecord] = {}  # by number, those that wait, too
         self.offers: dict[int, float] = {}  # until when each is to be claimed
         self.aside: list[LeaseRecord] | None = None  # its waiters, while it is passed over
 
-    def want(self, scope: str | None) -> Want:
-        want = self.wants.get(scope)
-        if want is None:
-            want = self.wants[scope] = Want(scope, self.ring)
-        return want
+    def request_class(self, scope: str | None) -> RestrictedScope:
+        request_class = self.request_classes.get(scope)
+        if request_class is None:
+            request_class = self.request_classes[scope] = RestrictedScope(scope, self.ring)
+        return request_class
 
 
 class SharedPool:
-    """One process's copy. `served` and `events` are for its owner to take, as in `Pool`."""
+    """One process's copy. `served` and `events` are for its owner to take, as in `Allocator`."""
 
     def __init__(self, began_at: float, day_ends: Callable[[str], Callable[[float], float]]) -> None:
         self.at = began_at  # the store's time, of the last batch
         self._has_begun = False
-        self.store = Domain("store", None)
+        self.store = CooldownScope("store", None)
         # Nobody grants a million leases of a credential in a second: fences grow, also where an older log was lost.
-        self.pool = Pool(self.store, first_fence=int(began_at * 1e6))
+        self.pool = Allocator(self.store, first_fence=int(began_at * 1e6))
         self.sessions: dict[str, Session] = {}
         self.seen_at: dict[str, float] = {}  # by credential: when it was last used or added
-        self.marks: dict[str, str] = {}  # by credential: tells one secret from another
+        self.secret_fingerprints: dict[str, str] = {}  # by credential
         self._check_at = inf  # when a session expires or an offer lapses, at the earliest
         self._day_ends = day_ends
 
@@ -249,10 +249,11 @@ class SharedPool:
                 allowance.merge(UsageReport(*statement[2]), statement[3], at)
 
     def _ask(self, session: Session, at: float, lease: int, requester: str | None, requests: int, tokens: int,
-             scope: str | None, prefer: str | None, is_patient: bool, wait: bool, front: bool) -> None:  # fmt: skip
+             scope: str | None, prefer: str | None, waits_for_probe: bool, wait: bool,
+             front: bool) -> None:  # fmt: skip
         record = LeaseRecord(requester, requests, tokens, scope, prefer)
-        record.want = session.want(scope)
-        record.id, record.owner, record.is_patient = lease, session, is_patient
+        record.request_class = session.request_class(scope)
+        record.id, record.owner, record.waits_for_probe = lease, session, waits_for_probe
         if self.pool.request(record, at, wait, front) or record.state == REFUSED:
             self.pool.served.append(record)
         elif not wait:
@@ -268,8 +269,8 @@ class SharedPool:
             if record.state == LIVE and record.credential is not None:
                 if verdict is not None:
                     self._answer(record, Verdict(*verdict), jitter, at)
-                elif success and not record.credential.is_trusted:
-                    pool.answers.take(record.credential, record, None, at, jitter)
+                elif success and not record.credential.success_is_noop:
+                    pool.feedback.apply(record.credential, record, None, at, jitter)
                 self._release(session, record, at)
         elif kind == CLAIM:
             session.offers.pop(record.id, None)
@@ -297,16 +298,16 @@ class SharedPool:
                 self.pool.served.append(record)
             return
         self.pool.set_aside(record, at)  # it was dropped meanwhile
-        record.want = session.want(record.scope)
+        record.request_class = session.request_class(record.scope)
         if self.pool.request(record, at, front=True) or record.state == REFUSED:
             self.pool.served.append(record)
 
     def _answer(self, record: LeaseRecord, verdict: Verdict, jitter: float, at: float) -> None:
         assert record.credential is not None
-        if verdict.kind in ROTATING:
-            self.pool.answers.take(record.credential, record, verdict, at, jitter)
+        if verdict.kind in RETRY_ON_OTHER_KEY:
+            self.pool.feedback.apply(record.credential, record, verdict, at, jitter)
         else:
-            self.pool.answers.observe(record, verdict, at)
+            self.pool.feedback.observe(record, verdict, at)
 
     def _release(self, session: Session, record: LeaseRecord, at: float) -> None:
         assert record.credential is not None
@@ -316,7 +317,7 @@ class SharedPool:
         self.pool.release(record, at)
 
     def _add(self, session: Session, at: float, id_: str, group: str, provider: str | None, scopes: Sequence[str],
-             limits: Sequence[Any], mark: str) -> None:  # fmt: skip
+             limits: Sequence[Any], fingerprint: str) -> None:  # fmt: skip
         session.limits[id_] = Limits(*limits)
         together, serves = self._strictest(id_), frozenset(scopes)
         known = self.pool.credentials.get(id_)
@@ -327,9 +328,9 @@ class SharedPool:
             as_known = (known.group.name, known.provider.name, known.scopes, known.limits)
             if (group, provider, serves, together) != as_known:
                 self.pool.redeclare(*what)
-            if self.marks.get(id_) != mark:  # another secret under the same name: what was said of the old one is void
+            if self.secret_fingerprints.get(id_) != fingerprint:  # the quarantine was that of another secret
                 self.pool.restore(id_, at)
-        self.marks[id_] = mark
+        self.secret_fingerprints[id_] = fingerprint
         self.seen_at[id_] = at
         self._change_ring(session, session.ring | {id_}, at)
 
@@ -353,11 +354,11 @@ class SharedPool:
 
     def _change_ring(self, session: Session, ring: frozenset[str], at: float) -> None:
         session.ring = ring
-        session.wants = {}
+        session.request_classes = {}
         waiting = sorted((r for r in session.leases.values() if r.state == WAITING), key=lambda r: r.sequence)
         for record in waiting:
             self.pool.set_aside(record, at)
-            record.want = session.want(record.scope)
+            record.request_class = session.request_class(record.scope)
         if waiting:
             self.pool.take_back(waiting, at)
 
@@ -366,7 +367,7 @@ class SharedPool:
         for id_, seen_at in tuple(self.seen_at.items()):
             if seen_at + FORGOTTEN_AFTER < at and not any(id_ in session.ring for session in self.sessions.values()):
                 self.pool.remove(id_, at)
-                del self.seen_at[id_], self.marks[id_]
+                del self.seen_at[id_], self.secret_fingerprints[id_]
 
 
 _ABOUT_A_LEASE = frozenset({CLAIM, WITHDRAW, END, COOL_AND_END, OBSERVED, SETTLE, USE_MORE})

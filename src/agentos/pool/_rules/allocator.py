@@ -15,7 +15,7 @@ How it stays cheap with many credentials and many waiters:
   place where time acts. A group whose limits admit nothing now is not offered, and always has its instant there.
 
 Wherever a function says *scope*, None is the scope of those who named none. A *want* is a scope, or a scope together
-with the credentials that the asker may use at all (`records.Want`).
+with the credentials that the asker may use at all (`records.RestrictedScope`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from agentos.limits.declaration import Limits
 from agentos.verdict import RATE_LIMITED
 
 from ..lease_states import ENDED, LIVE, REFUSED, WAITING
-from .cooldown_scope import Domain
-from .feedback import Answers
-from .records import CredentialRecord, LeaseRecord, Want, scope_of
-from .wait_queue import Declined
-from .wait_reasons import waiting_for
+from .cooldown_scope import CooldownScope
+from .feedback import ProviderFeedback
+from .records import CredentialRecord, LeaseRecord, RequestClass, RestrictedScope, scope_of
+from .wait_queue import BlockedForHead
+from .wait_reasons import explain
 
 # A run gives a credential that nobody has used yet one request, and the next ones when it was answered well or after so
 # many seconds: a dead key says so at once.
@@ -64,29 +64,29 @@ def _in_a_day(now: float) -> float:
     return now + 86_400.0
 
 
-class Pool:
+class Allocator:
     """`store`: cools down as a whole when what was granted may have been forgotten; only a store that can be lost has
     it. `first_fence`: greater than any that were given before that."""
 
-    def __init__(self, store: Domain | None = None, first_fence: int = 0) -> None:
+    def __init__(self, store: CooldownScope | None = None, first_fence: int = 0) -> None:
         self.store = store
         self.first_fence = first_fence
         self.credentials: dict[str, CredentialRecord] = {}
         self.leaving: dict[str, CredentialRecord] = {}  # removed, but still leased
         self.served: list[LeaseRecord] = []
         self.events: list[Any] = []
-        self._groups: dict[str, Domain] = {}
-        self._providers: dict[str | None, Domain] = {}
-        self._ready: dict[str | Want | None, list[tuple[float, int, CredentialRecord]]] = {}
-        self.waiting: dict[str | Want | None, OrderedDict[int, LeaseRecord]] = {}
-        self._ends: list[tuple[float, int, Domain, str | None]] = []
-        self._declined = Declined()
+        self._groups: dict[str, CooldownScope] = {}
+        self._providers: dict[str | None, CooldownScope] = {}
+        self._ready: dict[RequestClass, list[tuple[float, int, CredentialRecord]]] = {}
+        self.waiting: dict[RequestClass, OrderedDict[int, LeaseRecord]] = {}
+        self._ends: list[tuple[float, int, CooldownScope, str | None]] = []
+        self._blocked_for_head = BlockedForHead()
         self._most_entries = SPENT_ENTRIES  # in a heap, before the spent ones are thrown out
         self._sequence = 0
         self._fences: dict[str, int] = {}  # of removed credentials: a fence only grows, also if one comes back
         self._announced: str | None = None  # the reason that was told, in this episode of waiting
         self._announce_after = 0.0
-        self.answers = Answers(self)
+        self.feedback = ProviderFeedback(self)
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Pool:
         """
         if self._ends and self._ends[0][0] <= now:
             self.advance(now)
-        if front or record.want not in self.waiting:  # who is in front may need less than those behind
+        if front or record.request_class not in self.waiting:  # who is in front may need less than those behind
             credential = self._choose(record, now)
             if credential is not None:
                 self._grant(record, credential, now)
@@ -109,11 +109,11 @@ class Pool:
         if wait and not self._is_hopeful(record):
             record.state = REFUSED
         if not wait or record.state == REFUSED:
-            if record.want not in self.waiting:
-                self._declined.forget(record.want)
+            if record.request_class not in self.waiting:
+                self._blocked_for_head.forget(record.request_class)
             return False
         self._enqueue(record, front)
-        self._announce(record.want, now)
+        self._announce(record.request_class, now)
         return False
 
     def withdraw(self, record: LeaseRecord, now: float) -> bool:
@@ -167,10 +167,10 @@ class Pool:
                 record.state = REFUSED
                 self.served.append(record)
                 continue
-            queue = self.waiting.pop(record.want, OrderedDict())
+            queue = self.waiting.pop(record.request_class, OrderedDict())
             ahead = OrderedDict((n, other) for n, other in queue.items() if n < record.sequence)
             behind = {n: other for n, other in queue.items() if n > record.sequence}
-            self.waiting[record.want] = ahead
+            self.waiting[record.request_class] = ahead
             ahead[record.sequence] = record
             ahead.update(behind)
         for credential in self.credentials.values():
@@ -208,7 +208,7 @@ class Pool:
         credential.used_requests += record.requests
         if record.tokens:
             credential.used_tokens += record.tokens
-        if record.charges or self.answers.sharing.suspicions:
+        if record.charges or self.feedback.sharing.suspicions:
             self._learn_from_end(record, credential, now)
         if self.waiting or credential.removed or credential.quarantine is not None:
             self.serve(credential, now)
@@ -219,11 +219,11 @@ class Pool:
 
     def _learn_from_end(self, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
         is_slow = False
-        for domain, charge in record.charges:
+        for cooldown_scope, charge in record.charges:
             is_slow = is_slow or (charge.learner is not None and charge.learner.slow is not None)
-            domain.pace.end(charge, record, now)
-        if self.answers.sharing.suspicions and not (record.is_answered or record.is_unused):
-            self.answers.admitted(credential, record, now)
+            cooldown_scope.pace.end(charge, record, now)
+        if self.feedback.sharing.suspicions and not (record.is_answered or record.is_unused):
+            self.feedback.admitted(credential, record, now)
         if is_slow and len(credential.paced_as.members) > 1:  # where one has succeeded, more may go at once
             self._look_again(credential.paced_as, 0.0)
 
@@ -251,16 +251,16 @@ class Pool:
     def _join(
         self, id_: str, group: str, provider: str | None, scopes: frozenset[str], limits: Limits
     ) -> CredentialRecord:
-        in_group = self._groups.setdefault(group, Domain("group", group))
-        of_provider = self._providers.setdefault(provider, Domain("provider", provider))
+        in_group = self._groups.setdefault(group, CooldownScope("group", group))
+        of_provider = self._providers.setdefault(provider, CooldownScope("provider", provider))
         credential = CredentialRecord(id_, in_group, of_provider, scopes, limits)
         if self.store is not None:
-            credential.domains = (*credential.domains, self.store)
+            credential.cooldown_scopes = (*credential.cooldown_scopes, self.store)
         credential.fence = self._fences.pop(id_, self.first_fence)
         credential.last_used = self._next()
-        credential.cooled = sum(len(domain.cooling) for domain in credential.domains)
-        for domain in credential.domains:
-            domain.members[id_] = credential
+        credential.cooled = sum(len(cooldown_scope.cooling) for cooldown_scope in credential.cooldown_scopes)
+        for cooldown_scope in credential.cooldown_scopes:
+            cooldown_scope.members[id_] = credential
         self.credentials[id_] = credential
         self._most_entries = 2 * len(self.credentials) + SPENT_ENTRIES
         return credential
@@ -272,9 +272,9 @@ class Pool:
         self._leave(id, now)  # nobody is told to give up hope meanwhile
         self.leaving.pop(id, None)
         credential = self._join(id, group, provider, scopes, limits)
-        own = old.domains[0]  # goes on cooling
+        own = old.cooldown_scopes[0]  # goes on cooling
         own.members[id] = credential
-        credential.domains = (own, *credential.domains[1:])
+        credential.cooldown_scopes = (own, *credential.cooldown_scopes[1:])
         credential.cooled += len(own.cooling)
         credential.leases = old.leases
         for record in credential.leases.values():
@@ -298,10 +298,10 @@ class Pool:
         self._fences[id_] = credential.fence
         if credential.leases:
             self.leaving[id_] = credential
-        self.answers.sharing.leave(credential, now)
-        self.answers.sharing.changed.pop(id_, None)
-        for domain in credential.domains:
-            domain.members.pop(id_, None)
+        self.feedback.sharing.leave(credential, now)
+        self.feedback.sharing.changed.pop(id_, None)
+        for cooldown_scope in credential.cooldown_scopes:
+            cooldown_scope.members.pop(id_, None)
         credential.group.pace.most -= credential.max_concurrent
 
     def quarantine(self, id: str, reason: str, now: float) -> None:  # noqa: A002
@@ -319,21 +319,21 @@ class Pool:
         credential.auth_failed_by = None
         self.serve(credential, now)
 
-    def cool(self, domain: Domain, scope: str | None, seconds: float, verdict: str, now: float) -> None:
+    def cool(self, cooldown_scope: CooldownScope, scope: str | None, seconds: float, verdict: str, now: float) -> None:
         """Not used until `now + seconds`; of two cool-downs the later end holds."""
         asked = seconds if seconds > MOST_COOL_DOWN else None
         seconds = min(seconds, MOST_COOL_DOWN)
         until = now + seconds
-        before = domain.cooling.get(scope, 0.0)
+        before = cooldown_scope.cooling.get(scope, 0.0)
         if until <= max(before, now):
             return
         if not before:
-            for member in domain.members.values():
+            for member in cooldown_scope.members.values():
                 member.cooled += 1
-        domain.cooling[scope] = until
-        domain.cooled_by[scope] = verdict
-        heappush(self._ends, (until, self._next(), domain, scope))
-        self.events.append(CoolDownStarted(domain.kind, domain.name, scope, seconds, verdict, asked))
+        cooldown_scope.cooling[scope] = until
+        cooldown_scope.cooled_by[scope] = verdict
+        heappush(self._ends, (until, self._next(), cooldown_scope, scope))
+        self.events.append(CoolDownStarted(cooldown_scope.kind, cooldown_scope.name, scope, seconds, verdict, asked))
 
     def advance(self, now: float) -> None:
         """Ends the cool-downs whose instant has come, and serves those who waited for them."""
@@ -343,17 +343,17 @@ class Pool:
     def _end_what_is_due(self, now: float) -> None:
         ended: dict[str, CredentialRecord] = {}
         while self._ends and self._ends[0][0] <= now:
-            until, _, domain, scope = heappop(self._ends)
+            until, _, cooldown_scope, scope = heappop(self._ends)
             if scope is _PACED:
-                if domain.pace.wake_at == until:  # else it was brought forward since
-                    domain.pace.wake_at = inf
-                    ended.update(domain.members)
-            elif domain.cooling.get(scope) == until:  # else it was prolonged since
-                del domain.cooling[scope]
-                del domain.cooled_by[scope]
-                for member in domain.members.values():
+                if cooldown_scope.pace.wake_at == until:  # else it was brought forward since
+                    cooldown_scope.pace.wake_at = inf
+                    ended.update(cooldown_scope.members)
+            elif cooldown_scope.cooling.get(scope) == until:  # else it was prolonged since
+                del cooldown_scope.cooling[scope]
+                del cooldown_scope.cooled_by[scope]
+                for member in cooldown_scope.members.values():
                     member.cooled -= 1
-                ended.update(domain.members)
+                ended.update(cooldown_scope.members)
         for credential in ended.values():
             self.serve(credential, now)
 
@@ -381,20 +381,20 @@ class Pool:
 
     def _choose(self, record: LeaseRecord, now: float) -> CredentialRecord | None:
         """Usable now; of those the least loaded; of those the least recently used. A wish comes first, if usable."""
-        scope, want = record.scope, record.want
+        scope, request_class = record.scope, record.request_class
         if record.prefer is not None:
             wished = self.credentials.get(record.prefer)
             if (
                 wished is not None
                 and wished.has_room()
-                and wished.serves(want)
+                and wished.serves(request_class)
                 and not wished.usable_at(scope)
                 and self._is_admitted(wished, record, now)
             ):
                 return wished
-        heap = self._ready.get(want)
+        heap = self._ready.get(request_class)
         if heap is None:
-            heap = self._build_heap(want, now)
+            heap = self._build_heap(request_class, now)
         passed_over = []
         chosen = None
         while heap:
@@ -413,19 +413,19 @@ class Pool:
                 if not credential.paced_until(scope, 1, 0, now):  # what is asked for is too much, not one request
                     passed_over.append(entry)
                     continue
-            del credential.offered[want]
+            del credential.offered[request_class]
         for entry in passed_over:
             heappush(heap, entry)
             if chosen is None:
-                self._declined.add(entry[2], record, self._most_entries, now)
+                self._blocked_for_head.add(entry[2], record, self._most_entries, now)
         return chosen
 
     def _is_admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
         """By its limits. If not, its group is looked at again when that may have changed."""
         is_free = credential.group.pace.is_free
         at = 0.0 if is_free else credential.paced_until(record.scope, record.requests, record.tokens, now)
-        if not at and record.is_patient and not credential.is_proven and credential.leases:
-            at = credential.proves_until if credential.proves_until > now else 0.0
+        if not at and record.waits_for_probe and not credential.is_proven and credential.leases:
+            at = credential.probe_deadline if credential.probe_deadline > now else 0.0
         if not at:
             return not (record.tokens and self.waiting and self._has_older_claim(credential, record, now))
         if record.tokens or record.requests > 1:
@@ -434,7 +434,7 @@ class Pool:
         self._look_again(credential.group, at)
         return False
 
-    def _look_again(self, group: Domain, at: float) -> None:
+    def _look_again(self, group: CooldownScope, at: float) -> None:
         """Its limits admit something only at an instant."""
         if at < group.pace.wake_at:
             group.pace.wake_at = at
@@ -454,22 +454,24 @@ class Pool:
         elif credential.shared is None:
             record.charges = ((group, group.pace.take(record, now)),)
         else:
-            record.charges = [(domain, domain.pace.take(record, now)) for domain in credential.paced_by]
-        if not credential.is_proven and not credential.proves_until:
-            credential.proves_until = now + PROVING_SECONDS
+            record.charges = [
+                (cooldown_scope, cooldown_scope.pace.take(record, now)) for cooldown_scope in credential.paced_by
+            ]
+        if not credential.is_proven and not credential.probe_deadline:
+            credential.probe_deadline = now + PROVING_SECONDS
 
     def _correct(self, record: LeaseRecord, requests: int, tokens: int, now: float) -> None:
         """A live lease uses so much, and not what was reserved for it."""
         is_given_back = requests < record.requests or tokens < record.tokens
-        for domain, charge in record.charges:
-            domain.pace.correct(charge, record, requests, tokens, now)
+        for cooldown_scope, charge in record.charges:
+            cooldown_scope.pace.correct(charge, record, requests, tokens, now)
         record.requests, record.tokens = requests, tokens
         if is_given_back:  # also to a group that its credential has left
-            self.serve_all((domain for domain, _ in record.charges), now)
+            self.serve_all((cooldown_scope for cooldown_scope, _ in record.charges), now)
 
-    def serve_all(self, domains: Iterable[Domain], now: float) -> None:
+    def serve_all(self, cooldown_scopes: Iterable[CooldownScope], now: float) -> None:
         """All their credentials: there may be more room than before."""
-        for member in {m.id: m for domain in domains for m in domain.members.values()}.values():
+        for member in {m.id: m for cooldown_scope in cooldown_scopes for m in cooldown_scope.members.values()}.values():
             self.serve(member, now)
 
     def serve(self, credential: CredentialRecord, now: float) -> None:
@@ -489,8 +491,10 @@ class Pool:
     def _first_waiter(self, credential: CredentialRecord, now: float) -> LeaseRecord | None:
         first: LeaseRecord | None = None
         full_until = credential.full_until(now)
-        for want, queue in self.waiting.items():
-            if credential.serves(want) and not (credential.cooled and credential.usable_at(scope_of(want))):
+        for request_class, queue in self.waiting.items():
+            if credential.serves(request_class) and not (
+                credential.cooled and credential.usable_at(scope_of(request_class))
+            ):
                 head: LeaseRecord | None = next(iter(queue.values()))
                 assert head is not None
                 if full_until > now and head.requests:
@@ -499,13 +503,13 @@ class Pool:
                 if head.tokens or head.requests > 1:
                     head = self._first_that_fits(queue, credential)
                     if head is None:
-                        self._declined.add(credential, next(iter(queue.values())), self._most_entries, now)
+                        self._blocked_for_head.add(credential, next(iter(queue.values())), self._most_entries, now)
                         continue
                 if first is None or head.sequence < first.sequence:
                     if self._is_admitted(credential, head, now):
                         first = head
                     else:
-                        self._declined.add(credential, head, self._most_entries, now)
+                        self._blocked_for_head.add(credential, head, self._most_entries, now)
         return first
 
     def _first_that_fits(
@@ -521,13 +525,13 @@ class Pool:
         """Whether somebody who asked earlier, for something else, waits for tokens of the same group: those who need
         tokens too must not take them away, or a large request would never be served."""
         allowance = credential.group.pace.allowance
-        for want, queue in self.waiting.items():
+        for request_class, queue in self.waiting.items():
             head = next(iter(queue.values()))
             if (
-                want != record.want
+                request_class != record.request_class
                 and head.tokens
                 and (not record.sequence or head.sequence < record.sequence)
-                and credential.serves(want)
+                and credential.serves(request_class)
                 and allowance is not None
                 and not allowance.too_large(head.requests, head.tokens)
                 and allowance.next_tokens_at(head.tokens, now)
@@ -537,14 +541,14 @@ class Pool:
         return False
 
     def _enqueue(self, record: LeaseRecord, front: bool) -> None:
-        queue = self.waiting.setdefault(record.want, OrderedDict())
+        queue = self.waiting.setdefault(record.request_class, OrderedDict())
         if not record.sequence:
             record.sequence = self._next()
         queue[record.sequence] = record
         if front:
             queue.move_to_end(record.sequence, last=False)
 
-    def _announce(self, want: str | Want | None, now: float) -> None:
+    def _announce(self, request_class: RequestClass, now: float) -> None:
         """Once per episode, which ends when somebody is served without waiting; and once more if in the meantime all
         credentials cool, because then it is the provider that has to be waited for. To wait a moment for a limit is
         how a limit is kept, and not worth a word."""
@@ -555,7 +559,7 @@ class Pool:
             or not all(c.cooled or c.quarantine is not None for c in self.credentials.values())
         ):
             return
-        waiting = waiting_for(self, want, now)
+        waiting = explain(self, request_class, now)
         if waiting.limit is not None and waiting.usable_in is not None and waiting.usable_in < SHORT_WAIT:
             self._announce_after = now + SHORT_WAIT
         elif waiting.reason != self._announced:
@@ -563,23 +567,23 @@ class Pool:
             self.events.append(waiting)
 
     def _dequeue(self, record: LeaseRecord) -> None:
-        queue = self.waiting[record.want]
-        was_first = self._declined and next(iter(queue.values())) is record
+        queue = self.waiting[record.request_class]
+        was_first = self._blocked_for_head and next(iter(queue.values())) is record
         del queue[record.sequence]
         if not queue:
-            del self.waiting[record.want]
-            self._declined.forget(record.want)
+            del self.waiting[record.request_class]
+            self._blocked_for_head.forget(record.request_class)
         if was_first:
             if queue:
-                self._look_at_declined(record.want)
+                self._offer_blocked(record.request_class)
             if record.tokens:  # what it had claimed is for others now
-                for want in self._declined.wants_of_tokens():
-                    if want != record.want:
-                        self._look_at_declined(want)
+                for request_class in self._blocked_for_head.classes_with_tokens():
+                    if request_class != record.request_class:
+                        self._offer_blocked(request_class)
 
-    def _look_at_declined(self, want: str | Want | None) -> None:
+    def _offer_blocked(self, request_class: RequestClass) -> None:
         """Another waiter is the first."""
-        for group in self._declined.take_for(want, next(iter(self.waiting[want].values()))):
+        for group in self._blocked_for_head.take_for(request_class, next(iter(self.waiting[request_class].values()))):
             self._look_again(group, 0.0)
 
     def _push(self, credential: CredentialRecord, now: float) -> None:
@@ -592,45 +596,45 @@ class Pool:
         entry = (len(credential.leases) / credential.max_concurrent, last_used, credential)
         offered = credential.offered
         serves_all = not (credential.cooled or credential.scopes)
-        for want, heap in self._ready.items():
-            if offered.get(want) == last_used:
+        for request_class, heap in self._ready.items():
+            if offered.get(request_class) == last_used:
                 continue  # and still is
-            if (serves_all and type(want) is not Want) or (
-                credential.serves(want) and not credential.usable_at(scope_of(want))
+            if (serves_all and type(request_class) is not RestrictedScope) or (
+                credential.serves(request_class) and not credential.usable_at(scope_of(request_class))
             ):
-                if is_paced and (at := credential.paced_until(scope_of(want), 1, 0, now)):
+                if is_paced and (at := credential.paced_until(scope_of(request_class), 1, 0, now)):
                     self._look_again(credential.group, at)
                     continue
                 heappush(heap, entry)
-                offered[want] = last_used
+                offered[request_class] = last_used
                 if len(heap) > self._most_entries:
                     heap[:] = [e for e in heap if e[1] == e[2].last_used]  # the rest are spent hints
                     heapify(heap)
 
-    def _build_heap(self, want: str | Want | None, now: float) -> list[tuple[float, int, CredentialRecord]]:
-        scope = scope_of(want)
+    def _build_heap(self, request_class: RequestClass, now: float) -> list[tuple[float, int, CredentialRecord]]:
+        scope = scope_of(request_class)
         if len(self._ready) >= MOST_SCOPES:
             self._ready.clear()
             for c in self.credentials.values():
                 c.offered.clear()
         heap = []
         for c in self.credentials.values():
-            if c.has_room() and c.serves(want) and not c.usable_at(scope):
+            if c.has_room() and c.serves(request_class) and not c.usable_at(scope):
                 at = c.paced_until(scope, 1, 0, now)
                 if at:
                     self._look_again(c.group, at)
                 else:
                     heap.append((len(c.leases) / c.max_concurrent, c.last_used, c))
-                    c.offered[want] = c.last_used
+                    c.offered[request_class] = c.last_used
         heapify(heap)
-        self._ready[want] = heap
+        self._ready[request_class] = heap
         return heap
 
     def _is_hopeful(self, record: LeaseRecord) -> bool:
         """Whether any credential can ever serve it. One that asks for more than any limit allows learns so."""
         too_large = None
         for credential in self.credentials.values():
-            if credential.quarantine is None and credential.serves(record.want):
+            if credential.quarantine is None and credential.serves(record.request_class):
                 too_large = credential.group.pace.too_large(record.requests, record.tokens)
                 if too_large is None:
                     return True

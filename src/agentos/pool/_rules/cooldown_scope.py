@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .records import CredentialRecord
 
 
-class Domain:
+class CooldownScope:
     """What cools down together: a quota group, a provider, or one credential; per scope, `None` being all of them.
 
     `cooling` holds only what has not ended yet: the pool removes an entry at its instant, before it decides anything.

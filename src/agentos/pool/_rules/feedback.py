@@ -11,25 +11,25 @@ from agentos.limits.backoff import DEFAULT_COOL_DOWN, MOST_COOL_DOWN, cool_down,
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
 from ..lease_states import LIVE
-from .cooldown_scope import Domain
+from .cooldown_scope import CooldownScope
 from .records import CredentialRecord, LeaseRecord
 from .shared_limits import Sharing
 
 if TYPE_CHECKING:
-    from .allocator import Pool
+    from .allocator import Allocator
 
 # So many refusals in a row quarantine a credential even if they all came from one requester.
 AUTH_FAILURES_IN_A_ROW = 3
 
 
-class Answers:
+class ProviderFeedback:
     """Takes answers on behalf of a pool."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Allocator) -> None:
         self._pool = pool
         self.sharing = Sharing()
 
-    def take(self, credential: CredentialRecord, record: LeaseRecord | None, verdict: Verdict | None, now: float,
+    def apply(self, credential: CredentialRecord, record: LeaseRecord | None, verdict: Verdict | None, now: float,
                  jitter: float = 0.5) -> None:  # fmt: skip
         """What the provider answered to this credential; None is a success. Cools or quarantines; frees nothing."""
         # The scope of the lease, not the model that the answer names: only what is asked for can be held back.
@@ -39,7 +39,7 @@ class Answers:
             credential.auth_failures = 0
             credential.auth_failed_by = None
             credential.provider.overloads.pop(scope, None)
-            credential.is_trusted = not credential.provider.overloads
+            credential.success_is_noop = not credential.provider.overloads
             return
         is_told = False
         if record is not None:
@@ -94,11 +94,13 @@ class Answers:
 
     def _rate_limited(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> None:
         """The group waits as long as the provider said, or as long as one request takes by what was learned."""
-        domain = credential.paced_as
-        others = sum(len(member.leases) for member in domain.members.values()) - 1
+        cooldown_scope = credential.paced_as
+        others = sum(len(member.leases) for member in cooldown_scope.members.values()) - 1
         hint = hint_of(verdict)
-        wait = domain.pace.refuse(record, max(0, others), None if hint is None else min(hint, MOST_COOL_DOWN), now)
-        self._pool.cool(domain, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)
+        wait = cooldown_scope.pace.refuse(
+            record, max(0, others), None if hint is None else min(hint, MOST_COOL_DOWN), now
+        )
+        self._pool.cool(cooldown_scope, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)
         self._tell_learned(credential, record.scope)
         self.sharing.refused(credential, record, wait, now)
         self._follow_sharing(now)
@@ -116,12 +118,12 @@ class Answers:
             self._pool.serve(member, now)
 
     def _tell_learned(self, credential: CredentialRecord, scope: str | None) -> None:
-        for domain in credential.paced_by:
-            learned = domain.pace.newly_learned(scope)
+        for cooldown_scope in credential.paced_by:
+            learned = cooldown_scope.pace.newly_learned(scope)
             if learned is not None:
-                self._pool.events.append(LimitLearned(domain.kind, domain.name, scope, learned))
+                self._pool.events.append(LimitLearned(cooldown_scope.kind, cooldown_scope.name, scope, learned))
 
-    def _overloaded(self, provider: Domain, verdict: Verdict, scope: str | None, sent_at: float, now: float,
+    def _overloaded(self, provider: CooldownScope, verdict: Verdict, scope: str | None, sent_at: float, now: float,
                     jitter: float) -> None:  # fmt: skip
         in_a_row, since = provider.overloads.get(scope, (0, -inf))
         hint = hint_of(verdict)
@@ -132,7 +134,7 @@ class Answers:
         provider.overloads[scope] = in_a_row + 1, now
         in_a_row += 1
         for member in provider.members.values():
-            member.is_trusted = False
+            member.success_is_noop = False
         seconds = backoff.delay(in_a_row, jitter, base=DEFAULT_COOL_DOWN[OVERLOADED])
         if hint is not None:
             seconds = max(seconds, hint)
@@ -144,7 +146,7 @@ class Answers:
         """One refusal may be a blip, or the item's own fault: a second opinion decides, or the third in a row."""
         if credential.removed:
             return
-        credential.is_trusted = False
+        credential.success_is_noop = False
         credential.auth_failures += 1
         by_another = credential.auth_failures > 1 and (requester is None or requester != credential.auth_failed_by)
         credential.auth_failed_by = requester
@@ -152,5 +154,5 @@ class Answers:
             reason = f"refused by the provider {credential.auth_failures} times in a row"
             self._pool.quarantine(credential.id, f"{reason}: {verdict.message}" if verdict.message else reason, now)
         else:
-            self._pool.cool(credential.domains[0], None, cool_down(verdict), AUTH_FAILED, now)
-            credential.proves_until = 0.0  # one request is enough for the second opinion, too
+            self._pool.cool(credential.cooldown_scopes[0], None, cool_down(verdict), AUTH_FAILED, now)
+            credential.probe_deadline = 0.0  # one request is enough for the second opinion, too

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from agentos.limits.declaration import Limits
 from agentos.limits.pace import Charge
 
 from ..lease_states import WAITING
-from .cooldown_scope import Domain
+from .cooldown_scope import CooldownScope
 
 
-class Want(NamedTuple):
-    """What somebody asks for who may use only some of the credentials in the pool."""
+class RestrictedScope(NamedTuple):
+    """A scope for a session that has only some of the pool's credentials."""
 
     scope: str | None
-    ring: frozenset[str]  # their ids
+    credential_ids: frozenset[str]
 
 
-def scope_of(want: str | Want | None) -> str | None:
-    """Most may use every credential: they want no more than a scope."""
-    return want.scope if type(want) is Want else want  # type: ignore[return-value]
+# Requests of one class are served by the same credentials and wait in one queue. A plain scope (None: the request named
+# none) stands for all credentials of the pool, so that a request needs no tuple of its own.
+RequestClass: TypeAlias = str | RestrictedScope | None
+
+
+def scope_of(request_class: RequestClass) -> str | None:
+    """Return the scope of a request class."""
+    return request_class.scope if type(request_class) is RestrictedScope else request_class  # type: ignore[return-value]
 
 
 class LeaseRecord:
@@ -34,10 +39,10 @@ class LeaseRecord:
         "granted_at",
         "id",
         "is_answered",
-        "is_patient",
         "is_unused",
         "owner",
         "prefer",
+        "request_class",
         "requester",
         "requests",
         "scope",
@@ -46,7 +51,7 @@ class LeaseRecord:
         "state",
         "tokens",
         "too_large",
-        "want",
+        "waits_for_probe",
     )
 
     def __init__(
@@ -61,7 +66,7 @@ class LeaseRecord:
         self.requests = requests  # reserved; after `settle`, what was really used
         self.tokens = tokens
         self.scope = scope
-        self.want: str | Want | None = scope  # those who want the same wait in one queue
+        self.request_class: RequestClass = scope  # those who want the same wait in one queue
         self.prefer = prefer  # a credential id, wished for
         self.state = WAITING
         self.settled = False
@@ -70,8 +75,8 @@ class LeaseRecord:
         self.granted_at = 0.0
         self.is_answered = False  # with a verdict: it is not on its way any more, although it lives
         self.is_unused = False  # it went back without having been picked up
-        self.charges: Sequence[tuple[Domain, Charge]] = ()  # what it has taken from whose limits
-        self.is_patient = False  # it does not mind waiting until a new credential has proved itself
+        self.charges: Sequence[tuple[CooldownScope, Charge]] = ()  # what it has taken from whose limits
+        self.waits_for_probe = False  # it does not mind waiting until a new credential has proved itself
         self.too_large: str | None = None  # why no credential can ever serve it
         self.credential: CredentialRecord | None = None
         self.id: Any = None  # where several processes share the pool, its owner and a number;
@@ -84,47 +89,49 @@ class CredentialRecord:
     __slots__ = (
         "auth_failed_by",
         "auth_failures",
+        "cooldown_scopes",
         "cooled",
-        "domains",
         "fence",
         "group",
         "id",
         "is_proven",
-        "is_trusted",
         "last_used",
         "leases",
         "limits",
         "max_concurrent",
         "offered",
-        "proves_until",
+        "probe_deadline",
         "provider",
         "quarantine",
         "removed",
         "scopes",
         "shared",
+        "success_is_noop",
         "used_requests",
         "used_tokens",
     )
 
-    def __init__(self, id: str, group: Domain, provider: Domain, scopes: frozenset[str], limits: Limits) -> None:  # noqa: A002
-        self.id = id
+    def __init__(
+        self, id_: str, group: CooldownScope, provider: CooldownScope, scopes: frozenset[str], limits: Limits
+    ) -> None:
+        self.id = id_
         self.group = group
         self.provider = provider
-        self.shared: Domain | None = None  # with credentials of other groups, as it seems
-        self.domains: tuple[Domain, ...] = (Domain("credential", id), group, provider)
+        self.shared: CooldownScope | None = None  # with credentials of other groups, as it seems
+        self.cooldown_scopes: tuple[CooldownScope, ...] = (CooldownScope("credential", id_), group, provider)
         self.scopes = scopes  # empty: serves every scope
         self.limits = limits  # as declared
         self.max_concurrent = limits.max_concurrent
         self.leases: dict[int, LeaseRecord] = {}  # the live ones, by fence
         self.fence = 0
         self.last_used = 0
-        self.offered: dict[str | Want | None, int] = {}  # want -> the `last_used` with which it lies in that heap
-        self.cooled = 0  # how many cool-downs in `domains` are running: 0 spares looking
+        self.offered: dict[RequestClass, int] = {}  # want -> the `last_used` with which it lies in that heap
+        self.cooled = 0  # how many cool-downs in `cooldown_scopes` are running: 0 spares looking
         self.quarantine: str | None = None  # why
         self.removed = False
         self.is_proven = False  # it has been used successfully
-        self.proves_until = 0.0  # since it was first lent: until then nobody else should need it
-        self.is_trusted = False  # ... and nothing has gone wrong since: one more success would be no news
+        self.probe_deadline = 0.0  # since it was first lent: until then nobody else should need it
+        self.success_is_noop = False  # ... and nothing has gone wrong since: one more success would be no news
         self.auth_failures = 0  # in a row
         self.auth_failed_by: str | None = None
         self.used_requests = self.used_tokens = 0  # by leases that have ended
@@ -133,24 +140,24 @@ class CredentialRecord:
         """Whether nothing at all speaks against using it, in any scope."""
         return self.quarantine is None and not self.removed and not self.cooled
 
-    def serves(self, want: str | Want | None) -> bool:
-        if type(want) is Want:
-            if self.id not in want.ring:
+    def serves(self, request_class: RequestClass) -> bool:
+        if type(request_class) is RestrictedScope:
+            if self.id not in request_class.credential_ids:
                 return False
-            want = want.scope
-        return want is None or not self.scopes or want in self.scopes
+            request_class = request_class.scope
+        return request_class is None or not self.scopes or request_class in self.scopes
 
     def usable_at(self, scope: str | None) -> float:
         """When cool-downs no longer forbid it; 0 when they do not."""
-        return max(domain.usable_at(scope) for domain in self.domains) if self.cooled else 0.0
+        return max(cooldown_scope.usable_at(scope) for cooldown_scope in self.cooldown_scopes) if self.cooled else 0.0
 
     @property
-    def paced_as(self) -> Domain:
+    def paced_as(self) -> CooldownScope:
         """Where its limit is learned."""
         return self.group if self.shared is None else self.shared
 
     @property
-    def paced_by(self) -> tuple[Domain, ...]:
+    def paced_by(self) -> tuple[CooldownScope, ...]:
         """Where its use is counted."""
         return (self.group,) if self.shared is None else (self.group, self.shared)
 
@@ -170,7 +177,7 @@ class CredentialRecord:
     def changes_at(self, scope: str | None, tokens: int, now: float) -> float:
         """When its limits may admit something that they do not admit now; not later than that."""
         plain_at = self.paced_until(scope, 1, 0, now)
-        return plain_at or min(domain.pace.changes_at(tokens, now) for domain in self.paced_by)
+        return plain_at or min(cooldown_scope.pace.changes_at(tokens, now) for cooldown_scope in self.paced_by)
 
     def is_usable(self, scope: str | None, now: float) -> bool:
         return self.has_room() and self.usable_at(scope) <= now and not self.paced_until(scope, 1, 0, now)

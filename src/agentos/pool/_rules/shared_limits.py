@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from agentos.events import LimitShared
 
-from .cooldown_scope import Domain
+from .cooldown_scope import CooldownScope
 from .records import CredentialRecord, LeaseRecord
 
 # Refusals this close to each other (seconds), or within the time of one request, happened at the same moment; so many
@@ -37,14 +37,16 @@ MOST_SUSPICIONS = 256
 
 
 class _Refusal(NamedTuple):
-    domain: Domain
+    cooldown_scope: CooldownScope
     credential: CredentialRecord
     sent_at: float
     soon: float  # for so many seconds nobody who shares the limit can have been admitted
 
 
 class _Trial:
-    def __init__(self, runner: Domain, paused: list[Domain], rate: float, now: float, until: float) -> None:
+    def __init__(
+        self, runner: CooldownScope, paused: list[CooldownScope], rate: float, now: float, until: float
+    ) -> None:
         self.runner = runner
         self.paused = paused  # all that may share with it
         self.rate_before = rate
@@ -82,10 +84,10 @@ class _Suspicions:
         self.refusals: deque[_Refusal] = deque(maxlen=REMEMBERED)
         self.coincidences: dict[frozenset[str], int] = {}
         self.disproved: dict[frozenset[str], int] = {}  # how often; the next time takes twice as much
-        self.flows: dict[Domain, _Flow] = {}  # of those that were refused
+        self.flows: dict[CooldownScope, _Flow] = {}  # of those that were refused
         self.trial: _Trial | None = None
 
-    def has_met(self, one: Domain, other: Domain, share: float = 1.0) -> bool:
+    def has_met(self, one: CooldownScope, other: CooldownScope, share: float = 1.0) -> bool:
         """Whether two were refused at the same moments, again and again, or this share of it."""
         pair = _pair(one, other)
         return self.coincidences.get(pair, 0) >= share * OFTEN * 2.0 ** self.disproved.get(pair, 0)
@@ -97,7 +99,7 @@ class Sharing:
     def __init__(self) -> None:
         self.events: list[Any] = []
         self.changed: dict[str, CredentialRecord] = {}  # may be usable from now on
-        self.cooling: list[tuple[Domain, str | None, float]] = []  # groups that go on cooling alone
+        self.cooling: list[tuple[CooldownScope, str | None, float]] = []  # groups that go on cooling alone
         # By the names of provider and scope. While there is none, there is nothing to learn from a success.
         self.suspicions: dict[tuple[str | None, str | None], _Suspicions] = {}
 
@@ -110,29 +112,29 @@ class Sharing:
             if len(self.suspicions) >= MOST_SUSPICIONS:
                 self.suspicions.clear()
             known = self.suspicions[provider.name, scope] = _Suspicions()
-        domain = credential.paced_as
+        cooldown_scope = credential.paced_as
         self._end_trial_if_late(known, scope, now)
         if known.trial is not None:
-            if known.trial.runner is domain and record.granted_at > known.trial.since:
+            if known.trial.runner is cooldown_scope and record.granted_at > known.trial.since:
                 for other in known.trial.paused:
-                    pair = _pair(domain, other)
+                    pair = _pair(cooldown_scope, other)
                     known.disproved[pair] = known.disproved.get(pair, 0) + 1
                 self._end_trial(known, scope, now)
         else:
-            self._count(known, domain, record.granted_at, scope, now)
-        rate = domain.pace.learned_rate(scope)
+            self._count(known, cooldown_scope, record.granted_at, scope, now)
+        rate = cooldown_scope.pace.learned_rate(scope)
         soon = SOON * min(wait, wait if rate is None else 1.0 / rate)
-        known.refusals.append(_Refusal(domain, credential, record.granted_at, soon))
+        known.refusals.append(_Refusal(cooldown_scope, credential, record.granted_at, soon))
 
     def admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> None:
         known = self.suspicions.get((credential.provider.name, record.scope))
         if known is None:
             return
         self._end_trial_if_late(known, record.scope, now)
-        trial, domain = known.trial, credential.paced_as
-        if trial is None and domain in known.flows:
-            known.flows[domain].count(now)
-        if trial is not None and trial.runner is domain and record.granted_at > trial.since:
+        trial, cooldown_scope = known.trial, credential.paced_as
+        if trial is None and cooldown_scope in known.flows:
+            known.flows[cooldown_scope].count(now)
+        if trial is not None and trial.runner is cooldown_scope and record.granted_at > trial.since:
             trial.admitted += 1
             if trial.admitted >= TRIAL_REQUESTS:
                 known.trial = None
@@ -141,30 +143,38 @@ class Sharing:
         elif credential.shared is not None:
             for refusal in known.refusals:
                 is_soon = 0.0 < record.granted_at - refusal.sent_at < refusal.soon
-                if is_soon and refusal.domain is domain and refusal.credential.group is not credential.group:
+                if (
+                    is_soon
+                    and refusal.cooldown_scope is cooldown_scope
+                    and refusal.credential.group is not credential.group
+                ):
                     self._part(credential.shared, now)
                     return
 
-    def _count(self, known: _Suspicions, domain: Domain, sent_at: float, scope: str | None, now: float) -> None:
-        known.flows.setdefault(domain, _Flow(now))
-        rate = domain.pace.learned_rate(scope)
+    def _count(
+        self, known: _Suspicions, cooldown_scope: CooldownScope, sent_at: float, scope: str | None, now: float
+    ) -> None:
+        known.flows.setdefault(cooldown_scope, _Flow(now))
+        rate = cooldown_scope.pace.learned_rate(scope)
         moment = min(MOST_MOMENT, max(SAME_MOMENT, 1.0 / rate)) if rate else SAME_MOMENT
         # In their order, as all else here: processes that share a pool must come to the same conclusions.
-        met = dict.fromkeys(r.domain for r in known.refusals if sent_at - r.sent_at <= moment)
-        if domain in met:  # the same episode
+        met = dict.fromkeys(r.cooldown_scope for r in known.refusals if sent_at - r.sent_at <= moment)
+        if cooldown_scope in met:  # the same episode
             return
         for other in met:
-            pair = _pair(domain, other)
+            pair = _pair(cooldown_scope, other)
             known.coincidences[pair] = known.coincidences.get(pair, 0) + 1
-        if any(known.has_met(domain, other) for other in met if other.members):
-            others = dict.fromkeys(refusal.domain for refusal in known.refusals if refusal.domain.members)
-            suspects = [other for other in others if known.has_met(domain, other, HALF_AS_OFTEN)]
-            if all(known.flows[suspect].is_known for suspect in (domain, *suspects)):
-                self._try(known, [domain, *suspects], scope, now)
+        if any(known.has_met(cooldown_scope, other) for other in met if other.members):
+            others = dict.fromkeys(
+                refusal.cooldown_scope for refusal in known.refusals if refusal.cooldown_scope.members
+            )
+            suspects = [other for other in others if known.has_met(cooldown_scope, other, HALF_AS_OFTEN)]
+            if all(known.flows[suspect].is_known for suspect in (cooldown_scope, *suspects)):
+                self._try(known, [cooldown_scope, *suspects], scope, now)
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
-    def _try(self, known: _Suspicions, suspects: list[Domain], scope: str | None, now: float) -> None:
+    def _try(self, known: _Suspicions, suspects: list[CooldownScope], scope: str | None, now: float) -> None:
         rates = {suspect: known.flows[suspect].rate(now) for suspect in suspects}
         runner = min(suspects, key=rates.__getitem__)
         before = runner.pace.learned_rate(scope)
@@ -194,24 +204,26 @@ class Sharing:
 
     # --- joining and parting --------------------------------------------------------------------------------------
 
-    def _join(self, domains: list[Domain], scope: str | None, now: float) -> None:
+    def _join(self, cooldown_scopes: list[CooldownScope], scope: str | None, now: float) -> None:
         """They count as one from now on."""
-        rates = [domain.pace.learned_rate(scope) or 0.0 for domain in domains]
-        members = {member.id: member for domain in domains for member in domain.members.values()}
+        rates = [cooldown_scope.pace.learned_rate(scope) or 0.0 for cooldown_scope in cooldown_scopes]
+        members = {
+            member.id: member for cooldown_scope in cooldown_scopes for member in cooldown_scope.members.values()
+        }
         groups = tuple(sorted({member.group.name or "" for member in members.values()}))
-        shared = Domain("shared", " + ".join(groups))
+        shared = CooldownScope("shared", " + ".join(groups))
         for member in members.values():
             self.leave(member, now)
             shared.members[member.id] = member
             shared.pace.most += member.max_concurrent
             member.shared = shared
-            member.domains = (*member.domains, shared)
+            member.cooldown_scopes = (*member.cooldown_scopes, shared)
             member.group.pace.stop_learning()
         self.changed.update(members)
         shared.pace.start_with(scope, max(rates), now)  # the one of the trial's runner has just been kept up
         self.events.append(LimitShared(shared.name, groups, is_shared=True))
 
-    def _part(self, shared: Domain, now: float) -> None:
+    def _part(self, shared: CooldownScope, now: float) -> None:
         groups = tuple(sorted({member.group.name or "" for member in shared.members.values()}))
         for member in tuple(shared.members.values()):
             self.leave(member, now)
@@ -232,8 +244,10 @@ class Sharing:
         self.changed[member.id] = member
         self.cooling += [(member.group, scope, until) for scope, until in shared.cooling.items()]
         member.cooled -= len(shared.cooling)
-        member.domains = tuple(domain for domain in member.domains if domain is not shared)
+        member.cooldown_scopes = tuple(
+            cooldown_scope for cooldown_scope in member.cooldown_scopes if cooldown_scope is not shared
+        )
 
 
-def _pair(one: Domain, other: Domain) -> frozenset[str]:
+def _pair(one: CooldownScope, other: CooldownScope) -> frozenset[str]:
     return frozenset((one.name or "", other.name or ""))

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 from agentos.events import EXHAUSTED, PoolWaiting
 from agentos.verdict import RATE_LIMITED
 
-from .records import CredentialRecord, Want, scope_of
+from .records import CredentialRecord, RequestClass, scope_of
 
 if TYPE_CHECKING:
-    from .allocator import Pool
+    from .allocator import Allocator
 
 
-def waiting_for(pool: Pool, want: str | Want | None, now: float, need: tuple[int, int] | None = None) -> PoolWaiting:
+def explain(
+    pool: Allocator, request_class: RequestClass, now: float, need: tuple[int, int] | None = None
+) -> PoolWaiting:
     """Why a request for this would wait: all that could serve it are in use, or the provider says wait.
     `need`: of requests and tokens; else what the first waiter needs."""
-    candidates = [c for c in pool.credentials.values() if c.quarantine is None and c.serves(want)]
-    requests, tokens = need or _first_need(pool, want)
-    scope = scope_of(want)
+    candidates = [c for c in pool.credentials.values() if c.quarantine is None and c.serves(request_class)]
+    requests, tokens = need or _first_need(pool, request_class)
+    scope = scope_of(request_class)
     paced = {
         c.id: max((d.pace.binding(scope, requests, tokens, now) for d in c.paced_by), key=itemgetter(0))
         for c in candidates
@@ -37,9 +39,9 @@ def waiting_for(pool: Pool, want: str | Want | None, now: float, need: tuple[int
     return PoolWaiting(reason, len(candidates), in_use, cooling, usable_in, limit)
 
 
-def _first_need(pool: Pool, want: str | Want | None) -> tuple[int, int]:
+def _first_need(pool: Allocator, request_class: RequestClass) -> tuple[int, int]:
     """What the first waiter asks for, or anybody would."""
-    queue = pool.waiting.get(want)
+    queue = pool.waiting.get(request_class)
     if not queue:
         return 1, 0
     head = next(iter(queue.values()))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.limits import backoff
-from agentos.verdict import AUTH_FAILED, PERMANENT, ROTATING, TRANSIENT
+from agentos.verdict import AUTH_FAILED, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT
 
 # Rotating to another credential is not the item's fault and spends no retry, until it has happened so often that the
 # item itself may be the reason.
@@ -162,7 +162,7 @@ class Run:
         """What becomes of an item whose attempt ended in `kind`: a verdict, WORKER_DIED, INTERRUPTED, or None (an
         exception that says nothing about a provider). `refused_by`: the credential of an auth_failed, if proven."""
         self.running -= 1
-        if no_pool is not None and kind in ROTATING:
+        if no_pool is not None and kind in RETRY_ON_OTHER_KEY:
             decision = self._decide_alone(item, kind, no_pool, now, jitter)
         else:
             decision = self._decide(item, kind, now, jitter, refused_by)
@@ -234,7 +234,7 @@ class Run:
             item.deaths += 1
             return FAILED if item.deaths >= MOST_DEATHS else Again(now + backoff.delay(item.deaths, jitter))
         # 3. The credential or the provider is the reason: go on with another one, or when it is usable again.
-        if kind in ROTATING:
+        if kind in RETRY_ON_OTHER_KEY:
             if refused_by is not None:
                 item.refused_by |= {refused_by}
                 if len(item.refused_by) >= MOST_REFUSALS:
