@@ -215,6 +215,21 @@ class WorkerError(RunError):
         self.original = original
 
 
+# --- raised by the files of the AgentOS home directory and of the keys --------------------------------------------
+
+
+class HomeError(AgentosError):
+    """A file or folder of the AgentOS home directory cannot be read or written."""
+
+
+class UnknownRun(HomeError):
+    """The AgentOS home directory has no run with this id."""
+
+
+class KeysFileError(AgentosError):
+    """The keys cannot be used as they are written. The message holds no secret."""
+
+
 def _rebuild(cls: type[AgentosError], args: tuple[Any, ...]) -> AgentosError:
     """Without `__init__`, whose keyword arguments pickle does not know; the attributes follow as state."""
     error = cls.__new__(cls, *args)

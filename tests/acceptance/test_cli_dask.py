@@ -9,7 +9,7 @@ import click
 import pytest
 
 from agentos.cli.launch.engine import connect_engine
-from agentos.home.run_folder import Failure
+from agentos.errors import EngineUnavailable
 from agentos.workers.engines import connect
 from tests.conftest import eventually
 from tests.workers.dask_cluster import THREADS, cluster
@@ -92,7 +92,7 @@ def test_what_cannot_run_on_a_cluster_is_refused_before_anything_starts(place: P
 
 def test_a_cluster_that_does_not_answer_is_our_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "CONNECT_SECONDS", 0.2)
-    with pytest.raises(Failure, match=r"the cluster at dask://127\.0\.0\.1:1 cannot be reached"):
+    with pytest.raises(EngineUnavailable, match=r"the cluster at dask://127\.0\.0\.1:1 cannot be reached"):
         connect_engine("dask://127.0.0.1:1", None, None)
 
 

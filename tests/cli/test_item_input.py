@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from agentos.cli.launch._item_formats import FORMATS, items_in
 from agentos.cli.launch.item_input import BadItems, Item, Items, SizedItems, changed_files, read_items
-from agentos.home.run_folder import Failure, ItemsFrom, RunFolder, RunSpec
+from agentos.errors import HomeError
+from agentos.home.run_folder import ItemsFrom, RunFolder, RunSpec
 from agentos.items.fields import field_of
 from agentos.workflows.parallel import ParallelCoordinator
 
@@ -377,7 +378,7 @@ def test_files_come_before_stdin(folder: RunFolder, stdin: int) -> None:
 def test_stdin_that_cannot_be_kept_is_our_own_failure(folder: RunFolder, stdin: int) -> None:
     folder.path.parent.mkdir(parents=True)
     folder.path.write_text("in the way")
-    with pytest.raises(Failure, match="run-1 cannot be made: File exists"):
+    with pytest.raises(HomeError, match="run-1 cannot be made: File exists"):
         from_stdin(folder)
 
 
@@ -421,6 +422,7 @@ def check_kept(content: bytes, told: str) -> None:
 
 LEFT_BEHIND = """
 import sys, threading
+from agentos.errors import HomeError
 from agentos.home.run_folder import ItemsFrom, RunFolder
 from agentos.cli.launch.item_input import read_items
 

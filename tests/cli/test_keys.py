@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agentos.cli import main
-from agentos.home.run_folder import Failure
+from agentos.errors import HomeError
 from agentos.keys.disabled_keys import disable, disabled
 from agentos.pool.store_url import StoreAt
 from agentos.testing import SimulatedProvider
@@ -312,7 +312,7 @@ def test_an_id_that_nobody_has_is_not_repeated(agentos: Agentos, keys_file: Call
 def test_a_damaged_list_of_the_disabled_stops_us(agentos: Agentos, home: Path) -> None:
     home.mkdir()
     (home / "disabled.json").write_text('{"team-a": ')
-    with pytest.raises(Failure, match="mend it, or remove it"):
+    with pytest.raises(HomeError, match="mend it, or remove it"):
         disabled()
     result = agentos("reset")
     assert result.exit_code == 3

@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agentos.cli import main
-from agentos.home.run_folder import RunFolder, home
+from agentos.home.paths import home
+from agentos.home.run_folder import RunFolder
 from agentos.workflows.parallel import Credential, CredentialCoordinator, RateLimited, current_item
 
 from .cli_runs import INTERRUPTIBLE, execute, living, make_interrupted, make_run, prepare, write_log

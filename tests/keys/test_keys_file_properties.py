@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
+from agentos.errors import KeysFileError
 from agentos.keys.keys_file import (
     CREDENTIAL,
     LIMITS,
     PATTERN,
     PROVIDER,
     Keys,
-    KeysFileError,
     keys_from_environment,
     load_keys,
 )
@@ -107,7 +107,7 @@ def outcome(content: bytes) -> Keys | str:
     try:
         return load_keys(path)
     except KeysFileError as error:
-        return error.format_message().replace(str(path), "FILE")
+        return str(error).replace(str(path), "FILE")
 
 
 def shows_secret(text: str) -> bool:
@@ -266,7 +266,7 @@ def test_any_environment_is_keys_or_an_error_that_shows_none(environ: dict[str, 
     try:
         keys = keys_from_environment(pattern, environ)
     except KeysFileError as error:
-        told = error.format_message()
+        told = str(error)
     else:
         told = "".join(keys.warnings) + repr(keys)
         assert len(keys.credentials) == len(keys.references) >= 1
@@ -284,6 +284,6 @@ def test_a_key_in_plain_is_refused_wherever_others_can_read_it(secret: str, mode
     try:
         told = "".join(load_keys(path).warnings)
     except KeysFileError as error:
-        told = error.format_message()
+        told = str(error)
     assert ("others can read the file" in told) == bool(mode & 0o077)
     assert not shows_secret(told)

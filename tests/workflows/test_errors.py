@@ -21,8 +21,10 @@ from agentos.errors import (
     EngineUnavailable,
     EngineUrlError,
     ExecutorBroken,
+    HomeError,
     Interrupted,
     InvalidItemId,
+    KeysFileError,
     LeaseTimeout,
     LedgerError,
     NoUsableCredential,
@@ -37,6 +39,7 @@ from agentos.errors import (
     StoreError,
     Transient,
     UnknownCredential,
+    UnknownRun,
     UnrecordableValue,
     WorkerDied,
     WorkerError,
@@ -203,6 +206,9 @@ TREE: dict[type[AgentosError], set[type[Exception]]] = {
     EngineNotInstalled: {RunError},
     EngineUnavailable: {RunError},
     WorkerError: {RunError},
+    HomeError: set(),
+    UnknownRun: {HomeError},
+    KeysFileError: set(),
     WorkerVerdict: set(),
     PoolError: set(),
     RunError: set(),
@@ -220,7 +226,7 @@ def test_the_tree_above_is_the_whole_tree() -> None:
 
 def test_what_programs_catch_or_raise_is_exported() -> None:
     engines = {ExecutorBroken, EngineUrlError, EngineNotInstalled, EngineUnavailable}
-    inside = {WorkerVerdict, PoolError, RunError, WorkerError} | engines
+    inside = {WorkerVerdict, PoolError, RunError, WorkerError} | engines | {HomeError, UnknownRun, KeysFileError}
     assert {cls.__name__ for cls in ALL - inside} <= set(parallel.__all__)
 
 

@@ -27,8 +27,8 @@ COMMANDS = {
     "show": ("commands.runs", "A run, or one of its items: what happened, and why."),
     "logs": ("commands.runs", "What an item printed."),
     "export": ("commands.runs", "The results of a run, as JSON lines or CSV."),
-    "stop": ("commands.control", "Stop a run, as Ctrl-C in its terminal would."),
-    "report": ("commands.control", "Inside a command: what the provider answered, or was used."),
+    "stop": ("commands.stop", "Stop a run, as Ctrl-C in its terminal would."),
+    "report": ("commands.report", "Inside a command: what the provider answered, or was used."),
     "keys": ("commands.keys", "The credentials: state, head-room, who holds them."),
     "completion": ("completion", "Let the shell complete commands, options, runs and items."),
     "demo": ("commands.demo", "The whole thing on this machine. Needs no key."),
@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:  # a reader who has seen enough
                 raise
-            from agentos.home.run_folder import Failure
+            from .console import Failure
 
             raise Failure(f"{error.filename or 'stdout'}: {error.strerror}") from None
 

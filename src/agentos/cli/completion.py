@@ -55,14 +55,15 @@ def run_ids(_context: click.Context, _parameter: click.Parameter, incomplete: st
 
 def running_ids(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Only those that can be stopped."""
-    from agentos.home.run_folder import Failure, run_folders
+    from agentos.errors import LedgerError
+    from agentos.home.run_folder import run_folders
     from agentos.home.run_status import owner_of_run
 
     found = []
     for folder in run_folders():
         try:
             is_running = folder.run_id.startswith(incomplete) and owner_of_run(folder) is not None
-        except Failure:
+        except LedgerError:
             continue
         if is_running:
             found.append(CompletionItem(folder.run_id, help=_command_of(folder)))
@@ -84,12 +85,13 @@ def item_ids(context: click.Context, _parameter: click.Parameter, incomplete: st
 
 def credential_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Of the keys that were named before, or in the environment."""
+    from agentos.errors import KeysFileError
     from agentos.keys.keys_file import load_keys
 
     try:
         file = context.params.get("keys_file")
         return _offered((one.id for one in load_keys(file).credentials) if file is not None else (), incomplete)
-    except (click.ClickException, OSError):
+    except (KeysFileError, OSError):
         return []
 
 
@@ -104,10 +106,11 @@ def _offered(ids: Iterable[str], incomplete: str) -> list[CompletionItem[Any]]:
 
 
 def _command_of(folder: Any) -> str | None:
+    from agentos.errors import HomeError
     from agentos.reporters.format import shorten
 
     try:
         spec = folder.read_spec()
-    except click.ClickException:
+    except HomeError:
         return None
     return shorten(spec.function or shlex.join(spec.command or ()), MOST_OF_A_COMMAND)

@@ -1,4 +1,4 @@
 """The AgentOS home directory: a folder for each run, and what stands in it.
 
-Doors: `run_folder`, `run_status`.
+Doors: `paths`, `run_folder`, `run_status`.
 """

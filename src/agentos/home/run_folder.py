@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
+from agentos.errors import HomeError, UnknownRun
 from agentos.identifiers import sanitize_identifier
 from agentos.pool.store_url import with_password_left_out
 
-# Only their owner may look into runs: items, outputs and ledgers are his.
-PRIVATE = 0o700
+from .paths import PRIVATE, home, write_atomically
+
 SPEC_VERSION = 1
 
 
@@ -80,15 +77,17 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
         except OSError as error:
-            raise Failure(f"{self.path} cannot be made: {error.strerror}; $AGENTOS_HOME names another place") from None
+            raise HomeError(
+                f"{self.path} cannot be made: {error.strerror}; $AGENTOS_HOME names another place"
+            ) from None
 
     def read_spec(self) -> RunSpec:
         try:
             return msgspec.convert(json.loads(self._spec.read_bytes()), RunSpec)
         except FileNotFoundError:
-            raise click.UsageError(f"there is no run {self.run_id!r} in {home() / 'runs'}: see agentos runs") from None
+            raise UnknownRun(f"there is no run {self.run_id!r} in {home() / 'runs'}: see agentos runs") from None
         except (OSError, ValueError, RecursionError) as error:
-            raise Failure(f"{self._spec} cannot be read: {error}") from None
+            raise HomeError(f"{self._spec} cannot be read: {error}") from None
 
     def write_spec(self, spec: RunSpec) -> None:
         if "store" in spec.options:
@@ -96,9 +95,9 @@ class RunFolder:
             spec = msgspec.structs.replace(spec, options=options)
         # Arguments and names of files may be bytes that are no text. Those are surrogates, which only `json` writes.
         try:
-            write_whole(self._spec, json.dumps(msgspec.to_builtins(spec), indent=2).encode())
+            write_atomically(self._spec, json.dumps(msgspec.to_builtins(spec), indent=2).encode())
         except OSError as error:
-            raise Failure(f"{self._spec} cannot be written: {error.strerror}") from None
+            raise HomeError(f"{self._spec} cannot be written: {error.strerror}") from None
 
     def read_ended(self) -> Ended | None:
         try:
@@ -109,27 +108,7 @@ class RunFolder:
     def write_ended(self, ended: Ended) -> None:
         """Where that fails, what the ledger says is known."""
         with contextlib.suppress(OSError):
-            write_whole(self._ended, msgspec.json.encode(ended))
-
-
-class Failure(click.ClickException):
-    """Our own failure: the ledger, the pool, a run that is busy."""
-
-    exit_code = 3
-
-
-def existing(run_id: str) -> RunFolder:
-    """The folder of a run that a person has named."""
-    try:
-        return RunFolder(run_id)
-    except ValueError as error:
-        raise click.UsageError(f"that is no run id: {error}; agentos runs lists those that are there") from None
-
-
-def home() -> Path:
-    """`$AGENTOS_HOME`, else `~/.agentos`."""
-    named = os.environ.get("AGENTOS_HOME")
-    return Path(named).expanduser().absolute() if named else Path.home() / ".agentos"
+            write_atomically(self._ended, msgspec.json.encode(ended))
 
 
 def run_folders() -> Iterator[RunFolder]:
@@ -144,15 +123,3 @@ def run_folders() -> Iterator[RunFolder]:
             made.append(((path / "run.json").stat().st_mtime, sanitize_identifier(path.name)))
     for _, run_id in sorted(made, reverse=True):
         yield RunFolder(run_id)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """So that whoever reads it, at any instant, finds the old content or the new one."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(name, path)  # noqa: PTH105
-    except BaseException:
-        os.unlink(name)  # noqa: PTH108
-        raise

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 
-import click
-
-from agentos.errors import LedgerError
+from agentos.errors import HomeError, LedgerError
 from agentos.ledger._database import Counts
 from agentos.ledger.ownership import Owner, owner_of
 from agentos.ledger.reader import Launch, Ledger
 from agentos.reporters.format import first_line
 
-from .run_folder import Failure, RunFolder, RunSpec, existing, home, run_folders
+from .run_folder import RunFolder, RunSpec
 
 RUNNING = "running"
 FINISHED = "finished"
@@ -32,9 +27,6 @@ UNREADABLE = "unreadable"
 MOST_CAUSES = 1000
 OTHER_CAUSES = "(other causes)"
 EXAMPLES = 3
-# Ids that are compared with one that was mistyped.
-MOST_COMPARED = 20_000
-LEAST_ALIKE = 0.6
 # What differs between failures that have one cause: addresses, digests, numbers.
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\b(?=[a-fA-F-]*\d)[0-9a-fA-F][0-9a-fA-F-]{7,}\b|\d+(?:[.,:]\d+)*")
 
@@ -105,8 +97,8 @@ def overview_of(folder: RunFolder) -> Overview:
     """Never raises: a run that cannot be read says so."""
     try:
         spec = folder.read_spec()
-    except click.ClickException as error:
-        return Overview(folder, None, Counts(0, 0, 0), [], None, error.message)
+    except HomeError as error:
+        return Overview(folder, None, Counts(0, 0, 0), [], None, str(error))
     owner: Owner | None = None
     try:
         owner = owner_of(folder.ledger)
@@ -122,24 +114,12 @@ def overview_of(folder: RunFolder) -> Overview:
         return Overview(folder, spec, Counts(0, 0, 0), [], owner, str(error))
 
 
-def find_run(run_id: str | None) -> RunFolder:
-    """The newest, if none is named. Raises `UsageError` if there is none."""
-    if run_id is None:
-        newest = next(run_folders(), None)
-        if newest is None:
-            raise click.UsageError(f"there is no run in {home() / 'runs'}")
-        return newest
-    folder = existing(run_id)
-    folder.read_spec()
-    return folder
-
-
 def owner_of_run(folder: RunFolder) -> Owner | None:
     """None: it is not running."""
     try:
         return owner_of(folder.ledger)
     except OSError as error:
-        raise Failure(f"who runs {folder.run_id} cannot be found out: {error}") from None
+        raise LedgerError(f"who runs {folder.run_id} cannot be found out: {error}") from None
 
 
 @contextmanager
@@ -148,10 +128,10 @@ def ledger_of(folder: RunFolder) -> Iterator[Ledger]:
     try:
         with Ledger.open(folder.ledger) as ledger:
             yield ledger
-    except LedgerError as error:
+    except LedgerError:
         if not folder.ledger.exists():
-            raise Failure(f"run {folder.run_id} has not started anything yet") from None
-        raise Failure(str(error)) from None
+            raise LedgerError(f"run {folder.run_id} has not started anything yet") from None
+        raise
 
 
 # --- failures -----------------------------------------------------------------------------------------------------
@@ -188,29 +168,3 @@ def failures_by_cause(ledger: Ledger) -> list[Cause]:
 
 def _without_id(text: str, item_id: str) -> str:
     return re.sub(rf"(?<!\w){re.escape(item_id)}(?!\w)", "<id>", text) if 0 < len(item_id) <= len(text) else text
-
-
-# --- ids ----------------------------------------------------------------------------------------------------------
-
-
-def near_ids(ledger: Ledger, wanted: str) -> list[str]:
-    """Ids that were meant, maybe: the same in another case, containing what was typed, or spelled alike."""
-    matcher = SequenceMatcher(b=wanted.casefold()[:200], autojunk=False)
-
-    def likeness(item_id: str) -> float:
-        text = item_id.casefold()[:200]
-        if wanted and wanted.casefold() in text:
-            return 1.0 + 1.0 / len(text)
-        matcher.set_seq1(text)
-        if matcher.real_quick_ratio() < LEAST_ALIKE or matcher.quick_ratio() < LEAST_ALIKE:
-            return 0.0
-        return matcher.ratio()
-
-    compared = ((likeness(item_id), item_id) for item_id in itertools.islice(ledger.ids(), MOST_COMPARED))
-    return [item_id for alike, item_id in heapq.nlargest(EXAMPLES, compared) if alike >= LEAST_ALIKE]
-
-
-def unknown_item(ledger: Ledger, item_id: str) -> click.UsageError:
-    near = ", ".join(repr(other)[:80] for other in near_ids(ledger, item_id))
-    hint = f": did you mean {near}?" if near else ": it was not started, or has another id"
-    return click.UsageError(f"run {ledger.run_id} has no item {repr(item_id)[:80]}{hint}")

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import click
-
+from agentos.errors import KeysFileError
 from agentos.limits.declaration import Limits
 from agentos.limits.reset_times import seconds_to_reset
 
@@ -62,10 +61,6 @@ _SAFE_TO_REPEAT = frozenset(
     }
 )
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "a table"}
-
-
-class KeysFileError(click.UsageError):
-    """The keys cannot be used as they are written. The message holds no secret."""
 
 
 def parse(file: Path, text: str) -> Table:

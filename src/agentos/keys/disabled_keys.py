@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.home.run_folder import PRIVATE, Failure, home, write_whole
+from agentos.errors import HomeError
+from agentos.home.paths import PRIVATE, home, write_atomically
 
 # How a pool's reason begins that a person has given.
 DISABLED = "disabled: "
@@ -27,7 +28,7 @@ class Disabled(msgspec.Struct):
 
 
 def disabled() -> dict[str, str]:
-    """Ids of credentials, and why each is not to be used. Raises `Failure` if the file is damaged: a key that was
+    """Ids of credentials, and why each is not to be used. Raises `HomeError` if the file is damaged: a key that was
     taken out of use must not come back because of that."""
     return {id_: entry.reason for id_, entry in _read().items()}
 
@@ -56,7 +57,9 @@ def _read() -> dict[str, Disabled]:
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Failure(f"{_path()} cannot be read ({error}): mend it, or remove it to enable all credentials") from None
+        raise HomeError(
+            f"{_path()} cannot be read ({error}): mend it, or remove it to enable all credentials"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -66,13 +69,13 @@ def _changing() -> Iterator[dict[str, Disabled]]:
         home().mkdir(parents=True, exist_ok=True, mode=PRIVATE)
         folder = os.open(home(), os.O_RDONLY)
     except OSError as error:
-        raise Failure(f"{home()} cannot be used: {error.strerror}") from None
+        raise HomeError(f"{home()} cannot be used: {error.strerror}") from None
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         entries = _read()
         yield entries
-        write_whole(_path(), msgspec.json.format(msgspec.json.encode(entries), indent=2))
+        write_atomically(_path(), msgspec.json.format(msgspec.json.encode(entries), indent=2))
     except OSError as error:
-        raise Failure(f"{_path()} cannot be written: {error.strerror}") from None
+        raise HomeError(f"{_path()} cannot be written: {error.strerror}") from None
     finally:
         os.close(folder)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentos.errors import KeysFileError
 from agentos.limits.declaration import Limits
 from agentos.pool.credential import Credential
 from agentos.pool.store_url import absolute, passwords
@@ -25,7 +26,7 @@ from agentos.providers.presets import preset_of, preset_of_variable
 from agentos.redaction.mask import LEAST_REDACTED
 from agentos.verdict import VERDICT_KINDS
 
-from ._toml_table import VARIABLE, KeysFileError, Table, nearest, parse
+from ._toml_table import VARIABLE, Table, nearest, parse
 
 ENTRIES = ("credential", "pattern", "provider", "store")
 LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "max_concurrent", "burst", "day_resets")

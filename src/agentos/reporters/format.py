@@ -5,12 +5,9 @@ No result moves the cursor of a terminal.
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 ELLIPSIS = "…"
 # Ids and errors come from users and providers: control characters could move the cursor or begin a line.
@@ -74,18 +71,3 @@ def table(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset(),
         ]
         lines.append((indent + "  ".join(cells)).rstrip())
     return lines
-
-
-def say(text: str, *, err: bool = False) -> None:
-    """Print a text; characters that the stream cannot encode become escapes."""
-    import click
-
-    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
-
-
-def say_json(value: Any) -> None:
-    """Print a value as JSON on stdout."""
-    import click
-
-    click.echo(json.dumps(value, indent=2))

@@ -13,7 +13,8 @@ import click
 from agentos.home.run_folder import SPEC_VERSION, ItemsFrom, RunFolder, RunSpec
 from agentos.testing import SimulatedProvider
 
-from ..launch.execute import INTERRUPTED, SUCCEEDED, Shown, execute
+from ..console import INTERRUPTED, SUCCEEDED, Command
+from ..launch.execute import Shown, execute
 from . import _demo_item
 
 ITEMS = 60
@@ -39,7 +40,7 @@ max_concurrent = 4
 """
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--no-progress", is_flag=True, help="No live display: a line for each thing worth knowing.")
 @click.pass_context
 def demo(context: click.Context, /, no_progress: bool) -> None:
@@ -92,7 +93,7 @@ def run_demo(shown: Shown) -> int:
         f"What an item printed:     agentos logs {spec.run_id} {_demo_item.EMPTY[0]}",
         err=True,
     )
-    if status > INTERRUPTED:
+    if status >= INTERRUPTED:
         return status
     return SUCCEEDED if done == ITEMS else 1
 

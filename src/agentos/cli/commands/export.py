@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agentos.home.run_folder import Failure
 from agentos.ledger.reader import Ledger, RecordedItem
+
+from ..console import Failure
 
 COLUMNS = (
     "id",

@@ -14,7 +14,6 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from agentos.errors import StoreError
-from agentos.home.run_folder import Failure
 from agentos.keys import disabled_keys as _disabled
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
 from agentos.pool._replicas import visits
@@ -23,6 +22,7 @@ from agentos.reporters.format import shorten, table
 from agentos.workflows.parallel import Credential, CredentialError, Limits
 
 from ..completion import credential_ids
+from ..console import Command, Failure
 from ..launch._store import Store, chosen, not_usable
 from . import _key_tables as _shared_state
 from ._key_tables import MOST_OF_CELL, MOST_OF_LAST, NONE, figure
@@ -37,6 +37,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 class _StatusUnlessNamed(click.Group):
     """`agentos keys`, also with options, is `agentos keys status`; and options may stand before the command."""
+
+    command_class = Command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         place, is_value = 0, False

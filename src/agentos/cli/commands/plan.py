@@ -8,15 +8,17 @@ from typing import Any
 
 import click
 
-from agentos.home.run_folder import RunFolder, existing
+from agentos.home.run_folder import RunFolder
 from agentos.reporters.writers import PlainReporter
 
 from .. import options as _options
 from ..completion import run_ids
+from ..console import Command
+from ..find import folder_of
 from ..options import sources
 
 
-@click.command()
+@click.command(cls=Command)
 @_options.ITEMS
 @click.option("--count", type=click.IntRange(0), metavar="N", help="So many items, instead of the items themselves.")
 @_options.PACE
@@ -45,7 +47,7 @@ def plan(count: int | None, like: str | None, item_seconds: float | None, **opti
     keys = read_keys(given.get("keys"), given.get("key_env"), os.getcwd())  # noqa: PTH109
     pool = None if keys is None else make_pool(keys, chosen(given.get("store"), keys), PlainReporter(sys.stderr))
     coordinator = make_coordinator(given, pool)
-    seconds = item_seconds or (ITEM_SECONDS if like is None else usual_seconds(existing(like)))
+    seconds = item_seconds or (ITEM_SECONDS if like is None else usual_seconds(folder_of(like)))
     tokens = tokens_func(given.get("tokens"))
     if count is not None:
         if tokens is not None and not is_number(given["tokens"]):

@@ -10,13 +10,15 @@ from typing import Any
 
 import click
 
-from agentos.home.run_folder import SPEC_VERSION, RunFolder, RunSpec, existing
+from agentos.home.run_folder import SPEC_VERSION, RunFolder, RunSpec
 from agentos.identifiers import sanitize_identifier
 from agentos.pool.store_url import absolute
 from agentos.runs.options import LONGEST_RUN_ID, new_run_id
 
 from .. import options as _options
 from ..completion import files, run_ids
+from ..console import Command
+from ..find import folder_of
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 # What a resume may say anew.
@@ -47,7 +49,7 @@ _GOING_ON = _options.several(
 )
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(cls=Command, context_settings={"allow_interspersed_args": False})
 @_options.ITEMS
 @_options.PACE
 @_options.CONDUCT
@@ -97,7 +99,7 @@ def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> N
     context.exit(_execute.execute(folder, spec, shown))
 
 
-@click.command()
+@click.command(cls=Command)
 @_GOING_ON
 @click.pass_context
 def resume(context: click.Context, /, run_id: str, **options: Any) -> None:
@@ -112,7 +114,7 @@ def resume(context: click.Context, /, run_id: str, **options: Any) -> None:
     context.exit(_again(run_id, options, retry_failed=False))
 
 
-@click.command()
+@click.command(cls=Command)
 @_GOING_ON
 @click.pass_context
 def retry(context: click.Context, /, run_id: str, **options: Any) -> None:
@@ -128,7 +130,7 @@ def retry(context: click.Context, /, run_id: str, **options: Any) -> None:
 def _again(run_id: str, options: dict[str, Any], *, retry_failed: bool) -> int:
     from ..launch import execute as _execute
 
-    folder = existing(run_id)
+    folder = folder_of(run_id)
     spec = folder.read_spec()
     spec.options = {**spec.options, **_given(options)}
     return _execute.execute(folder, spec, _shown(options), retry_failed=retry_failed, is_resume=True)

@@ -14,7 +14,8 @@ import click
 
 from agentos.durations import parse_duration
 from agentos.errors import LedgerError, RunBusy
-from agentos.home.run_folder import Failure, RunFolder, home, run_folders
+from agentos.home.paths import home
+from agentos.home.run_folder import RunFolder, run_folders
 from agentos.home.run_status import (
     FINISHED,
     KILLED,
@@ -23,18 +24,18 @@ from agentos.home.run_status import (
     STOPPED,
     UNREADABLE,
     Overview,
-    find_run,
     ledger_of,
     overview_of,
     owner_of_run,
-    unknown_item,
 )
 from agentos.items.file_names import log_name
 from agentos.ledger.ownership import Ownership
 from agentos.ledger.reader import UNFINISHED, Ledger
-from agentos.reporters.format import escape_controls, local_time, plural, say, say_json, shorten, size, table
+from agentos.reporters.format import escape_controls, local_time, plural, shorten, size, table
 
 from ..completion import files, item_ids, run_ids
+from ..console import INTERRUPTED, Command, Failure, say, say_json
+from ..find import find_run, unknown_item
 from .export import export_items, opened
 from .show import all_facts, item_facts, item_lines, run_facts, run_lines
 
@@ -42,7 +43,6 @@ MOST_OF_A_COMMAND = 40
 # How often a log that is followed is looked at (seconds).
 LOOK_UP_SECONDS = 0.1
 CHUNK_BYTES = 1 << 20
-INTERRUPTED = 130
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
@@ -56,7 +56,7 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | 
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="One JSON array.")
 @click.option("--prune", is_flag=True, help="Remove runs that are finished, with their results and logs.")
 @click.option(
@@ -161,7 +161,7 @@ def _size(path: Path) -> int:
 # --- show ---------------------------------------------------------------------------------------------------------
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run_id", metavar="[RUN]", required=False, shell_complete=run_ids)
 @click.argument("item_id", metavar="[ITEM]", required=False, shell_complete=item_ids)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
@@ -212,7 +212,7 @@ def _say_all(lines: Iterator[str]) -> None:
 # --- logs ---------------------------------------------------------------------------------------------------------
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 @click.argument("item_id", metavar="[ITEM]", required=False, shell_complete=item_ids)
 @click.option("--follow", "-f", is_flag=True, help="And what it still prints, while the run is alive.")
@@ -304,7 +304,7 @@ def _copy(path: Path, position: int, output: BinaryIO) -> int:
 # --- export -------------------------------------------------------------------------------------------------------
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 @click.option(
     "--format",

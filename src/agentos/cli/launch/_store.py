@@ -12,10 +12,12 @@ from typing import NamedTuple
 import click
 
 from agentos.errors import StoreError
-from agentos.home.run_folder import Failure, home
+from agentos.home.paths import home
 from agentos.keys.keys_file import Keys
 from agentos.pool.store import MEMORY, make_log
 from agentos.pool.store_url import FILE, LEFT_OUT, passwords, with_password_left_out, without_password
+
+from ..console import Failure
 
 VARIABLE = "AGENTOS_STORE"
 TTL_VARIABLE = "AGENTOS_LEASE_TTL"

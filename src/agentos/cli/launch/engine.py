@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from agentos.errors import EngineNotInstalled, EngineUnavailable, EngineUrlError
-from agentos.home.run_folder import Failure
+from agentos.errors import EngineNotInstalled, EngineUrlError
 from agentos.pool.lease_pool import LeasePool
 from agentos.workers.engines.connect import Engine
+
+from ..console import Failure
 
 # The value of `--on` for attempts on this machine.
 HERE = "threads"
@@ -17,7 +18,7 @@ def connect_engine(url: str, command: list[str] | None, pool: LeasePool | None) 
     """Return a connection to the engine at `url`; blocks until it answers.
 
     Raise `click.UsageError` for what `--on` cannot be, or what cannot be sent there (checked before connecting), and
-    `Failure` if the engine cannot be reached.
+    `EngineUnavailable` if the engine does not answer.
     """
     _check_sendable(command, pool)
     try:
@@ -28,8 +29,6 @@ def connect_engine(url: str, command: list[str] | None, pool: LeasePool | None) 
         ) from None
     except EngineNotInstalled as error:
         raise click.UsageError(f"--on {error}") from None
-    except EngineUnavailable as error:
-        raise Failure(str(error)) from None
 
 
 def engine_slots(engine: Engine) -> int:

@@ -27,7 +27,7 @@ from agentos.events import (
     StoreUnreachable,
     ThreadAbandoned,
 )
-from agentos.home.run_folder import Ended, Failure, RunFolder, RunSpec
+from agentos.home.run_folder import Ended, RunFolder, RunSpec
 from agentos.keys.keys_file import Keys
 from agentos.output.capture import Printed
 from agentos.output.prefix import prefix_lines
@@ -48,14 +48,13 @@ from agentos.workflows.parallel import (
     WorkerStartError,
 )
 
+from ..console import SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure
 from ._store import Store, chosen
 from ._tokens import tokens_func
 from .engine import HERE, connect_engine, engine_slots
 from .item_input import BadItems, Items, SizedItems, changed_files, read_items
 from .pool_setup import DisabledWatch, make_pool, out_of_use, read_keys, warnings
 
-SUCCEEDED, SOME_FAILED, BAD_ITEMS, STOPPED = 0, 1, 2, 4
-INTERRUPTED = 128  # plus the signal
 # Without a run to learn it from, an item of a plan takes so long.
 ITEM_SECONDS = 10.0
 # A command is repeated only if it is said so: it may have done half of its work.
@@ -275,10 +274,10 @@ def _carry_out(folder: RunFolder, spec: RunSpec, work: Work, teller: Teller, *, 
                 teller.stop()
         status = _status(stream.stats, teller.signal)
     except KeyboardInterrupt:
-        status = INTERRUPTED + (teller.signal or signal.SIGINT)
+        status = SIGNALLED + (teller.signal or signal.SIGINT)
         teller.screen.message("Ended at once.")
     except BadItems:  # from stdin, in the middle: the end of the run has told what it is
-        status = BAD_ITEMS
+        status = WRONG_USAGE
     except (LedgerError, WorkerStartError, OSError) as error:  # none of them is a worker's
         raise Failure(str(error)) from None
     if teller.ended is not None:
@@ -299,7 +298,7 @@ def _status(stats: ProgressStats, signum: int | None) -> int:
     if stats.stopped is None or stats.stopped.startswith("halted"):
         return SUCCEEDED if not stats.failed and stats.stopped is None else SOME_FAILED
     if stats.stopped == "interrupted":
-        return INTERRUPTED + (signum or signal.SIGINT)
+        return SIGNALLED + (signum or signal.SIGINT)
     return STOPPED
 
 

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from agentos.home.run_folder import Failure, ItemsFrom, RunFolder, RunSpec
+from agentos.home.run_folder import ItemsFrom, RunFolder, RunSpec
 from agentos.items.fields import find, text_of
 from agentos.redaction.json_text import without_secrets
 
+from ..console import Failure
 from ._item_formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_in, listed, parse, place_of
 
 __all__ = ["BadItems", "Item", "Items", "SizedItems", "changed_files", "read_items"]

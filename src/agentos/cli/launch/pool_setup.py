@@ -12,8 +12,7 @@ from types import TracebackType
 
 import click
 
-from agentos.errors import StoreError
-from agentos.home.run_folder import Failure
+from agentos.errors import HomeError, StoreError
 from agentos.keys.disabled_keys import DISABLED, disabled
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
 from agentos.pool.store_url import StoreAt
@@ -113,5 +112,5 @@ def _disabled_ids() -> dict[str, str] | None:
     """None: the file is damaged, and says nothing. What is disabled stays so."""
     try:
         return disabled()
-    except Failure:
+    except HomeError:
         return None

@@ -1,11 +1,12 @@
-"""`agentos stop`, for a run in another terminal, and `agentos report`, for a command inside a run."""
+"""`agentos report`: hands a verdict or usage from a command to the attempt that started it.
+
+Starts inside commands, many times in a run: imports as little as possible, and not the console.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import time
 from datetime import datetime
 from typing import Any
 
@@ -13,51 +14,7 @@ import click
 
 from agentos.workers.command.reports import KINDS, MOST_AMOUNT, MOST_MESSAGE, VARIABLE, WAITING
 
-from ..completion import running_ids
-
 USAGE = "usage"
-# How often a run that was told to stop is looked at (seconds).
-LOOK_UP_SECONDS = 0.05
-
-
-class NotStopped(click.ClickException):
-    """There is nothing that could be stopped from here."""
-
-    exit_code = 1
-
-
-@click.command()
-@click.argument("run_id", metavar="RUN", shell_complete=running_ids)
-@click.option("--wait", is_flag=True, help="Return when it has ended.")
-def stop(run_id: str, wait: bool) -> None:
-    """Stop a run, as Ctrl-C in its terminal would: nothing new starts, and what is running has a moment to end.
-
-    Said a second time, the run ends at once. Either way agentos resume goes on with it.
-
-    \b
-    Example:
-      agentos stop 20261116-093012-1f3a5c --wait
-    """
-    from agentos.home.run_status import find_run, overview_of, owner_of_run
-    from agentos.reporters.format import say
-
-    folder = find_run(run_id)
-    owner = owner_of_run(folder)
-    if owner is None:
-        raise NotStopped(f"run {run_id} is not running: {overview_of(folder).state_text}")
-    if not owner.is_here or owner.pid is None:
-        raise NotStopped(f"run {run_id} is running as pid {owner.pid} on {owner.host}: stop it there")
-    try:
-        os.kill(owner.pid, signal.SIGINT)
-    except ProcessLookupError:
-        raise NotStopped(f"run {run_id} has just ended") from None
-    except PermissionError:
-        raise NotStopped(f"run {run_id} is running as pid {owner.pid}, which belongs to another user") from None
-    say(f"Told run {run_id} (pid {owner.pid}) to stop. Once more: at once.")
-    if wait:
-        while (present := owner_of_run(folder)) is not None and present.pid == owner.pid:
-            time.sleep(LOOK_UP_SECONDS)
-        say(f"Run {run_id} has ended: {overview_of(folder).state_text}")
 
 
 @click.command()

@@ -1,0 +1,55 @@
+"""`agentos stop`: interrupts a run that another process on this machine carries out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import click
+
+from agentos.home.run_status import overview_of, owner_of_run
+
+from ..completion import running_ids
+from ..console import Command, say
+from ..find import find_run
+
+# Seconds between two looks at a run that `--wait` waits for.
+POLL_SECONDS = 0.05
+
+
+class NotStopped(click.ClickException):
+    """There is nothing that could be stopped from here."""
+
+    exit_code = 1
+
+
+@click.command(cls=Command)
+@click.argument("run_id", metavar="RUN", shell_complete=running_ids)
+@click.option("--wait", is_flag=True, help="Return when it has ended.")
+def stop(run_id: str, wait: bool) -> None:
+    """Stop a run, as Ctrl-C in its terminal would: nothing new starts, and what is running has a moment to end.
+
+    Said a second time, the run ends at once. Either way agentos resume goes on with it.
+
+    \b
+    Example:
+      agentos stop 20261116-093012-1f3a5c --wait
+    """
+    folder = find_run(run_id)
+    owner = owner_of_run(folder)
+    if owner is None:
+        raise NotStopped(f"run {run_id} is not running: {overview_of(folder).state_text}")
+    if not owner.is_here or owner.pid is None:
+        raise NotStopped(f"run {run_id} is running as pid {owner.pid} on {owner.host}: stop it there")
+    try:
+        os.kill(owner.pid, signal.SIGINT)
+    except ProcessLookupError:
+        raise NotStopped(f"run {run_id} has just ended") from None
+    except PermissionError:
+        raise NotStopped(f"run {run_id} is running as pid {owner.pid}, which belongs to another user") from None
+    say(f"Told run {run_id} (pid {owner.pid}) to stop. Once more: at once.")
+    if wait:
+        while (present := owner_of_run(folder)) is not None and present.pid == owner.pid:
+            time.sleep(POLL_SECONDS)
+        say(f"Run {run_id} has ended: {overview_of(folder).state_text}")

@@ -1,0 +1,53 @@
+"""The command line's side of every outcome: output for people and programs, exit statuses, and errors.
+
+Packages below the command line raise errors of `agentos.errors` and know nothing of click. `Command` turns them into a
+message on stderr and an exit status, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from agentos.errors import EngineUnavailable, HomeError, KeysFileError, LedgerError, UnknownRun
+
+SUCCEEDED, SOME_FAILED, WRONG_USAGE, FAILED, STOPPED = 0, 1, 2, 3, 4
+# Exit status of a command that a signal ended: this plus the number of the signal.
+SIGNALLED = 128
+INTERRUPTED = SIGNALLED + 2
+
+# The arguments of the command have to change: exit status WRONG_USAGE, with a hint at `--help`.
+_USAGE_ERRORS = (UnknownRun, KeysFileError)
+# Something outside the arguments has to change: exit status FAILED.
+_FAILURES = (HomeError, LedgerError, EngineUnavailable)
+
+
+class Failure(click.ClickException):
+    """A failure that is neither wrong usage nor an item's: the ledger, the store, a run that is busy."""
+
+    exit_code = FAILED
+
+
+class Command(click.Command):
+    """A command that reports domain errors as click does its own."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except _USAGE_ERRORS as error:
+            raise click.UsageError(str(error), ctx) from None
+        except _FAILURES as error:
+            raise Failure(str(error)) from None
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line on stdout, or stderr. Characters that its encoding lacks are printed as escapes."""
+    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
+
+
+def say_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))

@@ -1,0 +1,63 @@
+"""Finds the run or the item that a person named, and suggests names for one that does not exist."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from difflib import SequenceMatcher
+
+import click
+
+from agentos.home.paths import home
+from agentos.home.run_folder import RunFolder, run_folders
+from agentos.ledger.reader import Ledger
+
+MAX_SUGGESTIONS = 3
+# Ids of a run that are compared with an unknown one: bounds the time that a suggestion takes.
+MAX_COMPARED = 20_000
+# Similarity from which an id is suggested, as of `SequenceMatcher.ratio`.
+MIN_SIMILARITY = 0.6
+
+
+def folder_of(run_id: str) -> RunFolder:
+    """Return the folder of a run, whether it exists or not. Raises `UsageError` for what cannot be a run id."""
+    try:
+        return RunFolder(run_id)
+    except ValueError as error:
+        raise click.UsageError(f"that is no run id: {error}; agentos runs lists those that are there") from None
+
+
+def find_run(run_id: str | None) -> RunFolder:
+    """Return the folder of a run, by default of the newest. Raises `UsageError` or `UnknownRun` if there is none."""
+    if run_id is None:
+        newest = next(run_folders(), None)
+        if newest is None:
+            raise click.UsageError(f"there is no run in {home() / 'runs'}")
+        return newest
+    folder = folder_of(run_id)
+    folder.read_spec()
+    return folder
+
+
+def unknown_item(ledger: Ledger, item_id: str) -> click.UsageError:
+    """Return the error for an id that the run does not have, with suggestions."""
+    suggestions = ", ".join(repr(suggestion)[:80] for suggestion in similar_ids(ledger, item_id))
+    hint = f": did you mean {suggestions}?" if suggestions else ": it was not started, or has another id"
+    return click.UsageError(f"run {ledger.run_id} has no item {repr(item_id)[:80]}{hint}")
+
+
+def similar_ids(ledger: Ledger, unknown_id: str) -> list[str]:
+    """Return ids of the run that contain the unknown one, in any case, or are spelled alike; the most similar first."""
+    matcher = SequenceMatcher(b=unknown_id.casefold()[:200], autojunk=False)
+
+    def similarity(item_id: str) -> float:
+        text = item_id.casefold()[:200]
+        if unknown_id and unknown_id.casefold() in text:
+            return 1.0 + 1.0 / len(text)
+        matcher.set_seq1(text)
+        if matcher.real_quick_ratio() < MIN_SIMILARITY or matcher.quick_ratio() < MIN_SIMILARITY:
+            return 0.0
+        return matcher.ratio()
+
+    scores = ((similarity(item_id), item_id) for item_id in itertools.islice(ledger.ids(), MAX_COMPARED))
+    return [item_id for score, item_id in heapq.nlargest(MAX_SUGGESTIONS, scores) if score >= MIN_SIMILARITY]
