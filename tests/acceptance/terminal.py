@@ -14,7 +14,7 @@ import termios
 import threading
 from typing import IO
 
-from rich.cells import get_character_cell_size
+from wcwidth import wcwidth
 
 _PIECE = re.compile(r"\x1b\[(\??)([\d;]*)([A-Za-z])|\x1b\]mark(\d+)\x07|([\r\n])|([^\x00-\x1f\x7f-\x9f]+)")
 PATIENCE = 20  # seconds until what should have been written counts as lost
@@ -94,7 +94,7 @@ class Emulator:
 
     def _print(self, text: str) -> None:
         for char in text:
-            cells = get_character_cell_size(char)
+            cells = wcwidth(char)
             row = self.rows[self.row]
             if not cells:
                 continue

@@ -31,7 +31,7 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys; from agentos.cli import main; main(['--help'], standalone_mode=False); print(sorted(sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    for name in ("agentos.workflows", "asyncio", "multiprocessing", "http.server", "rich", "redis"):
+    for name in ("agentos.workflows", "asyncio", "multiprocessing", "http.server", "wcwidth", "redis"):
         assert f"'{name}'" not in out
 
 
@@ -54,7 +54,7 @@ def test_a_report_which_runs_inside_every_command_loads_no_coordinator(tmp_path:
         "agentos.workers.command",
         "agentos.workers.command.reports",
     ]
-    for name in ("asyncio", "multiprocessing", "sqlite3", "msgspec", "rich"):
+    for name in ("asyncio", "multiprocessing", "sqlite3", "msgspec", "wcwidth"):
         assert f"'{name}'" not in out
 
 

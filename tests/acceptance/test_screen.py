@@ -295,9 +295,9 @@ def test_a_job_in_the_background_writes_its_lines_and_draws_nothing(
         assert terminal.update().lines() == ["line", "region"]
 
 
-def test_only_the_live_display_needs_rich() -> None:
+def test_only_display_imports_wcwidth() -> None:
     modules = "agentos.terminal.screen, agentos.terminal.lines, agentos.terminal.view"
-    code = f"import {modules}, sys; print('rich' in sys.modules)"
+    code = f"import {modules}, sys; print('wcwidth' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 

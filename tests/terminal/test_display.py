@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 
 from agentos.events import EXHAUSTED, STORE_LOST, ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
+from agentos.terminal._cells import text_width
 from agentos.terminal.display import Display, amount_text, clock_text, soon_text
 from agentos.terminal.view import RunningItem
 from agentos.verdict import RATE_LIMITED
@@ -348,7 +348,7 @@ def test_no_frame_is_larger_than_the_room_it_has(
     assert len(lines) <= height
     assert len(lines) >= min(height, 2)
     for line in map(plain, lines):
-        assert cell_len(line) <= width
+        assert text_width(line) <= width
         assert line.isprintable()
         assert unicode or line.isascii()
 

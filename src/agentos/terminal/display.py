@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from rich.cells import cell_len
-
 from agentos.durations import format_duration
 from agentos.events import ItemEnded, RunStopping, StoreReached, StoreUnreachable
 from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
@@ -22,7 +20,7 @@ from agentos.pool.states import CredentialState
 from agentos.reporters.sentences import error_text, verdict_text, waiting_text
 from agentos.verdict import RATE_LIMITED
 
-from ._cells import escape, head, left_aligned, right_aligned
+from ._cells import head, left_aligned, right_aligned, text_width
 from .view import PoolWaiting, View
 
 # The pool is asked so often (seconds) at most: it answers under its lock, and its countdowns need no asking.
@@ -132,7 +130,7 @@ class Display:
         if done >= MIN_ITEMS_FOR_RATE and elapsed > 0:
             facts.append(f"{amount_text(done / elapsed * 60)} items/min")
         run_id = self._shown(self._view.run_id)
-        while len(facts) > 1 and 6 + min(cell_len(run_id), 16) + len(", ".join(facts)) > width:
+        while len(facts) > 1 and 6 + min(text_width(run_id), 16) + len(", ".join(facts)) > width:
             facts.pop()
         times = ", ".join(facts)
         room = width - 6 - len(times)
@@ -205,7 +203,7 @@ class Display:
         keys = [self._shown(item.credential_id or "") if width >= NARROW else "" for item in items]
         keys = [self._shortened(key, width // 4) for key in keys]
         attempts = [f"  attempt {item.attempt}" if item.attempt > 1 else "" for item in items]
-        beside = 6 + sum(max(map(cell_len, column), default=0) for column in (ages, keys, attempts))
+        beside = 6 + sum(max(map(text_width, column), default=0) for column in (ages, keys, attempts))
         # One long id does not push the keys of the others out of sight.
         room = min(max(width - beside, 8), max(width // 2, 20))
         ids = left_aligned([self._shortened(self._shown(item.id), room) for item in items])
@@ -228,7 +226,7 @@ class Display:
         ids = left_aligned([self._shortened(self._shown(state.key_id), max(8, width // 4)) for state in states])
         told = [self._state_text(state, now) for state in states]
         lines: list[list[Segment]] = [[("  " + name, "cyan")] for name in ids]
-        room = width - 2 - max(map(cell_len, ids)) - 2
+        room = width - 2 - max(map(text_width, ids)) - 2
         for name in LIMIT_UNITS:
             column = [self._limit(name, state.used.get(name)) for state in states]
             cells = max(len(figures) for _, _, figures in column)
@@ -288,7 +286,7 @@ class Display:
         """Nothing gets past here that is wider than the terminal."""
         parts: list[str] = []
         for text, style in segments:
-            cells = cell_len(text)
+            cells = text_width(text)
             if cells > width:
                 text = self._cut(text, width)
                 cells = width
@@ -305,7 +303,7 @@ class Display:
         if len(text) > 2 * MOST_CHARACTERS:
             text = text[:MOST_CHARACTERS] + self._glyphs.more + text[-MOST_CHARACTERS:]
         if not text.isprintable():
-            text = "".join([char if char.isprintable() else escape(char) for char in text])
+            text = "".join([char if char.isprintable() else _escape(char) for char in text])
         if not text.isascii():
             text = "".join([char for char in text if not "\ufe00" <= char <= "\ufe0f"])  # they change widths
             if not self._has_unicode:
@@ -314,7 +312,7 @@ class Display:
 
     def _shortened(self, text: str, width: int) -> str:
         """In the middle: ids differ at their ends."""
-        if cell_len(text) <= width:
+        if text_width(text) <= width:
             return text
         more = self._glyphs.more
         room = width - len(more)
@@ -324,7 +322,7 @@ class Display:
         return head(text, room - tail) + more + head(text[::-1], tail)[::-1]
 
     def _cut(self, text: str, width: int) -> str:
-        if cell_len(text) <= width:
+        if text_width(text) <= width:
             return text
         more = self._glyphs.more
         return head(text, width - len(more)) + more if width > len(more) else head(text, max(0, width))
@@ -353,6 +351,11 @@ def _state_counts(states: Sequence[CredentialState], now: float) -> str:
 def _waiting_counts(stats: ProgressStats) -> str:
     sent_back = f" ({stats.rate_limited} sent back by a provider)" if stats.rate_limited > 0 else ""
     return f", {stats.waiting} waiting{sent_back}" if stats.waiting > 0 else ""
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def clock_text(seconds: float) -> str:
