@@ -179,7 +179,7 @@ def redact(text: str) -> str:
 
 def test_a_secret_goes_out_of_strings_and_keys_but_a_number_stays_a_number() -> None:
     text = codec.encode({"key 12345678": ["a 12345678 b", 12345678, 1.5]}, "result")
-    clean = json_text.without_secrets(text, redact)
+    clean = json_text.redact_json(text, redact)
     assert codec.decode(clean) == {"key ****": ["a **** b", 12345678, 1.5]}
 
 
@@ -192,13 +192,13 @@ def test_an_input_is_compared_without_its_secrets() -> None:
 
 
 def test_a_number_that_looks_like_a_secret_changes_nothing() -> None:
-    assert json_text.without_secrets('{"n":[12345678]}', redact) == '{"n":[12345678]}'
+    assert json_text.redact_json('{"n":[12345678]}', redact) == '{"n":[12345678]}'
 
 
 def test_texts_with_nothing_to_hide_are_returned_as_they_are() -> None:
     texts = ['"a"', None, "[1]"]
-    assert json_text.all_without_secrets(texts, redact) is texts
-    assert json_text.all_without_secrets([*texts, '"12345678"'], redact) == [*texts, '"****"']
+    assert json_text.redact_json_texts(texts, redact) is texts
+    assert json_text.redact_json_texts([*texts, '"12345678"'], redact) == [*texts, '"****"']
 
 
 @pytest.mark.parametrize("between", ["", "\x1b[31m", "\x1b]0;title\x07"])
@@ -208,8 +208,8 @@ def test_a_secret_is_found_in_json_whatever_is_escaped_in_it(encode: Callable[[A
     for written in (str, shlex.quote, repr, ascii, json.dumps):
         value = {"said": ["so: " + between.join(written('it\'s a "sécret"/\\')), 1]}
         for clean in (
-            json_text.without_secrets(encode(value), redactor.text),
-            json_text.all_without_secrets([None, encode(value)], redactor.text)[1],
+            json_text.redact_json(encode(value), redactor.text),
+            json_text.redact_json_texts([None, encode(value)], redactor.text)[1],
         ):
             said = json.loads(clean or "")["said"][0]
             assert "****" in said

@@ -180,7 +180,7 @@ MUTANTS = (
     Mutant(
         "The ledger stores an input without redacting it",
         "ledger/_batch.py",
-        "    cleaned = json_text.all_without_secrets(texts, redact)\n",
+        "    cleaned = json_text.redact_json_texts(texts, redact)\n",
         "    cleaned = texts\n",
         tests_of(LEDGER, "test_no_secret_of_the_pool_is_in_any_file"),
     ),

@@ -20,7 +20,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentos.redaction.redactor import MOST_CODE_BYTES, Redactor, _Finder
+from agentos.redaction._finder import MAX_CODE_BYTES, Finder
+from agentos.redaction.redactor import Redactor
 from agentos.workflows.parallel import Credential, CredentialCoordinator
 
 SECRET = "sk-Zq7Xw-canary-0123456789abcdef"
@@ -198,7 +199,7 @@ def test_every_place_of_every_form_is_found(forms: list[bytes], shortest: int, t
     forms = [form for form in forms if len(form) >= shortest]
     text = text.join(forms[:2])
     places = {(at, at + len(form)) for form in forms for at in range(len(text)) if text.startswith(form, at)}
-    finder = _Finder(forms)
+    finder = Finder(forms)
     assert set(finder.spans(text)) == places
     open_at = (
         at
@@ -227,7 +228,7 @@ def test_a_form_of_any_length_is_found_wherever_it_stands() -> None:
     for length in range(8, 32):
         form = bytes(range(65, 65 + length))
         for at in range(32):
-            assert _Finder([form]).spans(b"." * at + form + b"..") == [(at, at + length)]
+            assert Finder([form]).spans(b"." * at + form + b"..") == [(at, at + length)]
 
 
 # --- chunks -------------------------------------------------------------------------------------------------------
@@ -359,7 +360,7 @@ def test_a_code_without_an_end_is_not_held_back_for_ever() -> None:
     assert stream.feed(b"a\x1b]0;title") == b"a"
     assert stream.feed(b"\n") == b"\x1b]0;title\n"
     assert stream.feed(b"\x1b]0;" + b"x" * 1000) == b""
-    assert len(stream.feed(b"x" * MOST_CODE_BYTES)) == MOST_CODE_BYTES + 1004
+    assert len(stream.feed(b"x" * MAX_CODE_BYTES)) == MAX_CODE_BYTES + 1004
     assert stream.feed(b"\x1b[" + b"1;" * 1000) == b"\x1b[" + b"1;" * 1000
     assert stream.feed(b"b\x1b[1") == b"b"
     assert stream.flush() == b"\x1b[1"

@@ -8,9 +8,10 @@ import re
 from hypothesis import assume, example
 from hypothesis import strategies as st
 
-from agentos.redaction._encodings import encoded, forms_of
-from agentos.redaction.mask import LEAST_REDACTED
-from agentos.redaction.redactor import MOST_CODE_BYTES, Redactor
+from agentos.redaction._encodings import forms_of, to_bytes
+from agentos.redaction._finder import MAX_CODE_BYTES
+from agentos.redaction.mask import MIN_REDACTED
+from agentos.redaction.redactor import Redactor
 from tests.support.properties import holds_for
 from tests.support.texts import ODD
 
@@ -39,7 +40,7 @@ def outputs(draw: st.DrawFn) -> tuple[list[str], bytes]:
     secrets = draw(SECRETS)
     output = b""
     for _ in range(draw(st.integers(1, 4))):
-        written = encoded(WRITERS[draw(st.sampled_from(sorted(WRITERS)))](draw(st.sampled_from(secrets))))
+        written = to_bytes(WRITERS[draw(st.sampled_from(sorted(WRITERS)))](draw(st.sampled_from(secrets))))
         spread = draw(st.lists(CODE, max_size=2)) if draw(st.booleans()) else []
         output += draw(NOISE) + stretched(written, spread)
         if draw(st.integers(0, 4)) == 0:
@@ -58,9 +59,9 @@ def test_no_form_of_any_secret_survives_any_chunking(made: tuple[list[str], byte
     shown = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)", b"", clean)
     for secret in secrets:
         for name, write in WRITERS.items():
-            written = encoded(write(secret))
+            written = to_bytes(write(secret))
             if name == "base64":
-                written = written[: 8 * len(encoded(secret)) // 6]  # its last character may be another's, too
+                written = written[: 8 * len(to_bytes(secret)) // 6]  # its last character may be another's, too
             assert written not in clean, name
             assert written not in shown, name
 
@@ -100,8 +101,8 @@ def test_no_more_is_held_back_than_the_longest_form_and_its_codes(
         stream.feed(chunk)
         held = re.sub(rb"\x1b(\[[0-?]*[ -/]*[@-~]?|[\]P][^\x00-\x1f]*(\x07|\x1b\\?)?|[ -/]*[0-~]?)", b"", stream._held)
         assert len(held) < longest
-    stream.feed(b"\n" + b"." * MOST_CODE_BYTES + b"\n\n")
-    assert len(stream._held) <= longest + MOST_CODE_BYTES
+    stream.feed(b"\n" + b"." * MAX_CODE_BYTES + b"\n\n")
+    assert len(stream._held) <= longest + MAX_CODE_BYTES
 
 
 @holds_for(examples=15, made=outputs(), at=st.integers(0, 200), cuts=CUTS)
@@ -117,7 +118,7 @@ def test_what_is_all_but_a_secret_passes_unchanged(made: tuple[list[str], bytes]
 
 @holds_for(
     examples=15,
-    secret=st.text(CHARACTERS, min_size=LEAST_REDACTED, max_size=30),
+    secret=st.text(CHARACTERS, min_size=MIN_REDACTED, max_size=30),
     before=st.binary(max_size=9),
     after=st.binary(max_size=9),
     cuts=CUTS,
@@ -126,7 +127,7 @@ def test_of_any_secret_in_base64_nothing_but_shared_characters_is_left(
     secret: str, before: bytes, after: bytes, cuts: list[int]
 ) -> None:
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        text = encode(before + encoded(secret) + after)
-        first, end = -(-8 * len(before) // 6), 8 * (len(before) + len(encoded(secret))) // 6
+        text = encode(before + to_bytes(secret) + after)
+        first, end = -(-8 * len(before) // 6), 8 * (len(before) + len(to_bytes(secret))) // 6
         clean = redacted(Redactor([secret]), in_chunks(text, cuts))
         assert text[first:end] not in clean

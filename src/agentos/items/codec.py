@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from agentos.errors import UnrecordableValue
-from agentos.redaction.json_text import without_secrets
+from agentos.redaction.json_text import redact_json
 
 # Characters. To compare so much costs less than a digest.
 SHORT_INPUT = 500
@@ -83,7 +83,7 @@ def encode_input(value: Any, redact: Callable[[str], str]) -> tuple[str, bytes |
         encoded = encode(value, "input")
     if len(encoded) <= SHORT_INPUT:
         return encoded, None
-    recorded = without_secrets(encoded, redact)
+    recorded = redact_json(encoded, redact)
     if len(recorded) <= SHORT_INPUT:
         return encoded, None
     return encoded, hashlib.blake2b(recorded.encode(), digest_size=16).digest()

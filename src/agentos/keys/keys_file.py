@@ -23,7 +23,7 @@ from agentos.pool.credential import Credential
 from agentos.pool.store_url import absolute, passwords
 from agentos.providers.patterns import Pattern
 from agentos.providers.presets import preset_of, preset_of_variable
-from agentos.redaction.mask import LEAST_REDACTED
+from agentos.redaction.mask import MIN_REDACTED
 from agentos.verdict import VERDICT_KINDS
 
 from ._toml_table import VARIABLE, Table, nearest, parse
@@ -176,7 +176,7 @@ class _Reading:
         provider = None if names["provider"] is None else _known_as(names["provider"])
         scopes = _scopes(place)
         for key, name in names.items():
-            if name == source or (not is_reference and len(source) >= LEAST_REDACTED and source in (name or "")):
+            if name == source or (not is_reference and len(source) >= MIN_REDACTED and source in (name or "")):
                 place.fail(key, f"{key} is shown to people and must not hold the secret")
         credential = Credential(
             source,
@@ -300,7 +300,7 @@ def _limit(place: Table, name: str) -> float | None:
         Limits(**{name: value})  # type: ignore[arg-type]
     except ValueError as error:
         expected, _, given = str(error).replace(", or None for not known;", ",").rpartition(", not ")
-        place.fail(name, expected if len(given) >= LEAST_REDACTED else f"{expected}, not {given}")
+        place.fail(name, expected if len(given) >= MIN_REDACTED else f"{expected}, not {given}")
     return value
 
 

@@ -1,4 +1,5 @@
-"""Takes secrets out of texts, bytes, streams and JSON.
+"""Replaces secrets in texts, bytes, streams and JSON by a mask.
 
-Doors: `redactor` (`Redactor`, `RedactionStream`).
+Doors: `redactor` (`Redactor`, `RedactionStream`), `json_text` (JSON, string by string), `mask` (the mask, the shortest
+secret that is redacted, objects that must not be copied).
 """

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from agentos.events import PoolWaiting
 from agentos.items.results import ProgressStats, WorkflowResult
-from agentos.redaction.json_text import without_secrets
+from agentos.redaction.json_text import redact_json
 
 from .sentences import event_text
 
@@ -71,7 +71,7 @@ class JsonReporter(TextReporter):
     def _redacted(self, text: str, redact: Callable[[str], str]) -> str:
         """Redact string by string: the line stays JSON, and a secret that contains terminal codes, escaped here, is
         recognised."""
-        return without_secrets(text, redact)
+        return redact_json(text, redact)
 
 
 def _json_value(value: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 
 from agentos.home.run_folder import ItemsFrom, RunFolder, RunSpec
 from agentos.items.fields import find, text_of
-from agentos.redaction.json_text import without_secrets
+from agentos.redaction.json_text import redact_json
 
 from ..console import Failure
 from ._item_formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_in, listed, parse, place_of
@@ -127,7 +127,7 @@ class _Rules(NamedTuple):
         """Raises `ValueError`."""
         if self.redact is not None:
             text = json.dumps(item)
-            if without_secrets(text, self.redact) != text:
+            if redact_json(text, self.redact) != text:
                 raise ValueError(
                     "expected an item without secrets, and it holds that of a credential: items are written down, and "
                     "a worker is given its credential in any case"

@@ -19,7 +19,7 @@ from agentos.events import DryRun
 from agentos.identifiers import sanitize_identifier
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.items.sources import CollectionSource, ItemMaker, StreamSource, source_of
-from agentos.redaction.mask import LEAST_REDACTED
+from agentos.redaction.mask import MIN_REDACTED
 from agentos.reporters import writers as reporters
 from agentos.runs import signals as _signals
 from agentos.runs._driver import Driver
@@ -320,7 +320,7 @@ class ParallelCoordinator:
         if pool is None:
             return ItemMaker(item_id_func, tokens_func, scope_func, functools.partial(encode_input, redact=str))
         encode = functools.partial(encode_input, redact=pool.redact_value)
-        return ItemMaker(item_id_func, tokens_func, scope_func, encode, pool.hides_secret, LEAST_REDACTED)
+        return ItemMaker(item_id_func, tokens_func, scope_func, encode, pool.hides_secret, MIN_REDACTED)
 
     def _driver(
         self,
