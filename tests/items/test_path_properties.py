@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentos.home.run_folder import RunFolder
 from agentos.identifiers import sanitize_identifier
-from agentos.items.file_names import MOST_READABLE, file_name, log_name
+from agentos.items.file_names import MAX_READABLE, database_name, folder_name, log_name
 from tests.support.properties import holds_for
 from tests.support.texts import fuzzy, scratch
 
@@ -38,7 +38,7 @@ def twins(draw: st.DrawFn) -> tuple[str, str]:
                 str.lower, str.upper, str.casefold, str.swapcase, str.title, str.strip,
                 *(lambda text, form=form: unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")),
                 lambda text: text + ".", lambda text: text + " ", lambda text: text + "\0", lambda text: "./" + text,
-                lambda text: text.replace("/", "\\"), lambda text: text[:-1], lambda text: text[:MOST_READABLE] + "x",
+                lambda text: text.replace("/", "\\"), lambda text: text[:-1], lambda text: text[:MAX_READABLE] + "x",
                 lambda text: text.encode("utf-8", "replace").decode(), lambda text: text + "\u200b",
             ]
         )
@@ -57,7 +57,7 @@ def as_seen(name: str) -> set[str]:
 def test_two_ids_never_have_one_file(pair: tuple[str, str]) -> None:
     one, other = pair
     assume(one != other)
-    for name in (log_name, file_name, lambda id_: Path(log_name(id_)).stem):
+    for name in (log_name, database_name, folder_name):
         assert not as_seen(name(one)) & as_seen(name(other))
         assert name(one) == name(one)
 
@@ -65,7 +65,7 @@ def test_two_ids_never_have_one_file(pair: tuple[str, str]) -> None:
 @holds_for(examples=40, item_id=IDS)
 def test_the_files_of_an_id_are_plain_and_in_their_folder(item_id: str) -> None:
     folder = Path(os.path.realpath(scratch()))
-    for name in (log_name(item_id), file_name(item_id), Path(log_name(item_id)).stem):
+    for name in (log_name(item_id), database_name(item_id), folder_name(item_id)):
         assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name)
         assert not name.endswith((".", " "))
         assert len(name) <= 100  # "-journal" comes behind it, and encrypted file systems have 143 bytes

@@ -25,7 +25,7 @@ from agentos.events import RunEnded, RunResumed, RunStopping
 from agentos.items import sources as _items
 from agentos.items.attempt import Attempt
 from agentos.items.duplicates import RecentIds
-from agentos.items.file_names import file_name
+from agentos.items.file_names import database_name
 from agentos.ledger import _batch as batch
 from agentos.ledger import _database as database
 from agentos.ledger import _writer as writer
@@ -648,12 +648,12 @@ def test_a_file_that_nothing_is_on_record_about_is_removed_at_last(path: Path, m
     """One launch is killed before it is on record that the item has a file, the next before that is removed."""
     folder = path.with_name("run.db-files") / "main"
     folder.mkdir(parents=True)
-    (folder / file_name("a")).touch()
+    (folder / database_name("a")).touch()
     with monkeypatch.context() as patch:
         patch.setattr(RunContext, "forget", lambda *_: None)
         patch.setattr(record.RunRecord, "_end_launch", lambda *_: None)
         quiet(path).execute_parallel(["a"], Doubling())
-    assert (folder / file_name("a")).exists()
+    assert (folder / database_name("a")).exists()
     quiet(path).execute_parallel(["a"], Doubling())
     assert [entry.name for entry in path.parent.iterdir()] == ["run.db"]
 

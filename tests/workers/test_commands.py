@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from agentos.events import AttemptEnded
-from agentos.items.file_names import log_name
+from agentos.items.file_names import folder_name, log_name
 from agentos.limits import backoff
 from agentos.runs import _driver
 from agentos.workers.command.runner import CommandWorkers
@@ -371,7 +371,7 @@ esac"""
     assert all(result.success for result in results.values())
     checkpoints = tmp_path / "checkpoints"
     for item in items:
-        folder = checkpoints / Path(log_name(item)).stem
+        folder = checkpoints / folder_name(item)
         assert shown.of(item).decode().splitlines() == [".report", str(folder)]
     assert not list(checkpoints.iterdir())
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agentos.errors import HomeError, LedgerError
-from agentos.ledger._database import Counts
+from agentos.items.results import Counts
 from agentos.ledger.ownership import Owner, owner_of
 from agentos.ledger.reader import Launch, Ledger
 from agentos.reporters.format import first_line

@@ -8,7 +8,10 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentos.workers.command.reports import MOST_AMOUNT
+# Upper bound of a reported cost: larger values are mistakes, and sums of them could exceed what JSON can represent. The
+# reader of command reports applies the same bound; it is repeated there because `agentos report`, started inside every
+# command, must not load this module.
+MAX_AMOUNT = 1e15
 
 _current: ContextVar[CurrentItem] = ContextVar("agentos_current_item")
 
@@ -74,9 +77,9 @@ class CurrentItem(ABC):
 
     def report_usage(self, *, requests: int = 0, tokens: int = 0, cost: float = 0.0) -> None:
         """Adds to what this attempt used. The lease is settled with the sum when the attempt ends."""
-        if requests < 0 or tokens < 0 or not 0 <= cost < MOST_AMOUNT:
+        if requests < 0 or tokens < 0 or not 0 <= cost < MAX_AMOUNT:
             raise ValueError(
-                f"usage is counted from 0, a cost up to {MOST_AMOUNT:g}, not {requests!r} requests, {tokens!r} tokens, "
+                f"usage is counted from 0, a cost up to {MAX_AMOUNT:g}, not {requests!r} requests, {tokens!r} tokens, "
                 f"cost {cost!r}"
             )
         usage = self.usage

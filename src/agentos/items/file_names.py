@@ -1,4 +1,8 @@
-"""The name of an item's log: safe whatever the id is, distinct for distinct ids, and told at a glance."""
+"""Names of the files and folders that belong to one item: its log, its database, its checkpoint folder.
+
+An item id may be any text, so it never becomes part of a path as it is. Names of files on disk must not change: a later
+launch of the run looks for them.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,44 @@ import re
 import shutil
 from pathlib import Path
 
-# Of the id, so much is kept in the name, for people; the digest is what makes it distinct.
-MOST_READABLE = 40
+# Characters of the id that stay readable in a name. The digest makes the name distinct.
+MAX_READABLE = 40
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-# What is a device on Windows whatever follows its dot.
+# Names that are devices on Windows, whatever follows the dot.
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)\.", re.IGNORECASE)
 
 
-def log_name(item_id: str) -> str:
-    """Only letters, digits, dots, dashes and underscores; no file system mistakes it for another's or a device's."""
-    digest = hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    readable = _UNSAFE.sub("-", item_id)[:MOST_READABLE].strip("-.")
+def folder_name(item_id: str) -> str:
+    """Return a readable name of letters, digits, dots, dashes and underscores, distinct for distinct ids.
+
+    Distinct also on file systems that ignore case; never the name of a device.
+    """
+    readable = _UNSAFE.sub("-", item_id)[:MAX_READABLE].strip("-.")
     if _DEVICE.match(readable):
         readable = f"_{readable}"
-    return f"{readable}-{digest}.log" if readable else f"{digest}.log"
+    digest = _digest(item_id)[:16]
+    return f"{readable}-{digest}" if readable else digest
 
 
-def file_name(item_id: str) -> str:
-    """Item ids may be anything, so they never become part of a path."""
-    return hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest() + ".db"
+def log_name(item_id: str) -> str:
+    """Return the name of the item's log."""
+    return folder_name(item_id) + ".log"
 
 
-def remove_file(path: Path) -> None:
-    """With all that SQLite puts beside it. What cannot be removed stays: it is the worker's doing, not the run's."""
+def database_name(item_id: str) -> str:
+    """Return the name of the item's own SQLite file."""
+    return _digest(item_id) + ".db"
+
+
+def _digest(item_id: str) -> str:
+    return hashlib.sha256(item_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def remove_database(path: Path) -> None:
+    """Remove an SQLite file and the files that SQLite puts beside it, or a folder of that name.
+
+    Errors are ignored: the worker may have changed permissions.
+    """
     for suffix in ("", "-wal", "-shm", "-journal"):
         file = path.with_name(path.name + suffix)
         try:

@@ -24,6 +24,19 @@ class WorkflowResult:
     credential_id: str | None = None  # of the last attempt
 
 
+class Counts(NamedTuple):
+    """How many of a run's started items have each outcome."""
+
+    succeeded: int
+    failed: int
+    unfinished: int  # running, or interrupted
+
+    @property
+    def total(self) -> int:
+        """Return the number of started items."""
+        return self.succeeded + self.failed + self.unfinished
+
+
 class RunningItem(NamedTuple):
     """One attempt that is running."""
 

@@ -236,7 +236,7 @@ def _insert(connection: sqlite3.Connection, shared: dict[str, Any], columns: str
 def _without_secrets(rows: list[Row], redact: Callable[[str], str]) -> list[Row]:
     """Of inputs and values, the last two columns."""
     texts = [text for row in rows for text in row[-2:]]
-    cleaned = json_text.all_without_secrets(texts, redact)
+    cleaned = json_text.redact_json_texts(texts, redact)
     if cleaned is texts:
         return rows
     return [(*row[:-2], *pair) for row, *pair in zip(rows, cleaned[::2], cleaned[1::2], strict=True)]

@@ -9,9 +9,9 @@ import sqlite3
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
 
 from agentos.errors import LedgerError
+from agentos.items.results import Counts
 
 # "AgOS" in the file's header, where SQLite keeps the name of the program that a database belongs to.
 APPLICATION_ID = 0x41674F53
@@ -23,18 +23,6 @@ CACHED_STATEMENTS = 64
 # Rows that are fetched at a time, at the most; and fewer if they are large (characters).
 PAGE_ROWS = 200
 PAGE_SIZE = 4_000_000
-
-
-class Counts(NamedTuple):
-    """Of items that were started."""
-
-    succeeded: int
-    failed: int
-    unfinished: int  # running, or interrupted
-
-    @property
-    def total(self) -> int:
-        return self.succeeded + self.failed + self.unfinished
 
 
 def count(connection: sqlite3.Connection, run: int) -> Counts:

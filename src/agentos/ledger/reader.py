@@ -17,10 +17,11 @@ from typing import Any
 from agentos.errors import LedgerError
 from agentos.identifiers import sanitize_identifier
 from agentos.items import codec
+from agentos.items.results import Counts
 
 from . import _database as database
 from ._batch import FAILED, SUCCEEDED, shown_id, stored_id
-from ._database import PAGE_ROWS, PAGE_SIZE, Counts
+from ._database import PAGE_ROWS, PAGE_SIZE
 
 UNFINISHED = "unfinished"
 _EARLIER = "FROM earlier_attempts AS e WHERE e.run = items.run AND e.item_id = items.id"

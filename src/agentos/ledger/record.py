@@ -20,7 +20,7 @@ from agentos.clock import Clock
 from agentos.errors import LedgerError
 from agentos.items import codec
 from agentos.items.attempt import Attempt
-from agentos.items.file_names import file_name, remove_file
+from agentos.items.file_names import database_name, remove_database
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import WorkflowResult
 from agentos.redaction import json_text
@@ -130,7 +130,7 @@ class RunRecord:
         there = self._file_names()
         for name, _ in self._connection.execute(_FINISHED_FILES, (self.run,)).fetchall():
             if name in there:
-                remove_file(self.folder / name)
+                remove_database(self.folder / name)
         finished = f"SELECT item_id FROM ({_FINISHED_FILES})"
         self._connection.execute(f"DELETE FROM files WHERE run = ? AND item_id IN ({finished})", (self.run, self.run))
 
@@ -180,8 +180,8 @@ class RunRecord:
         self._waiting += 1
         with self._batch_lock:
             self._waiting_size += self._batch.item_ended(item, attempt, result, value)
-            if self._leftovers and file_name(item.id) in self._leftovers:
-                self._batch.file_asked(item.id, file_name(item.id))  # to be found if its removal is not reached
+            if self._leftovers and database_name(item.id) in self._leftovers:
+                self._batch.file_asked(item.id, database_name(item.id))  # to be found if its removal is not reached
         self._writer.call()
 
     def recorded(self, results: list[WorkflowResult], size: int) -> None:
@@ -257,7 +257,7 @@ class RunRecord:
         saver = threading.Event()
         if not attempt.is_on_record:  # a checkpoint is worth nothing without the input that it belongs to
             self.attempt_started(attempt)
-        saved = json_text.without_secrets(saved, self.redact)
+        saved = json_text.redact_json(saved, self.redact)
         with self._batch_lock:
             self._batch.saved(attempt, saved, saver)
         self._writer.call_at_once()

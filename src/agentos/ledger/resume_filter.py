@@ -212,7 +212,7 @@ class ResumeFilter:
         ids = [stored_id(item.id) for item, _ in read]
         known = self._known(connection, ids)
         # The inputs as they would be on record.
-        inputs = json_text.all_without_secrets([item.input for item, _ in read], self._record.redact)
+        inputs = json_text.redact_json_texts([item.input for item, _ in read], self._record.redact)
         for (item, problem), item_id, given in zip(read, ids, inputs, strict=True):
             row = known.get(item_id)
             if row is None or (problem is not None and problem.has_other_record):

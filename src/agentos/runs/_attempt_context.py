@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from agentos.items.attempt import Attempt
-from agentos.items.file_names import file_name, log_name, remove_file
+from agentos.items.file_names import database_name, folder_name, remove_database
 from agentos.items.item import Item
 from agentos.pool.lease import Lease, LeaseContext
 from agentos.pool.lease_pool import LeasePool
@@ -121,7 +121,7 @@ class RunContext:
 
     def file_of(self, item_id: str) -> Path:
         """Where it is, or would be."""
-        return (self._temporary_folder() if self.record is None else self.record.folder) / file_name(item_id)
+        return (self._temporary_folder() if self.record is None else self.record.folder) / database_name(item_id)
 
     def _temporary_folder(self) -> Path:
         with self._lock:
@@ -134,11 +134,11 @@ class RunContext:
 
     def checkpoint_dir(self, item_id: str) -> Path:
         """Where a command may leave what it needs to go on with this item. The folder need not be there."""
-        return (self._checkpoints or self._temporary_folder()) / Path(log_name(item_id)).stem
+        return (self._checkpoints or self._temporary_folder()) / folder_name(item_id)
 
     def forget(self, item_id: str) -> None:
         """The item has succeeded, or starts anew: its files are not needed any more."""
-        remove_file(self.file_of(item_id))
+        remove_database(self.file_of(item_id))
         if self._checkpoints is not None:
             shutil.rmtree(self.checkpoint_dir(item_id), ignore_errors=True)
 
