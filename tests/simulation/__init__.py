@@ -1,9 +1,13 @@
-"""The pool, runs and providers together, in virtual time. One number, the seed, decides everything that happens.
+"""Deterministic simulation of pool, runs and providers in virtual time: a seed decides everything that happens.
 
-Processes share a pool through a log (`server`), each with the real `Member` and its copy (`member`), or one pool in
-memory; each carries out a run of items with the real `Run` (`process`), whose attempts a `SimulatedProvider` answers.
-`faults` crashes, pauses, cuts off and forgets. `watch` sees every decision of one more copy, the *judge*, that stands
-at the end of the log; `checks` looks at the whole after every step. `situations` counts what has happened at all.
+Simulated processes (`process`) run items with the real `Run` scheduler; a `SimulatedProvider` answers their attempts.
+They share a pool through a log (`log_server`), each with the real `Member` and its replica (`member`), or they use one
+pool in memory. `scenario` draws keys, limits and runs from the seed; `faults` injects crashes, pauses, disconnections
+and losses; `ledger` is a minimal model of the durable record; `world` holds the clock and the event queue.
+
+`oracle` is an independent model of the pool's promises: `checked_allocator` reports every decision of one more replica,
+the *judge* at the end of the log, to it. `invariants` are checked after every step, `digests` compare replicas, and
+`situations` counts which situations have occurred.
 
     python -m tests.simulation SEED [--steps N]
 

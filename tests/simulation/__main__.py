@@ -1,4 +1,4 @@
-"""`python -m tests.simulation SEED [--steps N]`: the history of a seed, step by step."""
+"""Print the history of a seed, step by step: `python -m tests.simulation SEED [--steps N]`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ STEPS = 1500
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("seed", type=int)
-    parser.add_argument("--steps", type=int, default=STEPS, help="with faults; it then goes on to its end")
-    parser.add_argument("--last", type=int, default=None, help="print only so many steps")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=STEPS,
+        help="steps with faults; the history then continues without faults to its end",
+    )
+    parser.add_argument("--last", type=int, metavar="N", default=None, help="print only the last N steps")
     options = parser.parse_args()
     world = World(options.seed)
     world.history = []

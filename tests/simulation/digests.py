@@ -1,7 +1,7 @@
-"""A pool's whole state as one number, the same for every copy that stands at the same place of the log.
+"""Digest of a pool's whole state: equal for all replicas at the same position of the log.
 
-A pickle would not do: it tells equal strings from identical ones, and sets have an order that is each process's own.
-Nor do limits look the same after somebody has asked for them: what is past is thrown away when it is met.
+A pickle would differ between equal states: it distinguishes equal strings from identical ones, and the order of sets
+depends on the process. Limits are compared without expired entries, because reading a limit drops them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from agentos.limits._windows import Day, Window
 from agentos.limits.declaration import WINDOW_SECONDS
 
 _PLAIN = (int, float, str, bytes, bool, type(None))
-# What belongs to one owner of a copy and not to the copy.
-_PRIVATE = frozenset({"deliver", "watch", "in_answers", "full_until", "request_classes"})
+# Attributes that belong to the owner of a replica, not to its state.
+_PRIVATE = frozenset({"deliver", "oracle", "in_answers", "full_until", "request_classes"})
 
 
 def digest(thing: Any) -> str:
+    """Return a hash over all objects reachable from `thing`."""
     parts: list[str] = []
     _describe(thing, {}, parts, getattr(thing, "at", 0.0))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=12).hexdigest()
 
 
-def _describe(thing: Any, seen: dict[int, int], parts: list[str], now: float) -> None:
+def _describe(thing: Any, numbers: dict[int, int], parts: list[str], now: float) -> None:
     stack = [thing]
     while stack:
         thing = stack.pop()
@@ -36,10 +37,10 @@ def _describe(thing: Any, seen: dict[int, int], parts: list[str], now: float) ->
         elif isinstance(thing, tuple):
             parts.append(f"tuple {len(thing)}")
             stack.extend(reversed(thing))
-        elif id(thing) in seen:
-            parts.append(f"again {seen[id(thing)]}")
+        elif id(thing) in numbers:
+            parts.append(f"again {numbers[id(thing)]}")
         else:
-            seen[id(thing)] = len(seen)
+            numbers[id(thing)] = len(numbers)
             inside = _inside(thing, now)
             parts.append(f"{_name(type(thing))} {len(inside)}")
             stack.extend(reversed(inside))
@@ -50,8 +51,8 @@ def _inside(thing: Any, now: float) -> list[Any]:
         return [thing.limit, thing.total if thing.ends_at > now else 0.0]
     if isinstance(thing, Window):
         past = [entry for entry in thing._entries if entry.at + WINDOW_SECONDS <= now]
-        left = [entry for entry in thing._entries if entry.at + WINDOW_SECONDS > now]
-        return [thing.limit, round(thing.total - sum(e.amount for e in past), 3) if left else 0.0, *left]
+        current = [entry for entry in thing._entries if entry.at + WINDOW_SECONDS > now]
+        return [thing.limit, round(thing.total - sum(e.amount for e in past), 3) if current else 0.0, *current]
     if isinstance(thing, dict):
         return [part for pair in thing.items() for part in pair]
     if hasattr(type(thing), "__iter__"):
@@ -65,5 +66,5 @@ def _inside(thing: Any, now: float) -> list[Any]:
 
 
 def _name(kind: type) -> str:
-    """Those who watch a pool have classes of their own for it."""
-    return kind.__name__.removeprefix("Watched")
+    """Return the name of a class; a checked subclass counts as its base."""
+    return kind.__name__.removeprefix("Checked")

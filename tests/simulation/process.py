@@ -1,4 +1,4 @@
-"""A process: its part of the pool, and a run whose items it carries out. What the driver does, without its threads."""
+"""A simulated process: its member of the pool, and a run. Does the work of the run's driver without threads."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from agentos.runs._rules.scheduler import FAILED, Again, Run
 from agentos.testing import Answer
 from agentos.verdict import AUTH_FAILED, NOTHING_SAID, PERMANENT, TRANSIENT, Verdict
 
-from . import checks
+from . import invariants
 from .ledger import Ledger
-from .member import Talker
-from .server import Link
-from .setting import Key, Planned
+from .log_server import Connection
+from .member import SimulatedMember
+from .scenario import Key, RunPlan
 
 if TYPE_CHECKING:
     from .world import World
 
-GRACE = 2.0
+GRACE = 2.0  # seconds that running attempts get after a stop
 
 
 class ProcessClock:
-    """Monotonic time of one process, which no other process knows."""
+    """Monotonic clock of one process, with an offset of its own."""
 
     def __init__(self, process: Process, offset: float) -> None:
         self._process = process
@@ -52,11 +52,13 @@ class ProcessClock:
             if timer.call is not None:
                 timer.call()
 
-        self._process.later(max(0.0, at - self.now()), "timer", due)
+        self._process.call_later(max(0.0, at - self.now()), "timer", due)
         return timer
 
 
 class Attempt:
+    """One attempt at an item, with the lease that it uses."""
+
     def __init__(self, item: Item, record: RecordHandle, number: int) -> None:
         self.item = item
         self.record = record
@@ -68,51 +70,53 @@ class Attempt:
 
 
 class Process:
-    def __init__(self, world: World, pid: int, plan: Planned, ledger: Ledger, chance: random.Random) -> None:
+    """One launch of one run. Also the pool that `Admission` expects."""
+
+    def __init__(self, world: World, pid: int, plan: RunPlan, ledger: Ledger, rng: random.Random) -> None:
         self.world = world
         self.pid = pid
         self.plan = plan
         self.ledger = ledger
-        self.chance = chance
+        self.rng = rng
         self.name = f"process {pid}"
-        self.clock = ProcessClock(self, float(chance.randint(10, 10_000)))
+        self.clock = ProcessClock(self, float(rng.randint(10, 10_000)))
         self.is_dead = self.is_closed = False
         self.paused_until = 0.0
         self.session_ids: list[str] = []
-        self.talks_at = -1.0  # when it is due to talk to the store
-        self.link: Link | None = None
-        self.member: Talker | None = None
+        self.exchange_at = -1.0  # instant of the next exchange with the store; negative: none is scheduled
+        self.link: Connection | None = None
+        self.member: SimulatedMember | None = None
         self.store: MemoryStore | SharedStore = self._open_store()
-        self.keys = {id_: world.setting.keys[id_] for id_ in plan.keys}
+        self.keys = {id_: world.scenario.keys[id_] for id_ in plan.keys}
         for key in self.keys.values():
             self.add(key)
         self.launch = ledger.launch + 1
-        left = ledger.begin()
+        unfinished_ids = ledger.begin()
         if self.launch > 1:
             world.situations.note("resumed")
-        self._arriving = deque(left)
+        self._unread_ids = deque(unfinished_ids)
         self.run = Run(max_workers=plan.workers, retries=plan.retries, total=len(ledger.ids))
-        self.run.recorded(len(ledger.ids) - len(left))
-        self.attempts: dict[Attempt, None] = {}  # those that are waited for
-        self.leased: dict[Attempt, None] = {}  # those that have not ended at all
+        self.run.recorded(len(ledger.ids) - len(unfinished_ids))
+        self.attempts: dict[Attempt, None] = {}  # attempts that the run waits for
+        self.leased_attempts: dict[Attempt, None] = {}  # attempts whose lease is live, abandoned ones included
         self.make_handle = self.store.make_handle
         self.request = self.store.request
         self.confirm = self.store.confirm
         self.withdraw = self.store.withdraw
         self.admission = Admission(self, self._on_lease)  # type: ignore[arg-type]
-        self.callers: dict[RecordHandle, None] = {}  # who ask beside the run
+        self.callers: dict[RecordHandle, None] = {}  # leases requested outside the run
         self.ended_records: deque[RecordHandle] = deque(maxlen=8)
-        self.later(0.0, "begins", self.fill)
+        self.call_later(0.0, "the run starts", self.schedule_items)
 
-    # --- the pool, as `Admission` sees it ---------------------------------------------------------------------------
+    # --- the pool interface for `Admission` --------------------------------------------------------------------------
 
     def _open_store(self) -> MemoryStore | SharedStore:
         if self.world.memory is not None:
             return self.world.memory
-        self.link = Link(self.world.server, self.world.setting.store == "polled")
-        self.link.later = self.later
-        self.member = Talker(self, self.link, self.world.setting.ttl)
-        store = SharedStore(self.link, "the store", self.clock, self.on_event, self.world.setting.ttl, str)
+        self.link = Connection(self.world.server, self.world.scenario.store == "polled")
+        self.link.call_later = self.call_later
+        self.member = SimulatedMember(self, self.link, self.world.scenario.ttl)
+        store = SharedStore(self.link, "the store", self.clock, self.on_event, self.world.scenario.ttl, str)
         store._member = self.member
         return store
 
@@ -125,37 +129,40 @@ class Process:
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def later(self, seconds: float, what: str, call: Callable[[], None]) -> None:
-        self.world.at(self.world.now + seconds, what, call, self)
+    def call_later(self, seconds: float, label: str, call: Callable[[], None]) -> None:
+        self.world.schedule(self.world.now + seconds, label, call, self)
 
-    def look_around(self) -> None:
-        """After every step: when is it due to talk to the store?"""
+    def schedule_exchange(self) -> None:
+        """Schedule the next exchange with the store, or bring it forward. Called after every step."""
         if self.member is None or self.is_dead or self.is_closed:
             return
         due = max(self.world.now, self.world.now + self.member.due_at() - self.clock.now())
-        if self.talks_at < 0 or due < self.talks_at:
-            self.talks_at = due
-            self.world.at(due + self.world.moment(), "talks", lambda: self._talk(due), self)
+        if self.exchange_at < 0 or due < self.exchange_at:
+            self.exchange_at = due
+            self.world.schedule(
+                due + self.world.short_delay(), "exchanges with the store", lambda: self._exchange_if_due(due), self
+            )
 
-    def _talk(self, due: float) -> None:
-        if self.talks_at != due or self.member is None:
-            return  # it was brought forward
-        self.talks_at = -1.0
-        if not self.member.talk_once():
+    def _exchange_if_due(self, due: float) -> None:
+        if self.exchange_at != due or self.member is None:
+            return  # an earlier exchange replaced this one
+        self.exchange_at = -1.0
+        if not self.member.exchange_once():
             self.is_closed = True
 
-    # --- reading and asking -----------------------------------------------------------------------------------------
+    # --- reading and requesting -------------------------------------------------------------------------------------
 
-    def fill(self) -> None:
+    def schedule_items(self) -> None:
+        """Read items and request leases for them, as the driver does after handling its messages."""
         run = self.run
         at = run.wake(self.clock.now())
         if at is not None:
-            self.later(at - self.clock.now() + 1e-6, "a pause is over", self.fill)
+            self.call_later(at - self.clock.now() + 1e-6, "a pause is over", self.schedule_items)
         if run.stopped is None and not run.is_source_ended:
-            for _ in range(max(0, min(run.room(), len(self._arriving)))):
-                id_ = self._arriving.popleft()
+            for _ in range(max(0, min(run.room(), len(self._unread_ids)))):
+                id_ = self._unread_ids.popleft()
                 run.read(self.world.make_item(id_))
-            run.is_source_ended = not self._arriving
+            run.is_source_ended = not self._unread_ids
         for scope in tuple(run.lanes):
             free = run.max_workers - run.running - self.admission.count(scope)
             while free > 0 and scope in run.lanes and run.stopped is None:
@@ -164,13 +171,13 @@ class Process:
                 record = self.admission.admit(item)
                 if record is not None:
                     self._start(item, record)
-        if run.is_over() and not self.leased and not self.is_closed:
+        if run.is_over() and not self.leased_attempts and not self.is_closed:
             self.close()
 
     def _on_lease(self, item: Item, record: RecordHandle) -> None:
-        """The store calls it from anywhere; it is dealt with in its turn, which may take a while."""
-        seconds = self.world.moment() if self.chance.random() < 0.97 else self.chance.uniform(0.1, 3.0)
-        self.later(seconds, f"hears of {item.id}", lambda: self._pick_up(item, record))
+        """Handle a granted or refused request later: the store calls this inside its own step."""
+        seconds = self.world.short_delay() if self.rng.random() < 0.97 else self.rng.uniform(0.1, 3.0)
+        self.call_later(seconds, f"the lease for {item.id} is delivered", lambda: self._pick_up(item, record))
 
     def _pick_up(self, item: Item, record: RecordHandle) -> None:
         admission, run = self.admission, self.run
@@ -187,71 +194,79 @@ class Process:
                     self.stop("no credential can be used")
         elif admission.pick_up(item, record):
             self._start(item, record)
-        self.fill()
+        self.schedule_items()
 
     # --- attempts ---------------------------------------------------------------------------------------------------
 
     def _start(self, item: Item, record: RecordHandle) -> None:
-        checks.check_handed_out(self.world, self, record)
+        invariants.check_handed_out(self.world, self, record)
         self.run.started(item, self.clock.now())
         attempt = Attempt(item, record, item.attempts)
-        self.attempts[attempt] = self.leased[attempt] = None
+        self.attempts[attempt] = self.leased_attempts[attempt] = None
         if not self.ledger.start(self.launch, item.id, attempt.number):
-            self._give_back(attempt, None)
-            self._conclude(attempt, INTERRUPTED)
+            self._release(attempt, None)
+            self._finish_attempt(attempt, INTERRUPTED)
             self.stop("another launch has taken over")
             return
-        self.later(self.world.moment(), f"{item.id} is sent with {attempt.credential_id}", lambda: self._send(attempt))
+        self.call_later(
+            self.world.short_delay(), f"{item.id} is sent with {attempt.credential_id}", lambda: self._send(attempt)
+        )
         if self.plan.timeout is not None:
-            self.later(self.plan.timeout, "time is up", lambda: self._time_out(attempt))
+            self.call_later(self.plan.timeout, "time is up", lambda: self._time_out(attempt))
 
     def _send(self, attempt: Attempt) -> None:
-        if attempt not in self.leased:
+        if attempt not in self.leased_attempts:
             return
         world, item = self.world, attempt.item
-        checks.check_sent(world, self, attempt.record)
-        answer = attempt.answer = world.setting.provider.ask(
+        invariants.check_sent(world, self, attempt.record)
+        answer = attempt.answer = world.scenario.provider.ask(
             attempt.credential_id, now=world.now + world.epoch, tokens=item.tokens, model=item.scope
         )
-        seconds = self.chance.uniform(0.01, 0.3)
-        if self.chance.random() < world.setting.slow_share:
-            seconds = self.chance.uniform(1.0, 30.0)
-        # The provider goes on, whatever becomes of the process.
-        self.world.at(world.now + seconds, "an answer leaves", lambda: self._leave(answer, item))
-        self.later(seconds + world.moment(), f"{item.id} is answered {answer.status}", lambda: self._end(attempt))
-        if self.chance.random() < 0.05:
-            self.later(seconds / 2, "an answer in between", lambda: self._between(attempt))
+        seconds = self.rng.uniform(0.01, 0.3)
+        if self.rng.random() < world.scenario.slow_answer_share:
+            seconds = self.rng.uniform(1.0, 30.0)
+        # Scheduled in the world, not in the process: the provider finishes the request even if the process crashes.
+        self.world.schedule(
+            world.now + seconds, "the provider ends a request", lambda: self._finish_request(answer, item)
+        )
+        self.call_later(
+            seconds + world.short_delay(), f"{item.id} is answered {answer.status}", lambda: self._end(attempt)
+        )
+        if self.rng.random() < 0.05:
+            self.call_later(seconds / 2, "an intermediate answer arrives", lambda: self._observe_midway(attempt))
 
-    def _leave(self, answer: Answer, item: Item) -> None:
-        self.world.setting.provider.finish(answer, now=self.world.now + self.world.epoch, tokens=item.payload["tokens"])
+    def _finish_request(self, answer: Answer, item: Item) -> None:
+        self.world.scenario.provider.finish(
+            answer, now=self.world.now + self.world.epoch, tokens=item.payload["tokens"]
+        )
 
-    def _between(self, attempt: Attempt) -> None:
-        if self.chance.random() < 0.5:
-            self.store.use_more(attempt.record, 1, self.chance.choice([0, 50]))
+    def _observe_midway(self, attempt: Attempt) -> None:
+        if self.rng.random() < 0.5:
+            self.store.use_more(attempt.record, 1, self.rng.choice([0, 50]))
         else:
-            self.store.observed(attempt.record, Verdict("rate_limited", retry_after=self.chance.uniform(0.1, 4.0)))
+            self.store.observed(attempt.record, Verdict("rate_limited", retry_after=self.rng.uniform(0.1, 4.0)))
 
     def _end(self, attempt: Attempt) -> None:
-        """The worker has its answer, or something else has gone wrong."""
-        if attempt not in self.leased or attempt.answer is None:
+        """End an attempt that was answered."""
+        if attempt not in self.leased_attempts or attempt.answer is None:
             return
-        kind, verdict = self._judge(attempt, attempt.answer)
-        if kind == "success" and attempt.item.tokens and self.chance.random() < 0.7:
+        kind, verdict = self._classify(attempt, attempt.answer)
+        if kind == "success" and attempt.item.tokens and self.rng.random() < 0.7:
             self.store.settle(attempt.record, None, attempt.item.payload["tokens"])
-        self._give_back(attempt, verdict, success=kind == "success")
+        self._release(attempt, verdict, success=kind == "success")
         if attempt in self.attempts:
-            self._conclude(attempt, kind)
+            self._finish_attempt(attempt, kind)
         else:
             self.world.situations.note("late release")
-        self.fill()
+        self.schedule_items()
 
-    def _judge(self, attempt: Attempt, answer: Answer) -> tuple[str | None, Verdict | None]:
+    def _classify(self, attempt: Attempt, answer: Answer) -> tuple[str | None, Verdict | None]:
         note = self.world.situations.note
-        if attempt.should_stop and self.chance.random() < 0.5:
+        if attempt.should_stop and self.rng.random() < 0.5:
             note("interrupted")
             return INTERRUPTED, NOTHING_SAID
-        if self.chance.random() < self.world.setting.chance_of_failure:
-            kind = self.chance.choice([TRANSIENT, PERMANENT, WORKER_DIED, None])
+        if self.rng.random() < self.world.scenario.failure_probability:
+            kind = self.rng.choice([TRANSIENT, PERMANENT, WORKER_DIED, None])
             if kind == WORKER_DIED:
                 note("worker died")
             elif kind is not None:
@@ -265,13 +280,13 @@ class Process:
             return "success", None
         return verdict.kind, verdict
 
-    def _give_back(self, attempt: Attempt, verdict: Verdict | None, *, success: bool = False) -> None:
+    def _release(self, attempt: Attempt, verdict: Verdict | None, *, success: bool = False) -> None:
         self.store.end(attempt.record, verdict, success)
-        del self.leased[attempt]
+        del self.leased_attempts[attempt]
         self.ended_records.append(attempt.record)
 
-    def _conclude(self, attempt: Attempt, kind: str | None) -> None:
-        """What becomes of the item."""
+    def _finish_attempt(self, attempt: Attempt, kind: str | None) -> None:
+        """Let the run decide about the item: succeeded, failed, or another attempt."""
         item, run = attempt.item, self.run
         del self.attempts[attempt]
         if kind == "success":
@@ -280,7 +295,7 @@ class Process:
             return
         is_proven = kind == AUTH_FAILED and self.store.is_proven(attempt.credential_id)
         refused_by = attempt.credential_id if is_proven else None
-        decision = run.failed_attempt(item, kind, self.clock.now(), self.chance.random(), refused_by)
+        decision = run.failed_attempt(item, kind, self.clock.now(), self.rng.random(), refused_by)
         if decision is FAILED:
             self._record(attempt, f"failed: {kind}")
         elif isinstance(decision, Again):
@@ -294,19 +309,19 @@ class Process:
     def _time_out(self, attempt: Attempt) -> None:
         if attempt not in self.attempts:
             return
-        if self.chance.random() < 0.5:  # it can be killed
+        if self.rng.random() < 0.5:  # the attempt is killed
             self.world.situations.note("attempt timed out")
-            self._give_back(attempt, NOTHING_SAID)
-            self._conclude(attempt, TRANSIENT)
-        else:  # it keeps its lease until it ends
+            self._release(attempt, NOTHING_SAID)
+            self._finish_attempt(attempt, TRANSIENT)
+        else:  # the attempt is abandoned and keeps its lease until it ends
             self.world.situations.note("attempt abandoned")
-            self._conclude(attempt, PERMANENT)
-        self.fill()
+            self._finish_attempt(attempt, PERMANENT)
+        self.schedule_items()
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
-        """Nothing new starts; what runs is told, and waited for as long as the grace lasts."""
+        """Start no more attempts, ask the running ones to stop, and abandon them after GRACE seconds."""
         if self.run.stopped is not None:
             return
         self.world.situations.note("stopped")
@@ -315,40 +330,40 @@ class Process:
             self.run.put_back(item)
         for attempt in self.attempts:
             attempt.should_stop = True
-        self.later(GRACE, "the grace is over", self._give_up)
-        self.later(0.0, "is it over", self.fill)
+        self.call_later(GRACE, "the grace is over", self._end_grace)
+        self.call_later(0.0, "the run may have ended", self.schedule_items)
 
-    def _give_up(self) -> None:
+    def _end_grace(self) -> None:
         for attempt in tuple(self.attempts):
             del self.attempts[attempt]
             self.run.give_up()
-        for attempt in tuple(self.leased):
-            self._give_back(attempt, None)
-        self.fill()
+        for attempt in tuple(self.leased_attempts):
+            self._release(attempt, None)
+        self.schedule_items()
 
     @property
     def is_closing(self) -> bool:
         return self.is_closed or (self.member is not None and self.member._is_closing)
 
     def close(self) -> None:
-        """Gives back all that it holds. In memory there is nobody to tell."""
+        """Release all leases and leave the pool. A pool in memory has no sessions to leave."""
         for record in tuple(self.callers):
-            self._forget(record)
+            self._end_call(record)
         if self.member is None:
             self.is_closed = True
         elif not self.is_closing:
             self.member.close()
 
     def crash(self) -> None:
-        """Without a word."""
+        """Die without releasing anything or leaving the pool."""
         self.is_dead = True
-        self.ledger.killed([attempt.item.id for attempt in self.leased])
+        self.ledger.killed([attempt.item.id for attempt in self.leased_attempts])
         if self.link is not None:
             self.link.close()
             self.world.server.links.remove(self.link)
-            self.world.server.watch.dead_sessions.update(self.session_ids)
+            self.world.server.oracle.dead_sessions.update(self.session_ids)
 
-    # --- beside the run ---------------------------------------------------------------------------------------------
+    # --- leases outside the run -------------------------------------------------------------------------------------
 
     def add(self, key: Key) -> None:
         self.keys = {**getattr(self, "keys", {}), key.id: key}
@@ -366,32 +381,34 @@ class Process:
         )
 
     def call(self, timeout: float) -> None:
-        """Somebody asks for a lease by hand, for a while, and for so much that it may be too large."""
+        """Request a lease outside the run, with a timeout; the request may be too large for every credential."""
         if self.is_closing:
             return
-        tokens = self.chance.choice([0, 0, 100, 600, 5000])
-        record = RecordHandle("caller", 1, tokens, self.chance.choice(self.world.setting.models))
+        tokens = self.rng.choice([0, 0, 100, 600, 5000])
+        record = RecordHandle("caller", 1, tokens, self.rng.choice(self.world.scenario.models))
         self.callers[record] = None
-        record.deliver = lambda: self.later(self.world.moment(), "a caller hears", lambda: self._called(record))
+        record.deliver = lambda: self.call_later(
+            self.world.short_delay(), "a caller's lease is delivered", lambda: self._serve_caller(record)
+        )
         if self.store.request(record, True) or record.state == REFUSED:
-            self._called(record)
+            self._serve_caller(record)
         elif record.state == WAITING:
-            self.later(timeout, "a caller's time is up", lambda: self._expire(record))
+            self.call_later(timeout, "a caller's timeout is reached", lambda: self._expire(record))
 
     def _expire(self, record: RecordHandle) -> None:
         if record.state == WAITING and record in self.callers:
-            self.world.situations.note("asker timed out")
+            self.world.situations.note("request timed out")
             self.store.expire(record)
 
-    def _called(self, record: RecordHandle) -> None:
+    def _serve_caller(self, record: RecordHandle) -> None:
         if record not in self.callers:
             return
         if record.state == LIVE and self.store.confirm(record):
-            self.later(self.chance.uniform(0.01, 1.0), "a caller is done", lambda: self._forget(record))
+            self.call_later(self.rng.uniform(0.01, 1.0), "a caller releases its lease", lambda: self._end_call(record))
         elif record.state not in (LIVE, WAITING):
             del self.callers[record]
 
-    def _forget(self, record: RecordHandle) -> None:
+    def _end_call(self, record: RecordHandle) -> None:
         if record in self.callers:
             del self.callers[record]
             self.store.withdraw(record) if record.state == WAITING else self.store.end(record, None, True)

@@ -1,4 +1,4 @@
-"""The world of one seed: virtual time, what is due in it, and the processes that live there."""
+"""The simulated world of one seed: virtual clock, event queue, store and processes; `simulate` runs a history."""
 
 from __future__ import annotations
 
@@ -17,204 +17,210 @@ from agentos.pool import _memory as memory
 from agentos.pool._memory import MemoryStore
 from agentos.pool._replicas import member, shared
 
-from . import checks, faults
+from . import faults, invariants
+from .checked_allocator import CheckedAllocator
 from .ledger import Ledger
+from .log_server import LogServer
+from .oracle import PoolOracle
 from .process import Process
-from .server import Server
-from .setting import make_setting
+from .scenario import make_scenario
 from .situations import Situations
-from .watch import Watch
-from .watched import WatchedAllocator
 
-# A history that has not come to an end after so many more steps, without any faults, never will.
-MOST_TO_DRAIN = 60_000
+# Steps without faults after which a history that has not ended counts as stuck.
+MAX_DRAIN_STEPS = 60_000
 
 
 class World:
+    """State of one history."""
+
     def __init__(self, seed: int, situations: Situations | None = None) -> None:
         self.seed = seed
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.situations = Situations() if situations is None else situations
-        self.setting = make_setting(self.chance)
-        self.epoch = self.setting.epoch  # the date at which time began here
+        self.scenario = make_scenario(self.rng)
+        self.epoch = self.scenario.epoch  # Unix time of the first step
         self.now = 0.0
         self.steps = 0
-        self.history: list[str] | None = None  # told step by step, where somebody wants to read it
+        self.history: list[str] | None = None  # one line per step; None: not recorded
         self.trace = hashlib.blake2b(digest_size=12)
-        self.handed_out: dict[str, set[int]] = {}  # by credential: fences
-        self.lost_fences: dict[str, int] = {}  # the greatest of them, where the log has been lost since
-        # By group and log: when requests that were sent had been admitted.
+        self.used_fences: dict[str, set[int]] = {}  # by credential
+        self.lost_fences: dict[str, int] = {}  # by credential: the greatest at the last loss of the log
+        # By quota group and log epoch: instants at which the requests that were sent had been granted.
         self.sent: dict[tuple[str, str], list[float]] = {}
-        self.has_changed_keys = False  # somebody has described a key anew
-        self.is_calm = False  # no more faults
-        self.calm_at = 0.0
-        self.stepped_at = -1e9  # when the store's clock was moved forward
+        self.has_redeclared_keys = False  # a process has changed limits or group of a key
+        self.has_stopped_faults = False
+        self.faults_stopped_at = 0.0
+        self.clock_stepped_at = -1e9  # when the store's clock was moved forward
         self._due: list[tuple[float, int, str, Callable[[], None], Process | None]] = []
-        self._numbers = 0
-        self._sessions = 0
-        self._pids = 0
-        self._gone: set[int] = set()
-        self.server = Server(self)
+        self._sequence = 0
+        self._session_count = 0
+        self._pid_count = 0
+        self._dead_pids: set[int] = set()
+        self.server = LogServer(self)
         self.memory: MemoryStore | None = None
-        if self.setting.store == "memory":
+        if self.scenario.store == "memory":
             self.open_memory()
         self.ledgers = [
             Ledger([f"r{number}i{n}" for n in range(plan.items)], self.situations)
-            for number, plan in enumerate(self.setting.runs)
+            for number, plan in enumerate(self.scenario.runs)
         ]
-        self.processes: list[Process | None] = [None] * len(self.ledgers)  # the newest of each run
-        self.everybody: list[Process] = []  # zombies, too
+        self.newest_processes: list[Process | None] = [None] * len(self.ledgers)  # by run
+        self.all_processes: list[Process] = []  # zombies included: their run was launched again elsewhere
         for number in range(len(self.ledgers)):
             self.launch(number)
-        faults.begin(self)
+        faults.start(self)
 
     def open_memory(self) -> None:
-        """A pool in memory, for all runs of the one process that there is."""
-        self.handed_out.clear()
+        """Open a new pool in memory, shared by all runs: they are one process."""
+        self.used_fences.clear()
         self.sent.clear()
-        clock = _WorldClock(self)
+        clock = _PoolClock(self)
         self.memory = MemoryStore(clock, lambda event: self.pool_events([event]))
-        self.memory._pool = WatchedAllocator(Watch(self.situations))
+        self.memory._pool = CheckedAllocator(PoolOracle(self.situations))
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def at(self, at: float, what: str, call: Callable[[], None], process: Process | None = None) -> None:
-        self._numbers += 1
-        heappush(self._due, (at, self._numbers, what, call, process))
+    def schedule(self, at: float, label: str, call: Callable[[], None], process: Process | None = None) -> None:
+        self._sequence += 1
+        heappush(self._due, (at, self._sequence, label, call, process))
 
     def step(self) -> bool:
-        """The next thing happens. False: nothing will happen any more."""
+        """Run the next event, then check all invariants. Return False if the event queue is empty."""
         if not self._due:
             return False
-        at, _, what, call, process = heappop(self._due)
+        at, _, label, call, process = heappop(self._due)
         if process is not None:
             if process.is_dead:
                 return True
             if process.paused_until > at:
-                self.at(process.paused_until, what, call, process)
+                self.schedule(process.paused_until, label, call, process)
                 return True
         self.now = max(self.now, at)
         self.steps += 1
-        self._tell(what, process)
+        self.log_step(label, process)
         call()
-        for each in self.everybody:
-            each.look_around()
-        checks.check(self)
+        for other in self.all_processes:
+            other.schedule_exchange()
+        invariants.check(self)
         return True
 
-    def _tell(self, what: str, process: Process | None) -> None:
-        line = f"{self.steps:>6}  {self.now:12.6f}  {'' if process is None else process.name:<11} {what}"
+    def log_step(self, label: str, process: Process | None) -> None:
+        line = f"{self.steps:>6}  {self.now:12.6f}  {'' if process is None else process.name:<11} {label}"
         self.trace.update(line.encode())
         if self.history is not None:
             self.history.append(line)
 
     def run(self, steps: int) -> None:
-        """So many steps with faults, then without any until everything has ended."""
-        with self._chance_in_stores():
+        """Run `steps` steps with faults, then steps without faults until everything has ended."""
+        with self._seeded_stores():
             while self.steps < steps and not self.is_complete() and self.step():
                 pass
-            self.calm_down()
-            end = self.steps + MOST_TO_DRAIN
-            while not self.is_at_rest() and self.step():
-                assert self.steps < end, f"it does not come to an end: {self}"
-            checks.check_at_rest(self)
+            self.stop_faults()
+            end = self.steps + MAX_DRAIN_STEPS
+            while not self.is_finished() and self.step():
+                assert self.steps < end, f"the history does not end: {self}"
+            invariants.check_finished(self)
 
-    def calm_down(self) -> None:
-        self.is_calm = True
-        self.calm_at = self.now
-        faults.heal(self)
+    def stop_faults(self) -> None:
+        self.has_stopped_faults = True
+        self.faults_stopped_at = self.now
+        faults.stop(self)
 
     def is_complete(self) -> bool:
         return all(ledger.is_complete for ledger in self.ledgers)
 
-    def is_at_rest(self) -> bool:
-        return self.is_complete() and all(p.is_dead or p.is_closed for p in self.everybody)
+    def is_finished(self) -> bool:
+        return self.is_complete() and all(p.is_dead or p.is_closed for p in self.all_processes)
 
     def __str__(self) -> str:
-        left = [len(ledger.ids) - len(ledger.outcomes) for ledger in self.ledgers]
-        return f"seed {self.seed}, step {self.steps}, {self.setting.store}, {self.setting.kind}, items left {left}"
+        unfinished = [len(ledger.ids) - len(ledger.outcomes) for ledger in self.ledgers]
+        return (
+            f"seed {self.seed}, step {self.steps}, {self.scenario.store}, {self.scenario.kind}, items left {unfinished}"
+        )
 
     @contextmanager
-    def _chance_in_stores(self) -> Iterator[None]:
-        """The stores have a source of chance of their own, and keep states rarely."""
+    def _seeded_stores(self) -> Iterator[None]:
+        """Patch the stores: jitter comes from the seed, and snapshots are taken at short intervals."""
         with (
-            mock.patch.object(memory, "_jitter", self.chance.random),
-            mock.patch.object(shared, "_jitter", self.chance.random),
+            mock.patch.object(memory, "_jitter", self.rng.random),
+            mock.patch.object(shared, "_jitter", self.rng.random),
             mock.patch.object(member, "KEEP_EVERY", 60),
             mock.patch.object(member, "KEEP_PER_CREDENTIAL", 4),
         ):
             yield
 
-    # --- for those who live here ------------------------------------------------------------------------------------
+    # --- services for processes and stores --------------------------------------------------------------------------
 
-    def moment(self) -> float:
-        """What anything takes at least."""
-        return self.chance.uniform(0.0, 0.01)
+    def short_delay(self) -> float:
+        """Return a random delay of up to 10 ms."""
+        return self.rng.uniform(0.0, 0.01)
 
-    def travel(self) -> None:
-        """To the store or back."""
-        self.now += self.chance.uniform(0.0, 0.003)
+    def pass_network_delay(self) -> None:
+        """Advance the clock by one way to the store or back."""
+        self.now += self.rng.uniform(0.0, 0.003)
 
-    def next_session(self) -> str:
-        self._sessions += 1
-        return f"session-{self._sessions}"
+    def next_session_id(self) -> str:
+        self._session_count += 1
+        return f"session-{self._session_count}"
 
-    def is_gone(self, pid: int) -> bool:
-        return pid in self._gone
+    def is_dead_pid(self, pid: int) -> bool:
+        return pid in self._dead_pids
 
     def make_item(self, id_: str) -> Item:
-        """The same whenever it is read."""
-        chance = random.Random(f"{self.seed} {id_}")
-        tokens = chance.choice([0, 10, 100, 400]) if self.setting.kind in ("tokens", "mixed") else 0
-        if tokens and chance.random() < 0.03:
+        """Return the item of an id: the same for every launch."""
+        rng = random.Random(f"{self.seed} {id_}")
+        tokens = rng.choice([0, 10, 100, 400]) if self.scenario.kind in ("tokens", "mixed") else 0
+        if tokens and rng.random() < 0.03:
             tokens = 100_000
-        really = int(tokens * chance.choice([0.2, 1.0, 1.0, 1.5]))
-        return Item(id_, {"tokens": really}, chance.choice(self.setting.models), tokens)
+        used_tokens = int(tokens * rng.choice([0.2, 1.0, 1.0, 1.5]))
+        return Item(id_, {"tokens": used_tokens}, rng.choice(self.scenario.models), tokens)
 
     def pool_events(self, events: list[Any]) -> None:
         for event in events:
             if isinstance(event, LimitLearned):
                 self.situations.note("limit learned")
             elif isinstance(event, LimitShared) and event.is_shared:
-                self.situations.note("shared limit found")
+                self.situations.note("shared limit detected")
             elif isinstance(event, CoolDownStarted):
                 assert event.seconds > 0
 
-    # --- processes come and go --------------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------------------------
 
     def launch(self, number: int) -> Process:
-        self._pids += 1
-        chance = random.Random(self.chance.random())
-        process = Process(self, self._pids, self.setting.runs[number], self.ledgers[number], chance)
-        self.processes[number] = process
-        if self.is_calm:
+        self._pid_count += 1
+        rng = random.Random(self.rng.random())
+        process = Process(self, self._pid_count, self.scenario.runs[number], self.ledgers[number], rng)
+        self.newest_processes[number] = process
+        if self.has_stopped_faults:
             faults.restore_keys(process)
-        self.everybody = [p for p in self.everybody if not (p.is_dead or p.is_closed)] + [process]
+        self.all_processes = [p for p in self.all_processes if not (p.is_dead or p.is_closed)] + [process]
         return process
 
     def crash(self, process: Process) -> None:
         process.crash()
-        self._gone.add(process.pid)
+        self._dead_pids.add(process.pid)
 
 
 def simulate(seed: int, steps: int, situations: Situations | None = None) -> World:
-    """The whole history of a seed. If a promise is broken in it, the error says how to see that again."""
+    """Run the history of a seed. The error of a broken invariant carries a note with the command that repeats it."""
     world = World(seed, situations)
     try:
         world.run(steps)
     except BaseException as error:
         where = f"step {world.steps} of a history with seed={seed}"
-        error.add_note(f"{where}; the same again: python -m tests.simulation {seed} --steps {steps}")
+        error.add_note(f"{where}; repeat it with: python -m tests.simulation {seed} --steps {steps}")
         raise
     return world
 
 
-class _WorldClock:
+class _PoolClock:
+    """Clock of the pool in memory."""
+
     def __init__(self, world: World) -> None:
         self._world = world
 
     def now(self) -> float:
-        """Dates, so that one can count days by them."""
+        """Return Unix time: the oracle counts days by it."""
         return self.epoch()
 
     def epoch(self) -> float:
@@ -227,5 +233,5 @@ class _WorldClock:
             if timer.call is not None:
                 timer.call()
 
-        self._world.at(at - self._world.epoch, "the pool's timer", due)
+        self._world.schedule(at - self._world.epoch, "the pool's timer", due)
         return timer

@@ -1,4 +1,4 @@
-"""Try the properties of `tests/*/test_*_properties.py` with random inputs for as long as `make soak` says."""
+"""Check the properties of `tests/*/test_*_properties.py` with random inputs, for a share of the soak time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.workers import test_report_properties
 
 from .shares import seconds
 
-# So many of each before the next one's turn: few enough for all of them to have one in a short run.
+# Examples of one property before the next: few enough for every property to have a turn in a short run.
 EXAMPLES_PER_TURN = 100
 MODULES = (
     test_item_properties,

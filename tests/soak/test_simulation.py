@@ -1,4 +1,4 @@
-"""Histories in virtual time, from new seeds, for as long as `make soak` is told."""
+"""Simulated histories of new seeds, for a share of the soak time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .shares import seconds
 STEPS = 1500
 
 
-def test_no_history_breaks_a_promise_and_every_situation_occurs() -> None:
+def test_new_seeds_keep_invariants_and_meet_every_situation() -> None:
     situations = Situations()
-    began = time.monotonic()
+    start = time.monotonic()
     histories = steps = 0
-    while time.monotonic() < began + seconds(0.4):
+    while time.monotonic() < start + seconds(0.4):
         steps += simulate(random.randrange(2**32), STEPS, situations).steps
         histories += 1
-    rate = steps / (time.monotonic() - began)
+    rate = steps / (time.monotonic() - start)
     print(f"\n{histories:,} histories, {steps:,} steps, {rate:,.0f} steps a second\n{situations.table()}")
-    assert not situations.missing(), "some situations never occurred: more time, or a simulator that avoids them"
+    assert not situations.missing(), "some situations never occurred: give it more time, or extend the simulation"

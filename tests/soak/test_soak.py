@@ -1,4 +1,4 @@
-"""The long proofs: `make soak MINUTES=5`. The same promises as in the suite, with chance and for longer."""
+"""Long random tests (`make soak MINUTES=5`): promises of the suite with new random seeds, for longer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KILLS = 1000
 __all__ = ["forked"]  # a fixture
 
 
-def test_the_rules_hold_in_many_more_random_histories() -> None:
+def test_pool_and_scheduler_rules_hold_in_random_histories() -> None:
     end = time.monotonic() + seconds(0.1)
     rounds = 0
     while time.monotonic() < end:
@@ -57,7 +57,7 @@ def test_the_rules_hold_in_many_more_random_histories() -> None:
     print(f"{rounds} rounds of 2 x 10 histories of 60 steps")
 
 
-def test_shared_pools_stay_the_same_in_many_more_random_histories() -> None:
+def test_replicas_stay_equal_in_random_histories() -> None:
     end = time.monotonic() + seconds(0.1)
     rounds = 0
     while time.monotonic() < end:
@@ -71,7 +71,7 @@ def test_shared_pools_stay_the_same_in_many_more_random_histories() -> None:
     print(f"{rounds} histories of 300 batches")
 
 
-def test_a_run_survives_a_thousand_kills(tmp_path: Path, forked: Callable[..., Fork]) -> None:
+def test_run_survives_a_thousand_kills(tmp_path: Path, forked: Callable[..., Fork]) -> None:
     kills = rounds = 0
     while kills < KILLS:
         seed = random.randrange(2**32)
@@ -88,7 +88,7 @@ def test_a_run_survives_a_thousand_kills(tmp_path: Path, forked: Callable[..., F
     print(f"{kills} kills of {rounds} runs, nothing lost")
 
 
-def test_random_runs_account_for_every_item_and_return_every_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_runs_lose_no_item_and_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "delay", lambda *_args, **_options: 0.001)
     monkeypatch.setitem(backoff.DEFAULT_COOL_DOWN, "auth_failed", 0.001)
     end = time.monotonic() + seconds(0.1)

@@ -1,4 +1,4 @@
-"""What a pool has promised, counted independently of how it keeps it: own windows, own cool-downs, own order."""
+"""Test oracle for the pool: an independent model of its promises, with windows, cool-downs and order of its own."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMIT
 from .situations import Situations
 
 DAY = 86_400.0
-# Sums of floats.
+# Tolerance for sums of floats.
 ROUNDING = 1e-6
 
 
-class Used:
-    """So much, from an instant on."""
+class Usage:
+    """Requests and tokens that count from an instant on."""
 
     __slots__ = ("at", "requests", "tokens")
 
@@ -29,112 +29,116 @@ class Used:
         self.at, self.requests, self.tokens = at, requests, tokens
 
 
-class Place(NamedTuple):
-    """In the order of asking. Those in front had their turn before."""
+class QueuePosition(NamedTuple):
+    """Position of a request in the order of arrival. A request in front was refused by a provider and waits again."""
 
     number: int
     is_front: bool
 
 
-class GroupUse:
-    """What the requests of one quota group have used, and since when each of its limits has been declared."""
+class GroupUsage:
+    """Usage of one quota group, and since when each of its limits has been declared."""
 
     def __init__(self) -> None:
-        self.entries: deque[Used] = deque()
+        self.entries: deque[Usage] = deque()
         self.days: Counter[int] = Counter()
         self.since: dict[str, float] = {}
-        self.before: dict[str, dict[int, Used]] = {}  # what was used when a limit became known
+        self.before: dict[str, dict[int, Usage]] = {}  # usage from before a limit was declared
 
-    def total(self, what: str, limit: float | None, now: float) -> float:
-        """Within the last minute, as far as the limit was known then."""
+    def total(self, name: str, limit: float | None, now: float) -> float:
+        """Return the usage of the last minute since the limit was declared."""
         if limit is None:
-            self.since.pop(what, None)
+            self.since.pop(name, None)
             return 0.0
-        if what not in self.since:  # from the last one on; others of the same instant came before the limit was known
-            self.since[what] = now
-            self.before[what] = {id(used): used for used in self.entries if used is not self.entries[-1]}
+        if name not in self.since:  # the newest entry counts; older ones of the same instant do not
+            self.since[name] = now
+            self.before[name] = {id(used): used for used in self.entries if used is not self.entries[-1]}
         while self.entries and self.entries[0].at + 60.0 <= now:
             self.entries.popleft()
-        since, before = self.since[what], self.before[what]
-        return sum(getattr(used, what) for used in self.entries if used.at >= since and id(used) not in before)
+        since, before = self.since[name], self.before[name]
+        return sum(getattr(used, name) for used in self.entries if used.at >= since and id(used) not in before)
 
 
-class Watch:
-    """Of one pool."""
+class PoolOracle:
+    """Checks every decision of one pool against the model. Raises `AssertionError` for a broken promise."""
 
     def __init__(self, situations: Situations) -> None:
         self.situations = situations
         self.fences: dict[str, int] = {}
-        self.is_replaying = False  # what was decided before is decided again, by a copy that is made anew
+        self.is_replaying = False  # a new judge repeats earlier decisions: count no situations
         self.not_before = -math.inf  # leases of a lost log may live until then
         self.granted_count = self.released_count = 0
-        self.groups: dict[str | None, GroupUse] = {}
-        self.uses: dict[LeaseRecord, tuple[GroupUse, list[Used], int]] = {}  # of live leases
+        self.groups: dict[str | None, GroupUsage] = {}
+        self.uses: dict[LeaseRecord, tuple[GroupUsage, list[Usage], int]] = {}  # of live leases
         self.cooling: dict[tuple[str, str | None, str | None], float] = {}
         self.in_quarantine: set[str] = set()
-        self.places: dict[LeaseRecord, Place] = {}  # of those who have ever waited, until they are served
+        self.positions: dict[LeaseRecord, QueuePosition] = {}  # of requests that have waited, until they end
         self.dead_sessions: set[str] = set()
         self.lapsed: Counter[str] = Counter()  # offers to dead sessions
-        self.lent_before: dict[str, int] = {}
-        self._described_anew: str | None = None
-        self._numbers = 0
+        self.leases_at_redeclaration: dict[str, int] = {}
+        self._redeclared_id: str | None = None
+        self._sequence = 0
 
     def note(self, situation: str) -> None:
         if not self.is_replaying:
             self.situations.note(situation)
 
-    # --- asking and granting --------------------------------------------------------------------------------------
+    # --- requests and grants --------------------------------------------------------------------------------------
 
-    def comes_first(self, record: LeaseRecord) -> None:
-        self.places[record] = Place(0, is_front=True)
+    def queued_in_front(self, record: LeaseRecord) -> None:
+        self.positions[record] = QueuePosition(0, is_front=True)
 
     def queued(self, record: LeaseRecord, front: bool) -> None:
-        known = self.places.get(record)
-        if known is None:
-            self._numbers += 1
-        number = self._numbers if known is None else known.number
-        self.places[record] = Place(number, front or (known is not None and known.is_front))
+        position = self.positions.get(record)
+        if position is None:
+            self._sequence += 1
+        number = self._sequence if position is None else position.number
+        self.positions[record] = QueuePosition(number, front or (position is not None and position.is_front))
 
     def refused(self, record: LeaseRecord) -> None:
-        self.places.pop(record, None)
-        self.note("too large" if record.too_large else "nobody can serve")
+        self.positions.pop(record, None)
+        self.note("too large" if record.too_large else "no credential can serve")
 
     def granted(self, pool: Allocator, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
         self.granted_count += 1
-        what = f"{credential.id} to {record.requester} at {now:.6f}"
-        assert len(credential.leases) <= credential.max_concurrent, f"too many leases: {what}"  # invariant 1
-        assert credential.id not in self.in_quarantine, f"granted in quarantine: {what}"  # invariant 5
-        assert credential.serves(record.request_class), f"granted to somebody who does not want it: {what}"
+        grant = f"{credential.id} to {record.requester} at {now:.6f}"
+        assert len(credential.leases) <= credential.max_concurrent, f"too many leases: {grant}"  # invariant 1
+        assert credential.id not in self.in_quarantine, f"granted in quarantine: {grant}"  # invariant 5
+        assert credential.serves(record.request_class), f"granted to a request that it cannot serve: {grant}"
         until = self.cooled_until(credential, record.scope)
-        assert until <= now + ROUNDING, f"granted {until - now:.3f} s before a cool-down ends: {what}"  # invariant 4
-        assert record.fence > self.fences.get(credential.id, 0), f"a fence that was there before: {what}"  # 13
+        assert until <= now + ROUNDING, f"granted {until - now:.3f} s before a cool-down ends: {grant}"  # invariant 4
+        assert record.fence > self.fences.get(credential.id, 0), f"reused fence: {grant}"  # 13
         self.fences[credential.id] = record.fence
-        self._check_order(record, credential, what)
-        self._count(pool, record, credential, what, now)
+        self._check_order(record, credential, grant)
+        self._count(pool, record, credential, grant, now)
         if credential.group.pace.paused_until > now:
-            assert credential.shared is not None or not credential.group.pace.is_learning, f"granted in a pause: {what}"
+            assert credential.shared is not None or not credential.group.pace.is_learning, (
+                f"granted in a pause: {grant}"
+            )
 
-    def _check_order(self, record: LeaseRecord, credential: CredentialRecord, what: str) -> None:  # invariant 6
-        place = self.places.get(record)
-        if place is not None:
+    def _check_order(self, record: LeaseRecord, credential: CredentialRecord, grant: str) -> None:  # invariant 6
+        position = self.positions.get(record)
+        if position is not None:
             self.note("waiter served")
-            if place.is_front:
+            if position.is_front:
                 return
-        for other, its_place in self.places.items():
+        for other, other_position in self.positions.items():
             if (
                 other.request_class == record.request_class
                 and other.state == WAITING
-                and not its_place.is_front
-                and not _is_aside(other)
-                and (place is None or its_place.number < place.number)
+                and not other_position.is_front
+                and not _is_parked(other)
+                and (position is None or other_position.number < position.number)
             ):
                 too_large = credential.group.pace.too_large(other.requests, other.tokens)
-                assert too_large, f"{other.requester} was overtaken: {what}"
+                assert too_large, f"{other.requester} was overtaken: {grant}"
 
-    def _count(self, pool: Allocator, record: LeaseRecord, credential: CredentialRecord, what: str, now: float) -> None:
+    def _count(
+        self, pool: Allocator, record: LeaseRecord, credential: CredentialRecord, grant: str, now: float
+    ) -> None:
         """Invariants 2 and 3."""
-        group = self.groups.setdefault(credential.group.name, GroupUse())
-        used = Used(now, record.requests, record.tokens)
+        group = self.groups.setdefault(credential.group.name, GroupUsage())
+        used = Usage(now, record.requests, record.tokens)
         group.entries.append(used)
         day = int(now // DAY)
         group.days[day] += record.requests
@@ -146,26 +150,27 @@ class Watch:
         ):
             limit = min((figure for figure in figures if figure is not None), default=None)
             total = group.total(name, limit, now)
-            most = math.inf if limit is None else max(1.0, limit)
-            assert total <= most + ROUNDING, f"{total:g} {name} of {limit:g} within a minute: {what}"
+            maximum = math.inf if limit is None else max(1.0, limit)
+            assert total <= maximum + ROUNDING, f"{total:g} {name} of {limit:g} within a minute: {grant}"
         per_day = [limits.requests_per_day for limits in declared if limits.requests_per_day is not None]
         if per_day:
             if "day" not in group.since:
                 group.since["day"] = now
                 group.days[day] = record.requests
-            assert group.days[day] <= min(per_day), f"{group.days[day]} of {min(per_day)} in a day: {what}"
+            assert group.days[day] <= min(per_day), f"{group.days[day]} of {min(per_day)} in a day: {grant}"
             if group.days[day] == min(per_day):
                 self.note("day limit")
         else:
             group.since.pop("day", None)
 
     def corrected(self, record: LeaseRecord, requests: float, tokens: float, now: float) -> None:
-        """What a live lease has really used. More counts from now on; less is given back where it was taken."""
-        known = self.uses.get(record)
-        if known is None:
+        """Correct the usage of a live lease. Additional usage counts from now on; unused amounts are taken off the
+        first entry."""
+        usage = self.uses.get(record)
+        if usage is None:
             return
-        group, entries, day = known
-        more = Used(now, 0.0, 0.0)
+        group, entries, day = usage
+        more = Usage(now, 0.0, 0.0)
         for name, amount in (("requests", requests), ("tokens", tokens)):
             before = sum(getattr(used, name) for used in entries)
             if amount > before:
@@ -176,7 +181,7 @@ class Watch:
         if requests < record.requests or tokens < record.tokens:
             self.note("less used than reserved")
         if more.requests or more.tokens:
-            self.note("debt")
+            self.note("more used than reserved")
             entries.append(more)
             group.entries.append(more)
         today = int(now // DAY)
@@ -188,7 +193,7 @@ class Watch:
         self.released_count += 1
         self.uses.pop(record, None)
 
-    # --- answers --------------------------------------------------------------------------------------------------
+    # --- feedback -------------------------------------------------------------------------------------------------
 
     def answered(self, pool: Allocator, credential: CredentialRecord, record: LeaseRecord | None,
                  verdict: Verdict | None, now: float) -> None:  # fmt: skip
@@ -205,10 +210,10 @@ class Watch:
         elif verdict.kind == AUTH_FAILED and not credential.removed:
             self.cooled(("credential", credential.id), None, 5.0 if hint is None else hint, now)
         if verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED, OVERLOADED) and credential.group.pace.most > 1:
-            self.note("ramp after cool-down")
+            self.note("slow start after cool-down")
 
     def cooled(self, cooldown_scope: tuple[str, str | None], scope: str | None, seconds: float, now: float) -> None:
-        """Of two cool-downs the later end holds."""
+        """Record a cool-down; if two overlap, the later end counts."""
         key = (*cooldown_scope, scope)
         self.cooling[key] = max(self.cooling.get(key, 0.0), now + min(seconds, DAY))
 
@@ -236,38 +241,38 @@ class Watch:
         self.in_quarantine.discard(id_)
 
     def removed(self, id_: str) -> None:
-        if id_ == self._described_anew:
+        if id_ == self._redeclared_id:
             return
         self.in_quarantine.discard(id_)
         self.cooling.pop(("credential", id_, None), None)
 
-    def forget_places(self) -> None:
-        """Of those who will not wait any more."""
-        self.places = {r: p for r, p in self.places.items() if r.state in (WAITING, LIVE)}
+    def drop_ended_requests(self) -> None:
+        """Forget the positions of requests that neither wait nor hold a lease."""
+        self.positions = {r: p for r, p in self.positions.items() if r.state in (WAITING, LIVE)}
 
-    def most_leases(self, credential: CredentialRecord) -> int:
-        """What was lent before its limit was lowered may stay so."""
-        before = self.lent_before.get(credential.id, 0)
+    def max_leases(self, credential: CredentialRecord) -> int:
+        """Return the limit of leases: those granted before `max_concurrent` was lowered may stay."""
+        before = self.leases_at_redeclaration.get(credential.id, 0)
         if before:
-            self.lent_before[credential.id] = before = min(before, len(credential.leases))
+            self.leases_at_redeclaration[credential.id] = before = min(before, len(credential.leases))
         return max(before, credential.max_concurrent)
 
     @contextmanager
-    def keeping(self, id_: str, leases: int) -> Iterator[None]:
-        """To describe a credential anew changes nothing of what is known about it."""
+    def redeclaring(self, id_: str, leases: int) -> Iterator[None]:
+        """Keep quarantine and cool-downs of a credential while the pool removes and adds it again."""
         self.note("credential redeclared")
-        self._described_anew = id_
-        self.lent_before[id_] = leases
+        self._redeclared_id = id_
+        self.leases_at_redeclaration[id_] = leases
         yield
-        self._described_anew = None
+        self._redeclared_id = None
 
-    def passed_over(self, session_id: str) -> None:
+    def offer_lapsed(self, session_id: str) -> None:
         self.note("offer lapsed")
-        if session_id in self.dead_sessions and not self.is_replaying:  # what is replayed was before it died
+        if session_id in self.dead_sessions and not self.is_replaying:  # replayed decisions are older than its death
             self.lapsed[session_id] += 1
-            assert self.lapsed[session_id] <= 1, "a dead waiter delayed others twice"  # invariant 12
+            assert self.lapsed[session_id] <= 1, "a dead session delayed other waiters twice"  # invariant 12
 
 
-def _is_aside(record: LeaseRecord) -> bool:
+def _is_parked(record: LeaseRecord) -> bool:
     owner: Any = record.owner
     return owner is not None and owner.aside is not None and any(record is other for other in owner.aside)
