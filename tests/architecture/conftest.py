@@ -1,4 +1,4 @@
-"""Small source trees with planted violations: a check that cannot fail proves nothing."""
+"""A fixture that writes small source trees, so that tests can show that each rule reports a violation."""
 
 from __future__ import annotations
 

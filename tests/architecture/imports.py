@@ -1,4 +1,4 @@
-"""Read the modules of a source tree, and what each of them imports, from their syntax trees."""
+"""Read the modules of a source tree and the names of the modules that each of them imports."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import agentos
 
 SOURCE = Path(agentos.__file__).parent
 
-# (importing module, imported module); for a rule about one module: (module, what is wrong with it).
+# (importing module, imported module); for a rule about one module: (module, description of the fault).
 Violation = tuple[str, str]
 
 
 class Module(NamedTuple):
+    """One Python file of the tree."""
+
     name: str  # dotted, for example "agentos.pool.lease"; a package's `__init__.py` has the name of the package
     path: Path
     tree: ast.Module
@@ -32,11 +34,11 @@ class Module(NamedTuple):
 def read_modules(root: Path = SOURCE) -> dict[str, Module]:
     """Parse every Python file below `root`, whose own name is the first part of all module names."""
     files = {_dotted(root, path): path for path in sorted(root.rglob("*.py"))}
-    known = set(files) | {name.rpartition(".")[0] for name in files}
+    names = set(files) | {name.rpartition(".")[0] for name in files}
     modules = {}
     for name, path in files.items():
         module = Module(name, path, ast.parse(path.read_text(encoding="utf-8")), frozenset())
-        imported = {found for node in ast.walk(module.tree) for found in _imported(node, module.folder, known)}
+        imported = {target for node in ast.walk(module.tree) for target in _imported(node, module.folder, names)}
         modules[name] = module._replace(imports=frozenset(imported))
     return modules
 
@@ -46,7 +48,7 @@ def _dotted(root: Path, path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imported(node: ast.AST, folder: str, known: Set[str]) -> Iterator[str]:
+def _imported(node: ast.AST, folder: str, names: Set[str]) -> Iterator[str]:
     """Yield the modules that one statement imports. Statements inside functions and under `TYPE_CHECKING` count, too: a
     name that only a type checker needs is still a dependency for the reader."""
     if isinstance(node, ast.Import):
@@ -56,6 +58,6 @@ def _imported(node: ast.AST, folder: str, known: Set[str]) -> Iterator[str]:
         parents = levels[: len(levels) - node.level + 1] if node.level else []
         base = ".".join([*parents, *([node.module] if node.module else [])])
         for alias in node.names:  # `from package import name`: a module of that package, or a name in its `__init__.py`
-            yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base
+            yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in names else base
     elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-        yield from (each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str))
+        yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))

@@ -1,4 +1,4 @@
-"""Doors: a module without an underscore may be imported by other packages, a private one may not."""
+"""Doors: modules without an underscore, which other packages may import. All other modules are private."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ import pytest
 from . import exceptions
 from .imports import Module, Violation, read_modules
 
-# Packages whose `__init__.py` holds code: the version, the table of commands, and the names that users import.
+DOOR_RULE = """\
+Rule: a module or folder whose name begins with an underscore is imported only inside the folder that contains it.
+Reason: a private module can be changed or removed after reading one package.
+To repair it: import a door of that package, or move the name that is needed into a door."""
+DOCSTRING_RULE = """\
+Rule: a door has a docstring that says what other packages use it for.
+Reason: readers of other packages see the door first, and often nothing else of the package."""
+PACKAGE_FILE_RULE = """\
+Rule: an `__init__.py` holds a docstring and nothing else.
+Reasons: importing one door must not load the others, re-exports turn an acyclic graph of modules into a cyclic graph of
+packages, and every name has one home."""
+# Exempt from PACKAGE_FILE_RULE: the version, the table of commands, and the names that users import.
 PACKAGE_FILES_WITH_CODE = {"agentos", "agentos.cli", "agentos.testing", "agentos.workflows.parallel"}
 
 
@@ -26,8 +37,7 @@ def owners(name: str) -> Iterator[str]:
 
 
 def door_violations(modules: dict[str, Module]) -> set[Violation]:
-    """Return imports of private modules and folders from outside the folder that contains them. Reason: a private
-    module can be changed or removed after reading one package."""
+    """Return the imports that break DOOR_RULE."""
     root = next(iter(modules)).split(".")[0]
     return {
         (module.name, imported)
@@ -39,14 +49,13 @@ def door_violations(modules: dict[str, Module]) -> set[Violation]:
 
 
 def docstring_violations(modules: dict[str, Module]) -> set[Violation]:
-    """Return doors without a docstring. Reason: readers of other packages see the door first, and often only that."""
+    """Return the doors that break DOCSTRING_RULE."""
     doors = (module for module in modules.values() if not module.name.rpartition(".")[2].startswith("_"))
     return {(door.name, "no docstring") for door in doors if not ast.get_docstring(door.tree)}
 
 
 def package_file_violations(modules: dict[str, Module]) -> set[Violation]:
-    """Return packages whose `__init__.py` is not a docstring alone. Reasons: importing one door must not load the
-    others, re-exports turn modules without a cycle into packages with one, and one name has one home."""
+    """Return the packages that break PACKAGE_FILE_RULE."""
     packages = (module for module in modules.values() if module.path.name == "__init__.py")
     return {
         (package.name, "more or less than a docstring")
@@ -57,15 +66,15 @@ def package_file_violations(modules: dict[str, Module]) -> set[Violation]:
 
 
 def test_private_modules_are_imported_by_their_package_only() -> None:
-    exceptions.assert_only_listed(door_violations(read_modules()), exceptions.DOORS)
+    exceptions.assert_only_listed(door_violations(read_modules()), exceptions.DOORS, DOOR_RULE)
 
 
 def test_doors_have_docstrings() -> None:
-    exceptions.assert_only_listed(docstring_violations(read_modules()), exceptions.DOCSTRINGS)
+    exceptions.assert_only_listed(docstring_violations(read_modules()), exceptions.DOCSTRINGS, DOCSTRING_RULE)
 
 
 def test_package_files_hold_docstrings_only() -> None:
-    exceptions.assert_only_listed(package_file_violations(read_modules()), exceptions.PACKAGE_FILES)
+    exceptions.assert_only_listed(package_file_violations(read_modules()), exceptions.PACKAGE_FILES, PACKAGE_FILE_RULE)
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,19 @@ import pytest
 from . import exceptions
 from .imports import Module, Violation, read_modules
 
-# Lowest first. A package (or module) directly below `agentos` imports neither upwards nor from its own floor. Reasons:
-# packages can then not form an import cycle, and each can be read, tested and replaced with nothing but what is below.
+FLOOR_RULE = """\
+Rule: a package or module directly below `agentos` imports lower floors only: neither its own floor nor a higher one.
+Reasons: packages cannot form an import cycle, and each can be read, tested and replaced with the floors below it alone.
+To repair it: move the name that is needed to a lower floor, or pass it in as an argument."""
+# Lowest floor first.
 FLOORS = (
-    {"verdict", "clock", "durations", "identifiers"},  # vocabulary that needs nothing
-    {"errors", "events"},  # vocabulary: an error of a worker carries a verdict
-    {"limits", "redaction", "testing"},  # calculations, and fakes for the tests of users
-    {"items", "providers", "costs"},  # data that everything above passes on
+    {"verdict", "clock", "durations", "identifiers"},  # vocabulary without imports
+    {"errors", "events"},  # vocabulary that carries a verdict
+    {"limits", "redaction", "testing"},  # calculations; fakes for tests of users
+    {"items", "providers", "costs"},  # data that all higher floors pass on
     {"reporters", "output"},  # data as text
     {"pool"},  # credentials and leases
-    {"ledger", "workers", "plans", "gateway", "workspaces"},  # users of leases that know nothing of a run
+    {"ledger", "workers", "plans", "gateway", "workspaces"},  # users of leases that do not know runs
     {"runs", "home", "agents"},  # one run, and its files
     {"keys", "terminal", "control"},  # tools around runs: must work without the command line
     {"workflows", "ui"},  # the contract with users
@@ -34,8 +37,8 @@ def package_of(name: str) -> str:
 
 
 def floor_violations(modules: dict[str, Module]) -> set[Violation]:
-    """Return imports of packages that are not on a lower floor. A package without a floor breaks the rule both ways."""
-    found = set()
+    """Return the imports that break FLOOR_RULE. A package without a floor may import nothing and not be imported."""
+    violations = set()
     for module in modules.values():
         importer = package_of(module.name)
         for imported in module.imports:
@@ -43,16 +46,16 @@ def floor_violations(modules: dict[str, Module]) -> set[Violation]:
             if not package or package == importer or imported.split(".")[0] != module.name.split(".")[0]:
                 continue
             if FLOOR_OF.get(package, len(FLOORS)) >= FLOOR_OF.get(importer, -1):
-                found.add((module.name, imported))
-    return found
+                violations.add((module.name, imported))
+    return violations
 
 
 def test_packages_import_lower_floors_only() -> None:
-    exceptions.assert_only_listed(floor_violations(read_modules()), exceptions.FLOORS)
+    exceptions.assert_only_listed(floor_violations(read_modules()), exceptions.FLOORS, FLOOR_RULE)
 
 
 def test_every_package_has_a_floor() -> None:
-    """Without this, a new package that imports nothing yet would have no place in the plan."""
+    """A new package without imports breaks no other rule, so it would be missing in FLOORS."""
     assert {package_of(name) for name in read_modules()} - {""} <= set(FLOOR_OF)
 
 

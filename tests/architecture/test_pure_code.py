@@ -1,4 +1,4 @@
-"""Pure code: rules that compute from their arguments, and do nothing else."""
+"""Pure code: calculations and rules without side effects, whose results depend on their arguments only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ import pytest
 from . import exceptions
 from .imports import SOURCE, Module, Violation, read_modules
 
-# Globs below the source tree, recursive: a sub-package must not escape. The last line is the vocabulary that pure code
-# may use, which has to be pure for that. Reason for the rule: code without clocks, locks and input can be simulated in
-# virtual time, replayed from a log and tested with generated histories.
+PURE_CODE_RULE = """\
+Rule: a module that matches PURE imports pure modules and a short list of the standard library, and reads no clock,
+random numbers, environment or files. Time is an argument, `now`.
+Reason: code without clocks, locks and input can be simulated in virtual time, replayed from a log and tested with
+generated histories."""
+# Globs below the source tree, recursive, so that sub-packages are included. The last line is vocabulary that pure code
+# may import and that is therefore pure itself.
 PURE = (
     *("limits/**/*.py", "**/_rules/**/*.py", "pool/simulation.py", "pool/states.py", "pool/lease_states.py"),
     "costs/budget.py",
@@ -21,10 +25,10 @@ PURE = (
 )
 IMPURE = {"limits/reset_times.py"}  # reads the time zone database
 
-# Modules of the standard library that have no state and touch nothing outside the process.
+# Modules of the standard library without state and without access to anything outside the process.
 ALLOWED = {"__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "heapq", "itertools"}
 ALLOWED |= {"math", "operator", "re", "typing"}
-# Input, output, and ways around the rule for imports.
+# Input and output, and functions that would bypass the check of imports.
 FORBIDDEN_NAMES = {"open", "print", "input", "breakpoint", "exec", "eval", "__import__"}
 # Clocks, random numbers and the environment, also where they come in as an argument: `now` is passed as a number.
 FORBIDDEN_ATTRIBUTES = {"now", "utcnow", "today", "time", "time_ns", "monotonic", "perf_counter", "localtime", "sleep"}
@@ -48,21 +52,21 @@ def impure_uses(tree: ast.Module) -> Iterator[str]:
 
 
 def purity_violations(modules: dict[str, Module], root: Path) -> set[Violation]:
-    """Return imports of anything but pure code and a short list, and uses of clocks, random numbers and environment."""
+    """Return the imports and calls that break PURE_CODE_RULE."""
     pure = pure_modules(modules, root)
     allowed = ALLOWED | {module.name for module in pure}
-    found = {(module.name, name) for module in pure for name in module.imports - allowed}
-    return found | {(module.name, use) for module in pure for use in impure_uses(module.tree)}
+    violations = {(module.name, name) for module in pure for name in module.imports - allowed}
+    return violations | {(module.name, use) for module in pure for use in impure_uses(module.tree)}
 
 
 def test_pure_code_has_no_side_effects() -> None:
     modules = read_modules()
-    assert pure_modules(modules, SOURCE), "no module matches PURE: the rule would hold for nothing"
-    exceptions.assert_only_listed(purity_violations(modules, SOURCE), exceptions.PURE_CODE)
+    assert pure_modules(modules, SOURCE), "no module matches PURE: the rule would check nothing"
+    exceptions.assert_only_listed(purity_violations(modules, SOURCE), exceptions.PURE_CODE, PURE_CODE_RULE)
 
 
 @pytest.mark.parametrize(
-    "place", ["limits/pace.py", "pool/_rules/deep/queue.py", "pool/simulation.py", "costs/budget.py"]
+    "path", ["limits/pace.py", "pool/_rules/deep/queue.py", "pool/simulation.py", "costs/budget.py"]
 )
 @pytest.mark.parametrize(
     ("source", "name"),
@@ -76,9 +80,9 @@ def test_pure_code_has_no_side_effects() -> None:
         ("print('hello')", "print"),
     ],
 )
-def test_side_effect_is_reported(make_tree: Callable[..., Path], place: str, source: str, name: str) -> None:
-    root = make_tree({"clock.py": "", "pool/lease.py": "import time", place: source})
-    expected = {("agentos." + place[:-3].replace("/", "."), name)}
+def test_side_effect_is_reported(make_tree: Callable[..., Path], path: str, source: str, name: str) -> None:
+    root = make_tree({"clock.py": "", "pool/lease.py": "import time", path: source})
+    expected = {("agentos." + path[:-3].replace("/", "."), name)}
     assert purity_violations(read_modules(root), root) == expected
 
 
