@@ -5,8 +5,7 @@ from __future__ import annotations
 from . import Mutant, tests_of
 
 RUN = "runs/test_scheduler"
-LEDGER = "ledger/test_ledger"
-IDENTITY = "items/test_duplicates"
+DECISION = "ledger/test_resume_decision"
 CRASHES = "acceptance/test_crashes"
 
 MUTANTS = (
@@ -37,7 +36,7 @@ MUTANTS = (
         "runs/_rules/scheduler.py",
         "        if kind == INTERRUPTED:\n            return UNFINISHED\n",
         "        if kind == INTERRUPTED:\n            return FAILED\n",
-        tests_of(LEDGER, "test_an_interrupted_item_is_no_failure_and_runs_again"),
+        tests_of("ledger/test_stopping", "test_interrupted_item_runs_again"),
     ),
     Mutant(
         "An item whose attempt fails while the run stops is dropped from the unfinished items",
@@ -60,28 +59,28 @@ MUTANTS = (
         "ledger/resume_filter.py",
         'outcome == "failed" and retry_failed',
         'outcome == "failed" or retry_failed',
-        tests_of(IDENTITY, "test_only_what_has_no_outcome_runs_and_what_failed_if_asked"),
+        tests_of(DECISION, "test_unchanged_input_runs_if_unfinished_or_retried"),
     ),
     Mutant(
         "The resume filter skips an interrupted item",
         "ledger/resume_filter.py",
         "if outcome is None or (outcome",
         "if (outcome",
-        tests_of(IDENTITY, "test_only_what_has_no_outcome_runs_and_what_failed_if_asked"),
+        tests_of(DECISION, "test_unchanged_input_runs_if_unfinished_or_retried"),
     ),
     Mutant(
         "The resume filter returns the recorded result of an old input for a changed short input",
         "ledger/resume_filter.py",
         "is_changed = input_hash != item.input_hash or (short_input is not None and short_input != given)",
         "is_changed = input_hash != item.input_hash",
-        tests_of(LEDGER, "test_a_changed_input_is_reported_and_refused_and_the_record_stays"),
+        tests_of("ledger/test_resume", "test_changed_input_fails_and_record_stays"),
     ),
     Mutant(
         "The resume filter does not notice a changed long input",
         "ledger/resume_filter.py",
         "is_changed = input_hash != item.input_hash or (short_input",
         "is_changed = (short_input",
-        tests_of(LEDGER, "test_a_changed_long_input_is_found_too"),
+        tests_of("ledger/test_resume", "test_changed_long_input_fails"),
     ),
     Mutant(
         "The duplicate check of a large input ignores slots that two ids share",
@@ -95,14 +94,14 @@ MUTANTS = (
         "ledger/resume_filter.py",
         "if launch == self._record.launch or self._has_seen(number):",
         "if self._has_seen(number):",
-        tests_of(LEDGER, "test_a_repeated_id_in_a_stream_is_always_found"),
+        tests_of("ledger/test_resume_streams", "test_repeated_id_in_stream_fails"),
     ),
     Mutant(
         "A recorded id that a stream repeats is counted twice",
         "ledger/resume_filter.py",
         "if launch == self._record.launch or self._has_seen(number):",
         "if launch == self._record.launch:",
-        tests_of(LEDGER, "test_a_recorded_id_that_comes_again_much_later_is_found"),
+        tests_of("ledger/test_resume_streams", "test_recorded_id_repeated_much_later_fails"),
     ),
     # --- the ledger ------------------------------------------------------------------------------------------------
     Mutant(
@@ -110,42 +109,42 @@ MUTANTS = (
         "ledger/_batch.py",
         "WHERE (items.outcome IS NULL OR (items.outcome",
         "WHERE (items.outcome IS NOT NULL OR items.outcome IS NULL OR (items.outcome",
-        tests_of(LEDGER, "test_a_success_is_written_over_by_no_launch"),
+        tests_of("ledger/test_record", "test_recorded_success_is_never_overwritten"),
     ),
     Mutant(
         "The ledger overwrites a failure within the same launch",
         "ledger/_batch.py",
         "AND excluded.launch > items.launch))",
         "AND excluded.launch >= items.launch))",
-        tests_of(LEDGER, "test_a_failed_outcome_is_written_over_by_a_later_launch_only"),
+        tests_of("ledger/test_record", "test_recorded_failure_is_overwritten_by_later_launch_only"),
     ),
     Mutant(
         "An older attempt overwrites the outcome of a newer one of the same launch",
         "ledger/_batch.py",
         "AND (excluded.launch, excluded.n) >= (items.launch, items.n)",
         "AND excluded.launch >= items.launch",
-        tests_of(LEDGER, "test_an_older_attempt_writes_over_nothing"),
+        tests_of("ledger/test_record", "test_older_attempt_overwrites_nothing"),
     ),
     Mutant(
         "An older attempt overwrites the checkpoint of a newer one",
         "ledger/_batch.py",
         "WHERE (excluded.launch, excluded.n) >= (checkpoints.launch, checkpoints.n)",
         "WHERE excluded.launch >= checkpoints.launch",
-        tests_of(LEDGER, "test_an_older_attempt_writes_over_nothing"),
+        tests_of("ledger/test_record", "test_older_attempt_overwrites_nothing"),
     ),
     Mutant(
         "The ledger accepts a checkpoint from a stale attempt",
         "ledger/record.py",
         "        if attempt.attempt != attempt.item.attempts:\n            raise",
         "        if attempt.attempt > attempt.item.attempts:\n            raise",
-        tests_of(LEDGER, "test_a_stale_attempt_cannot_save"),
+        tests_of("ledger/test_checkpoints", "test_stale_attempt_cannot_save"),
     ),
     Mutant(
         "An older launch keeps writing after a newer launch took over",
         "ledger/record.py",
         "(SELECT max(launch) FROM launches WHERE run = ?) = ?",
         "(SELECT max(launch) FROM launches WHERE run = ?) >= ?",
-        tests_of(LEDGER, "test_a_launch_that_was_taken_over_cannot_write"),
+        tests_of("ledger/test_stopping", "test_launch_that_was_taken_over_cannot_write"),
     ),
     Mutant(
         "The run reports a result before the ledger has committed it",
@@ -154,21 +153,21 @@ MUTANTS = (
         "                self._on_recorded(batch.results, batch.size)\n"
         "                batch.write(self._connection, self.redact)\n"
         "                batch.results = []\n",
-        tests_of(LEDGER, "test_a_full_disk_stops_the_run_and_the_next_launch_goes_on"),
+        tests_of("ledger/test_stopping", "test_full_disk_stops_the_run_and_next_launch_continues"),
     ),
     Mutant(
         "The ledger confirms a checkpoint before it is committed",
         "ledger/_batch.py",
         "        self.savers.append(saver)\n",
         "        saver.set()\n",
-        tests_of(LEDGER, "test_a_checkpoint_that_cannot_be_written_is_told_to_its_worker"),
+        tests_of("ledger/test_checkpoints", "test_checkpoint_without_ledger_raises_in_the_worker"),
     ),
     Mutant(
         "The ledger keeps writing to a file that was removed or replaced",
         "ledger/record.py",
         "            if not _is_still(path, stat):\n",
         "            if not stat:\n",
-        tests_of(LEDGER, "test_a_ledger_that_is_replaced_while_in_use_stops_the_run"),
+        tests_of("ledger/test_stopping", "test_replaced_ledger_stops_the_run"),
     ),
     Mutant(
         "The ledger opens a database that lost its last transactions",
@@ -182,6 +181,6 @@ MUTANTS = (
         "ledger/_batch.py",
         "    cleaned = json_text.redact_json_texts(texts, redact)\n",
         "    cleaned = texts\n",
-        tests_of(LEDGER, "test_no_secret_of_the_pool_is_in_any_file"),
+        tests_of("ledger/test_record", "test_no_file_holds_a_secret_of_the_pool"),
     ),
 )

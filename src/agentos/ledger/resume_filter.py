@@ -190,17 +190,17 @@ class ResumeFilter:
             _, number, _, _, outcome, launch = row
             if launch == self._record.launch or self._has_seen(number):
                 problem = Problem.repeated(item.id)
-            elif decision is RECORDED:
+            elif decision is USE_RECORD:
                 recorded.append(number)
                 if outcome == SUCCEEDED:
                     self._succeeded += 1
                 else:
                     self._failed += 1
                 continue
-            elif decision is CHANGED or (decision is FORGET and problem is not None):
+            elif decision is REFUSE or (decision is REPLACE and problem is not None):
                 problem = Problem.changed(item.id)
             else:
-                item.is_changed = decision is FORGET
+                item.is_changed = decision is REPLACE
             passed.append((item, problem or self._complete(item)))
         self._recorded_results.add(recorded)
         return passed
@@ -269,19 +269,19 @@ class ResumeFilter:
                     decided = [(item, decision) for item, _, _, decision in self._decided(connection, some)]
             except LedgerError:  # nobody can say what is on record
                 decided = [(item, None) for item, _ in some]
-            yield from [item.id for item, decision in decided if decision != RECORDED]
+            yield from [item.id for item, decision in decided if decision != USE_RECORD]
 
 
 # What becomes of an item whose id is on record.
-RECORDED = "recorded"  # it has its outcome: that is returned, and nothing is executed
-AGAIN = "again"  # it was not finished, or failed and is to be tried again
-CHANGED = "changed"  # the id means something else now: refused
-FORGET = "forget"  # the same, but asked for: what is on record is put aside
+USE_RECORD = "recorded"  # it has its outcome: that is returned, and nothing is executed
+RUN = "again"  # it was not finished, or failed and is to be tried again
+REFUSE = "changed"  # the id means something else now: refused
+REPLACE = "forget"  # the same, but asked for: what is on record is put aside
 
 
 def decide(outcome: str | None, is_changed: bool, *, retry_failed: bool, rerun_changed: bool) -> str:
     if is_changed:
-        return FORGET if rerun_changed else CHANGED
+        return REPLACE if rerun_changed else REFUSE
     if outcome is None or (outcome == "failed" and retry_failed):
-        return AGAIN
-    return RECORDED
+        return RUN
+    return USE_RECORD
