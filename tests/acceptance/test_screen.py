@@ -296,7 +296,7 @@ def test_a_job_in_the_background_writes_its_lines_and_draws_nothing(
 
 
 def test_only_display_imports_wcwidth() -> None:
-    modules = "agentos.terminal.screen, agentos.terminal.lines, agentos.terminal.view"
+    modules = "agentos.terminal.screen, agentos.terminal.lines"
     code = f"import {modules}, sys; print('wcwidth' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.events import EXHAUSTED, STORE_LOST, ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
+from agentos.items.results import RunningItem
 from agentos.terminal._cells import text_width
 from agentos.terminal.display import Display, amount_text, clock_text, soon_text
-from agentos.terminal.view import RunningItem
 from agentos.verdict import RATE_LIMITED
 from agentos.workflows.parallel import CredentialState, ProgressStats, WorkflowResult
 
@@ -35,6 +35,7 @@ class ScriptedView:
         for name, value in more.items():
             setattr(self, name, value)
 
+    @property
     def stats(self) -> ProgressStats:
         return self.given
 
@@ -80,7 +81,7 @@ def failed(item_id: str, error: str, kind: str | None = "ValueError") -> ItemEnd
 
 
 def display_of(view: ScriptedView, *failures: ItemEnded, **more: Any) -> Display:
-    display = Display(view, **{"clock": lambda: NOW, "color": False, **more})
+    display = Display(view, view.credentials, **{"clock": lambda: NOW, "color": False, **more})
     for event in failures:
         display.note(event)
     return display
@@ -222,7 +223,7 @@ def test_what_was_on_record_before_says_nothing_about_the_rate() -> None:
 def test_a_countdown_goes_on_between_two_looks_at_the_pool() -> None:
     now = NOW
     view = busy_view()
-    display = Display(view, clock=lambda: now, color=False)
+    display = Display(view, view.credentials, clock=lambda: now, color=False)
     display.frame(100, 30)
     assert view.asked == 1
     now += 0.4
@@ -280,7 +281,7 @@ def test_control_characters_and_what_reverses_text_are_shown_as_escapes() -> Non
 
 def test_secrets_are_taken_out_before_anything_is_shortened() -> None:
     view = ScriptedView(given=stats(running=1), items=[RunningItem("see sk-secret-key there", 1, "k", 1.0)])
-    display = Display(view, clock=lambda: NOW, color=False)
+    display = Display(view, view.credentials, clock=lambda: NOW, color=False)
     display.redact_with(lambda text: text.replace("sk-secret-key", "[redacted]"))
     display.note(failed("sk-secret-key", "sk-secret-key"))
     for width in range(1, 80):
@@ -407,7 +408,7 @@ def test_a_moment_that_a_limit_takes_is_no_reason_to_worry() -> None:
 
 def test_a_lost_store_is_shown_with_how_long_it_is_lost_until_it_is_back() -> None:
     view = ScriptedView(given=stats(running=1), why=PoolWaiting(STORE_LOST, 2, 0, 0, None))
-    display = Display(view, clock=lambda: NOW, color=False)
+    display = Display(view, view.credentials, clock=lambda: NOW, color=False)
     display.note(StoreUnreachable("redis://somewhere", "connection refused", NOW - 65.0))
     assert display.frame(80, 10)[2] == "the pool's store is lost for 1:05: nothing new starts"
     display.note(StoreReached("redis://somewhere", 65.0))

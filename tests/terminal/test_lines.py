@@ -22,7 +22,6 @@ from agentos.events import (
 )
 from agentos.terminal import lines as _lines
 from agentos.terminal.lines import LinesReporter, json_output, progress_line
-from agentos.terminal.view import RunView
 from agentos.verdict import RATE_LIMITED
 from agentos.workflows.parallel import ProgressStats, WorkflowResult
 from tests.conftest import eventually
@@ -30,15 +29,11 @@ from tests.conftest import eventually
 START = 1_700_000_000.0
 
 
-class StandingView(RunView):
-    """A run that stands where it was put."""
+class StandingRun:
+    """A run whose figures a test sets."""
 
     def __init__(self, stats: ProgressStats, waiting: PoolWaiting | None = None) -> None:
-        super().__init__()
-        self.given, self.why = stats, waiting
-
-    def stats(self) -> ProgressStats:
-        return self.given
+        self.stats, self.why = stats, waiting
 
     def waiting(self) -> PoolWaiting | None:
         return self.why
@@ -50,7 +45,7 @@ def stats(completed: int = 120, failed: int = 2, total: int | None = 300, **more
 
 def told(*events: Any, quiet: bool = False, **more: Any) -> list[str]:
     stream = io.StringIO()
-    reporter = LinesReporter(stream, StandingView(stats()), quiet=quiet, **more)
+    reporter = LinesReporter(stream, StandingRun(stats()), quiet=quiet, **more)
     for event in events:
         reporter(event)
     return stream.getvalue().splitlines()
@@ -97,19 +92,19 @@ def test_quiet_is_failures_and_the_end() -> None:
 
 def test_progress_is_told_only_if_there_is_any() -> None:
     stream = io.StringIO()
-    view = StandingView(stats(running=8), PoolWaiting(RATE_LIMITED, 4, 0, 4, 12.0, "tokens per minute"))
-    reporter = LinesReporter(stream, view)
+    run = StandingRun(stats(running=8), PoolWaiting(RATE_LIMITED, 4, 0, 4, 12.0, "tokens per minute"))
+    reporter = LinesReporter(stream, run)
     reporter.tick()
     reporter.tick()
-    view.given = stats(121, 0, None, running=7)
-    view.why = None
+    run.stats = stats(121, 0, None, running=7)
+    run.why = None
     reporter.tick()
     why = "all 4 usable credentials are rate-limited or cooling down, the next for 12.0 s (tokens per minute)"
     assert stream.getvalue().splitlines() == [
         f"[COORDINATOR] 120/300 done, 2 failed, 8 running, about 3.1 minutes to go; nothing more starts: {why}",
         "[COORDINATOR] 121 done, 7 running",
     ]
-    view.given = stats(122)
+    run.stats = stats(122)
     reporter(ENDED)
     before = stream.getvalue()
     reporter.tick()
@@ -119,10 +114,10 @@ def test_progress_is_told_only_if_there_is_any() -> None:
 def test_the_ticker_tells_by_itself_until_the_run_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lines, "PROGRESS_SECONDS", 0.001)
     stream = io.StringIO()
-    view = StandingView(stats(1, 0))
-    with LinesReporter(stream, view) as reporter:
+    run = StandingRun(stats(1, 0))
+    with LinesReporter(stream, run) as reporter:
         eventually(lambda: "1/300 done" in stream.getvalue())
-        view.given = stats(2, 0)
+        run.stats = stats(2, 0)
         eventually(lambda: "2/300 done" in stream.getvalue())
         reporter(ENDED)
         assert reporter._ticker is not None
@@ -131,13 +126,13 @@ def test_the_ticker_tells_by_itself_until_the_run_has_ended(monkeypatch: pytest.
 
 
 def test_a_quiet_reporter_has_no_ticker() -> None:
-    with LinesReporter(io.StringIO(), StandingView(stats()), quiet=True) as reporter:
+    with LinesReporter(io.StringIO(), StandingRun(stats()), quiet=True) as reporter:
         assert reporter._ticker is None
 
 
 def test_secrets_are_taken_out() -> None:
     stream = io.StringIO()
-    reporter = LinesReporter(stream, StandingView(stats()))
+    reporter = LinesReporter(stream, StandingRun(stats()))
     reporter.redact_with(lambda text: text.replace("bad", "[redacted]"))
     reporter(FAILED)
     assert stream.getvalue() == "[COORDINATOR] Failed: a: ValueError: [redacted]\n"

@@ -1,4 +1,4 @@
 """The live display.
 
-Doors: `display`, `screen`, `lines`, `view`.
+Doors: `display`, `screen`, `lines`.
 """

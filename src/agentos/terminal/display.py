@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentos.durations import format_duration
-from agentos.events import ItemEnded, RunStopping, StoreReached, StoreUnreachable
+from agentos.events import ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
 from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE
 from agentos.pool.states import CredentialState
@@ -21,7 +21,9 @@ from agentos.reporters.sentences import error_text, verdict_text, waiting_text
 from agentos.verdict import RATE_LIMITED
 
 from ._cells import head, left_aligned, right_aligned, text_width
-from .view import PoolWaiting, View
+
+if TYPE_CHECKING:
+    from agentos.runs.streams import ResultStream
 
 # The pool is asked so often (seconds) at most: it answers under its lock, and its countdowns need no asking.
 LOOK_SECONDS = 0.5
@@ -69,12 +71,19 @@ class Look(NamedTuple):
 class Display:
     """`frame` draws a run, and `note`, as its reporter, remembers what only events tell.
 
-    `clock`: seconds since 1970, as in the run's own figures."""
+    `states` returns the credentials, of a run that has a pool. `clock`: seconds since 1970, as in the run's figures."""
 
     def __init__(
-        self, view: View, *, clock: Callable[[], float] = time.time, color: bool = True, unicode: bool = True
+        self,
+        run: ResultStream,
+        states: Callable[[], tuple[CredentialState, ...]] = tuple,
+        *,
+        clock: Callable[[], float] = time.time,
+        color: bool = True,
+        unicode: bool = True,
     ) -> None:
-        self._view = view
+        self._run = run
+        self._states = states
         self._clock = clock
         self._has_color = color
         self._has_unicode = unicode
@@ -102,7 +111,7 @@ class Display:
     def frame(self, width: int, height: int) -> list[str]:
         """At most so many lines of at most so many cells, as they are now."""
         now = self._clock()
-        stats = self._view.stats()
+        stats = self._run.stats
         look = self._looked(now)
         top = [self._bar(stats, width)]
         if height > 1:
@@ -115,7 +124,7 @@ class Display:
 
     def _looked(self, now: float) -> Look:
         if not 0.0 <= now - self._look.at < LOOK_SECONDS:
-            self._look = Look(now, self._view.credentials(), self._view.waiting())
+            self._look = Look(now, self._states(), self._run.waiting())
         return self._look
 
     # --- the top --------------------------------------------------------------------------------------------------
@@ -129,7 +138,7 @@ class Display:
             facts.append(f"about {soon_text(eta)} to go")
         if done >= MIN_ITEMS_FOR_RATE and elapsed > 0:
             facts.append(f"{amount_text(done / elapsed * 60)} items/min")
-        run_id = self._shown(self._view.run_id)
+        run_id = self._shown(self._run.run_id)
         while len(facts) > 1 and 6 + min(text_width(run_id), 16) + len(", ".join(facts)) > width:
             facts.pop()
         times = ", ".join(facts)
@@ -198,7 +207,7 @@ class Display:
         if rows <= 0:
             return []
         shown = rows if count <= rows or rows == 1 else rows - 1
-        items = self._view.running(shown)
+        items = self._run.running(shown)
         ages = right_aligned([clock_text(item.age_seconds) for item in items])
         keys = [self._shown(item.credential_id or "") if width >= NARROW else "" for item in items]
         keys = [self._shortened(key, width // 4) for key in keys]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import threading
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from agentos.durations import format_duration
-from agentos.events import CoolDownStarted, DryRun, ItemEnded, RunEnded, StillRunning
+from agentos.events import CoolDownStarted, DryRun, ItemEnded, PoolWaiting, RunEnded, StillRunning
 from agentos.items.results import ProgressStats
 from agentos.reporters.sentences import event_text, failure_line, summary_text, waiting_text
 from agentos.reporters.writers import TextReporter
 
-from .view import PoolWaiting, View
+if TYPE_CHECKING:
+    from agentos.runs.streams import ResultStream
 
 # How often (seconds) progress is told, while there is any.
 PROGRESS_SECONDS = 5.0
@@ -23,11 +24,14 @@ class LinesReporter(TextReporter):
     """Failures at once, whatever else a person should know, and between `start` and `stop` (or inside `with`) where the
     run stands, every few seconds while that changes. `quiet`: nothing but failures and the end.
 
-    `go_on`: the command that continues the run, if something is left of it."""
+    `run` is None in a dry run, which has no progress. `go_on`: the command that continues the run, if something is left
+    of it."""
 
-    def __init__(self, stream: TextIO, view: View, *, quiet: bool = False, go_on: str = "agentos resume") -> None:
+    def __init__(
+        self, stream: TextIO, run: ResultStream | None, *, quiet: bool = False, go_on: str = "agentos resume"
+    ) -> None:
         super().__init__(stream)
-        self._view = view
+        self._results = run
         self._quiet = quiet
         self._go_on = go_on
         self._lock = threading.Lock()  # guards the stream and _told: the run and the ticker both tell
@@ -59,15 +63,17 @@ class LinesReporter(TextReporter):
 
     def tick(self) -> None:
         """Tells where the run stands, if that has changed."""
-        stats = self._view.stats()
+        if self._results is None:
+            return
+        stats = self._results.stats
         stands = stats.completed, stats.running
         with self._lock:
             if stands != self._told and not self._is_over.is_set():
                 self._told = stands
-                self._write(progress_line(stats, self._view.waiting()))
+                self._write(progress_line(stats, self._results.waiting()))
 
     def start(self) -> None:
-        if not self._quiet and self._ticker is None:
+        if not self._quiet and self._results is not None and self._ticker is None:
             self._ticker = threading.Thread(target=self._run, name="agentos-lines", daemon=True)
             self._ticker.start()
 

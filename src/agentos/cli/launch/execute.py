@@ -35,9 +35,9 @@ from agentos.redaction.redactor import Redactor
 from agentos.reporters.format import escape_controls
 from agentos.reporters.sentences import event_text
 from agentos.reporters.writers import JsonReporter
+from agentos.runs.streams import ResultStream
 from agentos.terminal.lines import LinesReporter, json_output
 from agentos.terminal.screen import Screen, Stream
-from agentos.terminal.view import RunView
 from agentos.workers.command.command import Command
 from agentos.workers.engines.connect import Engine
 from agentos.workflows.parallel import (
@@ -266,7 +266,7 @@ def _carry_out(folder: RunFolder, spec: RunSpec, work: Work, teller: Teller, *, 
             tokens_func=work.tokens,
         )
         with _hang_up(work.coordinator), stream:
-            teller.start(RunView(stream, work.pool))
+            teller.start(stream)
             try:
                 for _ in stream:
                     pass
@@ -356,14 +356,14 @@ class Teller:
         self.printed = Printed(logs, redactor, self.output)
         self.printed.__enter__()
 
-    def start(self, view: RunView) -> None:
-        """From now on."""
+    def start(self, run: ResultStream | None) -> None:
+        """Choose the outputs, and send them the events so far. None: a dry run, which has no progress to display."""
         with self._lock:
-            self._choose(view)
+            self._choose(run)
             for event in self._early:
                 self._tell(event)
 
-    def _choose(self, view: RunView) -> None:
+    def _choose(self, run: ResultStream | None) -> None:
         redact = None if self.pool is None else self.pool.redact
         if self._how.as_json:
             events = JsonReporter(self.screen.text_stream("stdout"))
@@ -371,22 +371,23 @@ class Teller:
                 events.redact_with(redact)
             self._tell = events
             return
-        is_live = self.screen.can_be_live and not self._how.quiet and not self._how.no_progress
+        is_live = run is not None and self.screen.can_be_live and not self._how.quiet and not self._how.no_progress
         lines = self._lines = LinesReporter(
             self.screen.text_stream("stderr"),
-            view,
+            run,
             quiet=self._how.quiet or is_live,
             go_on=f"agentos resume {self._run_id}",
         )
         if redact is not None:
             lines.redact_with(redact)
-        if not is_live:
+        if run is None or not is_live:
             self._tell = lines
             lines.start()
             return
         from agentos.terminal.display import Display
 
-        display = Display(view, color=self.screen.has_color, unicode=self.screen.has_unicode)
+        states = tuple if self.pool is None else self.pool.states
+        display = Display(run, states, color=self.screen.has_color, unicode=self.screen.has_unicode)
         if redact is not None:
             display.redact_with(redact)
 
@@ -445,7 +446,7 @@ def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, how: S
     with Teller(Screen(), how, spec.run_id) as teller:
         work = prepare(folder, spec, teller, keep=False)
         items = list(work.items)
-        teller.start(RunView(None, work.pool))
+        teller.start(None)
         work.coordinator.execute_parallel(items, work.worker, work.items.id_of, dry_run=True, run_id=spec.run_id)
     seconds = item_seconds if item_seconds is not None else usual_seconds(folder)
     print(work.coordinator.plan(items, item_seconds=seconds, tokens_func=work.tokens))

@@ -1,12 +1,13 @@
-"""What a display sees of a real run, from another thread."""
+"""The display of real runs, drawn by another thread."""
 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from agentos.events import EXHAUSTED
+from agentos.items.results import RunningItem
 from agentos.terminal.display import Display
-from agentos.terminal.view import RunningItem, RunView
 from agentos.testing import FakeClock
 from agentos.workflows.parallel import (
     Credential,
@@ -19,16 +20,11 @@ from agentos.workflows.parallel import (
 from tests.conftest import eventually
 
 
-def test_a_view_follows_a_run_from_before_its_beginning_to_its_end() -> None:
+def test_display_follows_run_from_start_to_end() -> None:
     pool = CredentialCoordinator([Credential(f"sk-secret-{n}", id=f"key-{n}") for n in range(2)])
-    view = RunView(None, pool)
-    assert (view.run_id, view.running(), view.waiting(), view.stats().completed) == ("", [], None, 0)
-    assert [state.key_id for state in view.credentials()] == ["key-0", "key-1"]
-    display = Display(view, color=False)
-    assert display.frame(80, 10)[1] == "0 done"
-
     may_end = threading.Event()
-    coordinator = ParallelCoordinator(4, pool, reporter=display.note)
+    events: list[Any] = []
+    coordinator = ParallelCoordinator(4, pool, reporter=events.append)
 
     def work(item: str, key: str) -> None:
         may_end.wait(30)
@@ -36,44 +32,44 @@ def test_a_view_follows_a_run_from_before_its_beginning_to_its_end() -> None:
             raise ValueError("bad")
 
     with coordinator.stream(["a", "b", "c"], work, run_id="nightly") as stream:
-        view.stream = stream
-        eventually(lambda: len(view.running()) == 2 and view.waiting() is not None)
-        assert [item._replace(age_seconds=0.0) for item in view.running()] == [
+        display = Display(stream, pool.states, color=False)
+        eventually(lambda: len(stream.running()) == 2 and stream.waiting() is not None)
+        assert [item._replace(age_seconds=0.0) for item in stream.running()] == [
             RunningItem("a", 1, "key-0", 0.0),
             RunningItem("b", 1, "key-1", 0.0),
         ]
-        assert all(0.0 <= item.age_seconds < 30 for item in view.running())
-        assert [item.id for item in view.running(1)] == ["a"]
-        waiting = view.waiting()
+        assert all(0.0 <= item.age_seconds < 30 for item in stream.running())
+        assert [item.id for item in stream.running(1)] == ["a"]
+        waiting = stream.waiting()
         assert waiting is not None
         assert (waiting.reason, waiting.in_use) == (EXHAUSTED, 2)
-        assert view.stats().running == 2
-        assert view.run_id == "nightly"
+        assert stream.stats.running == 2
+        assert display.frame(80, 10)[0].startswith("run nightly")
+        assert any("key-1" in line for line in display.frame(80, 10))
         may_end.set()
         assert len(list(stream)) == 3
-    lines = Display(view, color=False).frame(80, 20)
-    assert lines[1].endswith(" 3/3 done, 1 failed")
+    for event in events:
+        display.note(event)
+    assert display.frame(80, 20)[1].endswith(" 3/3 done, 1 failed")
     assert "failed c: ValueError: bad" in display.frame(80, 20)
 
 
-def test_looking_does_not_disturb_a_run_whose_items_come_and_go() -> None:
+def test_drawing_does_not_disturb_a_fast_run() -> None:
     pool = CredentialCoordinator([Credential(f"sk-secret-{n}", limits=Limits(max_concurrent=8)) for n in range(4)])
-    view = RunView(None, pool)
     coordinator = ParallelCoordinator(32, pool, max_parallelism=32, reporter=None)
     is_over = threading.Event()
     frames: list[int] = []
 
     def look() -> None:
-        display = Display(view, clock=lambda: float(len(frames)))  # so the pool is asked each time
+        display = Display(stream, pool.states, clock=lambda: float(len(frames)))  # so the pool is asked each time
         while not is_over.is_set():
             display.frame(100, 40)
-            frames.append(len(view.running()))
+            frames.append(len(stream.running()))
 
     async def work(item: int, key: str) -> None:
         pass
 
     with coordinator.stream(range(5000), work) as stream:
-        view.stream = stream
         looker = threading.Thread(target=look)
         looker.start()
         results = list(stream)
