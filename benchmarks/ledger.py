@@ -118,10 +118,10 @@ def _ended(count: int) -> list[tuple[Item, Attempt, WorkflowResult, str]]:
     ended = []
     for number in range(count):
         item = Item(str(number), number)
-        item.to_be_recorded()
+        item.prepare_record()
         item.input = "1"
         attempt = Attempt(item, context, 0.0)
-        attempt.to_be_recorded()
+        attempt.prepare_record()
         attempt.credential_id, attempt.attempt, attempt.ended_at = "key-12345678", 1, 0.001
         result = WorkflowResult(item.id, True, None, 0.001, {}, number, 1, attempt.credential_id)
         ended.append((item, attempt, result, "1"))

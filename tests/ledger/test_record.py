@@ -238,7 +238,7 @@ def test_batch_with_a_recorded_outcome_is_refused_entirely(path: Path) -> None: 
 
     for item_id in ("3", "1"):
         item = Item(item_id, None)
-        item.to_be_recorded()
+        item.prepare_record()
         late.item_ended(item, None, WorkflowResult(item_id, False, "late", attempts=0), None)
     connection.execute("BEGIN")
     with pytest.raises(RuntimeError, match="1 items have an outcome on record already"):
@@ -252,7 +252,7 @@ def late_failure(launch: int) -> batch.Batch:
     from agentos.items.item import Item
 
     late, item = batch.Batch(1, launch, 0.0), Item("1", None)
-    item.to_be_recorded()
+    item.prepare_record()
     late.item_ended(item, None, WorkflowResult("1", False, "late", attempts=0), None)
     return late
 
@@ -281,7 +281,7 @@ def test_older_attempt_overwrites_nothing(path: Path) -> None:  # invariant 23
     coordinator_of(path).execute_parallel([], Doubling())
     connection = database.connect_writer(path)
     item = Item("a", None)
-    item.to_be_recorded()
+    item.prepare_record()
     for number in (2, 1):
         item.attempts = number
         attempt = Attempt(item, RunContext("run", None), 0.0)

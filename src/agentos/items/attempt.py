@@ -44,7 +44,7 @@ class AttemptContext(Protocol):
     def save_encoded(self, attempt: Attempt, encoded: Any, /) -> None:
         """Replace the item's checkpoint by one that a worker process sent: JSON if the run has a ledger."""
 
-    def file_of(self, item_id: str, /) -> Path:
+    def database_path(self, item_id: str, /) -> Path:
         """Return where the item's own SQLite file is, or would be."""
 
     def checkpoint_dir(self, item_id: str, /) -> Path:
@@ -97,10 +97,10 @@ class Attempt(CurrentItem):
         self._own_lease: threading.Lock | None = None
         self.has_lent = False  # its own lease was used by the worker before
 
-    def to_be_recorded(self) -> None:
+    def prepare_record(self) -> None:
         """Set the fields that only a run with a ledger needs."""
-        asked_at = self.item.asked_at
-        self.waited = 0.0 if asked_at is None else self.started_at - asked_at  # seconds, for its credential
+        waiting_since = self.item.waiting_since
+        self.waited = 0.0 if waiting_since is None else self.started_at - waiting_since  # seconds, for its credential
         self.is_on_record = False  # as started
         self.process_group: int | None = None  # of its own, to be ended by the next launch if this one cannot
 

@@ -10,26 +10,26 @@ _NOBODY: frozenset[str] = frozenset()
 
 
 class Item:
-    """One unit of work and its history. `payload`, `saved` and what stands below `saved` belong to the coordinator."""
+    """One unit of work and its history. The scheduler does not use `payload`, `checkpoint` and the fields of a record."""
 
     __slots__ = (
-        "asked_at",
         "attempts",
+        "checkpoint",
         "deaths",
         "failures",
+        "has_record",
         "id",
         "input",
         "input_hash",
         "is_changed",
-        "is_known",
         "is_sent_back",
         "payload",
         "refused_by",
         "rotations",
-        "saved",
         "scope",
         "started_at",
         "tokens",
+        "waiting_since",
     )
 
     def __init__(self, id: str, payload: Any, scope: str | None = None, tokens: int = 0) -> None:  # noqa: A002
@@ -44,12 +44,12 @@ class Item:
         self.refused_by = _NOBODY  # credentials that others use successfully
         self.is_sent_back = False  # by a provider, and has not started again since
         self.started_at = 0.0  # of its first attempt
-        self.saved: Any = None  # its checkpoint; with a ledger, as JSON
+        self.checkpoint: Any = None  # its checkpoint; with a ledger, as JSON
 
-    def to_be_recorded(self, given: str | None = None, digest: bytes | None = None) -> None:
+    def prepare_record(self, given: str | None = None, digest: bytes | None = None) -> None:
         """Only a run with a ledger needs the rest, and only there it is paid for."""
-        self.asked_at: float | None = None  # since when it waits for a credential
+        self.waiting_since: float | None = None  # since when it waits for a credential
         self.input = given  # as JSON; and its digest, if it is long
         self.input_hash = digest
-        self.is_known = False  # an earlier launch has left something of it on record
+        self.has_record = False  # an earlier launch has left something of it on record
         self.is_changed = False  # that belongs to another input, and is to be put aside

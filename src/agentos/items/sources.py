@@ -44,16 +44,16 @@ class Problem(NamedTuple):
 
     text: str
     error_type: str = "ValueError"
-    has_other_record: bool = False  # its id belongs to another item, or cannot be written down
+    is_unrecorded: bool = False  # its id belongs to another item, or cannot be written down
 
     @classmethod
     def repeated(cls, item_id: str) -> Problem:
-        return cls(f"another item has the id {item_id!r} already: an id names one item", has_other_record=True)
+        return cls(f"another item has the id {item_id!r} already: an id names one item", is_unrecorded=True)
 
     @classmethod
     def secret(cls) -> Problem:
         text = "the item's id contains a secret of the pool, and ids are written down: name items by something else"
-        return cls(f"{text} (item_id_func)", has_other_record=True)
+        return cls(f"{text} (item_id_func)", is_unrecorded=True)
 
     @classmethod
     def changed(cls, item_id: str) -> Problem:
@@ -61,17 +61,17 @@ class Problem(NamedTuple):
             f"the input of item {item_id!r} is not the one that is on record for this id: give it another id, or pass "
             "on_changed='rerun' to run it again",
             "ChangedInput",
-            has_other_record=True,
+            is_unrecorded=True,
         )
 
 
-Read = tuple[Item, Problem | None]
+ReadItem = tuple[Item, Problem | None]
 
 
 class Receiver(Protocol):
     """Who is told what was read."""
 
-    def items_read(self, read: list[Read]) -> None: ...
+    def items_read(self, read: list[ReadItem]) -> None: ...
 
     def source_ended(self, error: BaseException | None) -> None: ...
 
@@ -109,20 +109,20 @@ class ItemMaker:
             raise InvalidItemId(f"item_id_func must return a string; for item number {number} it returned {kind}")
         return item_id
 
-    def make(self, payload: Any, number: int) -> Read:
+    def make(self, payload: Any, number: int) -> ReadItem:
         item, problem = self.make_bare(payload, number)
         if problem is None and self._has_more:
             problem = self.complete(item)
         return item, problem
 
-    def make_bare(self, payload: Any, number: int) -> Read:
+    def make_bare(self, payload: Any, number: int) -> ReadItem:
         """What is needed to find the item on record."""
         item = Item(self.id_of(payload, number), payload)
         if self._encode is not None:
             try:
-                item.to_be_recorded(*self._encode(payload))
+                item.prepare_record(*self._encode(payload))
             except UnrecordableValue as error:
-                item.to_be_recorded()
+                item.prepare_record()
                 return item, Problem(str(error), "UnrecordableValue")
             if len(item.id) >= self._shortest_secret and self._hides_secret(item.id):
                 return item, Problem.secret()
@@ -149,7 +149,7 @@ def _checked_tokens(tokens: Any) -> int:
 class CollectionSource:
     """Items of a known number, read on the thread that asks for them."""
 
-    is_read_apart = False
+    has_reader_thread = False
 
     def __init__(self, items: Any, maker: ItemMaker) -> None:
         self._items = items if type(items) in _COLLECTIONS else list(items)
@@ -168,9 +168,9 @@ class CollectionSource:
     def _ids(self) -> Iterator[str]:
         return (self._maker.id_of(payload, number) for number, payload in enumerate(self._items, start=1))
 
-    def read(self, count: int) -> list[Read]:
+    def read(self, count: int) -> list[ReadItem]:
         """Up to so many items, each with the reason why it cannot be started, if there is one."""
-        made: list[Read] = []
+        made: list[ReadItem] = []
         try:
             for number, payload in itertools.islice(self._rest, count):
                 made.append(self.make(payload, number))
@@ -191,7 +191,7 @@ class CollectionSource:
         """The ids of what was never read."""
         return (self._maker.id_of(payload, number) for number, payload in self._rest)
 
-    def unread(self) -> Iterator[Read]:
+    def unread(self) -> Iterator[ReadItem]:
         return (self._maker.make_bare(payload, number) for number, payload in self._rest)
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class CollectionSource:
 class StreamSource:
     """Items of an unknown number, read on a thread of their own. A repeated id makes that item fail."""
 
-    is_read_apart = True
+    has_reader_thread = True
     total = None
 
     def __init__(self, items: Iterable[Any], maker: ItemMaker) -> None:

@@ -112,7 +112,7 @@ class Batch:
         self.results.append(result)
         size = (0 if item.input is None else len(item.input)) + (0 if value is None else len(value))
         self.size += size
-        if result.success and (item.saved is not None or item.is_known):
+        if result.success and (item.checkpoint is not None or item.has_record):
             self._add("DELETE FROM checkpoints WHERE run = ? AND item_id = ?", stored_id(item.id))
         if attempt is not None and result.success and not result.metadata and item.input_hash is None:
             offset = self._epoch_minus_now
@@ -146,12 +146,12 @@ class Batch:
         self.savers.append(saver)
         self._add(_SAVED, stored_id(attempt.id), self._launch, attempt.attempt, text)
 
-    def item_forgotten(self, item: Item) -> None:
+    def discard_item(self, item: Item) -> None:
         """Its input has changed and it is to run again: its record goes, its attempts stay as history."""
         self._add("DELETE FROM items WHERE run = ? AND id = ?", stored_id(item.id))
         self._add("DELETE FROM checkpoints WHERE run = ? AND item_id = ?", stored_id(item.id))
 
-    def file_asked(self, item_id: str, name: str) -> None:
+    def file_requested(self, item_id: str, name: str) -> None:
         self._add("INSERT OR IGNORE INTO files (run, item_id, name) VALUES (?, ?, ?)", stored_id(item_id), name)
 
     def process_started(self, pgid: int, born: str) -> None:

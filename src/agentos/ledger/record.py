@@ -103,7 +103,7 @@ class RunRecord:
             (self.run, self.launch, os.getpid(), socket.gethostname(), epoch),
         )
         self._end_what_was_left()
-        self.found = database.count(self._connection, self.run)
+        self.counts_before = database.count(self._connection, self.run)
         self._commit()
 
     def _check_integrity(self) -> None:
@@ -160,7 +160,7 @@ class RunRecord:
         """Of the items that have ended and will never be on record, because nothing can be written any more."""
         return [result.item_id for batch in (*self._unwritten, self._batch) for result in batch.results]
 
-    def hurry(self) -> None:
+    def commit_now(self) -> None:
         """Nothing more will come for now: what is there need not wait."""
         self._writer.call_at_once()
 
@@ -181,17 +181,17 @@ class RunRecord:
         with self._batch_lock:
             self._waiting_size += self._batch.item_ended(item, attempt, result, value)
             if self._leftovers and database_name(item.id) in self._leftovers:
-                self._batch.file_asked(item.id, database_name(item.id))  # to be found if its removal is not reached
+                self._batch.file_requested(item.id, database_name(item.id))  # to be found if its removal is not reached
         self._writer.call()
 
-    def recorded(self, results: list[WorkflowResult], size: int) -> None:
+    def results_delivered(self, results: list[WorkflowResult], size: int) -> None:
         """What `on_recorded` told has arrived in the role."""
         self._waiting -= len(results)
         self._waiting_size -= size
 
-    def item_forgotten(self, item: Item) -> None:
+    def discard_item(self, item: Item) -> None:
         with self._batch_lock:
-            self._batch.item_forgotten(item)
+            self._batch.discard_item(item)
         self._writer.call()
 
     def close(self, stopped: str | None, *, at_once: bool = False) -> None:
@@ -241,9 +241,9 @@ class RunRecord:
 
     def load(self, item: Item) -> Any:
         """What the item has saved, in this launch or before."""
-        if item.saved is not None:
-            return codec.decode(item.saved)
-        if not item.is_known:
+        if item.checkpoint is not None:
+            return codec.decode(item.checkpoint)
+        if not item.has_record:
             return None
         with database.explained(self.path), database.reading(self.path) as connection:
             query = "SELECT saved FROM checkpoints WHERE run = ? AND item_id = ?"
@@ -265,11 +265,11 @@ class RunRecord:
             if self._writer.is_ended:
                 raise LedgerError("the checkpoint was not saved: the run is over") from self._writer.error
         if attempt.attempt == attempt.item.attempts:
-            attempt.item.saved = saved
+            attempt.item.checkpoint = saved
 
-    def file_asked(self, item_id: str, name: str) -> None:
+    def file_requested(self, item_id: str, name: str) -> None:
         with self._batch_lock:
-            self._batch.file_asked(item_id, name)
+            self._batch.file_requested(item_id, name)
         self._writer.call()
 
     def process_started(self, pid: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from agentos.errors import LedgerError
 from agentos.items.item import Item
-from agentos.items.sources import CollectionSource, ItemMaker, Problem, Read, Receiver, StreamSource
+from agentos.items.sources import CollectionSource, ItemMaker, Problem, ReadItem, Receiver, StreamSource
 from agentos.redaction import json_text
 
 from . import _database as database
@@ -45,7 +45,7 @@ class RunWithRecord(Receiver, Protocol):
 
 
 class ResumeFilter:
-    is_read_apart = True
+    has_reader_thread = True
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ResumeFilter:
         self._ahead = 1
         self._end: tuple[BaseException | None] | None = None
         self._succeeded = self._failed = 0  # not told yet
-        self._held: list[Read] = []  # being looked up
+        self._held: list[ReadItem] = []  # being looked up
         self._is_in_order = True  # as far as is known
         self._coming_up: dict[str | bytes, Known] = {}  # rows that follow on those that were met
         self._last_row = 0
@@ -112,7 +112,7 @@ class ResumeFilter:
 
     # --- towards the source ---------------------------------------------------------------------------------------
 
-    def items_read(self, read: list[Read]) -> None:
+    def items_read(self, read: list[ReadItem]) -> None:
         self._inbox.put(("read", read))
 
     def source_ended(self, error: BaseException | None) -> None:
@@ -149,9 +149,9 @@ class ResumeFilter:
             self._coming += missing
             self._source.request(missing, self)
 
-    def _drained(self, *, wait: bool = True) -> list[Read]:
+    def _drained(self, *, wait: bool = True) -> list[ReadItem]:
         """What has been read, and is in the inbox together with all else."""
-        read: list[Read] = []
+        read: list[ReadItem] = []
         try:
             message = self._inbox.get(wait, IDLE_SECONDS)
         except Empty:
@@ -179,10 +179,10 @@ class ResumeFilter:
             self._receiver.items_recorded(self._succeeded, self._failed)
             self._succeeded = self._failed = 0
 
-    def _sifted(self, connection: sqlite3.Connection, read: list[Read]) -> list[Read]:
+    def _sifted(self, connection: sqlite3.Connection, read: list[ReadItem]) -> list[ReadItem]:
         """Those that are not on record, or cannot stay so."""
         recorded = array("q")
-        passed: list[Read] = []
+        passed: list[ReadItem] = []
         for item, problem, row, decision in self._decided(connection, read):
             if row is None:
                 passed.append((item, problem or self._complete(item)))
@@ -206,7 +206,7 @@ class ResumeFilter:
         return passed
 
     def _decided(
-        self, connection: sqlite3.Connection, read: list[Read]
+        self, connection: sqlite3.Connection, read: list[ReadItem]
     ) -> Iterator[tuple[Item, Problem | None, Known | None, str | None]]:
         """What is on record about each item, and what becomes of it for that."""
         ids = [stored_id(item.id) for item, _ in read]
@@ -215,10 +215,10 @@ class ResumeFilter:
         inputs = json_text.redact_json_texts([item.input for item, _ in read], self._record.redact)
         for (item, problem), item_id, given in zip(read, ids, inputs, strict=True):
             row = known.get(item_id)
-            if row is None or (problem is not None and problem.has_other_record):
+            if row is None or (problem is not None and problem.is_unrecorded):
                 yield item, problem, None, None
                 continue
-            item.is_known = True
+            item.has_record = True
             _, _, short_input, input_hash, outcome, _ = row
             decision = None
             # Without an input on record the item failed because of that; maybe it can be recorded now.
@@ -262,7 +262,7 @@ class ResumeFilter:
         self._seen[byte] |= bit
         return False
 
-    def _unfinished(self, unread: Iterator[Read]) -> Iterator[str]:
+    def _unfinished(self, unread: Iterator[ReadItem]) -> Iterator[str]:
         while some := list(itertools.islice(unread, MAX_READ_AHEAD)):
             try:
                 with database.explained(self._record.path), database.reading(self._record.path) as connection:

@@ -90,7 +90,7 @@ class RunContext:
 
     def load(self, attempt: Attempt) -> Any:
         """Return the item's checkpoint."""
-        return attempt.item.saved if self.record is None else self.record.load(attempt.item)
+        return attempt.item.checkpoint if self.record is None else self.record.load(attempt.item)
 
     def save(self, attempt: Attempt, obj: Any) -> None:
         """Replace the item's checkpoint."""
@@ -99,7 +99,7 @@ class RunContext:
     def save_encoded(self, attempt: Attempt, encoded: Any) -> None:
         """Replace the item's checkpoint by one that is JSON already if the run has a ledger."""
         if self.record is None:
-            attempt.item.saved = encoded
+            attempt.item.checkpoint = encoded
         else:
             self.record.save(attempt, encoded)
 
@@ -112,14 +112,14 @@ class RunContext:
         return text if self.pool is None else self.pool.redact(text)
 
     def workflow_db(self, item_id: str) -> Path:
-        path = self.file_of(item_id)
+        path = self.database_path(item_id)
         self.has_files = True
         if self.record is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.record.file_asked(item_id, path.name)
+            self.record.file_requested(item_id, path.name)
         return path
 
-    def file_of(self, item_id: str) -> Path:
+    def database_path(self, item_id: str) -> Path:
         """Where it is, or would be."""
         return (self._temporary_folder() if self.record is None else self.record.folder) / database_name(item_id)
 
@@ -138,7 +138,7 @@ class RunContext:
 
     def forget(self, item_id: str) -> None:
         """The item has succeeded, or starts anew: its files are not needed any more."""
-        remove_database(self.file_of(item_id))
+        remove_database(self.database_path(item_id))
         if self._checkpoints is not None:
             shutil.rmtree(self.checkpoint_dir(item_id), ignore_errors=True)
 

@@ -26,7 +26,7 @@ from agentos.events import AttemptEnded, PoolWaiting, RunResumed, RunStopping, T
 from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import RunningItem, WorkflowResult
-from agentos.items.sources import CollectionSource, Problem, Read, StreamSource
+from agentos.items.sources import CollectionSource, Problem, ReadItem, StreamSource
 from agentos.limits.backoff import wait_alone
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.lease_states import REFUSED
@@ -147,7 +147,7 @@ class Driver:
         scopes = () if self._admission is None else self._admission.scopes()
         return self._pool.waiting_for(scopes[0]) if self._pool is not None and scopes else None
 
-    def items_read(self, read: list[Read]) -> None:
+    def items_read(self, read: list[ReadItem]) -> None:
         """From the thread that reads the input, where that is not the role's holder."""
         self._post((self._on_read, read, None))
 
@@ -227,7 +227,7 @@ class Driver:
         room = self._run.room(self._blocked())
         if room <= 0:
             return False
-        if self._source.is_read_apart:
+        if self._source.has_reader_thread:
             self._requested += room
             self._source.request(room, self)
             return False
@@ -254,8 +254,8 @@ class Driver:
                     self._start(item, record)
                     has_started = True
                     continue
-                if self._recording is not None and item.asked_at is None:
-                    item.asked_at = self._now()
+                if self._recording is not None and item.waiting_since is None:
+                    item.waiting_since = self._now()
                 if self._options.max_wait is not None:
                     self._watch_wait(scope)
         return has_started
@@ -337,12 +337,12 @@ class Driver:
         self.account.start()
         record = self._context.record
         if record is not None and record.launch > 1:
-            self._tell(RunResumed(record.run_id, record.launch, *record.found, self._options.retry_failed))
+            self._tell(RunResumed(record.run_id, record.launch, *record.counts_before, self._options.retry_failed))
         self._set_timer("heartbeat", self._now() + HEARTBEAT_SECONDS, self._on_heartbeat)
         if record is not None:
             self._set_timer("starts", self._now() + STARTS_SECONDS, self._on_starts_due)
 
-    def _on_read(self, read: list[Read], _: Any) -> None:
+    def _on_read(self, read: list[ReadItem], _: Any) -> None:
         # A ResumeFilter may have read further ahead than it was asked to.
         self._requested = max(0, self._requested - len(read))
         for item, problem in read:
@@ -357,7 +357,7 @@ class Driver:
         self._run.rejected(item.id if was_read else None)
         metadata = {"error_type": problem.error_type, "verdict": PERMANENT if was_read else None}
         result = WorkflowResult(item.id, False, self._context.redact(problem.text), metadata=metadata, attempts=0)
-        if problem.has_other_record:
+        if problem.is_unrecorded:
             self.account.deliver(result)
         else:
             self._conclude(item, None, result, None)

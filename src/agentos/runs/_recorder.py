@@ -32,12 +32,12 @@ class Recording:
     def prepare(self, attempt: Attempt) -> None:
         """It is about to start."""
         item = attempt.item
-        attempt.to_be_recorded()
-        item.asked_at = None
+        attempt.prepare_record()
+        item.waiting_since = None
         if item.is_changed:  # what is on record belongs to another input
-            self._record.item_forgotten(item)
+            self._record.discard_item(item)
             self._context.forget(item.id)
-            item.is_changed = item.is_known = False
+            item.is_changed = item.has_record = False
 
     def note_running(self, running: Iterable[Attempt]) -> None:
         """Those that have been running for a while are on record as started; short ones are written down once.
@@ -54,12 +54,12 @@ class Recording:
         """Whether something has ended that will be on record soon, and can only then be told of."""
         if self.is_lost or not self._record.is_waiting():
             return False
-        self._record.hurry()
+        self._record.commit_now()
         return True
 
     def tell(self, results: list[WorkflowResult], size: int) -> None:
         """They are on record now."""
-        self._record.recorded(results, size)
+        self._record.results_delivered(results, size)
         if self._context.has_files:
             for result in results:
                 if result.success:

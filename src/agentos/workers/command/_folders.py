@@ -51,7 +51,7 @@ class Folders:
     def make(self, attempt: Attempt) -> Places:
         """The folder and an empty report are there from now on."""
         path = attempt.context.checkpoint_dir(attempt.id)
-        database = attempt.context.file_of(attempt.id)
+        database = attempt.context.database_path(attempt.id)
         database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         places = Places(str(path), str(database))
         if not self._is_reused(places):

@@ -92,7 +92,7 @@ class ProcessWorkers(ThreadWorkers):
                 attempt,
                 credential=None if credential is None else str(credential),
                 saved=attempt._load(),
-                workflow_db=str(attempt.context.file_of(attempt.id)),
+                workflow_db=str(attempt.context.database_path(attempt.id)),
                 is_recorded=attempt.context.is_recorded,
             )
         )

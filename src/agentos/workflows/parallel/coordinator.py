@@ -390,7 +390,7 @@ class ParallelCoordinator:
         redact = self.credential_coordinator.redact_value if self.credential_coordinator is not None else str
         record = RunRecord(path, run_id, self._clock, redact)
         recorded_results = RecordedResults(record)
-        if not any(record.found) and isinstance(source, CollectionSource):
+        if not any(record.counts_before) and isinstance(source, CollectionSource):
             return record, recorded_results, source  # nothing can be on record, and no id comes twice
         resume_filter = ResumeFilter(
             source, maker, record, recorded_results, retry_failed=retry_failed, rerun_changed=self._rerun_changed
