@@ -7,7 +7,9 @@ import math
 import pytest
 
 from agentos.events import CredentialQuarantined, LimitLearned, LimitShared
-from agentos.limits._rate_estimator import LONGEST_GAP, MOST_FUTILE, MOST_WAIT, Learner
+from agentos.limits._rate_estimator import MAX_GAP, RateEstimator
+from agentos.limits._rate_probe import MAX_UNEXPLAINED
+from agentos.limits.backoff import MAX_SECONDS
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import LeaseRecord
 from agentos.verdict import QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
@@ -75,15 +77,15 @@ def test_dead_and_exhausted_keys_cost_a_handful_of_requests() -> None:
     assert [event.credential_id for event in ran.told if isinstance(event, CredentialQuarantined)] == ["key-1"]
 
 
-# --- one learner ----------------------------------------------------------------------------------------------------
+# --- one estimator ----------------------------------------------------------------------------------------------------
 
 
-def learner(most: int = 1) -> Learner:
-    return Learner(NOW, None, most)
+def estimator(most: int = 1) -> RateEstimator:
+    return RateEstimator(NOW, None, most)
 
 
 def test_refusals_of_one_episode_cut_once() -> None:
-    known = learner(4)
+    known = estimator(4)
     for _ in range(4):
         known.take(1, 0, NOW)
     known.in_flight = 0
@@ -95,7 +97,7 @@ def test_refusals_of_one_episode_cut_once() -> None:
 
 
 def test_refusals_of_one_episode_do_not_double_the_wait_each() -> None:
-    known = learner(4)
+    known = estimator(4)
     for _ in range(4):
         known.take(1, 0, NOW)
     first = known.refuse(NOW, 1, None, NOW + 0.02)
@@ -105,11 +107,11 @@ def test_refusals_of_one_episode_do_not_double_the_wait_each() -> None:
 
 
 def test_a_hint_is_obeyed_to_the_letter() -> None:
-    assert learner().refuse(NOW, 1, 12.5, NOW) == 12.5
+    assert estimator().refuse(NOW, 1, 12.5, NOW) == 12.5
 
 
 def test_without_a_hint_the_wait_doubles_up_to_a_minute_until_a_success() -> None:
-    known, now, waits = learner(), NOW, []
+    known, now, waits = estimator(), NOW, []
     for _ in range(12):
         known.take(1, 0, now)
         known.in_flight -= 1
@@ -117,53 +119,53 @@ def test_without_a_hint_the_wait_doubles_up_to_a_minute_until_a_success() -> Non
         now += waits[-1] + 1
     assert waits == sorted(waits)
     assert waits[3] == pytest.approx(2 * waits[2])
-    assert waits[-1] == MOST_WAIT
-    known.succeeded(now, 1, now + 0.1)
+    assert waits[-1] == MAX_SECONDS
+    known.record_success(now, 1, now + 0.1)
     known.take(1, 0, now + 1)
     known.in_flight -= 1
-    assert known.refuse(now + 1, 1, None, now + 1.1) < MOST_WAIT
+    assert known.refuse(now + 1, 1, None, now + 1.1) < MAX_SECONDS
 
 
 def test_refusals_that_come_however_slow_we_go_are_not_about_our_rate() -> None:
-    known, now, slowest = learner(), NOW, 0.0
-    for _ in range(MOST_FUTILE):
+    known, now, slowest = estimator(), NOW, 0.0
+    for _ in range(MAX_UNEXPLAINED):
         for _ in range(7):  # every seventh request is refused, at any speed
             now = max(now + 0.01, known.ready_at(1, 0, now))
             known.take(1, 0, now)
             known.in_flight -= 1
-            known.succeeded(now, 1, now + 0.01)
-        slowest = known.paced.rate if known.paced is not None else 0.0
+            known.record_success(now, 1, now + 0.01)
+        slowest = known.bucket.rate if known.bucket is not None else 0.0
         known.refuse(now, 1, 0.001, now + 0.01)
-    assert known.paced is not None
-    assert known.paced.rate > 5 * slowest
+    assert known.bucket is not None
+    assert known.bucket.rate > 5 * slowest
 
 
 def test_an_older_answer_does_not_overrule_a_newer_one() -> None:
-    known = learner()
+    known = estimator()
     known.observe(NOW + 1, 60, 60, 10, None, NOW + 2)
     known.observe(NOW, 60, 60, 50, None, NOW + 2)
-    assert known.paced is not None
-    assert known.paced.level(NOW + 2) == 10
+    assert known.bucket is not None
+    assert known.bucket.level(NOW + 2) == 10
 
 
 def test_what_is_on_its_way_is_taken_off_what_a_header_says_is_left() -> None:
-    known = learner(5)
+    known = estimator(5)
     for _ in range(3):
         known.take(1, 0, NOW)
     known.observe(NOW, 60, 60, 4, None, NOW)
-    assert known.paced is not None
-    assert known.paced.level(NOW) == 2
+    assert known.bucket is not None
+    assert known.bucket.level(NOW) == 2
 
 
 def test_an_empty_allowance_is_asked_again_at_its_reset_at_the_latest() -> None:
-    known = learner()
+    known = estimator()
     known.observe(NOW, 60, 3600, 0, 2.0, NOW)
     assert known.ready_at(1, 0, NOW) == pytest.approx(NOW + 2)
 
 
 @pytest.mark.parametrize(("limit", "period"), [(-1, 60), (0, 60), (60, 0)])
 def test_a_header_that_makes_no_sense_says_nothing(limit: float, period: float) -> None:
-    known = learner()
+    known = estimator()
     known.observe(NOW, limit, period, 0, None, NOW)
     assert known.ready_at(1, 0, NOW) == 0.0
 
@@ -242,7 +244,7 @@ def test_a_group_that_met_no_limit_is_only_counted() -> None:
 
 
 def test_a_refusal_before_anything_was_counted_is_believed() -> None:
-    one = Learner(0.0, None, 1)
+    one = RateEstimator(0.0, None, 1)
     one.begin(-math.inf, 0)
     assert one.refuse(0.0, 1, 1.0, 0.0) == 1.0
     assert one.estimate is not None
@@ -250,15 +252,15 @@ def test_a_refusal_before_anything_was_counted_is_believed() -> None:
 
 
 def test_a_machine_that_slept_while_a_request_was_on_its_way_has_not_learned_a_limit_of_days() -> None:
-    learner = Learner(0.0, None, 1)
+    estimator = RateEstimator(0.0, None, 1)
     now = 0.0
     for slept in (1.0, 1e6, 1e6, 1e6):
         for _ in range(4):
-            now = max(now, learner.ready_at(1, 0, now)) + 0.01
+            now = max(now, estimator.ready_at(1, 0, now)) + 0.01
             sent_at = now
-            learner.take(1, 0, now)
-            learner.in_flight -= 1
+            estimator.take(1, 0, now)
+            estimator.in_flight -= 1
         now += slept
-        learner.refuse(sent_at, 1, None, now)
-        learner.succeeded(now, 1, now)
-    assert learner.ready_at(1, 0, now) - now <= 1.2 * LONGEST_GAP
+        estimator.refuse(sent_at, 1, None, now)
+        estimator.record_success(now, 1, now)
+    assert estimator.ready_at(1, 0, now) - now <= 1.2 * MAX_GAP

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.limits._usage import Allowance
+from agentos.limits._limiter import RateLimiter
 from agentos.limits._windows import JITTER_SECONDS, Bucket, Day, Window
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, strictest
 from agentos.pool._rules.allocator import Allocator
@@ -26,8 +26,8 @@ def at_noon(now: float) -> float:
     return (now // 100 + 1) * 100  # a day of a hundred seconds
 
 
-def allowance(**limits: float) -> Allowance:
-    return Allowance(Limits(**limits), at_noon, NOW)  # type: ignore[arg-type]
+def limiter(**limits: float) -> RateLimiter:
+    return RateLimiter(Limits(**limits), at_noon, NOW)  # type: ignore[arg-type]
 
 
 # --- the parts ------------------------------------------------------------------------------------------------------
@@ -112,22 +112,22 @@ def test_a_day_begins_anew_at_its_reset() -> None:
 
 
 def test_what_others_have_seen_of_a_lost_log_counts_once_and_until_it_leaves_the_window() -> None:  # invariant 2
-    lost = allowance(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
+    lost = limiter(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
     lost.take(6, 600, NOW)
     lost.take(2, 200, NOW + 5)
     report = lost.report(NOW + 10)
-    found = allowance(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
+    found = limiter(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
     for elapsed in (2, 2, 3):  # by three who have seen it
         found.merge(report, elapsed, NOW + 10 + elapsed)
-    assert found.used(NOW + 13) == {
+    assert found.usage(NOW + 13) == {
         REQUESTS_PER_MINUTE: (8, 10), TOKENS_PER_MINUTE: (800, 1000), REQUESTS_PER_DAY: (8, 30),
     }  # fmt: skip
     assert found.ready_at(2, 0, NOW + 13) == 0.0
     assert found.ready_at(3, 0, NOW + 13) == pytest.approx(NOW + 60, abs=1)
-    assert found.used(NOW + 61.5)[REQUESTS_PER_MINUTE] == (2, 10)
-    assert found.used(NOW + 66.5)[TOKENS_PER_MINUTE] == (0, 1000)
+    assert found.usage(NOW + 61.5)[REQUESTS_PER_MINUTE] == (2, 10)
+    assert found.usage(NOW + 66.5)[TOKENS_PER_MINUTE] == (0, 1000)
     found.merge(report, 90, NOW + 100)
-    assert found.used(NOW + 100)[REQUESTS_PER_MINUTE] == (0, 10)
+    assert found.usage(NOW + 100)[REQUESTS_PER_MINUTE] == (0, 10)
 
 
 def test_the_strictest_of_two_declarations_holds() -> None:
@@ -148,7 +148,7 @@ def test_the_strictest_of_two_declarations_holds() -> None:
     ],
 )
 def test_the_limit_that_decides_is_named(limits: dict[str, float], requests: int, tokens: int, name: str) -> None:
-    known = allowance(**limits)
+    known = limiter(**limits)
     assert known.binding(requests, tokens, NOW) == (0.0, None)
     known.take(requests, tokens, NOW)
     at, binding = known.binding(requests, tokens, NOW)
@@ -157,14 +157,14 @@ def test_the_limit_that_decides_is_named(limits: dict[str, float], requests: int
 
 
 def test_a_request_that_no_waiting_can_help_is_known_as_such() -> None:
-    known = allowance(requests_per_minute=10, tokens_per_minute=100, requests_per_day=50)
+    known = limiter(requests_per_minute=10, tokens_per_minute=100, requests_per_day=50)
     assert known.too_large(10, 100) is None
     assert "11 requests" in str(known.too_large(11, 0))
     assert "101 tokens" in str(known.too_large(1, 101))
 
 
 def test_a_bucket_alone_would_let_more_through_in_a_minute_than_the_limit() -> None:
-    known = allowance(requests_per_minute=600, burst=10)
+    known = limiter(requests_per_minute=600, burst=10)
     sent, now = 0, NOW
     while now < NOW + 60:
         at = known.ready_at(1, 0, now)
@@ -375,7 +375,7 @@ def test_a_further_key_of_a_group_does_not_renew_its_allowance() -> None:
 
 
 def test_what_was_not_used_yesterday_is_not_given_to_today() -> None:
-    day = Allowance(Limits(requests_per_day=10), at_noon, NOW)
+    day = RateLimiter(Limits(requests_per_day=10), at_noon, NOW)
     taken = day.take(10, 0, NOW + 99)
     day.take(10, 0, NOW + 101)
     day.correct(taken, -9, 0, 1, 0, NOW + 102)

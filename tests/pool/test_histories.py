@@ -190,15 +190,15 @@ def test_leases_that_are_on_their_way_when_a_limit_is_met_again_are_counted_once
     pool = pool_of(Limits(max_concurrent=2))
     pace = pool.credentials["k0"].group.pace
     long = asked(pool)
-    pace.learners[None].slow = None  # it has learned that nothing restricts it
+    pace.estimators[None].slow_start = None  # it has learned that nothing restricts it
     pace._has_started = True
-    pace._look()
+    pace._update_is_free()
     assert pace.is_free
     short = asked(pool)
     pool.feedback.apply(pool.credentials["k0"], short, Verdict(RATE_LIMITED, retry_after=1.0), NOW + 1)
     pool.release(short, NOW + 1)
     pool.release(long, NOW + 2)
-    assert pace.learners[None].in_flight == 0
+    assert pace.estimators[None].in_flight == 0
 
 
 # --- invariants 8 and 17: a credential that is described anew ---------------------------------------------------------
@@ -244,6 +244,6 @@ def test_an_answer_to_what_was_set_aside_is_none_to_what_comes_next() -> None:
     assert pool.request(record, NOW)
     assert record.credential is pool.credentials["k1"]
     pool.release(record, NOW)
-    learners = [learner for c in pool.credentials.values() for learner in c.group.pace.learners.values()]
-    assert [learner.in_flight for learner in learners] == [0] * len(learners)
+    estimators = [estimator for c in pool.credentials.values() for estimator in c.group.pace.estimators.values()]
+    assert [estimator.in_flight for estimator in estimators] == [0] * len(estimators)
     assert not record.is_answered

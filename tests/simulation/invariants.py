@@ -81,11 +81,11 @@ def _check_head(pool: CheckedAllocator, head: LeaseRecord, wake_at: float | None
 def _is_claimed(pool: Allocator, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
     """Return whether an older request of another class waits for more tokens of this credential than are free now: a
     younger request must not take them."""
-    allowance = credential.group.pace.allowance
-    if not record.tokens or allowance is None:
+    limiter = credential.group.pace.limiter
+    if not record.tokens or limiter is None:
         return False
     return any(
-        other.tokens and other.sequence < record.sequence and allowance.next_tokens_at(other.tokens, now)
+        other.tokens and other.sequence < record.sequence and limiter.next_tokens_at(other.tokens, now)
         for request_class, queue in pool.waiting.items()
         if request_class != record.request_class and credential.serves(request_class)
         for other in queue.values()
@@ -208,5 +208,5 @@ def check_finished(world: World) -> None:
         assert not any(credential.leases for credential in pool.credentials.values()), "a lease is left"
         for credential in pool.credentials.values():
             for cooldown_scope in credential.paced_by:
-                in_flight = [learner.in_flight for learner in cooldown_scope.pace.learners.values()]
+                in_flight = [estimator.in_flight for estimator in cooldown_scope.pace.estimators.values()]
                 assert not any(in_flight), f"{credential.id}: {in_flight} requests stay in flight"

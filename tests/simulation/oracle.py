@@ -209,7 +209,7 @@ class PoolOracle:
             self.cooled(("provider", credential.provider.name), record.scope, hint, now)
         elif verdict.kind == AUTH_FAILED and not credential.removed:
             self.cooled(("credential", credential.id), None, 5.0 if hint is None else hint, now)
-        if verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED, OVERLOADED) and credential.group.pace.most > 1:
+        if verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED, OVERLOADED) and credential.group.pace.max_concurrent > 1:
             self.note("slow start after cool-down")
 
     def cooled(self, cooldown_scope: tuple[str, str | None], scope: str | None, seconds: float, now: float) -> None:

@@ -1,332 +1,197 @@
-"""Learning a limit that nobody declared, for one quota group and scope.
+"""Estimate an undeclared limit of one quota group in one scope, and admit requests at the estimated rate.
 
-* **Slow start.** Until a limit has been met, one request at a time is always allowed: it waits for its own answer and
-  cannot stampede. Beyond that more at once are allowed as more have succeeded, and so many a second, doubled as they
-  are used, for requests that take long. A shorter ramp of the same kind follows every cool-down.
-* **Headers** tell a limit and what is left of it: that is believed at once.
-* **Refusals.** A refusal says that the provider has nothing left. So what was admitted between two refusals is what it
-  allows in that time, whatever kind of limit it is. The first refusal has no predecessor: the provider is taken to have
-  had a second's worth in store. Refusals of requests that were on their way when the first one came belong to the same
-  episode and teach nothing new.
-* **Search.** An estimate from n requests is off by about one in n. So the rate begins that much below it and grows
-  through it, ever faster, for about as long as the evidence took; only while the pool is what limits. Each further
-  refusal comes after some three times as many requests as the one before.
-* **A provider that stores nothing** refuses the second request already. What it allows and we leave unused is lost, so
-  the amount between refusals says little; but a rate is too high exactly if it is refused. There the highest rate that
-  was kept up and the lowest that was refused close in on the limit.
-* **Not everything is a rate.** If refusals keep coming however slow we go, a leap to a much higher rate tells whether
-  our rate is the reason.
+* **Slow start** (`_slow_start`) until a limit was met, and as a shorter ramp after every cool-down.
+* **Headers** that state a limit and what remains of it are applied at once.
+* **Refusals.** A refusal says that nothing remains. So the requests admitted between two refusals are what the provider
+  allows in that time, for every kind of limit. Refusals of requests that were in flight when the first one came belong
+  to the same episode and teach nothing.
+* **Search** while requests wait for the rate: a sweep (`_rate_sweep`), or bisection (`_rate_bisection`) for providers
+  that store nothing. If refusals keep coming at any rate, a probe (`_rate_probe`) tests whether the rate matters.
 """
 
 from __future__ import annotations
 
 import math
 
+from ._first_estimate import MIN_RATE, STORED_SECONDS, from_admissions, with_hint
+from ._rate_bisection import RateBisection
+from ._rate_probe import FEW_REQUESTS, MAX_PATIENCE, MAX_UNEXPLAINED, PROBE_FACTOR, RateProbe
+from ._rate_sweep import RateSweep
+from ._slow_start import INITIAL_RATE, RAMP_RATE, SUCCESSES_PER_SLOT, SlowStart
 from ._windows import Bucket
+from .backoff import delay
 
-# Slow start: one more at once for so many successes; or this many a second more, doubled after so many seconds of use.
-SUCCESSES_PER_PLACE = 32
-FIRST_RATE = 4.0
-RAMP_RATE = 8.0  # after a cool-down
-DOUBLES_AFTER = 0.5
-# A provider does not answer faster than this.
-LEAST_ANSWER = 0.005
-# After so many answers, or at this rate, the slow start is over: what is left to learn will be learned from refusals.
-MOST_SLOW = 1000
-LAST_RATE = 1000.0
-# What a provider is taken to have in store at the beginning: so many seconds' worth.
-STORED_SECONDS = 1.0
-# Of what is taken to be in store, so much is used at once after a pause.
+# Share of the provider's assumed store that is used at once after a pause.
 SAFE_SHARE = 0.9
-# Evidence counts up to so many requests, and half with each further episode: limits change.
-MOST_EVIDENCE = 500.0
-# The search: how far below the estimate it begins at most; how sure the assumption of the beginning is; and how long it
-# takes, by the evidence.
-MOST_BELOW = 0.1
-UNCERTAINTY_AT_FIRST = 0.3
-SEARCH_LENGTH = 1.5
-# Where nothing is stored: so many requests keep a rate up; the steps up while no rate was refused; how close is enough;
-# and for how many requests the rate is then left alone, doubled each time.
-KEPT_UP = 5
-STEP_UP = 1.15
-SMALL_STEP = 1.05
-CLOSE = 1.16
-LEAST_HOLD = 128
-MOST_HOLD = 1024
-# So many episodes in a row that came after few requests each raise a doubt; then the rate leaps so far; and if it was
-# the reason after all, so many more episodes pass before the next doubt.
-MOST_FUTILE = 6
-FEW_REQUESTS = 20
-LEAP = 10.0
-LEAP_REFUSALS = 3
-MOST_PATIENCE = 64
-# Hints are spread evenly over the time of one request; a first one this much shorter says that the estimate is too low.
-HINT_SHARE = 0.2
-MOST_BY_HINT = 2.5  # times as much
-FEW_AFTER_HINT = 6  # requests: if so few were admitted then, the hint was short by chance
-EXACT_SHARE = 0.95
-# After so many seconds without a request, counting begins anew: a provider has filled its store by then.
+# If fewer requests were admitted after a hint raised the estimate, the hint was short by chance: half is undone.
+FEW_AFTER_HINT = 6
+# After this many seconds without a request, counting starts anew: the provider's store is full again.
 IDLE_SECONDS = 1.0
-# After a pause so many may go at once, whatever was learned; and a paced grant comes a little late: so many seconds of
-# that may be made up for.
-LEAST_STORE = 2.0
+# Requests that may start together after a pause, at any rate.
+MIN_STORE = 2.0
+# Seconds by which a grant may come late and still be made up for.
 LATE_SECONDS = 0.05
-# Without a hint, a refusal is waited out for the time of one request, at least this long, doubled with every refusal in
-# a row up to a minute, the window of most limits.
-LEAST_WAIT = 0.05
-MOST_WAIT = 60.0
-# What was learned from refusals makes nobody wait longer than this (seconds) for the next try: a limit of hours or days
-# is told or declared, and a clock that was set, or a machine that slept, would teach one.
-LONGEST_GAP = 600.0
-# A header that tells more is no limit.
-MOST_LIMIT = 1e9
-# Nobody allows less than one request a day.
-LEAST_RATE = 1.0 / 86_400.0
-# An estimate from so many requests is worth telling.
-WORTH_TELLING = 20
+# Shortest wait in seconds after a refusal without a hint.
+MIN_WAIT = 0.05
+# A rate learned from refusals lets the next request start after at most this many seconds. Limits of hours or days are
+# declared or stated in headers; a clock that was set, or a machine that slept, would feign one.
+MAX_GAP = 600.0
+# A header that states more requests than this is no limit.
+MAX_LIMIT = 1e9
+# Requests of evidence from which an estimate is announced.
+MIN_ANNOUNCED_EVIDENCE = 20
 
 
-class SlowStart:
-    """Lets requests through one at a time, and beyond that as time and successes allow.
-
-    After a cool-down the first goes alone, and so it does at the beginning of a run, which does not mind waiting for a
-    moment; where somebody asks for several leases at once, as many go as can (`is_bold`).
-    """
-
-    __slots__ = ("_bucket", "_ended", "_left", "_per_place", "_successes")
-
-    def __init__(self, at: float, most: int, successes_per_place: int, rate: float, *, is_bold: bool = False) -> None:
-        self._bucket = Bucket(rate, max(1.0, most), at)
-        if not is_bold:
-            self._bucket.change(at, level=0.0)
-        self._left = DOUBLES_AFTER * rate  # until the rate doubles
-        self._per_place = successes_per_place
-        self._successes = 0
-        self._ended = 0
-
-    def ready_at(self, in_flight: int, now: float) -> float:
-        return 0.0 if self._has_place(in_flight) else self._bucket.ready_at(1.0, now)
-
-    def sent(self, in_flight: int, now: float) -> None:
-        """One more, with so many on their way before it."""
-        if self._has_place(in_flight):
-            return
-        self._bucket.take(1.0, now)
-        self._left -= 1.0
-        if self._left <= 0.0:
-            self._bucket.change(now, rate=self._bucket.rate * 2.0)
-            self._left = DOUBLES_AFTER * self._bucket.rate
-
-    def succeeded(self, seconds: float, now: float) -> None:
-        """An answer came after so many seconds. What took no time at all was no request, and is not counted."""
-        self._ended += 1
-        if seconds < LEAST_ANSWER:
-            self._bucket.take(-1.0, now)
-        else:
-            if not self._successes:  # the first may have waited for more than its answer: connections, programs
-                self._bucket.change(now, level=0.0)
-            self._successes += 1
-
-    def is_over(self, most: int) -> bool:
-        """`most`: how many can be on their way at once."""
-        is_proven = self._successes >= (most - 1) * self._per_place or self._ended >= MOST_SLOW
-        return is_proven or self._bucket.rate > LAST_RATE
-
-    def _has_place(self, in_flight: int) -> bool:
-        return in_flight * self._per_place < self._per_place + self._successes
-
-
-class Leap:
-    """A much higher rate, tried for a few refusals."""
-
-    __slots__ = ("admitted", "rate_before", "refusals", "since")
-
-    def __init__(self, rate_before: float, now: float, admitted: int) -> None:
-        self.rate_before = rate_before
-        self.since = now
-        self.admitted = admitted
-        self.refusals = 0
-
-
-class Learner:
-    """What is known about one group's limit in one scope, and how fast that lets us go."""
+class RateEstimator:
+    """Knowledge about one group's limit in one scope, and the rate at which that admits requests."""
 
     __slots__ = (
-        "_admitted",
-        "_burst",
-        "_counted",
-        "_cut_at",
-        "_episode_at",
-        "_evidence",
-        "_futile",
-        "_hold",
-        "_is_minute",
-        "_is_tainted",
-        "_kept_up",
-        "_known_rate",
-        "_last_at",
-        "_leap",
-        "_length",
-        "_next_hold",
-        "_refused_at",
-        "_searched",
-        "_seconds",
-        "_snapshot_at",
-        "_stagger",
-        "_step",
-        "_stores",
-        "_succeeded_at",
-        "_uncertainty",
-        "estimate",
-        "in_flight",
-        "is_told",
-        "paced",
-        "refusals",
-        "refused",
-        "sent",
-        "slow",
-        "tokens",
-    )
+        "_admitted_before", "_bisection", "_burst", "_counted_rate", "_cut_at", "_episode_at", "_has_minute_period",
+        "_has_store", "_last_at", "_max_rate", "_probe", "_snapshot_at", "_succeeded_at", "_sweep",
+        "_unexplained_refusals", "_was_underused", "bucket", "estimate", "in_flight", "is_announced", "refusals",
+        "refused", "sent", "slow_start", "token_bucket",
+    )  # fmt: skip
 
-    def __init__(self, now: float, known_rate: float | None, most: int, *, stagger: float = 1.0,
-                 is_bold: bool = True) -> None:  # fmt: skip
+    def __init__(self, now: float, known_rate: float | None, max_in_flight: int, *, stagger: float = 1.0,
+                 starts_full: bool = True) -> None:  # fmt: skip
         self.in_flight = 0
-        self.sent = 0
-        self.refused = 0
-        self.refusals = 0  # in a row
-        self.slow: SlowStart | None = None
-        if most > 1 and known_rate is None:  # one at a time needs no slow start
-            self.slow = SlowStart(now, most, SUCCESSES_PER_PLACE, FIRST_RATE, is_bold=is_bold)
-        self.paced: Bucket | None = None  # requests, as read from headers or learned from refusals
-        self.tokens: Bucket | None = None  # tokens, as read from headers
+        self.sent = self.refused = 0
+        self.refusals = 0  # episodes in a row
+        self.slow_start: SlowStart | None = None
+        if max_in_flight > 1 and known_rate is None:  # one request at a time needs no slow start
+            self.slow_start = SlowStart(now, max_in_flight, SUCCESSES_PER_SLOT, INITIAL_RATE, starts_full=starts_full)
+        self.bucket: Bucket | None = None  # of requests: its rate comes from headers or refusals
+        self.token_bucket: Bucket | None = None  # its rate comes from headers
         self.estimate: float | None = None  # requests per second, from refusals
-        self.is_told = False
-        self._known_rate = known_rate  # declared, or read from a header: no search goes beyond it
-        self._is_minute = True  # False: a header told a limit of an hour or a day, which is no rate to go by
-        self._snapshot_at = -math.inf  # when the request was sent whose headers were believed last
-        self._cut_at = -math.inf  # of the last episode; what was sent before belongs to it
+        self.is_announced = False
+        self._max_rate = known_rate  # declared, or read from a header: upper bound of the rate
+        self._has_minute_period = True  # False: a header stated a limit per hour or day, which is no rate
+        self._snapshot_at = -math.inf  # send time of the request whose headers were applied last
+        self._cut_at = -math.inf  # of the last episode; refusals of requests sent before belong to it
         self._episode_at = now  # the last one, or the beginning
-        self._admitted = 0  # until then
-        self._counted = 0.0  # the first estimate by what was admitted, where the hint said more
-        self._evidence = self._seconds = 0.0  # so many requests were admitted in so many seconds between refusals
-        self._burst = 1.0  # what the provider seems to store
-        self._stores = True
-        self._uncertainty = 0.0
-        self._searched = 0.0  # so many requests, of about so many
-        self._length = 1.0
-        self._stagger = stagger  # of the search
-        self._kept_up = 0.0  # the highest rate that was kept up, and the lowest that was refused
-        self._refused_at = math.inf
-        self._hold = KEPT_UP
-        self._step = STEP_UP
-        self._next_hold = LEAST_HOLD
+        self._admitted_before = 0  # requests admitted until then
+        self._counted_rate = 0.0  # first estimate by admitted requests, if a hint raised it
+        self._burst = 1.0  # requests that the provider seems to store
+        self._has_store = True  # False: the provider stores nothing
+        self._sweep = RateSweep(stagger)
+        self._bisection = RateBisection()
         self._last_at = now
-        self._succeeded_at = now  # the last time, as far as that is told
-        self._is_tainted = False  # since the last episode there was at times too little to do
-        self._futile = 0
-        self._leap: Leap | None = None
+        self._succeeded_at = now
+        self._was_underused = False  # since the last episode, the rate was not always used
+        self._unexplained_refusals = 0
+        self._probe: RateProbe | None = None
 
-    # --- asking ---------------------------------------------------------------------------------------------------
+    # --- admission ------------------------------------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
-        """Whether it restricts nothing."""
-        return self.slow is None and self.paced is None and self.tokens is None
+        """Return True if it restricts nothing."""
+        return self.slow_start is None and self.bucket is None and self.token_bucket is None
 
     def ready_at(self, requests: int, tokens: int, now: float) -> float:
-        at = self.slow.ready_at(self.in_flight, now) if self.slow is not None else 0.0
-        if self.paced is not None:
-            at = max(at, self.paced.ready_at(requests, now))
-        if self.tokens is not None:
-            at = max(at, self.tokens.ready_at(max(1, tokens), now))
+        """Return the instant from which the amount may be used; 0 for now."""
+        at = self.slow_start.ready_at(self.in_flight, now) if self.slow_start is not None else 0.0
+        if self.bucket is not None:
+            at = max(at, self.bucket.ready_at(requests, now))
+        if self.token_bucket is not None:
+            at = max(at, self.token_bucket.ready_at(max(1, tokens), now))
         return at
 
     def take(self, requests: int, tokens: int, now: float) -> None:
-        if self.slow is not None:
-            self.slow.sent(self.in_flight, now)
+        if self.slow_start is not None:
+            self.slow_start.take(self.in_flight, now)
         if self.estimate is None and now - self._last_at > IDLE_SECONDS:
-            self._episode_at, self._admitted = now, self.sent - self.refused - self.in_flight
+            self._episode_at, self._admitted_before = now, self.sent - self.refused - self.in_flight
         self.in_flight += 1
         self.sent += requests
         if self.estimate is None:
             self._last_at = now
-        if self.paced is not None:
-            if self.estimate is not None and self._leap is None:
+        if self.bucket is not None:
+            if self.estimate is not None and self._probe is None:
                 self._search(requests, now)
-            self.paced.take(requests, now)
-        if self.tokens is not None:
-            self.tokens.take(tokens, now)
+            self.bucket.take(requests, now)
+        if self.token_bucket is not None:
+            self.token_bucket.take(tokens, now)
 
     def correct(self, more_requests: int, more_tokens: int, now: float) -> None:
-        """It was really so much more."""
+        """Count the difference to what was taken; negative amounts are given back."""
         self.sent += more_requests
-        if self.paced is not None:
-            self.paced.take(more_requests, now)
-        if self.tokens is not None:
-            self.tokens.take(more_tokens, now)
+        if self.bucket is not None:
+            self.bucket.take(more_requests, now)
+        if self.token_bucket is not None:
+            self.token_bucket.take(more_tokens, now)
 
-    # --- learning -------------------------------------------------------------------------------------------------
+    @property
+    def requests_per_minute(self) -> float | None:
+        """Return the limit if it is known well enough to be announced."""
+        is_sure = self._sweep.evidence >= MIN_ANNOUNCED_EVIDENCE or self._bisection.has_converged
+        if self.estimate is not None and is_sure:
+            return self.estimate * 60.0
+        if self._snapshot_at > -math.inf and self._has_minute_period and self._max_rate is not None:
+            return self._max_rate * 60.0
+        return None
+
+    # --- answers --------------------------------------------------------------------------------------------------
 
     def begin(self, since: float, sent: int) -> None:
-        """What was sent before anybody counted here."""
+        """Start counting with `sent` requests that were sent since an instant and not counted here."""
         self._episode_at = since
-        self._admitted = self.refused = 0
-        self.sent = sent + self.in_flight  # some that were counted here may still be on their way
-
-    def succeeded(self, sent_at: float, most: int, now: float) -> None:
-        """An answer came that was no refusal; `most`: how many can be on their way at once."""
-        self.refusals = 0
-        self._succeeded_at = now
-        if self.slow is not None:
-            self.slow.succeeded(now - sent_at, now)
-            if self.slow.is_over(most):
-                self.slow = None
+        self._admitted_before = self.refused = 0
+        self.sent = sent + self.in_flight  # requests that were counted here may still be in flight
 
     def start_with(self, rate: float, now: float) -> None:
-        """What others have learned, to be refined."""
-        self.slow = None
+        """Adopt a rate that was learned elsewhere, to be refined."""
+        self.slow_start = None
         self.estimate = rate
         self._burst = max(1.0, rate * STORED_SECONDS)
-        self._uncertainty, self._length = UNCERTAINTY_AT_FIRST, 8.0
-        self.paced = Bucket(rate, 1.0, now)
+        self._sweep.start(8.0)
+        self.bucket = Bucket(rate, 1.0, now)
         self._set_rate(now, level=0.0)
 
-    def ramp_up(self, at: float, most: int) -> None:
-        """From an instant on, after a cool-down: a ramp instead of a stampede."""
-        self.slow = SlowStart(at, most, 1, RAMP_RATE)
+    def ramp_up(self, at: float, max_in_flight: int) -> None:
+        """Slow down from the end of a cool-down on: waiting requests must not start all at once."""
+        self.slow_start = SlowStart(at, max_in_flight, 1, RAMP_RATE)
+
+    def record_success(self, sent_at: float, max_in_flight: int, now: float) -> None:
+        """Count an answer that was no refusal."""
+        self.refusals = 0
+        self._succeeded_at = now
+        if self.slow_start is not None:
+            self.slow_start.record_success(now - sent_at, now)
+            if self.slow_start.is_over(max_in_flight):
+                self.slow_start = None
 
     def observe(self, sent_at: float, limit: float, period: float, remaining: float | None, reset: float | None,
                 now: float) -> None:  # fmt: skip
-        """A header told the limit of requests per period, what is left of it, and when it will be whole again."""
-        if sent_at < self._snapshot_at or not 0 < limit < MOST_LIMIT or period <= 0:
-            return  # an older answer, overtaken on its way
+        """Apply a header: requests per `period`, requests that remain, and seconds until all are available again."""
+        if sent_at < self._snapshot_at or not 0 < limit < MAX_LIMIT or period <= 0:
+            return  # no limit, or the answer of an earlier request that came late
         self._snapshot_at = sent_at
-        self._known_rate = rate = max(limit / period, LEAST_RATE)
-        self._is_minute = period <= 60.0
-        self.slow = None
-        others = max(0, self.in_flight - 1)  # sent, and perhaps not counted yet
-        capacity = limit if remaining is None else remaining + others + 1
-        if self.paced is None:
-            self.paced = Bucket(rate, max(1.0, capacity), now)
+        self._max_rate = rate = max(limit / period, MIN_RATE)
+        self._has_minute_period = period <= 60.0
+        self.slow_start = None
+        uncounted = max(0, self.in_flight - 1)  # in flight, and perhaps not counted by the provider yet
+        capacity = limit if remaining is None else remaining + uncounted + 1
+        if self.bucket is None:
+            self.bucket = Bucket(rate, max(1.0, capacity), now)
         elif self.estimate is not None:
-            rate = min(rate, self.paced.rate)
-        level = None if remaining is None else remaining - others
+            rate = min(rate, self.bucket.rate)
+        level = None if remaining is None else remaining - uncounted
         if level is not None and level < 1.0 and reset is not None:
-            level = max(level, 1.0 - rate * max(0.0, reset))  # by then something fits, whatever the kind of limit
-        self.paced.change(now, rate=rate, capacity=max(self.paced.capacity, capacity), level=level)
+            level = max(level, 1.0 - rate * max(0.0, reset))  # after the reset, any kind of limit admits one request
+        self.bucket.change(now, rate=rate, capacity=max(self.bucket.capacity, capacity), level=level)
 
     def observe_tokens(self, limit: float, period: float, remaining: float | None, reserved: int, now: float) -> None:
-        """The same for tokens; `reserved`: by requests that are on their way."""
+        """Apply a header about tokens. `reserved`: tokens of requests in flight."""
         if limit <= 0 or period <= 0:
             return
-        if self.tokens is None:
-            self.tokens = Bucket(limit / period, limit, now)
-        self.tokens.change(
-            now, rate=limit / period, capacity=limit, level=None if remaining is None else remaining - reserved
-        )
+        if self.token_bucket is None:
+            self.token_bucket = Bucket(limit / period, limit, now)
+        level = None if remaining is None else remaining - reserved
+        self.token_bucket.change(now, rate=limit / period, capacity=limit, level=level)
 
     def refuse(self, sent_at: float, requests: int, hint: float | None, now: float) -> float:
-        """A request was refused: returns how long to wait. One cut per episode."""
+        """Learn from a refused request, once per episode; return the seconds to wait."""
         self.refused += requests
         if sent_at <= self._cut_at:
             return hint if hint is not None else 0.0
@@ -335,153 +200,101 @@ class Learner:
         self._learn(hint, now)
         wait = hint
         if wait is None:
-            seconds = 1.0 / self.paced.rate if self.paced is not None else 0.0
-            wait = min(MOST_WAIT, max(LEAST_WAIT, seconds) * 2.0 ** min(self.refusals - 1, 32))
-        self._last_at = now + wait  # until then nobody can be in a hurry
+            seconds_per_request = 1.0 / self.bucket.rate if self.bucket is not None else 0.0
+            wait = delay(self.refusals, 1.0, base=max(MIN_WAIT, seconds_per_request))
+        self._last_at = now + wait  # the pause does not count as unused time
         if self.estimate is not None:
-            # What a wait is longer than the store takes to fill, the provider did not count for us either.
+            # While a wait is longer than the store takes to fill, the provider accumulates nothing more.
             self._episode_at = max(self._episode_at, now) + max(0.0, wait - self._burst / self.estimate)
         return wait
 
+    # --- learning -------------------------------------------------------------------------------------------------
+
     def _learn(self, hint: float | None, now: float) -> None:
-        if self._leap is not None:
-            self._judge_leap(self._leap, now)
+        if self._probe is not None:
+            self._judge_probe(self._probe, now)
         elif self.refusals == 1 or self.estimate is None:
-            count = self._estimate_anew(hint, now)
-            self._futile = self._futile + 1 if count < FEW_REQUESTS else min(0, self._futile)
-            if self._futile >= MOST_FUTILE:
-                self._try_leap(now)
+            if self._estimate_anew(hint, now) < FEW_REQUESTS:
+                self._unexplained_refusals += 1
+            else:
+                self._unexplained_refusals = min(0, self._unexplained_refusals)
         assert self.estimate is not None
-        self.estimate = max(self.estimate, 1.0 / LONGEST_GAP)
-        if self.paced is None:
-            self.paced = Bucket(self.estimate, 1.0, now)
-        self._searched = 0.0
+        if self._unexplained_refusals >= MAX_UNEXPLAINED and self._probe is None:
+            self._probe = RateProbe(self.estimate, self.sent - self.refused)
+            self.estimate *= PROBE_FACTOR
+        self.estimate = max(self.estimate, 1.0 / MAX_GAP)
+        if self.bucket is None:
+            self.bucket = Bucket(self.estimate, 1.0, now)
+        self._sweep.progress = 0.0
         self._set_rate(now, level=0.0)
 
-    def _try_leap(self, now: float) -> None:
-        """Refusals keep coming after few requests each, however slow we go: perhaps our rate is not their reason."""
+    def _judge_probe(self, probe: RateProbe, now: float) -> None:
+        """Keep the higher rate if it was refused no more often than the lower one; else return to the lower one."""
         assert self.estimate is not None
-        self._leap = Leap(self.estimate, now, self.sent - self.refused)
-        self.estimate *= LEAP
-
-    def _judge_leap(self, leap: Leap, now: float) -> None:
-        """At the higher rate as many were refused as before: we may go on so. Or nearly all were: then it is the rate,
-        and we do not try again for long."""
-        assert self.estimate is not None
-        leap.refusals += 1
-        if leap.refusals < LEAP_REFUSALS:
+        if not probe.record_refusal():
             return
-        self._leap = None
-        self._admitted, self._episode_at = self.sent - self.refused - self.in_flight, now
-        self._evidence = self._seconds = 0.0
-        if self.sent - self.refused - leap.admitted >= 2 * LEAP_REFUSALS:
-            self._futile = MOST_FUTILE - 2
-            self._kept_up, self._refused_at = self.estimate, math.inf
+        self._probe = None
+        self._admitted_before, self._episode_at = self.sent - self.refused - self.in_flight, now
+        self._sweep.clear_evidence()
+        if probe.has_passed(self.sent - self.refused):
+            self._unexplained_refusals = MAX_UNEXPLAINED - 2
+            self._bisection.restart(self.estimate)
         else:
-            self._futile = -MOST_PATIENCE
-            self.estimate = leap.rate_before
-
-    @property
-    def requests_per_minute(self) -> float | None:
-        """What is known by now, if it is worth telling."""
-        is_sure = self._evidence >= WORTH_TELLING or (self._refused_at < math.inf and self._next_hold > LEAST_HOLD)
-        if self.estimate is not None and is_sure:
-            return self.estimate * 60.0
-        if self._snapshot_at > -math.inf and self._is_minute and self._known_rate is not None:
-            return self._known_rate * 60.0
-        return None
-
-    # --- inside ---------------------------------------------------------------------------------------------------
+            self._unexplained_refusals = -MAX_PATIENCE
+            self.estimate = probe.rate_before
 
     def _estimate_anew(self, hint: float | None, now: float) -> int:
-        """Returns the number of requests that were admitted since the episode before."""
+        """Estimate from the requests admitted since the last episode; return their number."""
         admitted = max(0, self.sent - self.refused - self.in_flight)
-        count = admitted - self._admitted
+        count = admitted - self._admitted_before
         seconds = max(1e-3, now - self._episode_at)
-        self._admitted, self._episode_at = admitted, now
-        is_tainted, self._is_tainted = self._is_tainted, False
+        self._admitted_before, self._episode_at = admitted, now
+        was_underused, self._was_underused = self._was_underused, False
         if self.estimate is None:
-            self._stores = count > 2
-            self.estimate = self._known_rate or max(1, count) / (seconds + STORED_SECONDS)
-            if hint is not None and hint > 0:
-                by_hint = HINT_SHARE / hint
-                if by_hint > self.estimate > LEAST_RATE:  # else nothing was counted
-                    self._counted, by_hint = self.estimate, min(by_hint, MOST_BY_HINT * self.estimate)
-                self.estimate = max(self.estimate, by_hint)
-                if not self._stores and hint % 1.0:
-                    # Nothing was left after one admission: an exact hint ends the time of one request.
-                    self.estimate = max(self.estimate, EXACT_SHARE / (hint + now - self._succeeded_at))
-                    self._hold = LEAST_HOLD // 2
-            self._burst = max(1.0, self.estimate * STORED_SECONDS)
-            self._uncertainty, self._length = UNCERTAINTY_AT_FIRST, max(8.0, count / 2.0)
-        elif self._counted and count < FEW_AFTER_HINT:
-            self.estimate, self._counted = math.sqrt(self._counted * self.estimate), 0.0
-        elif is_tainted:
-            pass  # we were slower than we might have been: what was admitted says nothing about the limit
-        elif self._stores:
-            share = min(1.0, MOST_EVIDENCE / max(1.0, count))
-            self._evidence = min(MOST_EVIDENCE, self._evidence / 2.0) + max(0.5, count) * share
-            self._seconds = min(MOST_EVIDENCE / self.estimate, self._seconds / 2.0) + seconds * share
-            self.estimate = self._evidence / self._seconds
-            self._uncertainty = 1.0 / max(1.0, self._evidence)
-            self._length = SEARCH_LENGTH * max(1.0, self._evidence)
-        elif self.paced is not None:
-            self._refused_at = self.paced.rate
-            self._step = STEP_UP
-            if self._kept_up >= self._refused_at:  # the limit is lower than it was
-                self._kept_up = self._refused_at / 2.0
-            self._close_in()
+            self._estimate_first(count, seconds, hint, now)
+        elif self._counted_rate and count < FEW_AFTER_HINT:
+            self.estimate, self._counted_rate = math.sqrt(self._counted_rate * self.estimate), 0.0
+        elif not was_underused:  # else fewer requests were sent than the limit may have allowed
+            if self._has_store:
+                self.estimate = self._sweep.add_episode(count, seconds, self.estimate)
+            elif self.bucket is not None:
+                self.estimate = self._bisection.refuse(self.bucket.rate)
         return count
 
+    def _estimate_first(self, count: int, seconds: float, hint: float | None, now: float) -> None:
+        self._has_store = count > 2
+        self.estimate = from_admissions(count, seconds, self._max_rate)
+        if hint is not None and hint > 0:
+            first = with_hint(self.estimate, hint, self._succeeded_at, now, has_store=self._has_store)
+            self.estimate, self._counted_rate = first.rate, first.counted_rate
+            if first.is_exact:
+                self._bisection.hold_first_rate()
+        self._burst = max(1.0, self.estimate * STORED_SECONDS)
+        self._sweep.start(max(8.0, count / 2.0))
+
     def _search(self, requests: int, now: float) -> None:
-        """The rate grows only while the pool is what limits: while each grant follows the last as soon as it may."""
-        assert self.paced is not None
+        """Raise the rate if the request was admitted as soon as it allowed: only then is it what limits."""
+        assert self.bucket is not None
         assert self.estimate is not None
-        since, self._last_at = max(0.0, now - self._last_at), now
-        if since > 2.0 * requests / self.paced.rate + LATE_SECONDS:
-            self._is_tainted = self._is_tainted or self.slow is None  # else it is our own ramp that holds us up
+        seconds, self._last_at = max(0.0, now - self._last_at), now
+        if seconds > 2.0 * requests / self.bucket.rate + LATE_SECONDS:
+            self._was_underused = self._was_underused or self.slow_start is None  # slow start delays requests itself
             return
-        if self._stores:
-            self._searched += since * self.estimate  # not by requests: what was in store is soon sent
+        if self._has_store:
+            self._sweep.progress += seconds * self.estimate  # not by requests: those in store are sent at once
+        elif self._bisection.holds():
+            return
         else:
-            self._hold -= 1
-            if self._hold >= 0:
-                return
-            self._keep_up(self.paced.rate)
+            self.estimate = self._bisection.raise_rate(self.bucket.rate, self.estimate)
         self._set_rate(now)
 
-    def _keep_up(self, rate: float) -> None:
-        assert self.estimate is not None
-        self._kept_up = rate
-        if self._refused_at == math.inf:
-            self.estimate *= self._step
-            self._step = min(2.0, self._step * self._step)
-            self._hold = KEPT_UP
-        elif self._refused_at < CLOSE * rate:  # it was left alone long enough: limits change
-            self._refused_at = math.inf
-            self.estimate *= SMALL_STEP
-            self._step = STEP_UP
-            self._hold = KEPT_UP
-        else:
-            self._close_in()
-
-    def _close_in(self) -> None:
-        if self._refused_at < CLOSE * self._kept_up:
-            self.estimate = self._kept_up
-            self._hold, self._next_hold = self._next_hold, min(MOST_HOLD, 2 * self._next_hold)
-        else:
-            lower = self._kept_up or 0.6 * self._refused_at
-            self.estimate = lower ** (2 / 3) * self._refused_at ** (1 / 3)
-            self._hold = KEPT_UP
-
     def _set_rate(self, now: float, level: float | None = None) -> None:
-        assert self.paced is not None
+        assert self.bucket is not None
         assert self.estimate is not None
         rate = self.estimate
-        if self._stores:
-            progress = self._searched / (self._length * self._stagger)
-            rate *= 1.0 + self._uncertainty * progress * progress - min(self._uncertainty, MOST_BELOW)
-        if self._known_rate is not None:
-            rate = min(rate, self._known_rate)
-        capacity = max(LEAST_STORE, LATE_SECONDS * rate, SAFE_SHARE * self._burst)
-        self.paced.change(now, rate=rate, capacity=capacity, level=level)
+        if self._has_store:
+            rate *= self._sweep.factor()
+        if self._max_rate is not None:
+            rate = min(rate, self._max_rate)
+        capacity = max(MIN_STORE, LATE_SECONDS * rate, SAFE_SHARE * self._burst)
+        self.bucket.change(now, rate=rate, capacity=capacity, level=level)

@@ -1,9 +1,9 @@
-"""What keeps a limit. All answer the same question, `ready_at(amount, now)`: the instant from which so much more may be
-used, 0 for now.
+"""Token bucket, sliding window and calendar day.
 
-A limit is met from two sides. The *bucket* spreads requests over the minute and lets a small burst through at once; the
-exact *window* sees to it that no sixty seconds ever hold more than the limit, which a bucket alone does not (600 a
-minute with a burst of 10 makes 610). Tokens have the window only: a single request may need most of a minute's worth.
+Each answers `ready_at(amount, now)`: the instant from which the amount may be used, 0 for now. A limit per minute needs
+two of them. The bucket spreads requests over the minute and admits a small burst. The exact window guarantees that no
+sixty seconds hold more than the limit, which a bucket alone does not (600 a minute with a burst of 10 makes 610).
+Tokens have a window only: a single request may need most of a minute's worth.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 
 from .declaration import WINDOW_SECONDS
 
-# A provider sees our requests a little earlier or later than they were admitted. If the first of a burst comes late and
-# the next one early, the provider's bucket has had less time to fill than ours; so ours starts to fill this much later.
+# Seconds by which a full bucket starts to refill late. Requests reach the provider with jitter: if the first of a burst
+# arrives late and the next one early, the provider's bucket has had less time to fill than ours.
 JITTER_SECONDS = 0.05
 
 
 class Bucket:
-    """Fills at `rate` a second up to `capacity`. What is taken beyond its content is debt, to be filled first."""
+    """Fills at `rate` per second up to `capacity`. Taking more than it holds is debt, which is filled first."""
 
     __slots__ = ("_level", "_since", "capacity", "rate")
 
@@ -28,14 +28,14 @@ class Bucket:
         self.rate = rate
         self.capacity = capacity
         self._level = capacity
-        self._since = now  # when the level was this, and from when on it rises
+        self._since = now  # the instant of that level, from which it rises
 
     def level(self, now: float) -> float:
         level = self._level + self.rate * (now - self._since) if now > self._since else self._level
         return level if level < self.capacity else self.capacity
 
     def ready_at(self, amount: float, now: float) -> float:
-        # More than fits in is let through a full bucket, as debt.
+        # A full bucket admits more than its capacity, as debt.
         missing = (amount if amount < self.capacity else self.capacity) - self._level
         if missing <= 0.0:
             return 0.0
@@ -43,7 +43,7 @@ class Bucket:
         return at if at > now else 0.0
 
     def take(self, amount: float, now: float) -> None:
-        """A negative amount is given back."""
+        """Take an amount; a negative one is given back."""
         level = self.level(now)
         self._since = now + JITTER_SECONDS if level >= self.capacity else max(now, self._since)
         self._level = min(self.capacity, level - amount)
@@ -58,7 +58,7 @@ class Bucket:
 
 
 class Entry:
-    """So much was used at an instant, and so much more was found out later, which has entries of its own."""
+    """An amount used at an instant. Usage reported later (`more`) has entries of its own."""
 
     __slots__ = ("amount", "at", "more")
 
@@ -69,7 +69,7 @@ class Entry:
 
 
 class Window:
-    """At most `limit` within any sixty seconds, to the instant. Beyond it only by debt."""
+    """Admits at most `limit` within any sixty seconds, exactly. Only corrections exceed it, as debt."""
 
     __slots__ = ("_entries", "limit", "total")
 
@@ -80,7 +80,7 @@ class Window:
 
     def ready_at(self, amount: float, now: float) -> float:
         if self._entries and self._entries[0].at + WINDOW_SECONDS <= now:
-            self._forget(now)
+            self._drop_expired(now)
         excess = self.total + amount - self.limit
         if excess <= 0:
             return 0.0
@@ -88,11 +88,11 @@ class Window:
             excess -= entry.amount
             if excess <= 0:
                 return entry.at + WINDOW_SECONDS
-        # What fits at all fits when everything is gone; only rounding can say otherwise.
+        # An amount within the limit fits when the window is empty: only rounding errors lead here.
         return self._entries[-1].at + WINDOW_SECONDS if self._entries and amount <= self.limit else math.inf
 
     def next_exit(self) -> float:
-        """When anything leaves the window: before that it cannot admit more than it does now."""
+        """Return the instant at which the oldest entry expires, 0 if there is none; until then no more fits."""
         return self._entries[0].at + WINDOW_SECONDS if self._entries else 0.0
 
     def take(self, amount: float, now: float) -> Entry:
@@ -102,39 +102,39 @@ class Window:
         return entry
 
     def correct(self, entry: Entry, amount: float, now: float) -> None:
-        """It was really `amount`. More than was taken counts from now on: that is when it was used at the latest."""
-        self._forget(now)
-        known = entry.amount + entry.more
-        if amount > known:
-            entry.more += amount - known
-            self.take(amount - known, now)
+        """Replace the amount of an entry. An excess counts from now on, the latest instant at which it was used."""
+        self._drop_expired(now)
+        counted = entry.amount + entry.more
+        if amount > counted:
+            entry.more += amount - counted
+            self.take(amount - counted, now)
         elif entry.at + WINDOW_SECONDS > now:
-            less = min(known - amount, entry.amount)
-            self.total -= less
-            entry.amount -= less
+            surplus = min(counted - amount, entry.amount)
+            self.total -= surplus
+            entry.amount -= surplus
 
     def history(self, now: float) -> list[tuple[int, float]]:
-        """What is used: so many whole seconds ago so much, the newest first."""
-        self._forget(now)
-        used: dict[int, float] = {}
+        """Return the usage as pairs of age in whole seconds and amount, the newest first."""
+        self._drop_expired(now)
+        usage: dict[int, float] = {}
         for entry in reversed(self._entries):
             age = max(0, int(now - entry.at))
-            used[age] = used.get(age, 0.0) + entry.amount
-        return list(used.items())
+            usage[age] = usage.get(age, 0.0) + entry.amount
+        return list(usage.items())
 
     def merge(self, history: Sequence[tuple[int, float]], elapsed: float, now: float) -> None:
-        """What another has known of, so long ago. Of several who tell the same, the most counts, once."""
-        self._forget(now)
-        left = [(now - age - elapsed, amount) for age, amount in history if age + elapsed < WINDOW_SECONDS]
-        missing = sum(amount for _, amount in left) - self.total
-        for at, amount in left:
+        """Add usage that another process counted `elapsed` seconds ago. Usage known to both counts once."""
+        self._drop_expired(now)
+        entries = [(now - age - elapsed, amount) for age, amount in history if age + elapsed < WINDOW_SECONDS]
+        missing = sum(amount for _, amount in entries) - self.total
+        for at, amount in entries:
             if missing > 0.0:
                 self._entries.append(Entry(at, min(amount, missing)))
                 self.total += min(amount, missing)
                 missing -= amount
         self._entries = deque(sorted(self._entries, key=lambda entry: entry.at))
 
-    def _forget(self, now: float) -> None:
+    def _drop_expired(self, now: float) -> None:
         entries = self._entries
         while entries and entries[0].at + WINDOW_SECONDS <= now:
             self.total -= entries.popleft().amount
@@ -143,7 +143,7 @@ class Window:
 
 
 class Day:
-    """So many until the provider's day ends. `ends_after(now)` tells when that is."""
+    """Admits at most `limit` until the provider's day ends, at `ends_after(now)`."""
 
     __slots__ = ("_ends_after", "ends_at", "limit", "total")
 
@@ -154,18 +154,19 @@ class Day:
         self._ends_after = ends_after
 
     def ready_at(self, amount: float, now: float) -> float:
-        self._turn(now)
+        self._start_new_day(now)
         return 0.0 if self.total + amount <= self.limit else self.ends_at
 
     def take(self, amount: float, now: float) -> None:
-        self._turn(now)
+        self._start_new_day(now)
         self.total = max(0.0, self.total + amount)
 
     def change(self, limit: float, ends_after: Callable[[float], float], now: float) -> None:
-        self._turn(now)
+        self._start_new_day(now)
         self.limit, self._ends_after, self.ends_at = limit, ends_after, ends_after(now)
 
-    def _turn(self, now: float) -> None:
+    def _start_new_day(self, now: float) -> None:
+        """Reset the usage if the day has ended."""
         if now >= self.ends_at:
             self.total = 0.0
             self.ends_at = self._ends_after(now)

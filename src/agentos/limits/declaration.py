@@ -1,10 +1,10 @@
-"""Limits as they are declared: what a provider allows one quota group."""
+"""Declare limits: what a provider allows one quota group."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Names of the dimensions, for people.
+# Names of the dimensions, as users see them.
 REQUESTS_PER_MINUTE = "requests per minute"
 TOKENS_PER_MINUTE = "tokens per minute"
 REQUESTS_PER_DAY = "requests per day"
@@ -14,11 +14,11 @@ WINDOW_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a provider allows one quota group. None means: not known, and so it is learned.
+    """What a provider allows one quota group. None means: not known, to be learned from answers.
 
-    `max_concurrent` is the number of leases at once per credential; all else is counted per quota group. `burst` is how
-    many requests may be sent at once (None: one second's worth, at least one). `day_resets` is when the provider's day
-    begins: a time and a zone, such as `"00:00 America/Los_Angeles"`.
+    `max_concurrent` is the number of live leases per credential; all other figures are counted per quota group. `burst`
+    is the number of requests that may be sent at once (None: one second's worth, at least one). `day_resets` is when
+    the provider's day begins: a time and a zone, such as `"00:00 America/Los_Angeles"`.
     """
 
     requests_per_minute: float | None = None
@@ -47,11 +47,12 @@ class Limits:
 
     @property
     def rate(self) -> float | None:
-        """Requests per second."""
+        """Return requests per second; None if not declared."""
         return None if self.requests_per_minute is None else self.requests_per_minute / 60.0
 
     @property
     def is_paced(self) -> bool:
+        """Return True if any limit over time is declared."""
         return not (
             self.requests_per_minute is None and self.tokens_per_minute is None and self.requests_per_day is None
         )
@@ -71,19 +72,19 @@ def _is_time_and_zone(text: str) -> bool:
     return is_time and len(zone.split()) == 1 and zone == zone.strip()
 
 
-def strictest(one: Limits, other: Limits) -> Limits:
-    """Of two declarations about the same allowance, the smaller figure of each dimension."""
-    if not one.is_paced or not other.is_paced:
-        return other if other.is_paced else one
-    per_day = _smaller(one.requests_per_day, other.requests_per_day)
+def strictest(first: Limits, second: Limits) -> Limits:
+    """Combine two declarations about one quota group: the smaller figure of each dimension."""
+    if not first.is_paced or not second.is_paced:
+        return second if second.is_paced else first
+    per_day = _smaller(first.requests_per_day, second.requests_per_day)
     return Limits(
-        requests_per_minute=_smaller(one.requests_per_minute, other.requests_per_minute),
-        tokens_per_minute=_smaller(one.tokens_per_minute, other.tokens_per_minute),
+        requests_per_minute=_smaller(first.requests_per_minute, second.requests_per_minute),
+        tokens_per_minute=_smaller(first.tokens_per_minute, second.tokens_per_minute),
         requests_per_day=None if per_day is None else int(per_day),
-        burst=_smaller(one.burst, other.burst),
-        day_resets=one.day_resets if one.requests_per_day is not None else other.day_resets,
+        burst=_smaller(first.burst, second.burst),
+        day_resets=first.day_resets if first.requests_per_day is not None else second.day_resets,
     )
 
 
-def _smaller(one: float | None, other: float | None) -> float | None:
-    return other if one is None else one if other is None else min(one, other)
+def _smaller(first: float | None, second: float | None) -> float | None:
+    return second if first is None else first if second is None else min(first, second)

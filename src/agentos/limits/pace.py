@@ -1,4 +1,4 @@
-"""How fast a quota group may be used: what was declared about it, and what was learned in each scope."""
+"""Pace: how fast one quota group may be used, by its declared limits and by the limits learned in each scope."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ._rate_estimator import IDLE_SECONDS, Learner
-from ._usage import Allowance, Taken
+from ._limiter import RateLimiter, UsageEntries
+from ._rate_estimator import IDLE_SECONDS, RateEstimator
 from .declaration import Limits, strictest
 
 if TYPE_CHECKING:
     from agentos.verdict import Verdict
 
-# The name of a limit that nobody declared, for people.
+# Name of an undeclared limit, as users see it.
 LEARNED = "learned limit"
-# Where what is allowed grows all the time, a group that cannot serve a large request is looked at this often, in case a
-# smaller one comes.
+# Seconds until a group that cannot serve a large request is looked at again, if what it admits grows all the time: a
+# smaller request may come.
 LOOK_AGAIN_SECONDS = 0.1
-# Learners are kept for this many scopes of a group; past that, those that have learned nothing are dropped.
-MOST_LEARNERS = 64
+# Number of scopes of a group that have an estimator each; beyond it, estimators that restrict nothing are dropped.
+MAX_ESTIMATORS = 64
 
-
-_NOTHING = Taken(None, None, 0.0)
+_NO_ENTRIES = UsageEntries(None, None, 0.0)
 
 
 class PacedLease(Protocol):
@@ -39,15 +38,15 @@ class PacedLease(Protocol):
 
 
 class Charge(NamedTuple):
-    """What one lease has taken from one pace, to be corrected and ended there whatever changes in the meantime."""
+    """What one lease took from one pace, and where: corrections must reach the same objects after any change."""
 
-    allowance: Allowance | None
-    taken: Taken | None
-    learner: Learner | None
+    limiter: RateLimiter | None
+    entries: UsageEntries | None
+    estimator: RateEstimator | None
 
 
 class Pace:
-    """Of one group. Asks all that is known about its limits, and takes from all of it together."""
+    """Of one quota group: asks and charges its declared limits and its learned ones together."""
 
     __slots__ = (
         "_busy_sent",
@@ -56,160 +55,165 @@ class Pace:
         "_last_at",
         "_sent",
         "_stagger",
-        "allowance",
-        "ends_after",
+        "day_ends_after",
+        "estimators",
         "is_free",
         "is_learning",
-        "learners",
+        "limiter",
         "limits",
-        "most",
+        "max_concurrent",
         "paused_until",
         "wake_at",
     )
 
     def __init__(self, name: str) -> None:
-        # No two groups search at the same speed: else those that start together are refused together, again and again,
-        # and seem to share a limit.
-        self._stagger = 0.8 + 0.4 * (sum(place * ord(char) for place, char in enumerate(name, 1)) % 97) / 97.0
+        # Each group searches at its own speed. Groups that start together would otherwise be refused together, again
+        # and again, and seem to share a limit.
+        self._stagger = 0.8 + 0.4 * (sum(position * ord(char) for position, char in enumerate(name, 1)) % 97) / 97.0
         self.limits = Limits()
-        self.allowance: Allowance | None = None
-        self.ends_after: Callable[[float], float] | None = None  # when the provider's day does
-        self.learners: dict[str | None, Learner] = {}
-        self.is_learning = True  # False: what is learned is learned with others
-        self.most = 0  # so many leases of it can be live at once
-        self.paused_until = 0.0  # while others try whether they share its limit
+        self.limiter: RateLimiter | None = None  # None: no limit is declared
+        self.day_ends_after: Callable[[float], float] | None = None  # returns the end of the provider's day
+        self.estimators: dict[str | None, RateEstimator] = {}  # by scope
+        self.is_learning = True  # False: the limit is learned by a pace that several groups share
+        self.max_concurrent = 0  # live leases at once, over all its credentials
+        self.paused_until = 0.0  # during a trial whether another group shares its limit
         self.wake_at = math.inf  # when the pool looks at it again
-        # While nothing restricts it, its use is only counted, since it was last idle: the path of those who have no
-        # limits, or never meet one.
+        # While nothing restricts the group, requests since it was last idle are only counted: the fast path for groups
+        # without limits, and for those that never meet one.
         self.is_free = False
-        self._has_started = False  # slowly
+        self._has_started = False  # slow start is over
         self._sent = self._busy_sent = 0
         self._busy_since = self._last_at = -math.inf
 
-    def declare(self, limits: Limits, ends_after: Callable[[float], float], now: float) -> None:
-        """One more credential of the group joins. Of several declarations the strictest holds."""
-        self.most += limits.max_concurrent
-        self._keep_to(replace(strictest(self.limits, limits), max_concurrent=1), ends_after, now)
+    def declare(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:
+        """Add the declaration of one more credential. The strictest figures of all declarations hold."""
+        self.max_concurrent += limits.max_concurrent
+        self._apply(replace(strictest(self.limits, limits), max_concurrent=1), day_ends_after, now)
 
-    def restate(self, declared: list[Limits], ends_after: Callable[[float], float], now: float) -> None:
-        """What its credentials declare has changed; what was used is still used."""
-        together = Limits()
-        for limits in declared:
-            together = replace(strictest(together, limits), max_concurrent=1)
-        self.most = sum(limits.max_concurrent for limits in declared)
-        self._keep_to(together, ends_after, now)
+    def restate(self, declarations: list[Limits], day_ends_after: Callable[[float], float], now: float) -> None:
+        """Replace the declarations of all credentials; usage remains counted."""
+        combined = Limits()
+        for limits in declarations:
+            combined = replace(strictest(combined, limits), max_concurrent=1)
+        self.max_concurrent = sum(limits.max_concurrent for limits in declarations)
+        self._apply(combined, day_ends_after, now)
 
-    def _keep_to(self, together: Limits, ends_after: Callable[[float], float], now: float) -> None:
-        """`max_concurrent` is counted per credential."""
-        if together != self.limits and (together.is_paced or self.allowance is not None):
-            if self.ends_after is None or together.day_resets != self.limits.day_resets:
-                self.ends_after = ends_after
-            if self.allowance is None:
-                self.allowance = Allowance(together, self.ends_after, now)
+    def _apply(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:
+        """Enforce new limits. Their `max_concurrent` is 1, because leases are counted per credential."""
+        if limits != self.limits and (limits.is_paced or self.limiter is not None):
+            if self.day_ends_after is None or limits.day_resets != self.limits.day_resets:
+                self.day_ends_after = day_ends_after
+            if self.limiter is None:
+                self.limiter = RateLimiter(limits, self.day_ends_after, now)
             else:
-                self.allowance.change(together, self.ends_after, now)
-        self.limits = together
-        self._look()
+                self.limiter.change(limits, self.day_ends_after, now)
+        self.limits = limits
+        self._update_is_free()
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def ready_at(self, scope: str | None, requests: int, tokens: int, now: float) -> float:
-        """From when on a request may be sent; 0 for now."""
-        at = 0.0 if self.allowance is None else self.allowance.ready_at(requests, tokens, now)
-        learner = self.learners.get(scope)
-        if learner is not None and not learner.is_idle:
-            at = max(at, learner.ready_at(requests, tokens, now))
+        """Return the instant from which the amount may be used; 0 for now."""
+        at = 0.0 if self.limiter is None else self.limiter.ready_at(requests, tokens, now)
+        estimator = self.estimators.get(scope)
+        if estimator is not None and not estimator.is_idle:
+            at = max(at, estimator.ready_at(requests, tokens, now))
         return at if self.paused_until <= at else self.paused_until if self.paused_until > now else at
 
     def binding(self, scope: str | None, requests: int, tokens: int, now: float) -> tuple[float, str | None]:
-        """When so much may be sent, and the name of the limit that decides that."""
-        at, name = (0.0, None) if self.allowance is None else self.allowance.binding(requests, tokens, now)
-        learner = self.learners.get(scope)
-        learned = 0.0 if learner is None else learner.ready_at(requests, tokens, now)
+        """Return the instant from which the amount may be used, and the name of the limit that decides it."""
+        at, name = (0.0, None) if self.limiter is None else self.limiter.binding(requests, tokens, now)
+        estimator = self.estimators.get(scope)
+        learned_at = 0.0 if estimator is None else estimator.ready_at(requests, tokens, now)
         if self.paused_until > now:
-            learned = max(learned, self.paused_until)
-        return (learned, LEARNED) if learned > at else (at, name)
+            learned_at = max(learned_at, self.paused_until)
+        return (learned_at, LEARNED) if learned_at > at else (at, name)
 
     def changes_at(self, tokens: int, now: float) -> float:
-        """When it may admit more tokens or requests at once than now."""
-        if self.allowance is not None and tokens:
-            at = self.allowance.next_tokens_at(tokens, now)
+        """Return the instant from which it may admit more tokens or requests at once than now."""
+        if self.limiter is not None and tokens:
+            at = self.limiter.next_tokens_at(tokens, now)
             if at > now:
                 return at
         return now + LOOK_AGAIN_SECONDS
 
     def token_room(self, scope: str | None, now: float) -> float:
-        room = math.inf if self.allowance is None else self.allowance.token_room(now)
-        learner = self.learners.get(scope)
-        return room if learner is None or learner.tokens is None else min(room, learner.tokens.level(now))
+        """Return the number of tokens that may be used now; negative in debt, infinite without a limit."""
+        room = math.inf if self.limiter is None else self.limiter.token_room(now)
+        estimator = self.estimators.get(scope)
+        if estimator is None or estimator.token_bucket is None:
+            return room
+        return min(room, estimator.token_bucket.level(now))
 
     def too_large(self, requests: int, tokens: int) -> str | None:
-        return None if self.allowance is None else self.allowance.too_large(requests, tokens)
+        """Return a sentence about the limit that the amount alone exceeds; None if it can be admitted."""
+        return None if self.limiter is None else self.limiter.too_large(requests, tokens)
 
     # --- using ----------------------------------------------------------------------------------------------------
 
     def count(self, requests: int, now: float) -> None:
-        """So many were sent while nothing restricts it."""
+        """Count requests that were sent while nothing restricts the group."""
         if now - self._last_at > IDLE_SECONDS:
             self._busy_since, self._busy_sent = now, self._sent
         self._last_at = now
         self._sent += requests
 
     def take(self, lease: PacedLease, now: float) -> Charge:
-        allowance, learner = self.allowance, self.learners.get(lease.scope)
-        entries = None if allowance is None else allowance.take(lease.requests, lease.tokens, now)
-        if learner is None and self.is_learning:
-            learner = self._learner(lease.scope, now, is_bold=not lease.waits_for_probe)
-        if learner is not None:
-            learner.take(lease.requests, lease.tokens, now)
-        return Charge(allowance, entries, learner)
+        limiter, estimator = self.limiter, self.estimators.get(lease.scope)
+        entries = None if limiter is None else limiter.take(lease.requests, lease.tokens, now)
+        if estimator is None and self.is_learning:
+            estimator = self._estimator(lease.scope, now, starts_full=not lease.waits_for_probe)
+        if estimator is not None:
+            estimator.take(lease.requests, lease.tokens, now)
+        return Charge(limiter, entries, estimator)
 
     def correct(self, charge: Charge, lease: PacedLease, requests: int, tokens: int, now: float) -> None:
-        """What the lease really used."""
+        """Replace what the lease reserved by what it used."""
         more_requests, more_tokens = requests - lease.requests, tokens - lease.tokens
-        if charge.allowance is not None and charge.taken is not None:
-            charge.allowance.correct(charge.taken, more_requests, more_tokens, requests, tokens, now)
-        elif self.allowance is not None:  # there was no limit yet
-            self.allowance.correct(_NOTHING, max(0, more_requests), more_tokens, requests, tokens, now)
-        if charge.learner is not None:
-            charge.learner.correct(more_requests, more_tokens, now)
+        if charge.limiter is not None and charge.entries is not None:
+            charge.limiter.correct(charge.entries, more_requests, more_tokens, requests, tokens, now)
+        elif self.limiter is not None:  # declared after the grant
+            self.limiter.correct(_NO_ENTRIES, max(0, more_requests), more_tokens, requests, tokens, now)
+        if charge.estimator is not None:
+            charge.estimator.correct(more_requests, more_tokens, now)
 
     def end(self, charge: Charge, lease: PacedLease, now: float) -> None:
-        """The lease is over. If nobody said otherwise it was answered well."""
-        learner = charge.learner
-        if learner is None or lease.is_answered:
+        """Count the end of a lease. Without a verdict it counts as a success."""
+        estimator = charge.estimator
+        if estimator is None or lease.is_answered:
             return
-        learner.in_flight -= 1
-        if not lease.is_unused and (learner.slow is not None or learner.refusals):
-            learner.succeeded(lease.granted_at, self.most, now)
-            if learner.slow is None:
+        estimator.in_flight -= 1
+        if not lease.is_unused and (estimator.slow_start is not None or estimator.refusals):
+            estimator.record_success(lease.granted_at, self.max_concurrent, now)
+            if estimator.slow_start is None:
                 self._has_started = True
-                self._look()
+                self._update_is_free()
 
     # --- learning -------------------------------------------------------------------------------------------------
 
-    def refuse(self, lease: PacedLease, others: int, hint: float | None, now: float) -> float:
-        """The provider refused; returns how long to wait. `others`: leases that are on their way."""
+    def refuse(self, lease: PacedLease, others_in_flight: int, hint: float | None, now: float) -> float:
+        """Learn from a refusal; return the seconds to wait."""
         was_free = self.is_free
-        learner = self._learner(lease.scope, now)
+        estimator = self._estimator(lease.scope, now)
         if was_free:
-            # Leases that are on their way have no charge here: they were not admitted yet, and never will be counted.
-            learner.begin(self._busy_since, self._sent - self._busy_sent - others)
+            # Leases in flight were granted on the fast path: they have no charge here and were not admitted yet.
+            estimator.begin(self._busy_since, self._sent - self._busy_sent - others_in_flight)
             self.is_free = False
-        wait = learner.refuse(lease.granted_at, lease.requests, hint, now)
+        wait = estimator.refuse(lease.granted_at, lease.requests, hint, now)
         self.ramp_up(lease.scope, now + wait, now)
         return wait
 
     def ramp_up(self, scope: str | None, at: float, now: float) -> None:
-        if self.most > 1 and self.is_learning:  # one at a time needs no ramp
-            self._learner(scope, now).ramp_up(at, self.most)
+        """Start slowly again after a cool-down that ends at `at`."""
+        if self.max_concurrent > 1 and self.is_learning:  # one request at a time needs no ramp
+            self._estimator(scope, now).ramp_up(at, self.max_concurrent)
 
     def observe(self, lease: PacedLease, verdict: Verdict, reserved: int, now: float) -> None:
-        """What the headers of an answer tell. `reserved`: the tokens of other requests that are on their way."""
-        learner = self._learner(lease.scope, now)
+        """Apply the headers of an answer. `reserved`: tokens of other requests in flight."""
+        estimator = self._estimator(lease.scope, now)
         self.is_free = False
         if verdict.limit_requests is not None:
-            learner.observe(
+            estimator.observe(
                 lease.granted_at,
                 verdict.limit_requests,
                 verdict.requests_period or 60.0,
@@ -219,66 +223,68 @@ class Pace:
             )
         if verdict.limit_tokens is not None:
             period = verdict.tokens_period or 60.0
-            learner.observe_tokens(verdict.limit_tokens, period, verdict.remaining_tokens, reserved, now)
+            estimator.observe_tokens(verdict.limit_tokens, period, verdict.remaining_tokens, reserved, now)
 
     def rate(self) -> float | None:
-        """Requests per second, declared or learned; the smaller where both are known."""
-        learned = [rate / 60.0 for rate in self.learned().values()]
-        declared = [] if self.limits.rate is None else [self.limits.rate]
-        return min(declared + learned, default=None)
+        """Return requests per second, declared or learned; the smaller if both are known."""
+        rates = [limit / 60.0 for limit in self.learned_limits().values()]
+        if self.limits.rate is not None:
+            rates.append(self.limits.rate)
+        return min(rates, default=None)
 
     def learned_rate(self, scope: str | None) -> float | None:
-        """Requests per second, as refusals have taught."""
-        learner = self.learners.get(scope)
-        return None if learner is None else learner.estimate
+        """Return requests per second as learned from refusals, however uncertain."""
+        estimator = self.estimators.get(scope)
+        return None if estimator is None else estimator.estimate
 
     def stop_learning(self) -> None:
-        """What it learns, it learns together with others from now on."""
+        """Leave learning to a pace that is shared with other groups."""
         self.is_learning = self.is_free = False
-        self.learners = {}
+        self.estimators = {}
         self.paused_until = 0.0
 
     def pause(self, until: float) -> None:
         self.paused_until = until
-        self._look()
+        self._update_is_free()
 
     def start_with(self, scope: str | None, rate: float, now: float) -> None:
-        self._learner(scope, now).start_with(rate, now)
+        """Adopt a rate, in requests per second, that was learned elsewhere."""
+        self._estimator(scope, now).start_with(rate, now)
 
     def newly_learned(self, scope: str | None) -> float | None:
-        """Requests per minute, if they became known since the last time and were not declared."""
-        learner = self.learners.get(scope)
-        if learner is None or learner.is_told or self.limits.requests_per_minute is not None:
+        """Return requests per minute once, when an undeclared limit has become known."""
+        estimator = self.estimators.get(scope)
+        if estimator is None or estimator.is_announced or self.limits.requests_per_minute is not None:
             return None
-        learned = learner.requests_per_minute
-        learner.is_told = learned is not None
-        return learned
+        requests_per_minute = estimator.requests_per_minute
+        estimator.is_announced = requests_per_minute is not None
+        return requests_per_minute
 
-    def learned(self) -> dict[str | None, float]:
-        """Requests per minute by scope, as far as they are known and were not declared."""
+    def learned_limits(self) -> dict[str | None, float]:
+        """Return requests per minute by scope, for limits that are known and were not declared."""
         if self.limits.requests_per_minute is not None:
             return {}
-        known = {scope: learner.requests_per_minute for scope, learner in self.learners.items()}
-        return {scope: rate for scope, rate in known.items() if rate is not None}
+        limits = {scope: estimator.requests_per_minute for scope, estimator in self.estimators.items()}
+        return {scope: limit for scope, limit in limits.items() if limit is not None}
 
-    def _learner(self, scope: str | None, now: float, *, is_bold: bool = True) -> Learner:
-        learner = self.learners.get(scope)
-        if learner is None:
-            if len(self.learners) >= MOST_LEARNERS:
-                busy = {s: known for s, known in self.learners.items() if known.in_flight or not known.is_idle}
-                self.learners = dict(list(busy.items())[-MOST_LEARNERS // 2 :])
+    def _estimator(self, scope: str | None, now: float, *, starts_full: bool = True) -> RateEstimator:
+        """Return the estimator of a scope; create it if there is none."""
+        estimator = self.estimators.get(scope)
+        if estimator is None:
+            if len(self.estimators) >= MAX_ESTIMATORS:
+                busy = [(key, value) for key, value in self.estimators.items() if value.in_flight or not value.is_idle]
+                self.estimators = dict(busy[-MAX_ESTIMATORS // 2 :])
             self.is_free = False
-            learner = self.learners[scope] = Learner(
-                now, self.limits.rate, self.most, stagger=self._stagger, is_bold=is_bold
+            estimator = self.estimators[scope] = RateEstimator(
+                now, self.limits.rate, self.max_concurrent, stagger=self._stagger, starts_full=starts_full
             )
-        return learner
+        return estimator
 
-    def _look(self) -> None:
-        """Whether anything restricts it."""
+    def _update_is_free(self) -> None:
         self.is_free = (
-            self.allowance is None
+            self.limiter is None
             and self.is_learning
             and not self.paused_until
-            and (self.most <= 1 or self._has_started)
-            and all(learner.is_idle for learner in self.learners.values())
+            and (self.max_concurrent <= 1 or self._has_started)
+            and all(estimator.is_idle for estimator in self.estimators.values())
         )

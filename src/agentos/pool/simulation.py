@@ -167,9 +167,9 @@ def simulate(forecasts: list[CredentialForecast], work: Work) -> Outcome:
             limits = replace(limits, requests_per_minute=forecast.learned)
         ends = {} if forecast.day_ends_after is None else {"day_ends_after": forecast.day_ends_after}
         pool.add(forecast.id, forecast.group, forecast.provider, forecast.scopes, limits, 0.0, **ends)
-        allowance = pool.credentials[forecast.id].group.pace.allowance
-        if allowance is not None:
-            allowance.use_day(forecast.used_today, 0.0)
+        limiter = pool.credentials[forecast.id].group.pace.limiter
+        if limiter is not None:
+            limiter.use_day(forecast.used_today, 0.0)
         if forecast.cooling:
             pool.cool(pool.credentials[forecast.id].cooldown_scopes[0], None, forecast.cooling, RATE_LIMITED, 0.0)
     run = Simulation(pool, work)

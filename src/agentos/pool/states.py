@@ -118,8 +118,8 @@ def snapshot(credential: CredentialRecord, now: float) -> CredentialSnapshot:
         tokens=credential.used_tokens + sum(record.tokens for record in credential.leases.values()),
         paced=max(0.0, at - now),
         binding=binding,
-        used={} if pace.allowance is None else pace.allowance.used(now),
-        learned=pace.learned(),
+        used={} if pace.limiter is None else pace.limiter.usage(now),
+        learned=pace.learned_limits(),
     )
 
 
@@ -145,8 +145,8 @@ def _holder(record: LeaseRecord, now: float) -> Holder:
 def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
     """What a plan needs to know of it."""
     pace = credential.paced_as.pace
-    limits, ends_after = credential.group.pace.limits, credential.group.pace.ends_after
-    used = {} if credential.group.pace.allowance is None else credential.group.pace.allowance.used(now)
+    limits, ends_after = credential.group.pace.limits, credential.group.pace.day_ends_after
+    used = {} if credential.group.pace.limiter is None else credential.group.pace.limiter.usage(now)
     return CredentialForecast(
         credential.id,
         credential.paced_as.name or "",
@@ -154,7 +154,7 @@ def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
         credential.scopes,
         replace(limits, max_concurrent=credential.max_concurrent),
         cooling=max(0.0, credential.usable_at(None) - now),
-        learned=pace.learned().get(None),
+        learned=pace.learned_limits().get(None),
         used_today=int(used.get(REQUESTS_PER_DAY, (0, 0))[0]),
         day_ends_after=None if ends_after is None else lambda then: ends_after(now + then) - now,
     )

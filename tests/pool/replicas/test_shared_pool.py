@@ -156,7 +156,7 @@ def leave_all(copy: SharedPool, at: float) -> None:
     assert not copy.pool.leaving
     for credential in copy.pool.credentials.values():
         for cooldown_scope in credential.cooldown_scopes:
-            assert all(learner.in_flight == 0 for learner in cooldown_scope.pace.learners.values())
+            assert all(estimator.in_flight == 0 for estimator in cooldown_scope.pace.estimators.values())
 
 
 def test_no_hash_seed_changes_what_a_history_comes_to() -> None:

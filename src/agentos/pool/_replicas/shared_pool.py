@@ -158,8 +158,8 @@ class SharedPool:
         found = {}
         for id_ in ids:
             if (credential := self.pool.credentials.get(id_)) is not None:
-                found[credential.group] = (id_, credential.group.pace.allowance)
-        return {id_: allowance.report(at) for id_, allowance in found.values() if allowance is not None}
+                found[credential.group] = (id_, credential.group.pace.limiter)
+        return {id_: limiter.report(at) for id_, limiter in found.values() if limiter is not None}
 
     def longest_ttl(self) -> float:
         return max((session.ttl for session in self.sessions.values()), default=0.0)
@@ -245,8 +245,8 @@ class SharedPool:
                 self.pool.restore(credential.id, at)
             elif kind == COOL:
                 self.pool.cool(credential.group, None, statement[2], RATE_LIMITED, at)
-            elif kind == USED and (allowance := credential.group.pace.allowance) is not None:
-                allowance.merge(UsageReport(*statement[2]), statement[3], at)
+            elif kind == USED and (limiter := credential.group.pace.limiter) is not None:
+                limiter.merge(UsageReport(*statement[2]), statement[3], at)
 
     def _ask(self, session: Session, at: float, lease: int, requester: str | None, requests: int, tokens: int,
              scope: str | None, prefer: str | None, waits_for_probe: bool, wait: bool,

@@ -220,7 +220,7 @@ class Allocator:
     def _learn_from_end(self, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
         is_slow = False
         for cooldown_scope, charge in record.charges:
-            is_slow = is_slow or (charge.learner is not None and charge.learner.slow is not None)
+            is_slow = is_slow or (charge.estimator is not None and charge.estimator.slow_start is not None)
             cooldown_scope.pace.end(charge, record, now)
         if self.feedback.sharing.suspicions and not (record.is_answered or record.is_unused):
             self.feedback.admitted(credential, record, now)
@@ -232,8 +232,8 @@ class Allocator:
         is learned from it."""
         if record.state == LIVE:
             for _, charge in record.charges:
-                if charge.learner is not None and not record.is_answered:
-                    charge.learner.in_flight -= 1
+                if charge.estimator is not None and not record.is_answered:
+                    charge.estimator.in_flight -= 1
             record.is_answered = True
             self.release(record, now)
         else:
@@ -302,7 +302,7 @@ class Allocator:
         self.feedback.sharing.changed.pop(id_, None)
         for cooldown_scope in credential.cooldown_scopes:
             cooldown_scope.members.pop(id_, None)
-        credential.group.pace.most -= credential.max_concurrent
+        credential.group.pace.max_concurrent -= credential.max_concurrent
 
     def quarantine(self, id: str, reason: str, now: float) -> None:  # noqa: A002
         credential = self.credentials[id]
@@ -524,7 +524,7 @@ class Allocator:
     def _has_older_claim(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
         """Whether somebody who asked earlier, for something else, waits for tokens of the same group: those who need
         tokens too must not take them away, or a large request would never be served."""
-        allowance = credential.group.pace.allowance
+        limiter = credential.group.pace.limiter
         for request_class, queue in self.waiting.items():
             head = next(iter(queue.values()))
             if (
@@ -532,11 +532,11 @@ class Allocator:
                 and head.tokens
                 and (not record.sequence or head.sequence < record.sequence)
                 and credential.serves(request_class)
-                and allowance is not None
-                and not allowance.too_large(head.requests, head.tokens)
-                and allowance.next_tokens_at(head.tokens, now)
+                and limiter is not None
+                and not limiter.too_large(head.requests, head.tokens)
+                and limiter.next_tokens_at(head.tokens, now)
             ):
-                self._look_again(credential.group, allowance.next_tokens_at(head.tokens, now))
+                self._look_again(credential.group, limiter.next_tokens_at(head.tokens, now))
                 return True
         return False
 

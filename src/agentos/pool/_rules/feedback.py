@@ -89,8 +89,8 @@ class ProviderFeedback:
         if record.state == LIVE and not record.is_answered:
             record.is_answered = True
             for _, charge in record.charges:
-                if charge.learner is not None:
-                    charge.learner.in_flight -= 1
+                if charge.estimator is not None:
+                    charge.estimator.in_flight -= 1
 
     def _rate_limited(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> None:
         """The group waits as long as the provider said, or as long as one request takes by what was learned."""

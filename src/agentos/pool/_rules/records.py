@@ -171,8 +171,8 @@ class CredentialRecord:
 
     def full_until(self, now: float) -> float:
         """Until when its declared limits admit no request; 0 when they do now."""
-        allowance = self.group.pace.allowance
-        return 0.0 if allowance is None else allowance.ready_at(1, 0, now)
+        limiter = self.group.pace.limiter
+        return 0.0 if limiter is None else limiter.ready_at(1, 0, now)
 
     def changes_at(self, scope: str | None, tokens: int, now: float) -> float:
         """When its limits may admit something that they do not admit now; not later than that."""

@@ -215,7 +215,7 @@ class Sharing:
         for member in members.values():
             self.leave(member, now)
             shared.members[member.id] = member
-            shared.pace.most += member.max_concurrent
+            shared.pace.max_concurrent += member.max_concurrent
             member.shared = shared
             member.cooldown_scopes = (*member.cooldown_scopes, shared)
             member.group.pace.stop_learning()
@@ -234,9 +234,9 @@ class Sharing:
         shared, member.shared = member.shared, None
         if shared is None:
             return
-        part = member.max_concurrent / (shared.pace.most or 1)
+        part = member.max_concurrent / (shared.pace.max_concurrent or 1)
         member.group.pace.is_learning = True
-        for scope in shared.pace.learners:
+        for scope in shared.pace.estimators:
             rate = shared.pace.learned_rate(scope)
             if rate is not None:
                 member.group.pace.start_with(scope, rate * part, now)

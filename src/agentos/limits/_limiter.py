@@ -1,6 +1,6 @@
-"""What is left of the declared limits of one quota group: when a request may be sent, and what it takes.
+"""Enforce the declared limits of one quota group: when a request may be sent, and what it uses.
 
-All limiters are checked first and taken from together: a request that is not sent uses nothing up.
+All windows are checked first and charged together: a request that is not sent uses nothing.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ def _with_limit(window: Window | None, limit: float | None) -> Window | None:
     return window
 
 
-class Taken(NamedTuple):
-    """What one lease has taken; None where nobody counted."""
+class UsageEntries(NamedTuple):
+    """What one lease took from each window; None where no window existed."""
 
     requests: Entry | None
     tokens: Entry | None
     day_ends_at: float
 
 
-class Allowance:
+class RateLimiter:
     """The declared limits of one quota group, over all its credentials and scopes."""
 
     __slots__ = ("_bucket", "_day", "_requests", "_tokens", "full_until", "limits")
 
-    def __init__(self, limits: Limits, ends_after: Callable[[float], float], now: float) -> None:
+    def __init__(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:
         self._bucket: Bucket | None = None
         self._requests: Window | None = None
         self._tokens: Window | None = None
         self._day: Day | None = None
-        self.change(limits, ends_after, now)
+        self.change(limits, day_ends_after, now)
 
-    def change(self, limits: Limits, ends_after: Callable[[float], float], now: float) -> None:
-        """Other figures. What was used is still used, and what leases took is still corrected where they took it: a
-        window that is no limit any more goes on counting."""
+    def change(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:
+        """Replace the limits. Usage remains counted, and live leases are corrected in the windows that they took from:
+        a window that limits no longer goes on counting."""
         self.limits = limits
         rate, per_minute = limits.rate, limits.requests_per_minute
         if rate is None:
@@ -57,32 +57,34 @@ class Allowance:
         self._requests = _with_limit(self._requests, None if per_minute is None else max(1.0, per_minute))
         self._tokens = _with_limit(self._tokens, limits.tokens_per_minute)
         if self._day is not None:
-            self._day.change(math.inf if limits.requests_per_day is None else limits.requests_per_day, ends_after, now)
+            self._day.change(
+                math.inf if limits.requests_per_day is None else limits.requests_per_day, day_ends_after, now
+            )
         elif limits.requests_per_day is not None:
-            self._day = Day(limits.requests_per_day, ends_after)
-        self.full_until = 0.0  # for plain requests, which most are: until then it need not be worked out again
+            self._day = Day(limits.requests_per_day, day_ends_after)
+        self.full_until = 0.0  # cached result for one request without tokens, the usual case
 
     def ready_at(self, requests: int, tokens: int, now: float) -> float:
-        """From when on so much may be used; 0 for now."""
+        """Return the instant from which the amount may be used; 0 for now."""
         is_plain = requests == 1 and not tokens
         if is_plain and now < self.full_until:
             return self.full_until
         at = 0.0
         if requests and self._bucket is not None and self._requests is not None:
             at = self._bucket.ready_at(requests, now)
-            if (then := self._requests.ready_at(requests, now)) > at:
-                at = then
-        # A window that is in debt admits nothing, not even those who did not say what they need.
-        if self._tokens is not None and (then := self._tokens.ready_at(tokens, now)) > at:
-            at = then
-        if requests and self._day is not None and (then := self._day.ready_at(requests, now)) > at:
-            at = then
+            if (next_at := self._requests.ready_at(requests, now)) > at:
+                at = next_at
+        # A window in debt admits nothing, not even a request that reserves no tokens.
+        if self._tokens is not None and (next_at := self._tokens.ready_at(tokens, now)) > at:
+            at = next_at
+        if requests and self._day is not None and (next_at := self._day.ready_at(requests, now)) > at:
+            at = next_at
         if is_plain:
             self.full_until = at
         return at
 
     def binding(self, requests: int, tokens: int, now: float) -> tuple[float, str | None]:
-        """The same, and the limit that decides it."""
+        """Return the same instant, and the name of the limit that decides it."""
         at = self.ready_at(requests, tokens, now)
         if not at:
             return 0.0, None
@@ -93,20 +95,20 @@ class Allowance:
         return at, REQUESTS_PER_MINUTE
 
     def next_tokens_at(self, tokens: int, now: float) -> float:
-        """If so many tokens do not fit: when more will than now. 0 if they do fit."""
+        """Return the instant from which more tokens fit than now; 0 if `tokens` fit already."""
         if self._tokens is None or not self._tokens.ready_at(tokens, now):
             return 0.0
         return self._tokens.next_exit()
 
     def token_room(self, now: float) -> float:
-        """How many more tokens may be used now; below zero if it is in debt."""
+        """Return the number of tokens that may be used now; negative in debt, infinite without a limit."""
         if self._tokens is None:
             return math.inf
         self._tokens.ready_at(0, now)
         return self._tokens.limit - self._tokens.total
 
     def too_large(self, requests: int, tokens: int) -> str | None:
-        """Which limit so much exceeds by itself, so that waiting would be for nothing."""
+        """Return a sentence about the limit that the amount alone exceeds; None if it can be admitted."""
         limits = self.limits
         if self._requests is not None and requests > self._requests.limit:
             return f"{requests} requests at once, more than {limits.requests_per_minute:g} per minute"
@@ -116,20 +118,20 @@ class Allowance:
             return f"{tokens} tokens at once, more than {limits.tokens_per_minute:g} per minute"
         return None
 
-    def take(self, requests: int, tokens: int, now: float) -> Taken:
+    def take(self, requests: int, tokens: int, now: float) -> UsageEntries:
         self.full_until = 0.0
         if self._bucket is not None:
             self._bucket.take(requests, now)
         if self._day is not None:
             self._day.take(requests, now)
-        return Taken(
+        return UsageEntries(
             None if self._requests is None else self._requests.take(requests, now),
             None if self._tokens is None else self._tokens.take(tokens, now),
             0.0 if self._day is None else self._day.ends_at,
         )
 
     def use_day(self, requests: int, now: float) -> None:
-        """So many were used before it was known here."""
+        """Raise today's usage to at least `requests`, as used before counting started here."""
         if self._day is not None:
             self._day.take(max(0.0, requests - self._day.total), now)
 
@@ -157,32 +159,32 @@ class Allowance:
             self.use_day(int(report.day_requests), now)
 
     def correct(
-        self, taken: Taken, more_requests: int, more_tokens: int, requests: int, tokens: int, now: float
+        self, entries: UsageEntries, more_requests: int, more_tokens: int, requests: int, tokens: int, now: float
     ) -> None:
-        """It was really so much, and so much more than was taken. Where nobody counted what was taken, because there
-        was no limit yet, that which is more counts."""
+        """Replace what a lease took by what it used: `requests` and `tokens`, which are `more_…` than it took. Where
+        nothing was counted, because no limit existed then, only the excess counts."""
         self.full_until = 0.0
         if self._bucket is not None:
             self._bucket.take(more_requests, now)
-        if self._day is not None and (more_requests > 0 or taken.day_ends_at == self._day.ends_at > now):
-            self._day.take(more_requests, now)  # but nothing is given back to another day
-        if self._requests is not None and taken.requests is not None:
-            self._requests.correct(taken.requests, requests, now)
+        if self._day is not None and (more_requests > 0 or entries.day_ends_at == self._day.ends_at > now):
+            self._day.take(more_requests, now)  # nothing is given back to another day
+        if self._requests is not None and entries.requests is not None:
+            self._requests.correct(entries.requests, requests, now)
         elif self._requests is not None and more_requests > 0:
             self._requests.take(more_requests, now)
-        if self._tokens is not None and taken.tokens is not None:
-            self._tokens.correct(taken.tokens, tokens, now)
+        if self._tokens is not None and entries.tokens is not None:
+            self._tokens.correct(entries.tokens, tokens, now)
         elif self._tokens is not None and more_tokens > 0:
             self._tokens.take(more_tokens, now)
 
-    def used(self, now: float) -> dict[str, tuple[float, float]]:
-        """What is used of each limit now: (used, limit)."""
-        used: dict[str, tuple[float, float]] = {}
+    def usage(self, now: float) -> dict[str, tuple[float, float]]:
+        """Return (used, limit) by the name of each limit."""
+        usage: dict[str, tuple[float, float]] = {}
         for name, window in ((REQUESTS_PER_MINUTE, self._requests), (TOKENS_PER_MINUTE, self._tokens)):
             if window is not None and window.limit < math.inf:
                 window.ready_at(0, now)
-                used[name] = (window.total, window.limit)
+                usage[name] = (window.total, window.limit)
         if self._day is not None and self._day.limit < math.inf:
             self._day.ready_at(0, now)
-            used[REQUESTS_PER_DAY] = (self._day.total, self._day.limit)
-        return used
+            usage[REQUESTS_PER_DAY] = (self._day.total, self._day.limit)
+        return usage
