@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from agentos.wakeup import Wakeup
+
 # How long the writer waits for others to join; a result is on record about that much later than it was known.
 GATHER_SECONDS = 0.005
 
@@ -22,23 +24,17 @@ class Writer:
     def __init__(self, write: Callable[[], bool], on_failed: Callable[[BaseException], None]) -> None:
         self._write = write
         self._on_failed = on_failed
-        # As in the role: set by who calls, unset by the writer before it looks at what there is.
-        self._is_called = False
         self._calls: SimpleQueue[bool] = SimpleQueue()  # True: at once
+        self._wakeup = Wakeup(lambda: self._calls.put(False), is_armed=True)
+        self.call = self._wakeup.notify  # there is something to write; called for every item
         self._is_closing = False
         self.is_ended = False  # nothing more will be written
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="agentos-ledger", daemon=True)
         self._thread.start()
 
-    def call(self) -> None:
-        """There is something to write."""
-        if not self._is_called:
-            self._is_called = True
-            self._calls.put(False)
-
     def call_at_once(self) -> None:
-        """And somebody waits for it."""
+        """Write without waiting for more to share the transaction."""
         self._calls.put(True)
 
     def close(self, timeout: float | None = None) -> bool:
@@ -53,7 +49,7 @@ class Writer:
             while not self._is_closing:
                 if not self._calls.get():
                     self._gather()
-                self._is_called = False
+                self._wakeup.arm()
                 self._write()
             while self._write():
                 pass

@@ -11,6 +11,7 @@ from typing import Any
 
 from agentos.items.attempt import Attempt
 from agentos.items.context import _current
+from agentos.wakeup import Wakeup
 
 from .base import EndedCall, Workers
 
@@ -29,10 +30,8 @@ class TaskWorkers(Workers):
         self._loop = loop if loop is not None else asyncio.new_event_loop()
         self._is_own_loop = self.can_submit = loop is None
         self._thread: threading.Thread | None = None
-        # Waking a loop costs a system call, so many attempts are handed over with one: the call is made only by whoever
-        # finds the mark unset, and the loop unsets it before it looks at what there is to do.
         self._todo: deque[Callable[[], None]] = deque()
-        self._is_called = False
+        self._wakeup = Wakeup(self._wake_loop, is_armed=True)  # a system call, so one of them serves many attempts
         self._will_drive = False
         self._ident: int | None = None  # of the thread that runs our own loop
 
@@ -75,16 +74,17 @@ class TaskWorkers(Workers):
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         self._todo.append(call)
-        if not self._is_called:
-            self._is_called = True
-            try:
-                self._loop.call_soon_threadsafe(self._do)
-            except RuntimeError:
-                # The caller's loop is closed, and with it every task that ran there.
-                self._todo.clear()
+        self._wakeup.notify()
+
+    def _wake_loop(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._do)
+        except RuntimeError:
+            # The caller's loop is closed, and with it every task that ran there.
+            self._todo.clear()
 
     def _do(self) -> None:
-        self._is_called = False
+        self._wakeup.arm()
         while self._todo:
             self._todo.popleft()()
 

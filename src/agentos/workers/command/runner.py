@@ -31,6 +31,7 @@ from agentos.output.stream import Log, Output
 from agentos.pool.lease_pool import LeasePool
 from agentos.providers import verdicts
 from agentos.verdict import PERMANENT, TRANSIENT, Verdict
+from agentos.wakeup import Wakeup
 
 from ..base import EndedCall, Workers
 from ._folders import Folders, Places, unnamed_file
@@ -73,7 +74,7 @@ class CommandWorkers(Workers):
         os.set_blocking(self._call, False)
         self._selector.register(self._called, selectors.EVENT_READ, self._drain_calls)
         self._todo: deque[Callable[[], None]] = deque()
-        self._is_called = False
+        self._wakeup = Wakeup(self._wake, is_armed=True)
         self._postponed: deque[Attempt] = deque()  # until one that runs has ended
         self._lock = threading.Lock()  # guards _running, _is_closed and _guard
         self._running: dict[int, _Process] = {}  # by process group
@@ -120,18 +121,17 @@ class CommandWorkers(Workers):
         if self._thread is None or self._thread is threading.current_thread():
             self._let_go()
         else:
-            self._wake()
+            self._wakeup.notify()
             self._has_let_go.wait(LET_GO_SECONDS)
 
     # --- the thread -----------------------------------------------------------------------------------------------
 
     def _in_thread(self, call: Callable[[], None]) -> None:
         self._todo.append(call)
-        if not self._is_called and threading.current_thread() is not self._thread:
-            self._wake()
+        if self._wakeup.is_armed and threading.current_thread() is not self._thread:
+            self._wakeup.notify()
 
     def _wake(self) -> None:
-        self._is_called = True
         with self._lock, contextlib.suppress(BlockingIOError):
             if not self._has_let_go.is_set():
                 os.write(self._call, b"\0")
@@ -139,9 +139,7 @@ class CommandWorkers(Workers):
     def _drain_calls(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._called, 4096)
-        # After that, or a call of the meantime would be taken away and still count; and before what is to be done is
-        # looked at: who comes later calls again.
-        self._is_called = False
+        self._wakeup.arm()  # after the read, which takes all signals, and before the thread looks for work
 
     def _work(self) -> None:
         while not self._is_closed:
