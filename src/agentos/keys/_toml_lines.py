@@ -1,135 +1,90 @@
-"""In which line of a TOML file something stands, so that an error about it can say so.
-
-`tomllib` gives values without places. This walks the same text once more, only to note lines: it relies on `tomllib`
-having read the file, so that nothing has to be checked here.
-"""
+"""Finds the line of a table or key in a TOML text that `tomllib` has accepted, for error messages."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from collections.abc import Iterator
+from typing import Any
 
-# Keys of tables, and numbers in arrays: ("credential", 1, "limits", "burst").
+# Keys of tables and indexes of arrays: ("credential", 1, "limits", "burst").
 Path = tuple[str | int, ...]
 
-_TOKEN = re.compile(
-    r"""
-      (?P<string> \"{3} (?:[^\\]|\\.)*? \"{3,5} | '{3} .*? '{3,5} | \"(?:[^\"\\\n]|\\.)*\" | '[^'\n]*' )
-    | (?P<comment> \#[^\n]* )
-    | (?P<newline> \n )
-    | (?P<mark> [\[\]{}=,.] )
-    | (?P<bare> [^\s\[\]{}=,.\"'\#]+ )
-    """,
-    re.VERBOSE | re.DOTALL,
+# Strings and comments are matched because they may contain brackets and line ends.
+_PIECE = re.compile(
+    r'"{3}(?:[^\\]|\\.)*?"{3,5}|' r"'{3}.*?'{3,5}|" r'"(?:[^"\\\n]|\\.)*"|' r"'[^'\n]*'|#[^\n]*|[\[\]{}\n]", re.DOTALL
 )
 
 
-class TomlLines:
-    """Where everything in a well-formed TOML text stands."""
-
-    def __init__(self, text: str) -> None:
-        self._at: dict[Path, int] = {}
-        self._tables: dict[Path, int] = {}  # how often an array of tables has been begun
-        self._tokens = list(_tokens(text))
-        self._next = 0
-        self._walk()
-
-    def of(self, path: Path) -> int:
-        """The line of a key or table; of what it is in, if it does not stand there itself; else the first."""
-        while path and path not in self._at:
-            path = path[:-1]
-        return self._at.get(path, 1)
-
-    def _walk(self) -> None:
-        table: Path = ()
-        while (piece := self._skip()) is not None:
-            if piece == "[":
-                table = self._header()
-            else:
-                self._pair(table)
-
-    def _header(self) -> Path:
-        line = self._line()
-        self._next += 1
-        is_array = self._peek() == "["
-        self._next += is_array
-        names = self._names()
-        self._next += 1 + is_array
-        path: Path = ()
-        for name in names[:-1]:
-            path = self._newest((*path, name))
-        path = (*path, names[-1])
-        if is_array:
-            number = self._tables.get(path, 0)
-            self._tables[path] = number + 1
-            self._at.setdefault(path, line)
-            path = (*path, number)
-        self._at[path] = line
-        return path
-
-    def _newest(self, path: Path) -> Path:
-        """Under the name of an array of tables, its last one is meant."""
-        return (*path, self._tables[path] - 1) if path in self._tables else path
-
-    def _pair(self, table: Path) -> None:
-        line = self._line()
-        path = table
-        for name in self._names():
-            path = (*path, name)
-            self._at.setdefault(path, line)
-        self._next += 1  # the equals sign
-        self._value(path)
-
-    def _value(self, path: Path) -> None:
-        piece = self._peek()
-        if piece == "[":
-            self._next += 1
-            number = 0
-            while self._skip() != "]":
-                self._at[(*path, number)] = self._line()
-                self._value((*path, number))
-                number += 1
-                self._next += self._skip() == ","
-            self._next += 1
-        elif piece == "{":
-            self._next += 1
-            while self._skip() != "}":
-                self._pair(path)
-                self._next += self._skip() == ","
-            self._next += 1
-        else:  # a string, or all that a number, a date or a truth value is made of
-            while self._peek() not in (None, "\n", ",", "]", "}"):
-                self._next += 1
-
-    def _names(self) -> list[str]:
-        """Of a key with its dots."""
-        names = []
-        while True:
-            piece = self._peek() or ""
-            names.append(tomllib.loads(f"key = {piece}")["key"] if piece[:1] in ("'", '"') else piece)
-            self._next += 1
-            if self._peek() != ".":
-                return names
-            self._next += 1
-
-    def _peek(self) -> str | None:
-        return self._tokens[self._next][0] if self._next < len(self._tokens) else None
-
-    def _line(self) -> int:
-        return self._tokens[self._next][1]
-
-    def _skip(self) -> str | None:
-        """Past line ends, to the next token."""
-        while (piece := self._peek()) == "\n":
-            self._next += 1
-        return piece
+def line_of(text: str, path: Path) -> int:
+    """Return the line, from 1, of a table or key; of the innermost table that would contain it if it is missing. All of
+    an inline table counts as the line where it begins."""
+    line, depth = 1, 0
+    table: Path = ()
+    sizes: dict[Path, int] = {}  # arrays of tables -> number of their headers so far
+    for start, statement in _statements(text):
+        try:
+            values = tomllib.loads(statement)
+        except RecursionError:  # nested as deep as the stack allows, and the stack is higher here than in `parse`
+            continue
+        if statement.lstrip().startswith("["):
+            table, array = _header(values, sizes)
+            matched = next((len(each) for each in (table, array) if each == path[: len(each)]), 0)
+        else:
+            matched = _matched(table, values, path)
+        if matched > depth:
+            offset = _inline_table(statement, path[len(table) : matched])
+            line, depth = text.count("\n", 0, start + offset) + 1, matched
+    return line
 
 
-def _tokens(text: str) -> Iterator[tuple[str, int]]:
-    """With their lines; comments are left out."""
-    line = 1
-    for match in _TOKEN.finditer(text):
-        if match.lastgroup != "comment":
-            yield match.group(), line
-        line += match.group().count("\n")
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each header and each `key = value`, which may span lines, with its offset in the text."""
+    text, start = text + "\n", 0
+    for match, nesting in _pieces(text):
+        if match[0] == "\n" and not nesting:
+            yield start, text[start : match.end()]
+            start = match.end()
+
+
+def _pieces(text: str) -> Iterator[tuple[re.Match[str], int]]:
+    """Yield the matches of `_PIECE` with the number of brackets that are open before each."""
+    nesting = 0
+    for match in _PIECE.finditer(text):
+        yield match, nesting
+        nesting += (match[0] in ("[", "{")) - (match[0] in ("]", "}"))
+
+
+def _header(values: Any, sizes: dict[Path, int]) -> tuple[Path, Path]:
+    """Return the path of a table from its parsed header, and the path of the array that it is appended to, if any.
+    The name of an array, as a parent, stands for its last table."""
+    path: Path = ()
+    while isinstance(values, dict) and values:
+        path = (*path, sizes[path] - 1) if path in sizes else path
+        name, values = next(iter(values.items()))
+        path = (*path, name)
+    if not isinstance(values, list):
+        return path, path
+    sizes[path] = sizes.get(path, 0) + 1
+    return (*path, sizes[path] - 1), path
+
+
+def _matched(table: Path, values: Any, path: Path) -> int:
+    """Return how many parts of `path` a `key = value` of a table has."""
+    if path[: len(table)] != table:
+        return 0
+    for depth, part in enumerate(path[len(table) :], len(table)):
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            return depth
+    return len(path)
+
+
+def _inline_table(statement: str, parts: Path) -> int:
+    """Return the offset of the inline table that `parts` names in `key = [{…}, {…}]`; 0 for any other statement."""
+    index = next((part for part in parts if isinstance(part, int)), None)
+    if index is None:
+        return 0
+    tables = [match.start() for match, nesting in _pieces(statement) if match[0] == "{" and nesting == 1]
+    return tables[index] if index < len(tables) else 0

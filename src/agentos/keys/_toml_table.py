@@ -19,7 +19,7 @@ from agentos.errors import KeysFileError
 from agentos.limits.declaration import Limits
 from agentos.limits.reset_times import seconds_to_reset
 
-from ._toml_lines import TomlLines
+from ._toml_lines import line_of
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A name that somebody mistyped looks like this; anything else may be a key in the wrong place, and is not shown.
@@ -67,7 +67,7 @@ def parse(file: Path, text: str) -> Table:
     """The whole file, as a table."""
     try:
         values = tomllib.loads(text)
-        return Table(file, TomlLines(text), (), values)
+        return Table(file, text, (), values)
     except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
         said, _, place = str(error).partition(" (at ")
         found = re.match(r"line (\d+)", place)
@@ -81,12 +81,16 @@ class Table:
     """A table of the file: what it holds, and where it stands."""
 
     file: Path
-    lines: TomlLines
+    source: str = field(repr=False)  # the whole file; may hold a key
     path: tuple[str | int, ...]
-    values: dict[str, Any] = field(repr=False)  # may hold a key
+    values: dict[str, Any] = field(repr=False)
+
+    @property
+    def line(self) -> int:
+        return line_of(self.source, self.path)
 
     def fail(self, key: str | None, what: str) -> NoReturn:
-        line = self.lines.of(self.path if key is None else (*self.path, key))
+        line = line_of(self.source, self.path if key is None else (*self.path, key))
         raise KeysFileError(f"{self.file}, line {line}: {what}") from None
 
     def fail_kind(self, key: str, expected: str) -> NoReturn:
@@ -146,7 +150,7 @@ class Table:
         value = self.values[key]
         if not isinstance(value, dict):
             self.fail_kind(key, "a table")
-        return Table(self.file, self.lines, (*self.path, key), value)
+        return Table(self.file, self.source, (*self.path, key), value)
 
     def tables(self, key: str) -> list[Table]:
         value = self.values.get(key, [])
@@ -154,7 +158,7 @@ class Table:
             self.fail(key, f"write [[{key}]] with two brackets: there may be several")
         if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
             self.fail(key, f"{key} must be written as tables that begin with [[{key}]]")
-        return [Table(self.file, self.lines, (*self.path, key, n), one) for n, one in enumerate(value)]
+        return [Table(self.file, self.source, (*self.path, key, n), one) for n, one in enumerate(value)]
 
 
 def nearest(written: str, names: Sequence[str]) -> str | None:

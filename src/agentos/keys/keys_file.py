@@ -104,7 +104,7 @@ class _Reading:
         text, self._mode = _read(path)
         self._root = parse(path, text)
         self._providers: dict[str, Table] = {}
-        self._seen: dict[tuple[str, str], int] = {}  # ids and secrets -> the line of their credential
+        self._owners: dict[tuple[str, str], Table] = {}  # ("id" or "secret", value) -> its credential
         self._in_plain: list[str] = []
         self._keys = Keys([])
 
@@ -198,10 +198,9 @@ class _Reading:
             self._keys.variables[credential.id] = variable
 
     def _must_be_new(self, place: Table, key: tuple[str, str], what: str) -> None:
-        line = place.lines.of(place.path)
-        if key in self._seen:
-            place.fail(None, f"the credential in line {self._seen[key]} has {what} already")
-        self._seen[key] = line
+        if key in self._owners:
+            place.fail(None, f"the credential in line {self._owners[key].line} has {what} already")
+        self._owners[key] = place
 
     def _allow_in_plain(self, place: Table, id_: str) -> None:
         if self._mode & 0o077:
