@@ -355,7 +355,7 @@ def _groups(ledger: Path) -> list[int]:
 
 
 def test_each_attempt_finds_a_folder_and_a_report_that_nobody_has_touched(tmp_path: Path) -> None:
-    """An unused folder goes on to the next attempt; whatever its command has done to it, it does not."""
+    """What the command of one item does to its folder does not reach the folder of another item."""
     shown = Shown()
     script = """
 cd "$AGENTOS_CHECKPOINT_DIR"; ls -A; test -s .report && echo said; test -f .report || echo gone; pwd

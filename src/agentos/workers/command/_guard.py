@@ -13,7 +13,7 @@ import contextlib
 import os
 import subprocess
 
-from ._folders import unnamed_file
+from ._files import open_anonymous_file
 
 # The file is the shell's stdout, which it reads: shells do not agree on how to name further descriptors.
 _SCRIPT = 'read -r _; while read -r group; do [ -n "$group" ] && kill -s KILL -- "-$group"; done <&1'
@@ -30,7 +30,7 @@ class Guard:
         self._file: int | None = None
         self._shell: subprocess.Popen[bytes] | None = None
         with contextlib.suppress(OSError):  # without a shell there is no guard: the ledger knows the groups, too
-            self._file = unnamed_file()
+            self._file = open_anonymous_file()
             self._shell = subprocess.Popen(  # noqa: S603 - a script of ours, with nothing put into it
                 ["/bin/sh", "-c", _SCRIPT],
                 stdin=subprocess.PIPE,

@@ -34,7 +34,7 @@ from agentos.verdict import PERMANENT, TRANSIENT, Verdict
 from agentos.wakeup import Wakeup
 
 from ..base import EndedCall, Workers
-from ._folders import Folders, Places, unnamed_file
+from ._files import AttemptFiles, Folders, open_anonymous_file
 from ._guard import Guard
 from .command import Command, inherited_environment
 from .reports import read_reports
@@ -199,8 +199,8 @@ class CommandWorkers(Workers):
                 "an argument of the command would hold a credential's secret, for all to see in the list of processes: "
                 "hand it over in a variable (credential_env)"
             )
-        places = self._folders.make(attempt)
-        environment = self._environment_of(attempt, places)
+        files = self._folders.create(attempt)
+        environment = self._environment_of(attempt, files)
         stdin = self._nothing
         if command.stdin is not None:
             text = attempt.id if command.stdin == "id" else field_of(item, command.stdin)
@@ -217,7 +217,7 @@ class CommandWorkers(Workers):
         if self._folder is not None:
             log = Log(self._folder / "logs", attempt.id, attempt.attempt, self._on_log_error)
         try:
-            return _Process(popen, attempt, places, log, self._outputs(pipes, attempt, log))
+            return _Process(popen, attempt, files, log, self._outputs(pipes, attempt, log))
         except OSError:  # nobody would notice its end
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(popen.pid, signal.SIGKILL)
@@ -278,21 +278,21 @@ class CommandWorkers(Workers):
             outputs[pipe] = Output(attempt.id, name, self._redactor, log, self._command.show)
         return outputs
 
-    def _environment_of(self, attempt: Attempt, places: Places) -> dict[str, str]:
+    def _environment_of(self, attempt: Attempt, files: AttemptFiles) -> dict[str, str]:
         environment = self._environment.copy()
         environment["AGENTOS_RUN_ID"] = attempt.run_id
         environment["AGENTOS_ATTEMPT"] = str(attempt.attempt)
-        environment["AGENTOS_WORKFLOW_DB"] = places.database
-        environment["AGENTOS_CHECKPOINT_DIR"] = places.folder
-        environment["AGENTOS_REPORT"] = places.report
+        environment["AGENTOS_WORKFLOW_DB"] = files.database
+        environment["AGENTOS_CHECKPOINT_DIR"] = files.folder
+        environment["AGENTOS_REPORT"] = files.report
         if _fits_in_variable(attempt.id):  # else it is told in the item
             environment["AGENTOS_ITEM_ID"] = attempt.id
         item = json.dumps(attempt.item.payload, separators=(",", ":"))
         if len(item) <= MOST_IN_VARIABLE:
             environment["AGENTOS_ITEM"] = item
         else:
-            Path(places.item).write_text(item)
-            environment["AGENTOS_ITEM_FILE"] = places.item
+            Path(files.item).write_text(item)
+            environment["AGENTOS_ITEM_FILE"] = files.item
         if attempt.credential_id is not None and attempt.credential is not None:
             environment["AGENTOS_CREDENTIAL_ID"] = attempt.credential_id
             variable = self._command.variable(attempt.credential_id)
@@ -350,7 +350,7 @@ class CommandWorkers(Workers):
         """What the command itself has said."""
         attempt = process.attempt
         said: Verdict | None = None
-        for report in read_reports(process.places.report):
+        for report in read_reports(process.files.report):
             if "usage" in report:
                 attempt.report_usage(**report["usage"])
             else:
@@ -369,9 +369,9 @@ class CommandWorkers(Workers):
 
     def _clean(self, process: _Process) -> None:
         """What the command has saved is kept until its item's success is on record."""
-        if self._folders.take_back(process.places):
+        if self._folders.remove(process.files):
             process.attempt.context.has_files = True
-        if os.path.exists(process.places.database):  # noqa: PTH110
+        if os.path.exists(process.files.database):  # noqa: PTH110
             _ = process.attempt.workflow_db  # it is on record from now on
 
     def _signal(self, attempt: Attempt, signum: signal.Signals) -> None:
@@ -388,13 +388,13 @@ class CommandWorkers(Workers):
 class _Process:
     """A running command."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], attempt: Attempt, places: Places, log: Log | None,
+    def __init__(self, popen: subprocess.Popen[bytes], attempt: Attempt, files: AttemptFiles, log: Log | None,
                  outputs: dict[int, Output]) -> None:  # fmt: skip
         self._popen = popen
         self.pid = popen.pid  # of its group, too
         self.exit_notice, self._notifier = _exit_notice(popen.pid)
         self.attempt = attempt
-        self.places = places
+        self.files = files
         self.outputs = outputs  # by descriptor: stdout, then stderr
         self._log = log
         self._lock = threading.Lock()  # guards the number of the group, which is somebody else's once it was reaped
@@ -485,7 +485,7 @@ def _exit_notice(pid: int) -> tuple[int, Any]:
 
 def _readable(data: bytes) -> int:
     """A descriptor from which data can be read, however much it is."""
-    descriptor = unnamed_file()
+    descriptor = open_anonymous_file()
     while data:
         data = data[os.write(descriptor, data) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
