@@ -78,7 +78,9 @@ def test_blocked_generator_does_not_delay_items_already_read(path: Path) -> None
 
 @pytest.mark.parametrize("between", [0, 1000])
 def test_repeated_id_in_stream_fails(path: Path, monkeypatch: pytest.MonkeyPatch, between: int) -> None:
-    monkeypatch.setattr(_items, "RecentIds", lambda: RecentIds(most=100))  # else it takes 100,000 items to get past it
+    monkeypatch.setattr(
+        _items, "RecentIds", lambda: RecentIds(capacity=100)
+    )  # else it takes 100,000 items to get past it
 
     def items() -> Iterator[int]:
         yield 0
@@ -103,7 +105,7 @@ def test_repeated_id_of_recorded_item_fails(path: Path) -> None:
 
 
 def test_recorded_id_repeated_much_later_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_items, "RecentIds", lambda: RecentIds(most=1))
+    monkeypatch.setattr(_items, "RecentIds", lambda: RecentIds(capacity=1))
     worker = Doubling()
     coordinator_of(path).execute_parallel(range(3), worker)
     _, results = coordinator_of(path).execute_parallel(iter([0, 1, 2, 0]), worker)

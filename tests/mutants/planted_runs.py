@@ -87,7 +87,7 @@ MUTANTS = (
         "items/duplicates.py",
         "            shared.add(slot)\n",
         "            pass\n",
-        tests_of(RUN, "test_a_duplicate_is_found_however_many_ids_there_are"),
+        tests_of("items/test_duplicates", "test_find_duplicate_with_and_without_bitmap"),
     ),
     Mutant(
         "An id that a stream repeats within one launch runs twice",

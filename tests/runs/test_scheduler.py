@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentos import events
-from agentos.items import duplicates as identity
 from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.limits import backoff
 from agentos.runs._rules.bottleneck import Bound
@@ -239,29 +238,6 @@ class RunMachine(RuleBasedStateMachine):
 
 
 TestRunMachine = RunMachine.TestCase
-
-
-@given(st.lists(st.sampled_from("abcdefgh"), max_size=12), st.booleans())
-def test_a_duplicate_is_found_however_many_ids_there_are(ids: list[str], is_many: bool) -> None:
-    count = identity.REMEMBERED + 1 if is_many else len(ids)
-    found = identity.find_duplicate(lambda: ids, count)
-    if len(set(ids)) == len(ids):
-        assert found is None
-    else:
-        assert found is not None
-        assert ids.count(found) > 1
-
-
-def test_a_duplicate_among_very_many_ids_is_found_in_little_memory() -> None:
-    count = 150_000
-    assert identity.find_duplicate(lambda: map(str, range(count)), count) is None
-    twice = [*range(count - 1), 77]
-    assert identity.find_duplicate(lambda: map(str, twice), count) == "77"
-
-
-def test_recent_ids_are_remembered_and_old_ones_forgotten() -> None:
-    recent = identity.RecentIds(most=3)
-    assert [recent.add(i) for i in ("a", "b", "a", "c", "d", "a")] == [True, True, False, True, True, True]
 
 
 def test_the_reason_that_held_the_longest_bound_the_run() -> None:

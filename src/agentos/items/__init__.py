@@ -1,4 +1,4 @@
-"""An item, its attempts and its result: the data that the ledger, the workers and the runs share.
+"""Items, attempts and results: the data that the ledger, the workers and the runs share.
 
 Doors: `item`, `attempt`, `context`, `results`, `sources`, `duplicates`, `fields`, `file_names`, `codec`.
 """

@@ -1,4 +1,4 @@
-"""Attempt: one attempt at one item. What the run tracks and what its worker sees are the same object."""
+"""`Attempt`: one attempt at one item, used by the run that tracks it and by the worker that carries it out."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from agentos.verdict import Verdict
 from .context import CurrentItem, LeaseBlock
 from .item import Item
 
-_making = threading.Lock()  # guards the making of an attempt's `own_lease`
+_creation_lock = threading.Lock()  # guards the creation of `Attempt._own_lease`
 
 
 class AttemptContext(Protocol):
-    """What an attempt asks of the run that it belongs to."""
+    """The services of a run that its attempts use."""
 
     run_id: str
     is_recorded: bool  # the run has a ledger
-    has_files: bool  # some item has files that are to be removed when it succeeds
+    has_files: bool  # some item may have files, which are removed when it succeeds
 
     def workflow_db(self, item_id: str, /) -> Path:
-        """Return the path of the item's own SQLite file."""
+        """Return the path of the item's own SQLite file, and record that the item uses it."""
 
     def lease(self, attempt: Attempt, requests: int, tokens: int, scope: str | None, timeout: float | None, /
               ) -> LeaseBlock:  # fmt: skip
         """Return a lease for a `with` block: the attempt's own first, else one from the pool."""
 
     def observe(self, attempt: Attempt, response: Any, /) -> None:
-        """Read an answer that raised nothing."""
+        """Read a response that raised no exception, and report its verdict to the pool."""
 
     def observed(self, attempt: Attempt, verdict: Verdict, /) -> None:
-        """Apply the verdict on an answer that was read elsewhere."""
+        """Report the verdict on a response that another process has read to the pool."""
 
     def load(self, attempt: Attempt, /) -> Any:
         """Return the item's checkpoint."""
@@ -45,13 +45,13 @@ class AttemptContext(Protocol):
         """Replace the item's checkpoint by one that a worker process sent: JSON if the run has a ledger."""
 
     def database_path(self, item_id: str, /) -> Path:
-        """Return where the item's own SQLite file is, or would be."""
+        """Return the path of the item's own SQLite file, without recording that the item uses it."""
 
     def checkpoint_dir(self, item_id: str, /) -> Path:
-        """Return the folder for what a command needs to continue with this item. It need not exist."""
+        """Return the folder for the checkpoint files of a command. It need not exist."""
 
     def process_ended(self, attempt: Attempt, pid: int, /) -> None:
-        """Take an attempt's process group off the record."""
+        """Record that the attempt's process group has ended."""
 
 
 class Attempt(CurrentItem):
@@ -77,7 +77,7 @@ class Attempt(CurrentItem):
     )
 
     def __init__(self, item: Item, context: AttemptContext, now: float, key: Any = None) -> None:
-        """`key`: what the worker gets as its credential (the pool's `LeasedKey`); None without a pool."""
+        """`key`: the credential as the worker sees it (the pool's `LeasedKey`); None without a pool."""
         self.item = item
         self.id = item.id
         self.attempt = item.attempts
@@ -88,21 +88,21 @@ class Attempt(CurrentItem):
         self.started_at = now
         self.should_stop = False
         self.usage = None
-        self.is_abandoned = False  # the run no longer waits for it: its end changes nothing but its lease
-        self.is_preparing = False  # its worker process or its task has not begun: its time-out does not run yet
+        self.is_abandoned = False  # the run no longer waits for it: its end only returns its lease
+        self.is_preparing = False  # its worker process or task has not begun, so its timeout does not count yet
         self.is_timed_out = False
         self.ended_at = 0.0
         self.timer: Timer | None = None
-        self.task: Any = None  # for the workers: what carries it out
+        self.task: Any = None  # the task, future or process of the workers that carries it out
         self._own_lease: threading.Lock | None = None
-        self.has_lent = False  # its own lease was used by the worker before
+        self.has_lent = False  # the worker has used the attempt's own lease once
 
     def prepare_record(self) -> None:
         """Set the fields that only a run with a ledger needs."""
         waiting_since = self.item.waiting_since
-        self.waited = 0.0 if waiting_since is None else self.started_at - waiting_since  # seconds, for its credential
-        self.is_on_record = False  # as started
-        self.process_group: int | None = None  # of its own, to be ended by the next launch if this one cannot
+        self.waited = 0.0 if waiting_since is None else self.started_at - waiting_since  # seconds, for the credential
+        self.is_on_record = False  # its start was given to the ledger
+        self.process_group: int | None = None  # killed by the next launch if this process dies
 
     @property
     def run_id(self) -> str:
@@ -114,13 +114,14 @@ class Attempt(CurrentItem):
 
     @property
     def provider(self) -> str | None:
-        """The provider of the attempt's credential."""
+        """Return the provider of the attempt's credential; None without one."""
         return None if self.lease_handle is None else self.lease_handle.provider
 
     @property
     def own_lease(self) -> threading.Lock:
-        """Held while the worker has borrowed the attempt's own lease. Made when first used, because few workers do."""
-        with _making:
+        """Return the lock that is held while the worker uses the attempt's own lease. Created on first use: few workers
+        need it."""
+        with _creation_lock:
             if self._own_lease is None:
                 self._own_lease = threading.Lock()
         return self._own_lease

@@ -1,5 +1,8 @@
-"""Values as they are recorded: JSON, by msgspec, which knows dataclasses, structs, attrs, datetimes, enums, UUIDs and
-decimals by itself; pydantic models and paths are converted here."""
+"""Encodes inputs, results and checkpoints as JSON for the ledger, and decodes them.
+
+msgspec encodes dataclasses, structs, attrs, datetimes, enums, UUIDs and decimals; this module converts pydantic models,
+paths, arrays and other collections to plain data.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ import msgspec
 from agentos.errors import UnrecordableValue
 from agentos.redaction.json_text import redact_json
 
-# Characters. To compare so much costs less than a digest.
+# Characters of JSON. Comparing inputs up to this length costs less than comparing digests.
 SHORT_INPUT = 500
 ADVICE = "use plain data: None, bool, int, float, str, list, dict, a dataclass, a msgspec struct, a pydantic model"
 
 
-def _converted(value: Any) -> Any:
-    """Of what msgspec does not know."""
+def _to_plain(value: Any) -> Any:
+    """Return plain data for a type that msgspec does not support; raise `TypeError` if there is none."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    for plain in (str, int, float):
-        if isinstance(value, plain):  # of a class of its own, such as a leased key
-            return plain(value)
-    if hasattr(value, "tolist"):  # an array, or a number out of one
+    for base in (str, int, float):
+        if isinstance(value, base):  # an object of a subclass, such as a leased key
+            return base(value)
+    if hasattr(value, "tolist"):  # an array of numpy, or one of its numbers
         return value.tolist()
     if isinstance(value, Mapping):
         return dict(value)
@@ -37,16 +40,16 @@ def _converted(value: Any) -> Any:
     raise TypeError(f"{type(value).__qualname__} has no form in JSON")
 
 
-# Deterministic: the same value gives the same text in every process, also a set or a dict in another order.
-_encoder = msgspec.json.Encoder(enc_hook=_converted, order="deterministic")
+# Deterministic: equal values give equal texts in every process, also sets and dicts of another order.
+_encoder = msgspec.json.Encoder(enc_hook=_to_plain, order="deterministic")
 _decoder = msgspec.json.Decoder()
 
 
 def encode(value: Any, what: str) -> str:
-    """As JSON. `what` (a result, an input, a checkpoint) is named in the error if it cannot be."""
+    """Return the value as JSON. Raise `UnrecordableValue` that names `what` (a result, an input, a checkpoint)."""
     try:
         return _encoder.encode(value).decode()
-    except Exception:  # a value may define how it is converted, and that may raise anything
+    except Exception:  # a value may define its own conversion, which may raise any exception
         encoded, problem = _encode_slowly(value)
     if encoded is None:
         kind = type(value).__qualname__
@@ -55,12 +58,12 @@ def encode(value: Any, what: str) -> str:
 
 
 def _encode_slowly(value: Any) -> tuple[str | None, str]:
-    """Keys that are no strings become strings. File names that are no valid text hold lone surrogates, which cannot be
-    UTF-8 but can be escaped."""
+    """Return the JSON, with keys converted to strings and lone surrogates (of file names that are not valid UTF-8)
+    escaped; or None and the problem."""
     try:
-        if _has_twin_keys(msgspec.to_builtins(value, enc_hook=_converted)):
+        if _has_colliding_keys(msgspec.to_builtins(value, enc_hook=_to_plain)):
             return None, "two keys of a dict are the same text"
-        plain = msgspec.to_builtins(value, enc_hook=_converted, str_keys=True, order="deterministic")
+        plain = msgspec.to_builtins(value, enc_hook=_to_plain, str_keys=True, order="deterministic")
         try:
             return _encoder.encode(plain).decode(), ""
         except UnicodeEncodeError:
@@ -69,17 +72,17 @@ def _encode_slowly(value: Any) -> tuple[str | None, str]:
         return None, str(error) or type(error).__name__
 
 
-def _has_twin_keys(plain: Any) -> bool:
+def _has_colliding_keys(plain: Any) -> bool:
     if isinstance(plain, dict):
-        return len({str(key) for key in plain}) < len(plain) or any(map(_has_twin_keys, plain.values()))
-    return isinstance(plain, list | tuple) and any(map(_has_twin_keys, plain))
+        return len({str(key) for key in plain}) < len(plain) or any(map(_has_colliding_keys, plain.values()))
+    return isinstance(plain, list | tuple) and any(map(_has_colliding_keys, plain))
 
 
 def encode_input(value: Any, redact: Callable[[str], str]) -> tuple[str, bytes | None]:
-    """And a digest of what will be on record, if that is long: short inputs are compared as they are."""
+    """Return the input as JSON, and a digest of its redacted form if that is longer than SHORT_INPUT."""
     try:
         encoded = _encoder.encode(value).decode()
-    except Exception:  # as in `encode`; a call less, for every single item
+    except Exception:  # as in `encode`, whose call per item is saved
         encoded = encode(value, "input")
     if len(encoded) <= SHORT_INPUT:
         return encoded, None
@@ -90,11 +93,13 @@ def encode_input(value: Any, redact: Callable[[str], str]) -> tuple[str, bytes |
 
 
 def encode_result(value: Any) -> str:
+    """Return the result of a worker as JSON; raise `UnrecordableValue` if that is not possible."""
     return encode(value, "result")
 
 
 def decode(text: str | bytes) -> Any:
+    """Return the value of a recorded JSON text."""
     try:
         return _decoder.decode(text)
     except msgspec.DecodeError:
-        return json.loads(text)  # lone surrogates
+        return json.loads(text)  # msgspec refuses lone surrogates

@@ -1,4 +1,4 @@
-"""`current_item()`: what a running worker may ask for."""
+"""`current_item()`: the interface of a running worker to its item and run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _current: ContextVar[CurrentItem] = ContextVar("agentos_current_item")
 
 
 def current_item() -> CurrentItem:
-    """The item that the calling worker is working on. Works in threads, tasks and worker processes."""
+    """Return the item of the calling worker: in a thread, a task or a worker process. Raise `RuntimeError` outside."""
     try:
         return _current.get()
     except LookupError:
@@ -25,7 +25,7 @@ def current_item() -> CurrentItem:
 
 
 class UsableLease(Protocol):
-    """What a lease offers wherever the worker runs."""
+    """The operations of a lease that a worker can use in any process."""
 
     @property
     def secret(self) -> str: ...
@@ -39,7 +39,7 @@ class UsableLease(Protocol):
 
 
 class LeaseBlock(Protocol):
-    """What `current_item().lease()` returns."""
+    """The context manager that `current_item().lease()` returns, for `with` and `async with`."""
 
     def __enter__(self) -> UsableLease: ...
 
@@ -58,7 +58,7 @@ class CurrentItem(ABC):
     id: str
     attempt: int  # 1 for the first
     credential_id: str | None
-    should_stop: bool  # the run is shutting down, or this attempt's time is up: finish, or raise Interrupted
+    should_stop: bool  # the run is shutting down, or the attempt timed out: finish, or raise Interrupted
     usage: dict[str, float] | None
 
     @property
@@ -67,16 +67,17 @@ class CurrentItem(ABC):
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What this item has saved, also in earlier attempts."""
+        """Return the checkpoint of this item, which all its attempts share."""
         return Checkpoint(self)
 
     @property
     @abstractmethod
     def workflow_db(self) -> Path:
-        """A path for this item's own SQLite file: the same in every attempt, removed when the item succeeds."""
+        """Return a path for this item's own SQLite file: the same in every attempt, removed when the item succeeds."""
 
     def report_usage(self, *, requests: int = 0, tokens: int = 0, cost: float = 0.0) -> None:
-        """Adds to what this attempt used. The lease is settled with the sum when the attempt ends."""
+        """Add to the usage of this attempt. The lease is settled with the sum when the attempt ends. Raise `ValueError`
+        for a negative number, or a cost from MAX_AMOUNT."""
         if requests < 0 or tokens < 0 or not 0 <= cost < MAX_AMOUNT:
             raise ValueError(
                 f"usage is counted from 0, a cost up to {MAX_AMOUNT:g}, not {requests!r} requests, {tokens!r} tokens, "
@@ -91,13 +92,13 @@ class CurrentItem(ABC):
 
     @abstractmethod
     def observe(self, response: Any) -> None:
-        """Shows the pool an answer that raised nothing."""
+        """Report a response that raised no exception to the pool, which reads limits from it."""
 
     @abstractmethod
     def lease(
         self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
     ) -> LeaseBlock:
-        """A lease for a `with` or `async with` block: the attempt's own first, else one from the pool."""
+        """Return a lease for a `with` or `async with` block: the attempt's own first, else one from the pool."""
 
     @abstractmethod
     def _load(self) -> Any: ...
@@ -110,7 +111,7 @@ class CurrentItem(ABC):
 
 
 class Checkpoint:
-    """What an unfinished item leaves behind, to continue from."""
+    """The object that an unfinished item saves, for its next attempt to continue from."""
 
     __slots__ = ("_attempt",)
 
@@ -118,14 +119,14 @@ class Checkpoint:
         self._attempt = attempt
 
     def load(self) -> Any:
-        """What was saved last, or None."""
+        """Return the object that was saved last, or None."""
         return self._attempt._load()
 
     def save(self, obj: Any) -> None:
-        """Replaces what was saved. Without a ledger it lives as long as the run. With one it is on record when this
-        returns, which takes a commit, and it must be plain data, as which `load` returns it."""
+        """Replace the saved object. Without a ledger it lives as long as the run. With a ledger, this blocks until the
+        object is committed; it must be plain data, and `load` returns it as plain data."""
         self._attempt._save(obj)
 
     async def asave(self, obj: Any) -> None:
-        """The same for an async worker, without holding up its event loop."""
+        """Replace the saved object like `save`, without blocking the event loop of an async worker."""
         await asyncio.to_thread(self._attempt._save, obj)

@@ -1,21 +1,24 @@
-"""An item is its id: how two items with one id are found."""
+"""Finds items with the same id. An id names one item."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
 
-# Up to so many ids are simply remembered; about 10 MB.
-REMEMBERED = 100_000
-# Past that, one slot in a bitmap of this many bits per id: few ids share one, and only those are looked at again.
+# Number of ids up to which all are held in memory: about 10 MB.
+MAX_REMEMBERED = 100_000
+# Bits of the bitmap per id. With 64, few ids share a slot by chance, and only those are examined in the second pass.
 BITS_PER_ID = 64
 
 
 def find_duplicate(ids: Callable[[], Iterable[str]], count: int) -> str | None:
-    """The first id that stands twice in `ids()`, in little memory also for millions: past `REMEMBERED`, eight bytes
-    per id. Then `ids` is called twice and must give the same ids both times."""
-    if count <= REMEMBERED:
-        return _repeated(ids())
+    """Return the first id that `ids()` yields twice; None if all are distinct.
+
+    For more than `MAX_REMEMBERED` ids this takes eight bytes per id, and calls `ids` twice: both calls must yield the
+    same ids.
+    """
+    if count <= MAX_REMEMBERED:
+        return _first_repeated(ids())
     size = count * BITS_PER_ID
     bits = bytearray(size // 8 + 1)
     shared: set[int] = set()
@@ -26,32 +29,32 @@ def find_duplicate(ids: Callable[[], Iterable[str]], count: int) -> str | None:
             shared.add(slot)
         bits[byte] |= bit
     del bits
-    return _repeated(item_id for item_id in ids() if hash(item_id) % size in shared)
+    return _first_repeated(item_id for item_id in ids() if hash(item_id) % size in shared)
 
 
-def _repeated(ids: Iterable[str]) -> str | None:
-    seen: set[str] = set()
+def _first_repeated(ids: Iterable[str]) -> str | None:
+    earlier_ids: set[str] = set()
     for item_id in ids:
-        if item_id in seen:
+        if item_id in earlier_ids:
             return item_id
-        seen.add(item_id)
+        earlier_ids.add(item_id)
     return None
 
 
 class RecentIds:
-    """The last so many ids of an input that has no end in sight."""
+    """The last `capacity` ids of an input of unknown length."""
 
-    def __init__(self, most: int = REMEMBERED) -> None:
-        self._most = most
-        self._known: set[str] = set()
+    def __init__(self, capacity: int = MAX_REMEMBERED) -> None:
+        self._capacity = capacity
+        self._ids: set[str] = set()
         self._order: deque[str] = deque()
 
     def add(self, item_id: str) -> bool:
-        """False: it was among them already."""
-        if item_id in self._known:
+        """Add the id and return True; return False if it is among the recent ids."""
+        if item_id in self._ids:
             return False
-        self._known.add(item_id)
+        self._ids.add(item_id)
         self._order.append(item_id)
-        if len(self._order) > self._most:
-            self._known.discard(self._order.popleft())
+        if len(self._order) > self._capacity:
+            self._ids.discard(self._order.popleft())
         return True

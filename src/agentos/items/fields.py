@@ -1,15 +1,15 @@
-"""The fields of an item, as texts: what stands for `{name}` in a command."""
+"""Reads fields of an item as text: the values of `{name}` in a command."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-WHOLE = ""  # the name of the item itself
+WHOLE = ""  # name of the whole item
 
 
 def find(item: Any, name: str) -> Any:
-    """A field by its name, or by several with dots between them for one inside another. Raises `KeyError`."""
+    """Return the field of that name; dots in the name lead to nested fields. Raise `KeyError` if there is none."""
     if name == WHOLE:
         return item
     if not isinstance(item, dict):
@@ -23,13 +23,13 @@ def find(item: Any, name: str) -> Any:
 
 
 def field_of(item: Any, name: str) -> str | None:
-    """As a text; None if there is none."""
+    """Return the field as text; None if there is none."""
     try:
-        return text_of(find(item, name))
+        return field_text(find(item, name))
     except KeyError:
         return None
 
 
-def text_of(value: Any) -> str:
-    """A text as it is, anything else as JSON."""
+def field_text(value: Any) -> str:
+    """Return a string as it is, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

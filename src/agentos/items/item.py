@@ -1,16 +1,16 @@
-"""Item: one unit of work and its history; and how an attempt can end without a verdict of a provider."""
+"""`Item`, one unit of work; and the outcomes of an attempt beside the verdicts on a provider's answer."""
 
 from __future__ import annotations
 
 from typing import Any
 
-WORKER_DIED = "worker_died"  # beside the verdicts: the worker process ended without an answer
-INTERRUPTED = "interrupted"  # the attempt gave up because it was told to stop
-_NOBODY: frozenset[str] = frozenset()
+WORKER_DIED = "worker_died"  # the worker process ended without a result
+INTERRUPTED = "interrupted"  # the attempt stopped because the run is shutting down
+_NO_CREDENTIALS: frozenset[str] = frozenset()
 
 
 class Item:
-    """One unit of work and its history. The scheduler does not use `payload`, `checkpoint` and the fields of a record."""
+    """One unit of work and its history. The scheduler does not use `payload`, `checkpoint` and the record's fields."""
 
     __slots__ = (
         "attempts",
@@ -38,18 +38,18 @@ class Item:
         self.scope = scope
         self.tokens = tokens
         self.attempts = 0
-        self.failures = 0  # that spent a retry
-        self.rotations = 0
-        self.deaths = 0
-        self.refused_by = _NOBODY  # credentials that others use successfully
-        self.is_sent_back = False  # by a provider, and has not started again since
-        self.started_at = 0.0  # of its first attempt
-        self.checkpoint: Any = None  # its checkpoint; with a ledger, as JSON
+        self.failures = 0  # that used up a retry
+        self.rotations = 0  # attempts that were moved to another credential
+        self.deaths = 0  # worker processes that died with this item
+        self.refused_by = _NO_CREDENTIALS  # credentials that refused this item and serve other items
+        self.is_sent_back = False  # a provider refused the last attempt, and no other has started since
+        self.started_at = 0.0  # of the first attempt
+        self.checkpoint: Any = None  # the saved object; with a ledger, its JSON
 
-    def prepare_record(self, given: str | None = None, digest: bytes | None = None) -> None:
-        """Only a run with a ledger needs the rest, and only there it is paid for."""
-        self.waiting_since: float | None = None  # since when it waits for a credential
-        self.input = given  # as JSON; and its digest, if it is long
-        self.input_hash = digest
-        self.has_record = False  # an earlier launch has left something of it on record
-        self.is_changed = False  # that belongs to another input, and is to be put aside
+    def prepare_record(self, encoded_input: str | None = None, input_hash: bytes | None = None) -> None:
+        """Set the fields that only a run with a ledger uses; other runs do not pay for them."""
+        self.waiting_since: float | None = None  # when the item began to wait for a credential
+        self.input = encoded_input  # as JSON
+        self.input_hash = input_hash  # of a long input
+        self.has_record = False  # an earlier launch recorded this id
+        self.is_changed = False  # that record has another input, and will be discarded

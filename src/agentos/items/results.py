@@ -12,12 +12,12 @@ MIN_ITEMS_FOR_RATE = 3
 
 @dataclass(slots=True)
 class WorkflowResult:
-    """How one item ended."""
+    """The outcome of one item."""
 
     item_id: str
     success: bool
     error: str | None = None
-    duration: float = 0.0  # seconds from its first start to its end
+    duration: float = 0.0  # seconds from the first start to the end
     metadata: dict[str, Any] = field(default_factory=dict)  # for a failure: verdict, error_type, traceback
     value: Any = None  # what the worker returned
     attempts: int = 1
@@ -48,7 +48,7 @@ class RunningItem(NamedTuple):
 
 @dataclass(slots=True)
 class ProgressStats:
-    """Where a run stands. `total` is None while the input has not told its length."""
+    """The progress of a run. `total` is None while the number of items is not known."""
 
     total: int | None
     completed: int = 0
@@ -56,27 +56,27 @@ class ProgressStats:
     success_count: int = 0
     start_time: float = field(default_factory=time.time)  # epoch
     end_time: float | None = None
-    waiting: int = 0  # read, but not running: for a credential, a worker or the next try
+    waiting: int = 0  # items that were read and wait for a credential, a worker or their next attempt
     running: int = 0
-    rate_limited: int = 0  # of those waiting: sent back by a provider
+    rate_limited: int = 0  # waiting items whose last attempt a provider refused
     stopped: str | None = None  # why the run ended early
-    recorded: int = 0  # of those completed: on record before this run began
-    fastest: float | None = None  # items a second that the limits of the credentials allow, where that is known
-    not_before: float = 0.0  # seconds in which none of them can be used
+    recorded: int = 0  # completed items whose outcome an earlier launch recorded
+    fastest: float | None = None  # items per second that the limits of the credentials allow, if known
+    not_before: float = 0.0  # seconds during which no credential can be used
 
     @property
     def elapsed(self) -> float:
-        """Seconds, up to now or to the end of the run."""
+        """Return the seconds from the start until now, or until the end of the run."""
         return (time.time() if self.end_time is None else self.end_time) - self.start_time
 
     @property
     def completion_rate(self) -> float:
-        """Percent of all items; 0 while their number is not known."""
+        """Return the completed items in percent; 0 while the number of items is not known."""
         return completion_rate(self.completed, self.total)
 
     @property
     def eta(self) -> float | None:
-        """Seconds to go, at the rate so far and within the limits; None when that cannot be told."""
+        """Return the remaining seconds, at the rate so far and within the limits; None if not known."""
         return seconds_to_go(self.completed, self.total, self.elapsed, self.recorded, self.fastest, self.not_before)
 
 

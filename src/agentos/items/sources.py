@@ -1,9 +1,9 @@
-"""Where a run's items come from: read no further ahead than there is room.
+"""Reads the items of a run, no further ahead than the run requests.
 
-A collection (anything that knows its length) is checked for duplicate ids before anything starts, and then read by the
-run itself. Any other iterable may block, and may never end: it is read on a thread of its own, which can be left behind
-when the run has to stop. So an iterator that is bound to the thread that made it (an SQLite cursor) must be opened
-inside a generator, or read into a list first.
+A collection (an object with a length) is checked for duplicate ids before the run starts, and then read on the run's
+own thread. Any other iterable may block or be endless: a reader thread reads it, and the run can end without it. An
+iterator that is bound to the thread that created it, such as an SQLite cursor, must therefore be opened inside a
+generator, or read into a list first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentos.errors import InvalidItemId, UnrecordableValue
 from .duplicates import RecentIds, find_duplicate
 from .item import Item
 
-# Their iteration is safe, quick and repeatable; anything else that knows its length is copied into a list first.
+# Types whose iteration is fast, repeatable and does not raise; other collections are copied into a list first.
 _COLLECTIONS: tuple[type, ...] = (
     list,
     tuple,
@@ -33,30 +33,33 @@ _COLLECTIONS: tuple[type, ...] = (
     type({}.items()),
 )
 
-# More than any request can have.
-MOST_TOKENS = 10**15
+# Upper bound of the tokens of an item: more than any request can have.
+MAX_TOKENS = 10**15
 
 IdFunc = Callable[[Any], str]
 
 
 class Problem(NamedTuple):
-    """Why an item cannot be started as given."""
+    """Why an item fails without being started."""
 
     text: str
     error_type: str = "ValueError"
-    is_unrecorded: bool = False  # its id belongs to another item, or cannot be written down
+    is_unrecorded: bool = False  # the failure is not recorded: its id belongs to another item, or contains a secret
 
     @classmethod
     def repeated(cls, item_id: str) -> Problem:
+        """Return the problem of an item whose id an earlier item of the input has."""
         return cls(f"another item has the id {item_id!r} already: an id names one item", is_unrecorded=True)
 
     @classmethod
     def secret(cls) -> Problem:
+        """Return the problem of an item whose id contains a secret."""
         text = "the item's id contains a secret of the pool, and ids are written down: name items by something else"
         return cls(f"{text} (item_id_func)", is_unrecorded=True)
 
     @classmethod
     def changed(cls, item_id: str) -> Problem:
+        """Return the problem of an item whose input differs from the recorded one."""
         return cls(
             f"the input of item {item_id!r} is not the one that is on record for this id: give it another id, or pass "
             "on_changed='rerun' to run it again",
@@ -69,15 +72,17 @@ ReadItem = tuple[Item, Problem | None]
 
 
 class Receiver(Protocol):
-    """Who is told what was read."""
+    """The receiver of the items that a source reads: a run, or a `ResumeFilter`."""
 
-    def items_read(self, read: list[ReadItem]) -> None: ...
+    def items_read(self, read_items: list[ReadItem]) -> None:
+        """Receive items, in the order of the input. May be called on the reader thread."""
 
-    def source_ended(self, error: BaseException | None) -> None: ...
+    def source_ended(self, error: BaseException | None) -> None:
+        """Receive the end of the input, with the exception that the iterable or a user function raised."""
 
 
 class ItemMaker:
-    """From what the input gives to an `Item`."""
+    """Makes `Item` objects from the elements of the input."""
 
     def __init__(
         self,
@@ -88,8 +93,8 @@ class ItemMaker:
         hides_secret: Callable[[str], bool] = lambda _: False,
         shortest_secret: int = sys.maxsize,
     ) -> None:
-        """For a run with a ledger: `encode` gives the input as it is recorded, and its digest; `hides_secret` says
-        whether an id, if it is long enough, must not be written down."""
+        """For a run with a ledger: `encode` returns the input as JSON and its digest; `hides_secret` says whether an id
+        contains a secret, and is called for ids of at least `shortest_secret` characters."""
         self._id_func = id_func
         self._tokens_func = tokens_func
         self._scope_func = scope_func
@@ -100,6 +105,7 @@ class ItemMaker:
         self.has_scopes = scope_func is not None
 
     def id_of(self, payload: Any, number: int) -> str:
+        """Return the id of an element; raise `InvalidItemId` if there is none."""
         try:
             item_id = self._id_func(payload)
         except Exception as error:
@@ -110,13 +116,14 @@ class ItemMaker:
         return item_id
 
     def make(self, payload: Any, number: int) -> ReadItem:
+        """Return an item that can be started, or the problem."""
         item, problem = self.make_bare(payload, number)
         if problem is None and self._has_more:
             problem = self.complete(item)
         return item, problem
 
     def make_bare(self, payload: Any, number: int) -> ReadItem:
-        """What is needed to find the item on record."""
+        """Return an item without tokens and scope: enough to find it in the ledger."""
         item = Item(self.id_of(payload, number), payload)
         if self._encode is not None:
             try:
@@ -129,7 +136,7 @@ class ItemMaker:
         return item, None
 
     def complete(self, item: Item) -> Problem | None:
-        """What is needed to start it."""
+        """Set the tokens and the scope of an item; return the problem if a user function fails."""
         try:
             if self._tokens_func is not None:
                 item.tokens = _checked_tokens(self._tokens_func(item.payload))
@@ -141,13 +148,13 @@ class ItemMaker:
 
 
 def _checked_tokens(tokens: Any) -> int:
-    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens <= MOST_TOKENS:
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens <= MAX_TOKENS:
         raise ValueError(f"the number of tokens must be a whole number from 0, not {tokens!r}")
     return tokens
 
 
 class CollectionSource:
-    """Items of a known number, read on the thread that asks for them."""
+    """A source of a known number of items, read on the thread that requests them."""
 
     has_reader_thread = False
 
@@ -169,37 +176,39 @@ class CollectionSource:
         return (self._maker.id_of(payload, number) for number, payload in enumerate(self._items, start=1))
 
     def read(self, count: int) -> list[ReadItem]:
-        """Up to so many items, each with the reason why it cannot be started, if there is one."""
-        made: list[ReadItem] = []
+        """Return up to `count` items; set `is_ended` and `error` at the end of the input."""
+        read_items: list[ReadItem] = []
         try:
             for number, payload in itertools.islice(self._rest, count):
-                made.append(self.make(payload, number))
+                read_items.append(self.make(payload, number))
                 if self._is_closed:
-                    return made
+                    return read_items
         except Exception as error:
             self.error = error
-        self.is_ended = self.error is not None or len(made) < count
-        return made
+        self.is_ended = self.error is not None or len(read_items) < count
+        return read_items
 
     def request(self, count: int, receiver: Receiver) -> None:
-        """What a stream does on another thread, done on this one."""
+        """Read up to `count` items and pass them to the receiver, before this returns."""
         receiver.items_read(self.read(count))
         if self.is_ended:
             receiver.source_ended(self.error)
 
     def unread_ids(self) -> Iterator[str]:
-        """The ids of what was never read."""
+        """Yield the ids of the items that were not read."""
         return (self._maker.id_of(payload, number) for number, payload in self._rest)
 
     def unread(self) -> Iterator[ReadItem]:
+        """Yield the items that were not read, as `make_bare` makes them."""
         return (self._maker.make_bare(payload, number) for number, payload in self._rest)
 
     def close(self) -> None:
+        """Stop a `read` that is under way, after its current item."""
         self._is_closed = True
 
 
 class StreamSource:
-    """Items of an unknown number, read on a thread of their own. A repeated id makes that item fail."""
+    """A source of an unknown number of items, read on a reader thread. An item with a repeated id fails."""
 
     has_reader_thread = True
     total = None
@@ -209,19 +218,20 @@ class StreamSource:
         self.has_scopes = maker.has_scopes
         self.make = maker.make  # a `ResumeFilter` replaces it by `make_bare`
         self._recent = RecentIds()
-        self._wanted: SimpleQueue[int] = SimpleQueue()
+        self._requests: SimpleQueue[int] = SimpleQueue()  # numbers of items to read; 0: stop
         self._thread: threading.Thread | None = None
 
     def request(self, count: int, receiver: Receiver) -> None:
+        """Let the reader thread read `count` more items. Returns at once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._read, args=(receiver,), name="agentos-reader", daemon=True)
             self._thread.start()
-        self._wanted.put(count)
+        self._requests.put(count)
 
     def _read(self, receiver: Receiver) -> None:
         number = 0
         try:
-            while count := self._wanted.get():
+            while count := self._requests.get():
                 for _ in range(count):
                     payload = next(self._iterator)
                     number += 1
@@ -235,15 +245,17 @@ class StreamSource:
             receiver.source_ended(error)
 
     def unread_ids(self) -> None:
-        """Not to be had: reading on could take for ever."""
+        """No-op: reading the rest of an endless input would not end."""
 
     unread = unread_ids
 
     def close(self) -> None:
-        self._wanted.put(0)
+        """Let the reader thread end after the item that it is reading. Does not wait for it."""
+        self._requests.put(0)
 
 
 def source_of(items: Iterable[Any], maker: ItemMaker) -> CollectionSource | StreamSource:
+    """Return a source for the items; raise `TypeError` if they are not iterable."""
     if hasattr(items, "__len__") and hasattr(items, "__iter__"):
         return CollectionSource(items, maker)
     try:

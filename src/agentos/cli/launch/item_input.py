@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from agentos.home.run_folder import ItemsFrom, RunFolder, RunSpec
-from agentos.items.fields import find, text_of
+from agentos.items.fields import field_text, find
 from agentos.redaction.json_text import redact_json
 
 from ..console import Failure
@@ -324,8 +324,8 @@ def _id_of(item: Item, id_field: str | None) -> str:
             problem = f"expected a field {name!r} as its id, and found {listed(item)}"
             raise ValueError(f"{problem}: name one with --id-field") from None
         if value is None or isinstance(value, dict | list):
-            raise ValueError(f"expected a text or a number in {name!r} as its id, and found {text_of(value)[:60]}")
-        item_id = text_of(value)
+            raise ValueError(f"expected a text or a number in {name!r} as its id, and found {field_text(value)[:60]}")
+        item_id = field_text(value)
     if not item_id:
         raise ValueError("expected an id, and found an empty one")
     return item_id
