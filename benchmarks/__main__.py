@@ -1,7 +1,7 @@
-"""`python -m benchmarks [--list] [--write PAGE] [NAME…]`: runs all benchmarks, or those named, and prints their tables.
+"""Run all benchmarks, or those named, and print their tables: `python -m benchmarks [--list] [--write PAGE] [NAME…]`.
 
-`NAME.ROW` runs one row of a benchmark that has named rows. With `--write`, each benchmark's part of the page is written
-as soon as it is known. One that fails leaves its part as it was; then the exit status is 1.
+`NAME.ROW` runs one row of a benchmark that has named rows. With `--write`, the part of the page of each benchmark is
+written as soon as the benchmark has ended. If a benchmark fails, its part stays as it was and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import page
-from .alone import Outcome, module_of, run_alone
+from .isolated import Outcome, module_of, run_isolated
 from .measuring import table
 
-# The one that takes longest comes last.
+# In the order of execution; the longest benchmark is the last.
 NAMES = (
     "items",
     "async_items",
@@ -33,6 +33,7 @@ NAMES = (
     "stores",
     "legal_speed",
 )
+# Distributions whose versions are printed.
 PACKAGES = (
     "agentos-parallel",
     "psycopg",
@@ -48,6 +49,7 @@ PACKAGES = (
 
 
 def print_list() -> None:
+    """Print the name, purpose and named rows of each benchmark."""
     for name in NAMES:
         module = module_of(name)
         print(f"{name:14}{module.__doc__.splitlines()[0]}")
@@ -56,27 +58,28 @@ def print_list() -> None:
 
 
 def run(chosen: dict[str, list[str]], path: Path | None) -> bool:
-    """Whether all went well."""
+    """Run the chosen benchmarks, print their tables and write their parts of the page. Return whether none failed."""
     print("\n".join(page.machine(PACKAGES)), end="\n\n", flush=True)
     outcomes: dict[str, Outcome | None] = dict.fromkeys(chosen)
-    is_whole = list(chosen) == list(NAMES) and not any(chosen.values())
+    is_complete = list(chosen) == list(NAMES) and not any(chosen.values())
     for name, only in chosen.items():
-        outcomes[name] = outcome = run_alone(name, only)
+        outcomes[name] = outcome = run_isolated(name, only)
         if path is not None and not outcome.error:
-            outcomes[name] = outcome = written(path, name, outcome)
-        if path is not None and is_whole:
+            outcomes[name] = outcome = write_part(path, name, outcome)
+        if path is not None and is_complete:
             page.put(path, page.RUN, page.of_run(outcomes, PACKAGES))
-        print("\n".join([*told(name, outcome), ""]), flush=True)
+        print("\n".join([*report_lines(name, outcome), ""]), flush=True)
     failed = {name: outcome for name, outcome in outcomes.items() if outcome is not None and outcome.error}
-    took = sum(outcome.seconds for outcome in outcomes.values() if outcome is not None)
-    print(f"{len(chosen) - len(failed)} of {len(chosen)} benchmarks measured in {page.duration(took)}")
+    seconds = sum(outcome.seconds for outcome in outcomes.values() if outcome is not None)
+    print(f"{len(chosen) - len(failed)} of {len(chosen)} benchmarks measured in {page.duration(seconds)}")
     for name, outcome in failed.items():
         print(f"FAILED: {name}: {outcome.error}: {outcome.message}", file=sys.stderr)
     return not failed
 
 
-def written(path: Path, name: str, outcome: Outcome) -> Outcome:
-    """What was measured is told even if it cannot be written as it should be."""
+def write_part(path: Path, name: str, outcome: Outcome) -> Outcome:
+    """Write a benchmark's part of the page. Return its outcome, with an error if writing failed: the figures are
+    printed in any case."""
     try:
         page.write(path, name, outcome)
     except Exception as error:
@@ -85,42 +88,44 @@ def written(path: Path, name: str, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def told(name: str, outcome: Outcome) -> list[str]:
+def report_lines(name: str, outcome: Outcome) -> list[str]:
+    """Return the lines that are printed for a benchmark: duration, state and table."""
     if outcome.error:
         state = f"FAILED: {outcome.error}: {outcome.message}"
     else:
-        state = f"{page.busy(outcome.others)} {page.told_misses(outcome.rows)}".rstrip()
+        state = f"{page.busy(outcome.others)} {page.missed_targets(outcome.rows)}".rstrip()
     lines = [f"{name}: {page.duration(outcome.seconds)}. {state}"]
     return [*lines, *(table(outcome.rows) if outcome.rows else [])]
 
 
 def chosen_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """The rows of each benchmark; none stands for all. Raises `ValueError` with a sentence."""
-    asked: dict[str, list[str]] = {}
-    for whole in names or NAMES:
-        name, _, row = whole.partition(".")
+    """Return the chosen rows of each benchmark; an empty list stands for all rows. Raise `ValueError` for an unknown
+    name."""
+    rows: dict[str, list[str]] = {}
+    for argument in names or NAMES:
+        name, _, row = argument.partition(".")
         if name not in NAMES:
-            raise ValueError(f"no such benchmark: {name}; there are {', '.join(NAMES)}")
-        if row and row not in (there := getattr(module_of(name), "ROW_NAMES", ())):
-            raise ValueError(f"{name} has no row {row!r}; it has {', '.join(there) or 'no names for them'}")
-        asked.setdefault(name, []).extend([row] if row else [])
-    return {name: asked[name] for name in NAMES if name in asked}
+            raise ValueError(f"no such benchmark: {name}; choose from {', '.join(NAMES)}")
+        if row and row not in (row_names := getattr(module_of(name), "ROW_NAMES", ())):
+            raise ValueError(f"{name} has no row {row!r}; its rows: {', '.join(row_names) or 'not named'}")
+        rows.setdefault(name, []).extend([row] if row else [])
+    return {name: rows[name] for name in NAMES if name in rows}
 
 
 def main() -> int:
-    # As Ctrl-C does: what is being measured is ended, too.
+    # Raise SystemExit, as Ctrl-C raises KeyboardInterrupt: `run_isolated` then ends the running benchmark.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
-    parser.add_argument("names", nargs="*", metavar="NAME[.ROW]", help="which to run (all)")
+    parser.add_argument("names", nargs="*", metavar="NAME[.ROW]", help="benchmarks or rows to run (default: all)")
     parser.add_argument("--list", action="store_true", help="name the benchmarks and say what each measures")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the results into this Markdown file")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="also write the results into this Markdown file")
     arguments = parser.parse_args()
     try:
         chosen = chosen_of(arguments.names)
     except ValueError as error:
         parser.error(str(error))
     if arguments.write is not None and any(chosen.values()):
-        parser.error("a page is written from whole benchmarks, not from single rows")
+        parser.error("--write needs whole benchmarks, not single rows")
     if arguments.list:
         print_list()
         return 0

@@ -1,4 +1,4 @@
-"""Where benchmarks keep their files. On the disk: many systems keep their temporary folder in memory."""
+"""Folder for the files of benchmarks: on disk, because many systems keep their temporary folder in memory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 VARIABLE = "AGENTOS_BENCH_FOLDER"
-PREFIX = "agentos-bench-"  # which git ignores
+PREFIX = "agentos-bench-"  # ignored by git
 
 
 def parent() -> Path:
-    """The folder that is removed with the benchmark, however it ends; else that of the benchmarks."""
+    """Return the folder of the running benchmark, which `isolated` removes, or the folder of the benchmarks."""
     return Path(os.environ.get(VARIABLE) or Path(__file__).parent)

@@ -1,4 +1,4 @@
-"""Release until a waiter has the key, with 100 waiting threads: the 99th percentile against a bare lock's."""
+"""Time from a release until a waiter has the key, with 100 waiting threads: 99th percentile against a bare lock."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from .measuring import Row, at_most, measure
 
 WAITERS = 100
 HAND_OFFS = 1_000  # per round
-QUIET_SECONDS = 0.0005  # until the thread served last waits again, so that nothing but the hand-off is measured
+QUIET_SECONDS = 0.0005  # pause after a hand-off, until the thread that was served waits again
 
 
 class Waiters:
-    """Threads that wait for something, tell when they had it, and wait again."""
+    """Threads that wait for an object, report when they got it, and wait again."""
 
     def __init__(self, hand_over: Callable[[Any], None], thing: Any = None) -> None:
         self._hand_over = hand_over
-        self._thing = thing  # what the last one got
+        self._thing = thing  # held by the thread that was served last
         self._arrivals: queue.SimpleQueue[tuple[float, Any]] = queue.SimpleQueue()
 
     def start(self, wait: Callable[[], Any]) -> None:
-        threading.Thread(target=self._wait_again_and_again, args=(wait,), daemon=True).start()
+        threading.Thread(target=self._wait_repeatedly, args=(wait,), daemon=True).start()
 
-    def _wait_again_and_again(self, wait: Callable[[], Any]) -> None:
+    def _wait_repeatedly(self, wait: Callable[[], Any]) -> None:
         while True:
-            got = wait()
-            had_at = time.perf_counter()
-            self._arrivals.put((had_at, got))
+            thing = wait()
+            received_at = time.perf_counter()
+            self._arrivals.put((received_at, thing))
 
     def p99(self) -> float:
-        """Hands the thing over, from waiter to waiter."""
-        taken = []
+        """Hand the object from waiter to waiter. Return the 99th percentile of the seconds that each took."""
+        durations = []
         for _ in range(HAND_OFFS):
             time.sleep(QUIET_SECONDS)
             released_at = time.perf_counter()
             self._hand_over(self._thing)
-            had_at, self._thing = self._arrivals.get()
-            taken.append(had_at - released_at)
-        return statistics.quantiles(taken, n=100)[98]
+            received_at, self._thing = self._arrivals.get()
+            durations.append(received_at - released_at)
+        return statistics.quantiles(durations, n=100)[98]
 
 
 def pool_waiters() -> Waiters:
     pool = CredentialCoordinator(["key"])
-    pool.listen(lambda event: None)  # else it prints that its only key is in use
+    pool.listen(lambda event: None)  # otherwise it prints that its only key is in use
     waiters = Waiters(pool.release, pool.reserve())
     for _ in range(WAITERS):
         waiters.start(pool.reserve)
@@ -60,7 +60,7 @@ def pool_waiters() -> Waiters:
 
 def lock_waiters() -> Waiters:
     locks = [threading.Lock() for _ in range(WAITERS)]
-    # One of them is handed over; the others are there for an equal number of threads.
+    # Only one lock is handed over; the others keep an equal number of threads waiting.
     waiters = Waiters(lambda _: locks[0].release())
     for lock in locks:
         lock.acquire()

@@ -1,4 +1,8 @@
-"""The cost of a ledger: 20,000 no-op items over 16 keys, rows per second, and 500 durable items against DBOS."""
+"""The cost of a ledger: 20,000 no-op items over 16 keys, rows per second, and 500 durable items against DBOS.
+
+Uses private modules of the ledger, because it measures the writing of rows without a run, and because the peers write
+to the same kind of database file.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,6 @@ from typing import Any
 from agentos.clock import SYSTEM_CLOCK
 from agentos.items.attempt import Attempt
 from agentos.items.item import Item
-from agentos.ledger import _batch as batch
 from agentos.ledger import _database as database
 from agentos.ledger.record import RunRecord
 from agentos.runs._attempt_context import RunContext
@@ -26,14 +29,14 @@ from .items import ITEMS, WORKERS, no_op, run_executor
 from .measuring import Row, at_least, at_most, measure, per_operation
 
 PACKAGES = ("dbos",)
-COMMITTED_ITEMS = 1000  # one by one
+COMMITTED_ITEMS = 1000  # each in a transaction of its own
 ROWS = 20_000
-ROWS_AT_ONCE = 1000
+ROWS_PER_COMMIT = 1000
 DURABLE_ITEMS = 500
 
 
 class Folder:
-    """Where each round gets a ledger of its own."""
+    """A temporary folder with a new ledger file for each round."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=disk.PREFIX, dir=disk.parent()))
@@ -56,7 +59,7 @@ def run_recorded(path: Path, pool: CredentialCoordinator | None, count: int) -> 
 
 
 def commit_each(path: Path, count: int = COMMITTED_ITEMS) -> None:
-    """What a loop does that is careful with every single result."""
+    """Write every row in a transaction of its own, as a careful loop would."""
     database.create(path)
     connection = database.connect_writer(path)
     statement = _plain_insert()
@@ -68,39 +71,40 @@ def commit_each(path: Path, count: int = COMMITTED_ITEMS) -> None:
 
 
 def insert_many(path: Path, rows: list[tuple[Any, ...]]) -> float:
+    """Insert rows with `executemany`. Return the seconds per row."""
     database.create(path)
     connection = database.connect_writer(path)
     statement = _plain_insert()
     start = time.perf_counter()
-    for first in range(0, len(rows), ROWS_AT_ONCE):
+    for first in range(0, len(rows), ROWS_PER_COMMIT):
         connection.execute("BEGIN")
-        connection.executemany(statement, rows[first : first + ROWS_AT_ONCE])
+        connection.executemany(statement, rows[first : first + ROWS_PER_COMMIT])
         connection.execute("COMMIT")
     elapsed = time.perf_counter() - start
     connection.close()
     return elapsed / len(rows)
 
 
-def record_many(path: Path, ended: list[tuple[Item, Attempt, WorkflowResult, str]]) -> float:
-    """As a run does it, from the end of an attempt to the commit."""
+def record_many(path: Path, outcomes: list[tuple[Item, Attempt, WorkflowResult, str]]) -> float:
+    """Record outcomes as a run does, from the end of an attempt to the commit. Return the seconds per outcome."""
     record = RunRecord(path, "bench", SYSTEM_CLOCK, str)
-    left = len(ended)
+    unrecorded = len(outcomes)
     is_done = threading.Event()
 
     def on_recorded(results: list[WorkflowResult], _size: int) -> None:
-        nonlocal left
-        left -= len(results)
-        if not left:
+        nonlocal unrecorded
+        unrecorded -= len(results)
+        if not unrecorded:
             is_done.set()
 
     record.start(on_recorded, lambda error: print(error))
     start = time.perf_counter()
-    for one in ended:
-        record.item_ended(*one)
+    for outcome in outcomes:
+        record.item_ended(*outcome)
     assert is_done.wait(60)
     elapsed = time.perf_counter() - start
     record.close(None)
-    return elapsed / len(ended)
+    return elapsed / len(outcomes)
 
 
 def _rows(count: int) -> list[tuple[Any, ...]]:
@@ -109,13 +113,16 @@ def _rows(count: int) -> list[tuple[Any, ...]]:
 
 
 def _plain_insert() -> str:
-    columns = f"run, launch, id, outcome, verdict, cost, {batch._PLAIN.removeprefix('id, ')}"
+    columns = (
+        "run, launch, id, outcome, verdict, cost, n, credential_id, waited, started_at, ended_at, requests, tokens,"
+    )
+    columns += " duration, input, value"
     return f"INSERT INTO items ({columns}) VALUES ({', '.join('?' * (columns.count(',') + 1))})"
 
 
-def _ended(count: int) -> list[tuple[Item, Attempt, WorkflowResult, str]]:
+def _outcomes(count: int) -> list[tuple[Item, Attempt, WorkflowResult, str]]:
     context = RunContext("bench", None)
-    ended = []
+    outcomes = []
     for number in range(count):
         item = Item(str(number), number)
         item.prepare_record()
@@ -124,12 +131,12 @@ def _ended(count: int) -> list[tuple[Item, Attempt, WorkflowResult, str]]:
         attempt.prepare_record()
         attempt.credential_id, attempt.attempt, attempt.ended_at = "key-12345678", 1, 0.001
         result = WorkflowResult(item.id, True, None, 0.001, {}, number, 1, attempt.credential_id)
-        ended.append((item, attempt, result, "1"))
-    return ended
+        outcomes.append((item, attempt, result, "1"))
+    return outcomes
 
 
 def run_dbos(folder: Folder) -> None:
-    """A workflow of one step per item, on as many threads as ours."""
+    """Run a workflow of one step per item, on WORKERS threads."""
     from dbos import DBOS, SetWorkflowID
 
     handles = []
@@ -174,11 +181,11 @@ def rows() -> Iterator[Row]:
         yield at_most(1.3, "per item, 16 keys, ledger", ours, executor)
         yield at_most(0.1, "the same", ours, commits)
 
-        plain, ended = _rows(ROWS), _ended(ROWS)
+        plain_rows, outcomes = _rows(ROWS), _outcomes(ROWS)
         ours, peer = measure(
             {
-                "recorded": lambda: record_many(folder.new(), ended),
-                "executemany by 1,000": lambda: insert_many(folder.new(), plain),
+                "recorded": lambda: record_many(folder.new(), outcomes),
+                "executemany by 1,000": lambda: insert_many(folder.new(), plain_rows),
             }
         )
         yield at_least(0.5, "rows per second into the ledger", ours, peer)

@@ -1,8 +1,8 @@
-"""The share of the legal maximum that is reached, and how often a provider has to refuse, against named peers.
+"""Share of the legal maximum speed and number of refusals, against named peers.
 
 8 keys of 10 requests a second each (and of 1, and of 50), 4 at once, answers of 20 ms, over HTTP. The provider and the
-client have a process each; the provider's own log decides. The legal minimum is the time in which the same requests
-could have been served had every limit been used from the first instant on.
+client have a process each; only the provider's log counts. The legal minimum is the time in which the same requests
+could have been served if every limit had been used from the first instant on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 from . import plots
-from .bystanders import Bystanders
+from .machine_load import OtherLoad
 from .measuring import MARKS, Ratio, Row, aligned, spread
 from .peers.job import Job
 from .simulator import ROOT, Judged, Simulator
@@ -24,16 +24,20 @@ from .situations import DECLARED, GROUPS, PEERS, RETRY_AFTER, SITUATIONS, Figure
 
 ROW_NAMES = [situation.name for situation in SITUATIONS]
 PACKAGES = ("httpx", "openai", "tenacity", "litellm", "aiolimiter")
-# The share of the machine that others may use.
-DISTURBED = 0.5
+# Share of the machine that other programs may use before a measurement is repeated.
+MAX_DISTURBANCE = 0.5
 TITLES = ("situation", "share", "429s per 1,000", "not done", "CPU per request", "target", "")
-PEERS_TITLES = ("situation", "share", "ours over it", *TITLES[2:5])
+PEERS_TITLES = ("situation", "share", "ours / peer", *TITLES[2:5])
 COMPARED = (DECLARED, RETRY_AFTER, *PEERS)
 PEERS_TITLE = "Peers: 8 keys of 10 requests/s, 1,600 requests, Retry-After exact"
-# What the peers know, which of ours knows as much, and how the plot of them is called.
+# By what the peers know: the situation of ours that knows as much, and file and title of their plot.
 PLOTS = {
     "limits": (DECLARED, "legal_speed_declared.svg", "Requests per second over time, limits declared"),
-    "nothing": (RETRY_AFTER, "legal_speed_untold.svg", "Requests per second over time, nothing known beforehand"),
+    "nothing": (
+        RETRY_AFTER,
+        "legal_speed_unknown_limits.svg",
+        "Requests per second over time, nothing known beforehand",
+    ),
 }
 
 
@@ -72,20 +76,20 @@ def figures_of(situation: Situation, judged: Judged, outcome: dict[str, float]) 
 
 
 def measure_all(situations: Iterable[Situation]) -> list[Repeated]:
-    """All of them, then again those that are to be measured more than once."""
-    left = list(situations)
-    measured: dict[Situation, list[Figures]] = {situation: [] for situation in left}
-    while left:
-        for figures in measure_quietly(left):
+    """Measure all situations once, then again those with `times` > 1."""
+    remaining = list(situations)
+    measured: dict[Situation, list[Figures]] = {situation: [] for situation in remaining}
+    while remaining:
+        for figures in measure_quietly(remaining):
             measured[figures.situation].append(figures)
-        left = [situation for situation in left if len(measured[situation]) < situation.times]
+        remaining = [situation for situation in remaining if len(measured[situation]) < situation.times]
     return [Repeated(situation, runs) for situation, runs in measured.items()]
 
 
 def measure_quietly(situations: list[Situation]) -> list[Figures]:
-    """What was measured while others kept the machine busy is measured again, once; the quieter time counts."""
+    """Measure; repeat once what was disturbed by other programs. The less disturbed figures count."""
     measured = {figures.situation: figures for figures in measure_once(situations)}
-    disturbed = [situation for situation, figures in measured.items() if figures.disturbance > DISTURBED]
+    disturbed = [situation for situation, figures in measured.items() if figures.disturbance > MAX_DISTURBANCE]
     for again in measure_once(disturbed):
         first = measured[again.situation]
         measured[again.situation] = min(first, again, key=lambda figures: figures.disturbance)
@@ -93,24 +97,24 @@ def measure_quietly(situations: list[Situation]) -> list[Figures]:
 
 
 def measure_once(situations: list[Situation]) -> Iterator[Figures]:
-    """One after the other, except those that leave the machine idle: they come first, all at once."""
+    """Measure one situation after the other; those that leave the machine idle come first, at the same time."""
     idle = [situation for situation in situations if situation.is_idle]
-    with Bystanders() as others, ThreadPoolExecutor(len(idle) or 1) as executor:
-        beside = dict(zip(idle, executor.map(measure, idle), strict=True))
+    with OtherLoad() as others, ThreadPoolExecutor(len(idle) or 1) as executor:
+        idle_figures = dict(zip(idle, executor.map(measure, idle), strict=True))
     for situation in situations:
-        if situation in beside:
-            figures = replace(beside[situation], disturbance=others.share)
+        if situation in idle_figures:
+            figures = replace(idle_figures[situation], disturbance=others.share)
         else:
-            with Bystanders() as alone:
+            with OtherLoad() as other_load:
                 figures = measure(situation)
-            figures = replace(figures, disturbance=alone.share)
+            figures = replace(figures, disturbance=other_load.share)
         print(figures, file=sys.stderr, flush=True)
         yield figures
 
 
 def rows(names: Iterable[str] = ()) -> Iterator[Row]:
-    wanted = set(names)
-    for repeated in measure_all(s for s in SITUATIONS if not wanted or s.name in wanted):
+    chosen = set(names)
+    for repeated in measure_all(s for s in SITUATIONS if not chosen or s.name in chosen):
         situation, runs = repeated.situation, repeated.runs
         yield Row(
             situation.shown,
@@ -125,7 +129,7 @@ def rows(names: Iterable[str] = ()) -> Iterator[Row]:
 
 
 def page_part(rows: Iterable[Row]) -> list[str]:
-    """For the page: a table for each group of situations, the plots, and what was missed."""
+    """Return the lines for the page: a table for each group of situations, the plots, and the missed targets."""
     measured: dict[Situation, Repeated] = {row.details.situation: row.details for row in rows}
     others = [run.disturbance for repeated in measured.values() for run in repeated.runs]
     lines = [f"In single rows, other programs used {min(others):.0%} to {max(others):.0%} of the machine."]
@@ -133,34 +137,34 @@ def page_part(rows: Iterable[Row]) -> list[str]:
         lines += ["", f"**{title}**", "", *aligned(TITLES, [cells(measured[situation]) for situation in group])]
     lines += ["", f"**{PEERS_TITLE}**", "", *aligned(PEERS_TITLES, [peer_cells(s, measured) for s in COMPARED])]
     lines += [line for _, name, title in PLOTS.values() for line in ("", f"![{title}](plots/{name})")]
-    missed = [f"{r.situation.what}: {', '.join(r.misses)}" for r in measured.values() if r.is_met is False]
+    missed = [f"{r.situation.description}: {', '.join(r.misses)}" for r in measured.values() if r.is_met is False]
     return [*lines, *(["", "Missed:", "", *(f"- {miss}" for miss in missed)] if missed else [])]
 
 
 def plots_of(rows: Iterable[Row]) -> dict[str, str]:
-    """The first run of each client, by the name of the file."""
+    """Return the plots of the first run of each client, by file name."""
     measured: dict[str, Figures] = {row.details.situation.name: row.details.runs[0] for row in rows}
-    drawn = {}
+    files = {}
     for knows, (ours, name, title) in PLOTS.items():
         clients = [situation for situation in (ours, *PEERS) if situation.knows == knows]
         runs = [measured[situation.name] for situation in clients if situation.name in measured]
         panels = [plots.Panel(r.situation.shown, r.answered_at, r.limited_at, r.was_stopped) for r in runs]
-        all_keys = len(ours.settings.keys)
-        drawn[name] = plots.over_time(title, panels, ours.settings.rate * all_keys, ours.settings.burst * all_keys)
-    return drawn
+        key_count = len(ours.settings.keys)
+        files[name] = plots.over_time(title, panels, ours.settings.rate * key_count, ours.settings.burst * key_count)
+    return files
 
 
 def cells(repeated: Repeated) -> tuple[str, ...]:
     situation, runs = repeated.situation, repeated.runs
-    share, told = spread(repeated.shares, _percent), limited(repeated)
+    share, refusals = spread(repeated.shares, _percent), limited(repeated)
     if runs[0].was_stopped:
         share += f", {runs[0].answered:,} done in {runs[0].seconds:.0f} s"
     if situation.has_useless_keys:
-        told += f" ({runs[0].refused} refusals in all)"
+        refusals += f" ({runs[0].refused} refusals in all)"
     return (
         situation.shown,
         share,
-        told,
+        refusals,
         f"{max(run.undone for run in runs):,}",
         f"{statistics.median(run.cpu_ms for run in runs):.1f} ms",
         situation.target.text,
@@ -169,12 +173,14 @@ def cells(repeated: Repeated) -> tuple[str, ...]:
 
 
 def peer_cells(peer: Situation, measured: dict[Situation, Repeated]) -> tuple[str, ...]:
-    """Instead of a target: how many times the peer's share ours is, when it knows as much."""
+    """Return the cells of a peer: instead of a target, our share over the peer's, when both know as much."""
     shown, share, *others = cells(measured[peer])[: len(TITLES) - 2]
     ours, _, _ = PLOTS[peer.knows]
-    # One that was measured once meets the first of ours.
+    # A peer that was measured once is compared with our first measurement.
     pairs = zip(measured[ours].shares, measured[peer].shares, strict=False)
-    ratio = "" if peer == ours else str(Ratio([mine / its for mine, its in pairs if its]))
+    ratio = (
+        "" if peer == ours else str(Ratio([our_share / peer_share for our_share, peer_share in pairs if peer_share]))
+    )
     return (shown, share, ratio, *others)
 
 

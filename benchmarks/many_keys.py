@@ -1,4 +1,4 @@
-"""Reserve and release when all keys but one are busy: 10,000 keys against 8, and what a scan of them all would cost."""
+"""Reserve and release when all keys but one are busy: 10,000 keys against 8, and for reference a linear scan."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .measuring import Row, above, at_most, measure, per_operation
 
 FEW = 8
 MANY = 10_000
-# Many short rounds, because one of them takes only milliseconds.
+# Many short rounds: one takes only milliseconds.
 ROUNDS = 25
 OPERATIONS = 5_000
 SCANS = 50
 
 
 class ScanningPool:
-    """The obvious way: a dictionary of states, looked through until a free one is found."""
+    """The obvious implementation: a dictionary of states that is scanned for a free key."""
 
     def __init__(self, keys: int) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Rounds, medians and the table: what all benchmarks share."""
+"""Measure in alternating rounds, compare medians and format tables: shared by all benchmarks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Series(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """One of two figures over the other, for each round: both met the same moment of the machine."""
+    """Quotient of two series, round by round: both sides of a round ran under the same load of the machine."""
 
     values: list[float]
 
@@ -46,18 +46,18 @@ class Ratio(NamedTuple):
 class Row(NamedTuple):
     """One line of the table."""
 
-    what: str
+    name: str
     figure: str
     peer: str
     peer_figure: str
-    ratio: Ratio | None  # None: the peer was not there
+    ratio: Ratio | None  # None: the peer was not measured
     target: str
-    is_met: bool | None  # None: nothing is aimed at
-    details: Any = None  # what is behind it, for those who write more than this line
+    is_met: bool | None  # None: no target
+    details: Any = None  # data for `page_part` and `plots_of` of the benchmark
 
 
 def per_operation(call: Callable[[], object], operations: int) -> Callable[[], float]:
-    """A round of `call`, which does so many operations: seconds for one of them."""
+    """Return a function that runs `call` once and returns the seconds per operation."""
 
     def run_round() -> float:
         start = time.perf_counter()
@@ -68,62 +68,66 @@ def per_operation(call: Callable[[], object], operations: int) -> Callable[[], f
 
 
 def measure(sides: dict[str, Callable[[], float]], rounds: int = ROUNDS, *, warm_up: bool = True) -> list[Series]:
-    """A round of each side in turn, again and again, so that a noisy moment of the machine meets all of them."""
-    every = [Series(name, []) for name in sides]
-    if warm_up:  # first use imports, allocates and specialises
+    """Run rounds of all sides in turn and return a series for each, so that a noisy moment affects all of them."""
+    all_series = [Series(name, []) for name in sides]
+    if warm_up:  # the first call imports modules, allocates memory and specialises bytecode
         for run_round in sides.values():
             run_round()
     for number in range(rounds):
-        # Every other time backwards: none of them always runs in the wake of the same one.
-        for series in every if number % 2 else reversed(every):
+        # Every other round in reverse order, so that no side always runs after the same one.
+        for series in all_series if number % 2 else reversed(all_series):
             gc.collect()
             series.values.append(sides[series.name]())
-    return every
+    return all_series
 
 
-def at_most(times: float, what: str, ours: Series, peer: Series) -> Row:
+def at_most(times: float, name: str, ours: Series, peer: Series) -> Row:
+    """Return a row whose target is: ours takes at most `times` the peer's time."""
     ratio = Ratio.of(ours, peer)
-    return Row(what, str(ours), peer.name, str(peer), ratio, f"<= {times:g} x", ratio.median <= times)
+    return Row(name, str(ours), peer.name, str(peer), ratio, f"<= {times:g} x", ratio.median <= times)
 
 
-def at_least(times: float, what: str, ours: Series, peer: Series) -> Row:
-    """As a rate: how many of ours fit into one of the peer's."""
+def at_least(times: float, name: str, ours: Series, peer: Series) -> Row:
+    """Return a row whose target is a rate: ours does at least `times` the peer's operations per second."""
     ratio = Ratio.of(peer, ours)
-    return Row(what, str(ours), peer.name, str(peer), ratio, f">= {times:g} x", ratio.median >= times)
+    return Row(name, str(ours), peer.name, str(peer), ratio, f">= {times:g} x", ratio.median >= times)
 
 
-def above(times: float, what: str, ours: Series, peer: Series) -> Row:
+def above(times: float, name: str, ours: Series, peer: Series) -> Row:
+    """Return a row whose target is: ours takes more than `times` the peer's time."""
     ratio = Ratio.of(ours, peer)
-    return Row(what, str(ours), peer.name, str(peer), ratio, f"> {times:g} x", ratio.median > times)
+    return Row(name, str(ours), peer.name, str(peer), ratio, f"> {times:g} x", ratio.median > times)
 
 
-def compared(what: str, ours: Series, peer: Series) -> Row:
-    """Nothing is aimed at."""
-    return Row(what, str(ours), peer.name, str(peer), Ratio.of(ours, peer), "", None)
+def compared(name: str, ours: Series, peer: Series) -> Row:
+    """Return a row without a target."""
+    return Row(name, str(ours), peer.name, str(peer), Ratio.of(ours, peer), "", None)
 
 
 def table(rows: Iterable[Row]) -> list[str]:
-    titles = ("what", "median (min-max)", "peer", "peer's median (min-max)", "ratio by round", "target", "")
+    """Return the lines of the table."""
+    titles = ("measurement", "median (min-max)", "peer", "peer's median (min-max)", "ratio by round", "target", "")
     return aligned(
         titles,
-        [(r.what, r.figure, r.peer, r.peer_figure, str(r.ratio or ""), r.target, MARKS[r.is_met]) for r in rows],
+        [(r.name, r.figure, r.peer, r.peer_figure, str(r.ratio or ""), r.target, MARKS[r.is_met]) for r in rows],
     )
 
 
 def aligned(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
-    """A table that can be read as it is, and as Markdown."""
-    every = [titles, *lines]
-    widths = [max(len(line[column]) for line in every) for column in range(len(titles))]
-    every.insert(1, ["-" * width for width in widths])
+    """Return the lines of a Markdown table with aligned columns."""
+    all_lines = [titles, *lines]
+    widths = [max(len(line[column]) for line in all_lines) for column in range(len(titles))]
+    all_lines.insert(1, ["-" * width for width in widths])
     return [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in every
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        for line in all_lines
     ]
 
 
-def spread(values: Sequence[float], written: Callable[[float], str]) -> str:
-    """The median, and from the least to the most if there is more than one."""
-    median = written(statistics.median(values))
-    return f"{median} ({written(min(values))}-{written(max(values))})" if len(values) > 1 else median
+def spread(values: Sequence[float], formatted: Callable[[float], str]) -> str:
+    """Return the median, followed by minimum and maximum if there is more than one value."""
+    median = formatted(statistics.median(values))
+    return f"{median} ({formatted(min(values))}-{formatted(max(values))})" if len(values) > 1 else median
 
 
 def _times(ratio: float) -> str:

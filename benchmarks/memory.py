@@ -15,7 +15,7 @@ from .measuring import Ratio, Row, Series, spread
 
 MANY = 1_000_000
 FEW = 10_000
-MOST_MB_MORE = 20
+MAX_GROWTH_MB = 20
 KINDS = ("generator", "range")
 ROUNDS = 3  # a peak hardly depends on how busy the machine is
 
@@ -28,7 +28,7 @@ def stream_items(kind: str, count: int) -> None:
 
 
 def own_peak_mb() -> float:
-    # Linux lets a child's ru_maxrss start at its parent's peak, which would hide any growth below that.
+    # On Linux, ru_maxrss of a child starts at the peak of its parent, which would hide growth below it.
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
@@ -49,15 +49,15 @@ def rows() -> Iterator[Row]:
         for _ in range(ROUNDS):
             few.values.append(peak_mb(kind, FEW))
             many.values.append(peak_mb(kind, MANY))
-        more = many.median - few.median
+        growth = many.median - few.median
         yield Row(
             f"peak memory, {MANY:,} items from a {kind}",
-            f"{spread(many.values, _one_digit)} MB, {more:+.1f} MB",
+            f"{spread(many.values, _one_digit)} MB, {growth:+.1f} MB",
             f"itself with {FEW:,} items",
             f"{spread(few.values, _one_digit)} MB",
             Ratio.of(many, few),
-            f"<= +{MOST_MB_MORE} MB",
-            more <= MOST_MB_MORE,
+            f"<= +{MAX_GROWTH_MB} MB",
+            growth <= MAX_GROWTH_MB,
         )
 
 

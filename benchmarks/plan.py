@@ -1,4 +1,4 @@
-"""`ParallelCoordinator.plan`: what it foretells against the run itself, and its cost per item by number of items."""
+"""`ParallelCoordinator.plan`: its forecast against the run itself, and its cost per item by number of items."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PACKAGES = ("httpx",)
 FEW, MANY = 10_000, 100_000
 KEYS = 50
 ROUNDS = 5
-ITEM_SECONDS = LATENCY + 0.002  # the answer, and the way there and back
-MOST_GROWTH = 1.5
+ITEM_SECONDS = LATENCY + 0.002  # latency of the provider, and the round trip
+MAX_GROWTH = 1.5
 
 
 def planned_seconds(situation: Situation) -> float:
-    """With the keys that can be used."""
+    """Return the forecast for the usable keys."""
     useless = {*situation.settings.dead, *situation.settings.out_of_quota}
     limits = limits_of(situation.job(""))
     credentials = [Credential(key, limits=limits) for key in situation.settings.keys if key not in useless]
@@ -32,9 +32,9 @@ def planned_seconds(situation: Situation) -> float:
 
 
 def of_accuracy(situation: Situation) -> Row:
-    planned, run = planned_seconds(situation), legal_speed.measure(situation).seconds
-    what = f"plan of {situation.requests:,} requests, {situation.what}"
-    return Row(what, f"{planned:.2f} s", "the run itself", f"{run:.2f} s", Ratio([planned / run]), "", None)
+    forecast, seconds = planned_seconds(situation), legal_speed.measure(situation).seconds
+    name = f"plan of {situation.requests:,} requests, {situation.description}"
+    return Row(name, f"{forecast:.2f} s", "the run itself", f"{seconds:.2f} s", Ratio([forecast / seconds]), "", None)
 
 
 def rows() -> Iterator[Row]:
@@ -51,4 +51,4 @@ def rows() -> Iterator[Row]:
         },
         ROUNDS,
     )
-    yield at_most(MOST_GROWTH, f"plan of {MANY:,} items over {KEYS} credentials, per item", many, few)
+    yield at_most(MAX_GROWTH, f"plan of {MANY:,} items over {KEYS} credentials, per item", many, few)

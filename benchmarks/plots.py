@@ -1,4 +1,4 @@
-"""The two kinds of plots: what was served over time against the legal limit, and a cost against a number of items."""
+"""Draw the plots: requests served over time against the legal limit, and cost against the number of items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .svg import Drawing, Scale
 
 WIDTH = 760
 LEFT, RIGHT = 70, 20
-TOP = 78  # title, and what the lines stand for
+TOP = 78  # title and legend
 PANEL, GAP = 84, 34
 BOTTOM = 44
 LINE_COLOURS = ("blue", "purple", "green", "red")
@@ -34,13 +34,13 @@ class Panel(NamedTuple):
 
 
 def per_second(instants: Iterable[float]) -> list[int]:
-    """How many in each second."""
+    """Return the count of instants in each second."""
     counts = Counter(int(at) for at in instants)
     return [counts[second] for second in range(max(counts, default=-1) + 1)]
 
 
 def over_time(title: str, panels: Sequence[Panel], rate: float, burst: float) -> str:
-    """A panel for each client, all with the same axes. `rate` and `burst` are those of all limits together."""
+    """Draw a panel for each client, all with the same axes. `rate` and `burst` are sums over all limits."""
     served = [per_second(panel.served_at) for panel in panels]
     refused = [per_second(panel.refused_at) for panel in panels]
     seconds = max(map(len, served + refused), default=1) or 1
@@ -61,7 +61,7 @@ def over_time(title: str, panels: Sequence[Panel], rate: float, burst: float) ->
             drawing.line(_steps(first, counts, across, up), "blue", width=1.5)
         for first, counts in _stretches(refused[number]):
             drawing.line(_steps(first, counts, across, up), "red", width=1.5)
-        # All of the first second's requests, and what had been in store before it.
+        # The first second has the requests of the rate and of the full buckets.
         legal = [(0, rate + burst), (1, rate + burst), (1, rate), (seconds, rate)]
         drawing.line([(across(x), up(y)) for x, y in legal], "ink", width=1.5, dashes="5 4")
     middle = TOP + (height - TOP - BOTTOM) / 2
@@ -73,9 +73,9 @@ def over_time(title: str, panels: Sequence[Panel], rate: float, burst: float) ->
 
 
 def against_count(title: str, lines: Mapping[str, Mapping[int, Sequence[float]]]) -> str:
-    """Microseconds for one item, by the number of items, both logarithmic: a dot per median, a bar from least to most.
+    """Draw microseconds per item by number of items, both logarithmic: a dot per median, a bar from minimum to maximum.
 
-    `lines` has seconds for one item: of each name, for each number of items, by round.
+    `lines` holds seconds per item: by name, by number of items, for each round.
     """
     medians = {name: {count: statistics.median(values) for count, values in by.items()} for name, by in lines.items()}
     costs = [value * 1e6 for by in lines.values() for values in by.values() for value in values]
@@ -107,22 +107,22 @@ def _head(drawing: Drawing, title: str, legend: Iterable[tuple[str, str, str]]) 
     for colour, name, dashes in legend:
         drawing.line([(x, 43), (x + 22, 43)], colour, dashes=dashes)
         drawing.text(x + 28, 47, name)
-        x += 28 + 6.6 * len(name) + 24  # some 6.6 per letter, whatever the font
+        x += 28 + 6.6 * len(name) + 24  # about 6.6 per letter in usual fonts
 
 
 def _stretches(counts: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Seconds in which something was counted, one after the other: the first of them, and their counts."""
-    found: list[tuple[int, list[int]]] = []
+    """Return each stretch of consecutive seconds with a count above zero: its first second, and its counts."""
+    stretches: list[tuple[int, list[int]]] = []
     for second, count in enumerate(counts):
         if count and second and counts[second - 1]:
-            found[-1][1].append(count)
+            stretches[-1][1].append(count)
         elif count:
-            found.append((second, [count]))
-    return found
+            stretches.append((second, [count]))
+    return stretches
 
 
 def _steps(first: int, counts: Sequence[int], across: Scale, up: Scale) -> list[tuple[float, float]]:
-    """The outline of a bar for each second, from the ground to the ground."""
+    """Return the outline of a bar for each second, beginning and ending at zero."""
     points = [(across(first), up(0))]
     for second, count in enumerate(counts, first):
         points += [(across(second), up(count)), (across(second + 1), up(count))]

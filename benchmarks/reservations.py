@@ -16,20 +16,20 @@ from .measuring import Row, at_most, measure, per_operation
 
 PACKAGES = ("psycopg-pool", "litellm")
 KEYS = 8
-# Many short rounds: the sides are so close to each other that a noisy second in one of them would decide.
+# Many short rounds: the sides are so close that one noisy second could decide.
 ROUNDS = 25
 OPERATIONS = 5_000
-ROUTER_OPERATIONS = 200  # one takes so long that these are enough
+ROUTER_OPERATIONS = 200  # fewer: one takes about 20 times as long
 
 
 class IdlePgConn:
-    """What the pool asks of the wire: whether the connection came back without an open transaction."""
+    """The only state that the pool reads: a connection comes back without an open transaction."""
 
-    transaction_status = int(TransactionStatus.IDLE)  # psycopg's C code gives an int
+    transaction_status = int(TransactionStatus.IDLE)  # psycopg's C code returns an int
 
 
 class FakeConnection:
-    """Stands for a database connection: the pool is psycopg's own, only the server is missing."""
+    """Replaces a database connection; the pool is psycopg's own."""
 
     def __init__(self) -> None:
         self.pgconn = IdlePgConn()
@@ -59,7 +59,7 @@ def use_connection_pool(pool: ConnectionPool[Any]) -> None:
 
 
 def router_choice(keys: list[str]) -> Callable[[], None]:
-    # Else the import downloads a price list.
+    # Otherwise the import downloads a price list.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     import litellm
 
@@ -94,7 +94,7 @@ def rows() -> Iterator[Row]:
             },
             ROUNDS,
         )
-    what = "reserve + release, uncontended, 8 keys"
-    yield at_most(2.0, what, mine, of_queue)
-    yield at_most(1.0, what, mine, of_connections)
-    yield at_most(0.05, what, mine, of_router)
+    name = "reserve + release, uncontended, 8 keys"
+    yield at_most(2.0, name, mine, of_queue)
+    yield at_most(1.0, name, mine, of_connections)
+    yield at_most(0.05, name, mine, of_router)

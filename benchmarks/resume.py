@@ -1,4 +1,4 @@
-"""Resuming a ledger of finished items with ten left: until the first new item starts, each in a process of its own."""
+"""Resume a ledger in which all but ten items are done: time until the first new item starts, in a fresh process."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from .measuring import Ratio, Row, Series, spread
 from .memory import own_peak_mb
 
 COUNTS = (100_000, 300_000, 1_000_000)
-LEFT = 10
+UNFINISHED = 10
 ROUNDS = 3
-MOST_SECONDS = 8.0
-MOST_MB = 250
+MAX_SECONDS = 8.0
+MAX_MB = 250
 
 
 def build(path: str, count: int) -> None:
-    with ParallelCoordinator(WORKERS, ledger=path, reporter=None).stream(range(count - LEFT), no_op) as results:
-        assert sum(result.success for result in results) == count - LEFT
+    with ParallelCoordinator(WORKERS, ledger=path, reporter=None).stream(range(count - UNFINISHED), no_op) as results:
+        assert sum(result.success for result in results) == count - UNFINISHED
 
 
 def resume(path: str, count: int) -> tuple[float, float]:
-    """Seconds until the first new item starts, and the peak of memory above that of the interpreter."""
+    """Return the seconds until the first new item starts, and the peak memory above that of the interpreter in MB."""
     interpreter = own_peak_mb()
-    started: list[float] = []
+    start_times: list[float] = []
 
     def worker(item: int, _credential: str | None) -> int:
-        started.append(time.perf_counter())
+        start_times.append(time.perf_counter())
         return item
 
     start = time.perf_counter()
     with ParallelCoordinator(WORKERS, ledger=path, reporter=None).stream(range(count), worker) as results:
-        seen = sum(1 for _ in results)
-    assert (seen, len(started)) == (count, LEFT)
-    return min(started) - start, own_peak_mb() - interpreter
+        result_count = sum(1 for _ in results)
+    assert (result_count, len(start_times)) == (count, UNFINISHED)
+    return min(start_times) - start, own_peak_mb() - interpreter
 
 
-def started(step: str, path: Path, count: int) -> str:
+def run_step(step: str, path: Path, count: int) -> str:
     command = [sys.executable, "-m", "benchmarks.resume", step, str(path), str(count)]
     done = subprocess.run(command, cwd=Path(__file__).parent.parent, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout
 
 
 def resumed(built: Path, count: int) -> tuple[float, float]:
-    """A copy of it: whoever resumes finishes it."""
+    """Resume a copy of the ledger, because resuming finishes all items."""
     copy = built.with_name("copy.db")
     shutil.copy(built, copy)
     try:
-        seconds, megabytes = map(float, started("resume", copy, count).split())
+        seconds, megabytes = map(float, run_step("resume", copy, count).split())
     finally:
-        for left in built.parent.glob("copy.db*"):
-            left.unlink()
+        for file in built.parent.glob("copy.db*"):
+            file.unlink()
     return seconds, megabytes
 
 
@@ -69,7 +69,7 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix=disk.PREFIX, dir=disk.parent()) as folder:
         built = {count: Path(folder) / f"{count}.db" for count in COUNTS}
         for count, path in built.items():
-            started("build", path, count)
+            run_step("build", path, count)
         for _ in range(ROUNDS):
             for count, path in built.items():
                 seconds, more = resumed(path, count)
@@ -87,8 +87,8 @@ def _row(count: int, per_100_000: dict[int, Series], megabytes: float) -> Row:
         f"itself with {COUNTS[0]:,} items",
         f"{spread(few.values, _two_digits)} s per 100,000",
         Ratio.of(many, few),
-        f"<= {MOST_SECONDS:.0f} s, +{MOST_MB} MB",
-        seconds <= MOST_SECONDS and megabytes <= MOST_MB,
+        f"<= {MAX_SECONDS:.0f} s, +{MAX_MB} MB",
+        seconds <= MAX_SECONDS and megabytes <= MAX_MB,
     )
 
 

@@ -1,7 +1,7 @@
-"""The simulated provider in a process of its own, and the judge of what its log says.
+"""Run the simulated provider in a process of its own, and evaluate its log.
 
-`python -m agentos.testing` has no options for dead keys or for groups of unequal size; here all the
-settings come as JSON. The first line of output is the address; it serves until its input is closed.
+`python -m agentos.testing` has no options for dead keys or for groups of unequal size; here all settings come as JSON.
+The first line of output is the address; the process serves until its input is closed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Settings:
-    """What the provider allows and how it tells; each key has a limit of its own unless `groups` says otherwise."""
+    """Limits and answers of the provider. Each key has a limit of its own unless `groups` puts it into a group."""
 
     keys: list[str]
-    rate: float  # requests a second
+    rate: float  # requests per second
     burst: float
     concurrent: int
     latency: float
@@ -47,30 +47,30 @@ class Settings:
         )
 
     def legal_minimum(self, requests: int) -> float:
-        """Seconds from the first to the last of so many, if every limit is used from the first instant on."""
+        """Return the seconds from the first to the last request if every limit is used from the first instant on."""
         groups = {key: self.groups.get(key, key) for key in self.keys}
         useless = {groups[key] for key in self.out_of_quota}
-        good = [key for key, group in groups.items() if group not in useless and key not in self.dead]
-        one_of_each = list({groups[key]: key for key in good}.values())
+        usable = [key for key, group in groups.items() if group not in useless and key not in self.dead]
+        one_of_each = list({groups[key]: key for key in usable}.values())
         fresh = SimulatedProvider(one_of_each, requests_per_second=self.rate, burst=self.burst, clock=lambda: 0.0)
         return fresh.legal_minimum(requests)
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What the provider saw."""
+    """The figures in the provider's log."""
 
     answered: int
     limited: int  # with 429
-    refused: int  # with anything but 200, 429 among it
+    refused: int  # with any status but 200, 429 included
     seconds: float  # from the first request to the last that was answered
     answered_at: list[float]  # seconds since the first request
     limited_at: list[float]
-    peak: int  # requests at once, of the busiest group
+    peak: int  # concurrent requests of the busiest group
 
 
 class Simulator:
-    """In a `with` block: a provider in another process, at `base_url`."""
+    """A `with` block with a provider in another process, at `base_url`."""
 
     def __init__(self, settings: Settings) -> None:
         command = [sys.executable, "-m", "benchmarks.simulator", json.dumps(asdict(settings))]

@@ -1,4 +1,4 @@
-"""What `legal_speed` measures: who has to do what, against which provider, and what is aimed at."""
+"""The situations that `legal_speed` measures: client, provider and target of each."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .simulator import Settings
 KEYS = [f"sim-key-{number}" for number in range(1, 9)]
 CONCURRENT = 4
 LATENCY = 0.02
-# Its errors have a sentence in which no wait is told, so that the client knows what the headers say and no more.
-WORDLESS = "/v1/messages"
+# The error bodies of this endpoint name no wait, so that the client learns it from headers only.
+NO_WAIT_IN_BODY = "/v1/messages"
 PLAIN = "/v1/work"
-# Seconds: several times the legal minimum of everything here.
+# Seconds until a client is stopped; several times the legal minimum of every situation.
 CAP = 150.0
 PEERS_CAP = 65.0
-# Of the situations that are compared with peers; the others are measured once.
+# Repetitions of the situations that are compared with peers; the others are measured once.
 TIMES = 3
 
 
 class Target(NamedTuple):
-    """What is aimed at; nothing for peers."""
+    """The figures that ours has to reach; peers have no target."""
 
     share: float = 0.0
     per_1000: float | None = None  # answers with 429
@@ -38,7 +38,7 @@ class Target(NamedTuple):
         return f">= {self.share:.0%}, <= {self.per_1000:g} per 1,000" if self.share else ""
 
     def misses(self, *, share: float, per_1000: float, refused: float, undone: int) -> list[str]:
-        """What was not reached, in words."""
+        """Return a text for each figure that was not reached."""
         misses = [f"{undone} items failed"] if undone else []
         if share < self.share:
             misses.append(f"{share:.1%} instead of {self.share:.0%}")
@@ -54,29 +54,29 @@ NO_TARGET = Target()
 
 @dataclass(frozen=True)
 class Situation:
-    """One line of the table."""
+    """One line of the table: a client, description it knows, and the provider's behaviour."""
 
     name: str
-    what: str
+    description: str
     target: Target = NO_TARGET
     client: str = "ours"
     knows: Literal["limits", "headers", "nothing"] = "nothing"
-    path: str = WORDLESS
+    path: str = NO_WAIT_IN_BODY
     headers: str = "off"
     retry_after: str | None = "seconds"
     rate: float = 10.0
     requests: int = 1600
-    # The first so many keys have one limit together.
+    # Number of keys, from the first, that share one limit.
     sharing: int = 0
     has_useless_keys: bool = False
     cap: float = CAP
-    # Takes so little of the machine that others can be measured at the same time.
+    # Uses so little of the machine that other situations can run at the same time.
     is_idle: bool = False
     times: int = 1
 
     @property
     def shown(self) -> str:
-        return f"ours, {self.what}" if self.client == "ours" else self.what
+        return f"ours, {self.description}" if self.client == "ours" else self.description
 
     @cached_property
     def settings(self) -> Settings:
@@ -112,21 +112,21 @@ class Situation:
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of it, once."""
+    """The figures of one measurement."""
 
     situation: Situation
     seconds: float
-    legal_minimum: float  # of what was answered
+    legal_minimum: float  # for the answered requests, in seconds
     answered: int
     undone: int
     limited: int
     refused: int
     peak: int
-    cpu: float  # seconds, of the client
+    cpu: float  # processor seconds of the client
     was_stopped: bool
     answered_at: Sequence[float] = ()  # seconds since the first request
     limited_at: Sequence[float] = ()
-    disturbance: float = 0.0  # the share of the machine that other programs used
+    disturbance: float = 0.0  # share of the machine that other programs used, 0 to 1
 
     @property
     def share(self) -> float:
@@ -138,7 +138,7 @@ class Figures:
 
     @property
     def cpu_ms(self) -> float:
-        """Per request that was answered."""
+        """Return milliseconds per answered request."""
         return self.cpu / self.answered * 1000 if self.answered else 0.0
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Repeated:
-    """What came of it, as often as it was measured; medians are judged."""
+    """The figures of all measurements of a situation; targets apply to medians."""
 
     situation: Situation
     runs: list[Figures]
@@ -164,7 +164,7 @@ class Repeated:
 
     @property
     def is_met(self) -> bool | None:
-        """None where nothing is aimed at."""
+        """Return whether the target is met; None without a target."""
         return None if self.situation.target == NO_TARGET else not self.misses
 
     @property
@@ -177,10 +177,10 @@ class Repeated:
         )
 
 
-def peer(name: str, client: str, what: str) -> Situation:
-    """The provider is that of `RETRY_AFTER`; so are the requests."""
-    knows: Literal["limits", "nothing"] = "limits" if what.endswith("limits declared") else "nothing"
-    return Situation(name, what, client=client, knows=knows, cap=PEERS_CAP, times=TIMES)
+def peer(name: str, client: str, description: str) -> Situation:
+    """Return the situation of a peer, with provider and requests of `RETRY_AFTER`."""
+    knows: Literal["limits", "nothing"] = "limits" if description.endswith("limits declared") else "nothing"
+    return Situation(name, description, client=client, knows=knows, cap=PEERS_CAP, times=TIMES)
 
 
 DECLARED = Situation("declared", "limits declared", Target(0.98, 1), knows="limits", path=PLAIN, times=TIMES)
@@ -189,8 +189,8 @@ RETRY_AFTER = Situation("retry-after", "nothing known, Retry-After exact", Targe
 WHOLE = Situation(
     "retry-after-whole", "nothing known, Retry-After in whole seconds", Target(0.90, 30), retry_after="whole"
 )
-UNTOLD = Situation("untold", "nothing known, no Retry-After", Target(0.80, 50), retry_after=None)
-LEARNED = (HEADERS, RETRY_AFTER, WHOLE, UNTOLD)
+NO_RETRY_AFTER = Situation("no-retry-after", "nothing known, no Retry-After", Target(0.80, 50), retry_after=None)
+LEARNED = (HEADERS, RETRY_AFTER, WHOLE, NO_RETRY_AFTER)
 
 USUAL = (
     DECLARED,
@@ -217,7 +217,7 @@ SLOW = tuple(
     replace(
         s,
         name=f"{s.name}-1",
-        what=f"{s.what}, 1/s",
+        description=f"{s.description}, 1/s",
         target=s.target._replace(share=round(s.target.share - 0.05, 2)),
         rate=1.0,
         cap=2 * CAP,
@@ -227,14 +227,15 @@ SLOW = tuple(
     for s in LEARNED
 )
 FAST = tuple(
-    replace(s, name=f"{s.name}-50", what=f"{s.what}, 50/s", rate=50.0, requests=8 * 1000, times=1) for s in LEARNED
+    replace(s, name=f"{s.name}-50", description=f"{s.description}, 50/s", rate=50.0, requests=8 * 1000, times=1)
+    for s in LEARNED
 )
 PEERS = (
     peer("openai-tenacity", "openai_tenacity", "OpenAI SDK, tenacity, a random key for each try"),
     peer("litellm-shuffle", "litellm_router", "litellm.Router, simple-shuffle, limits declared"),
     peer("litellm-usage", "litellm_usage", "litellm.Router, usage-based-routing-v2, limits declared"),
     peer("aiolimiter", "aiolimiter_keys", "aiolimiter per key, keys in turn, limits declared"),
-    replace(peer("sketch", "sketch", "one user per key, a refused key rests for 60 s"), is_idle=True, times=1),
+    replace(peer("naive", "naive", "one user per key, a refused key rests for 60 s"), is_idle=True, times=1),
 )
 SITUATIONS = (*USUAL, *SLOW, *FAST, *PEERS)
 GROUPS = (

@@ -1,6 +1,6 @@
-"""Processes that do one thing with a store, as often as they are told, and what their peers do instead.
+"""Worker processes for the benchmark of stores: leases of a shared pool, and the operations of their peers.
 
-`python -m benchmarks.store_workers KIND ARGUMENT…` answers each line on stdin with one on stdout.
+`python -m benchmarks.store_workers KIND ARGUMENT…` executes a command per line of stdin and answers with a line.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseT
 
 ROOT = Path(__file__).parent.parent
 TTL = 30.0
-AT_ONCE = 64  # leases of one credential: nobody waits where waiting is not what is measured
+AT_ONCE = 64  # leases of one credential: enough that no request waits
 
 
 class Workers:
-    """So many processes of one kind."""
+    """`count` processes of one kind."""
 
     def __init__(self, count: int, kind: str, *arguments: str) -> None:
-        self._processes = [_started(kind, arguments) for _ in range(count)]
+        self._processes = [_start(kind, arguments) for _ in range(count)]
         self.tell("ready")
 
     def tell(self, *lines: str) -> list[str]:
-        """Each gets its line (or all the same one); what each answers."""
-        told = lines if len(lines) > 1 else lines * len(self._processes)
-        for process, line in zip(self._processes, told, strict=True):
+        """Send each process its line, or all the same one. Return their answers."""
+        commands = lines if len(lines) > 1 else lines * len(self._processes)
+        for process, line in zip(self._processes, commands, strict=True):
             assert process.stdin is not None
             process.stdin.write(line + "\n")
             process.stdin.flush()
@@ -65,7 +65,7 @@ class Workers:
             process.wait(10)
 
 
-def _started(kind: str, arguments: Sequence[str]) -> subprocess.Popen[str]:
+def _start(kind: str, arguments: Sequence[str]) -> subprocess.Popen[str]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.store_workers", kind, *arguments],
@@ -79,7 +79,7 @@ def _started(kind: str, arguments: Sequence[str]) -> subprocess.Popen[str]:
 def pool_of(url: str, keys: int, limits: Limits) -> CredentialCoordinator:
     credentials = [Credential(f"sk-benchmark-{n:05d}", id=f"key-{n}", limits=limits) for n in range(keys)]
     pool = CredentialCoordinator(credentials, store=url, lease_ttl=TTL)
-    pool.listen(lambda _event: None)  # stdout is for answers
+    pool.listen(lambda _event: None)  # keeps events off stdout, which carries the answers
     return pool
 
 
@@ -90,7 +90,7 @@ def leases(url: str, keys: str) -> Callable[[int], object]:
         for _ in range(times):
             with pool.lease():
                 pass
-        pool.get_available_count()  # all that was given back is in the store
+        pool.get_available_count()  # waits until all releases have reached the store
 
     return work
 
@@ -130,8 +130,8 @@ def updates(path: str) -> Callable[[int], None]:
 
 
 def shares(url: str, keys: str, rate: str, threads: str) -> Callable[[int], str]:
-    """So many threads, one lease after another for so many seconds: the instants of the machine's one clock at which
-    each was granted."""
+    """Return a function that takes leases in `threads` threads for a number of seconds and returns the instants of the
+    grants, by the monotonic clock that all processes share."""
     limits = Limits(requests_per_minute=60 * float(rate), max_concurrent=4)
     pool = pool_of(url, int(keys), limits)
 
@@ -141,15 +141,15 @@ def shares(url: str, keys: str, rate: str, threads: str) -> Callable[[int], str]
 
         def run() -> None:
             with contextlib.suppress(LeaseTimeout):
-                while (left := until - time.monotonic()) > 0:
-                    with pool.lease(timeout=left):
+                while (remaining := until - time.monotonic()) > 0:
+                    with pool.lease(timeout=remaining):
                         granted.append(time.monotonic())
                         time.sleep(0.005)
 
-        running = [threading.Thread(target=run) for _ in range(int(threads))]
-        for thread in running:
+        workers = [threading.Thread(target=run) for _ in range(int(threads))]
+        for thread in workers:
             thread.start()
-        for thread in running:
+        for thread in workers:
             thread.join()
         return " ".join(f"{at:.4f}" for at in granted)
 
@@ -157,12 +157,13 @@ def shares(url: str, keys: str, rate: str, threads: str) -> Callable[[int], str]
 
 
 def hand_overs(url: str) -> None:
-    """`hold`, `wait`, `release`: one key goes from process to process. Instants are of the machine's one clock."""
+    """Execute `hold`, `wait`, `release` and `kept`: one key goes from process to process. Instants are those of the
+    monotonic clock that all processes share."""
     pool = pool_of(url, 1, Limits(max_concurrent=1))
     key = None
     for line in sys.stdin:
         if line == "wait\n":
-            threading.Thread(target=_say_when, args=(pool.reserve,), daemon=True).start()
+            threading.Thread(target=_report_reserve, args=(pool.reserve,), daemon=True).start()
             while not pool.get_stats()["waiting"]:
                 time.sleep(0.001)
             print("waiting", flush=True)
@@ -174,25 +175,25 @@ def hand_overs(url: str) -> None:
             key = pool.reserve()
             print("held", flush=True)
         elif line == "kept\n":
-            key = _KEPT.pop()
+            key = _RESERVED.pop()
             print("kept", flush=True)
         else:
             print("ready", flush=True)
     pool.close()
 
 
-_KEPT: list[object] = []
+_RESERVED: list[object] = []
 
 
-def _say_when(reserve: Callable[[], object]) -> None:
-    got = reserve()
+def _report_reserve(reserve: Callable[[], object]) -> None:
+    key = reserve()
     at = time.monotonic()
-    _KEPT.append(got)
+    _RESERVED.append(key)
     print(at, flush=True)
 
 
 def echoes(url: str, hears: str, says: str) -> None:
-    """Publishes what it hears."""
+    """Publish every message that arrives on the channel `hears` on the channel `says`."""
     import redis
 
     client = redis.Redis.from_url(url)

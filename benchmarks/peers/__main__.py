@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers NAME JOB`: one client does one job, given as JSON; prints what it did, as JSON."""
+"""Run one client: `python -m benchmarks.peers NAME JOB`. The job comes as JSON; the outcome is printed as JSON."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .job import Job, Tally
 def main(name: str, text: str) -> None:
     job = Job(**json.loads(text))
     prepare = importlib.import_module(f"benchmarks.peers.{name}").prepare
-    run = prepare(job)  # imports and clients, at nobody's cost
+    run = prepare(job)  # imports and clients: not measured
     tally = Tally()
-    start, used = time.monotonic(), time.process_time()
+    start, cpu_start = time.monotonic(), time.process_time()
     thread = threading.Thread(target=run, args=(tally,), daemon=True)
     thread.start()
     thread.join(job.cap)
@@ -25,12 +25,12 @@ def main(name: str, text: str) -> None:
         "succeeded": tally.succeeded,
         "failed": tally.failed,
         "first_error": tally.first_error,
-        "cpu": time.process_time() - used,
+        "cpu": time.process_time() - cpu_start,
         "seconds": time.monotonic() - start,
         "was_stopped": thread.is_alive(),
     }
     print(json.dumps(outcome), flush=True)
-    os._exit(0)  # whatever still waits for a key
+    os._exit(0)  # without joining threads that still wait for a key
 
 
 if __name__ == "__main__":

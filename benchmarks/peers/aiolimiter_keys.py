@@ -1,4 +1,4 @@
-"""A leaky bucket of `aiolimiter` per key, told the limits; keys in turn. What is refused waits as it is told."""
+"""A leaky bucket of `aiolimiter` per key with the declared limits; keys in turn; refused requests obey Retry-After."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients on an event loop share: so many at once, until each item has ended."""
+"""Process all items of a job on an event loop, WORKERS at a time. Shared by the asynchronous clients."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .job import WORKERS, Job, Tally
 
 
 async def each(job: Job, ask: Callable[[int], Awaitable[object]], tally: Tally) -> None:
-    places = asyncio.Semaphore(WORKERS)
+    semaphore = asyncio.Semaphore(WORKERS)
 
     async def work(item: int) -> None:
-        async with places:
+        async with semaphore:
             try:
                 await ask(item)
             except Exception as error:

@@ -1,4 +1,4 @@
-"""The job that every client is given, and how it counts what it has done."""
+"""The job of every client, and a counter of its results."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
-# As many at once as all keys together allow: 8 keys, 4 requests at once each.
+# Concurrent requests, as many as all keys allow: 8 keys of 4 requests each.
 WORKERS = 32
 
 
 @dataclass(frozen=True)
 class Job:
-    """So many requests, each of which has to be answered."""
+    """A number of requests, each of which has to be answered, and the facts that the client may use."""
 
     base_url: str
-    # What is posted to: all but the SDKs use it as it is.
+    # Path of the endpoint; SDKs use their own.
     path: str
     keys: list[str]
     requests: int
-    # What is known beforehand: all of the limits, that headers will tell them, or nothing.
+    # Knowledge before the first request: all limits, that headers contain them, or nothing.
     knows: Literal["limits", "headers", "nothing"]
     rate: float
     burst: float
@@ -33,7 +33,7 @@ class Job:
 
 
 class Tally:
-    """Counts items; from any thread."""
+    """Counts results; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,5 +52,5 @@ class Tally:
 
 
 def headers_for(key: str) -> dict[str, str]:
-    """The key where every endpoint finds it."""
+    """Return the key in the headers of all endpoints."""
     return {"authorization": f"Bearer {key}", "x-api-key": key}

@@ -1,7 +1,7 @@
-"""`litellm.Router` on an event loop: a deployment per key, each told its requests a minute, with retries.
+"""`litellm.Router` on an event loop: a deployment per key with its requests per minute, and retries.
 
-Its settings are the kindest of those that were tried. With the default cool-down of 5 s hundreds of items fail, because
-an item that finds all deployments cooling down is not tried again.
+The settings are the best of those that were tried. With the default cool-down of 5 s hundreds of items fail, because an
+item that finds all deployments cooling down is not retried.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def prepare(job: Job) -> Callable[[Tally], None]:
     return prepare_router(job, "simple-shuffle", max_parallel_requests=job.concurrent)
 
 
-def prepare_router(job: Job, strategy: str, **told: Any) -> Callable[[Tally], None]:
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else the import downloads a price list
+def prepare_router(job: Job, strategy: str, **options: Any) -> Callable[[Tally], None]:
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise the import downloads a price list
     import litellm
-    import openai.resources.chat  # noqa: F401 - else the first request does, which takes a second
+    import openai.resources.chat  # noqa: F401 - otherwise the first request imports it, which takes a second
 
     litellm.telemetry = False
     litellm.suppress_debug_info = True
-    logging.disable(logging.ERROR)  # it tells of each refusal, which is not its work
-    deployments = [deployment(job, key, told) for key in job.keys]
+    logging.disable(logging.ERROR)  # it logs each refusal, which would be measured
+    deployments = [deployment(job, key, options) for key in job.keys]
 
     async def work(tally: Tally) -> None:
         router = litellm.Router(
@@ -46,7 +46,7 @@ def prepare_router(job: Job, strategy: str, **told: Any) -> Callable[[Tally], No
     return lambda tally: asyncio.run(work(tally))
 
 
-def deployment(job: Job, key: str, told: dict[str, Any]) -> dict[str, Any]:
-    # A name whose price it knows: it takes longer over one that it does not.
+def deployment(job: Job, key: str, options: dict[str, Any]) -> dict[str, Any]:
+    # A model whose price it knows: it is slower for unknown models.
     params = {"model": "openai/gpt-4o-mini", "api_key": key, "api_base": f"{job.base_url}/v1"}
-    return {"model_name": "model", "litellm_params": {**params, "rpm": int(job.rate * 60), **told}}
+    return {"model_name": "model", "litellm_params": {**params, "rpm": int(job.rate * 60), **options}}

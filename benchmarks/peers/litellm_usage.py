@@ -1,7 +1,7 @@
-"""`litellm.Router` with `usage-based-routing-v2`: the deployment with the least use of its minute.
+"""`litellm.Router` with `usage-based-routing-v2`: the deployment with the least usage in the current minute.
 
-It is not told how many may be sent at once: told that, it still chooses deployments that have no place left, and more
-than a quarter of the items fail.
+Without `max_parallel_requests`: with it, the router still chooses deployments that are full, and more than a quarter of
+the items fail.
 """
 
 from __future__ import annotations

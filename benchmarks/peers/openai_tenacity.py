@@ -1,6 +1,6 @@
-"""The OpenAI SDK on threads, a random key for every try, and tenacity's growing random pauses between tries.
+"""The OpenAI SDK on threads, a random key for every attempt, and tenacity's random exponential back-off.
 
-The pauses and the number of tries are those of the SDK vendor's own cookbook: random, up to 60 s, six tries.
+Back-off and number of attempts are those of the SDK vendor's cookbook: random, up to 60 s, six attempts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from .job import WORKERS, Job, Tally
 
-TRIES = 6
+MAX_ATTEMPTS = 6
 
 
 def prepare(job: Job) -> Callable[[Tally], None]:
@@ -22,7 +22,7 @@ def prepare(job: Job) -> Callable[[Tally], None]:
     retrying = Retrying(
         retry=retry_if_exception_type(openai.RateLimitError),
         wait=wait_random_exponential(min=1, max=60),
-        stop=stop_after_attempt(TRIES),
+        stop=stop_after_attempt(MAX_ATTEMPTS),
     )
 
     def ask(item: int) -> None:

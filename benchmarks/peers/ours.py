@@ -1,4 +1,4 @@
-"""Ours: `execute_parallel` on threads, each with an httpx client that knows nothing of limits."""
+"""Ours: `execute_parallel` on threads, each with an httpx client that does not know limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def limits_of(job: Job) -> Limits:
 def prepare(job: Job) -> Callable[[Tally], None]:
     pool = CredentialCoordinator([Credential(key, limits=limits_of(job)) for key in job.keys])
     coordinator = ParallelCoordinator(WORKERS, pool, max_parallelism=WORKERS, reporter=None)
-    tls = httpx.create_ssl_context()  # unused, but each client would make its own
+    tls = httpx.create_ssl_context()  # unused, but each client would create its own
     ready = [httpx.Client(verify=tls) for _ in range(WORKERS)]
     clients = threading.local()
 

@@ -16,8 +16,8 @@ BY_NAME = {situation.name: situation for situation in SITUATIONS}
         ("declared", (200 - 10) / 10),
         ("shared", (320 - 10) / 10),  # 5 limits
         ("dead", (267 - 10) / 10),  # 6 keys, some of which have to serve one more
-        ("untold-1", 199.0),
-        ("untold-50", 19.0),
+        ("no-retry-after-1", 199.0),
+        ("no-retry-after-50", 19.0),
     ],
 )
 def test_the_legal_minimum_is_that_of_the_limits_that_can_be_used(name, seconds):
@@ -55,7 +55,7 @@ def test_of_several_runs_the_median_is_judged_but_no_item_may_fail_in_any():
 
 
 def test_peers_have_no_target():
-    assert BY_NAME["sketch"].target == NO_TARGET
-    repeated = once("sketch", undone=1000)
+    assert BY_NAME["naive"].target == NO_TARGET
+    repeated = once("naive", undone=1000)
     assert repeated.is_met is None
     assert pickle.loads(pickle.dumps(repeated)).is_met is None  # as it comes from another process

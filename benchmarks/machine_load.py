@@ -1,4 +1,4 @@
-"""How busy other programs keep the machine while something is measured: whoever waits for a processor is late."""
+"""Measure how much of the machine other programs use while a benchmark runs: they delay it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Self
 
 STAT = Path("/proc/stat")
-# The columns of its first line in which a processor works: user, nice, system, irq, softirq, steal.
+# Columns of the first line that count busy time: user, nice, system, irq, softirq, steal.
 WORKING = (0, 1, 2, 5, 6, 7)
 
 
-class Bystanders:
-    """In a `with` block; afterwards `share` of all processors was used by others, 0 where that cannot be told.
+class OtherLoad:
+    """A `with` block; afterwards `share` is the share of all processors that other programs used, 0 if unknown.
 
-    What was measured are the processes that were started and have ended in the block.
+    Own usage is that of this process and of child processes that have ended in the block.
     """
 
     share: float = 0.0
@@ -26,11 +26,11 @@ class Bystanders:
         return self
 
     def __exit__(self, *_: object) -> None:
-        started_at, every, own = self._start
-        if every is None or (now := _all_seconds()) is None:
+        started_at, all_before, own_before = self._start
+        if all_before is None or (now := _all_seconds()) is None:
             return
         passed = (time.monotonic() - started_at) * (os.cpu_count() or 1)
-        self.share = max(0.0, (now - every) - (_own_seconds() - own)) / passed
+        self.share = max(0.0, (now - all_before) - (_own_seconds() - own_before)) / passed
 
 
 def _all_seconds() -> float | None:
@@ -41,5 +41,5 @@ def _all_seconds() -> float | None:
 
 
 def _own_seconds() -> float:
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    usages = (resource.getrusage(target) for target in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)

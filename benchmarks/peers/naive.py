@@ -1,7 +1,7 @@
-"""The obvious coordinator: one user per key, a refused key rests for a minute, and who finds no key looks again.
+"""A naive coordinator: one request per key, a refused key rests for a minute, and a thread without a key polls.
 
-A stand-in for what is usually written first. It is kinder than most: an item that was refused is tried again until it
-succeeds, and one that finds no key never gives up.
+It stands for the first version that is usually written, and is more patient than most: a refused item is retried until
+it succeeds, and a thread without a key polls without end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import httpx
 from .job import WORKERS, Job, Tally, headers_for
 
 REST_SECONDS = 60.0
-LOOK_AGAIN_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 class Keys:
@@ -24,7 +24,7 @@ class Keys:
 
     def __init__(self, keys: list[str]) -> None:
         self._lock = threading.Lock()
-        self._free_at = dict.fromkeys(keys, 0.0)  # never, while somebody uses it
+        self._free_at = dict.fromkeys(keys, 0.0)  # infinity while a thread uses it
 
     def take(self) -> str:
         while True:
@@ -34,7 +34,7 @@ class Keys:
                     if free_at <= now:
                         self._free_at[key] = float("inf")
                         return key
-            time.sleep(LOOK_AGAIN_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def give_back(self, key: str, *, was_refused: bool) -> None:
         with self._lock:
