@@ -1,7 +1,7 @@
-"""The whole exception tree.
+"""The exceptions of this package.
 
-Two families, split by who raises them. A *worker* raises a `WorkerVerdict` to say what its provider answered; the
-*pool* and the *run* raise the others to say what the caller must know. No message ever holds a secret.
+A worker raises a `WorkerVerdict` to report the answer of its provider. Pools, runs and the files of the AgentOS home
+directory raise the others for their callers. No message contains a secret.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from agentos.verdict import Verdict
 
 
 class AgentosError(Exception):
-    """Anything this package raises by design. Survives pickling, with all that was added to it."""
+    """Base class of all exceptions here. Keeps its attributes when it is pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args), self.__dict__.copy()
 
 
-# --- raised by a worker: what the provider said -------------------------------------------------------------------
+# --- raised by a worker: the answer of its provider ---------------------------------------------------------------
 
 
 class WorkerVerdict(AgentosError):
-    """What an answer from a provider means. Raise one of the kinds below, not this class."""
+    """The meaning of a provider's answer. Raise one of its subclasses."""
 
     kind: ClassVar[str]
 
 
 class RateLimited(WorkerVerdict):
-    """The provider says wait: the credential's group cools down for `retry_after` seconds. When that is not given, for
-    the time that one request takes by what is known of the limit, doubled while it goes on."""
+    """The provider refuses for now: the credential's quota group cools down for `retry_after` seconds. If None, for the
+    time of one request at the estimated rate, doubled with each refusal in a row."""
 
     kind = "rate_limited"
 
@@ -39,7 +39,7 @@ class RateLimited(WorkerVerdict):
 
 
 class QuotaExhausted(WorkerVerdict):
-    """The allowance of a day, a month or a plan is used up, until the epoch second `until` where that is known."""
+    """The quota of a day, a month or a plan is used up, until the epoch second `until` if that is known."""
 
     kind = "quota_exhausted"
 
@@ -55,7 +55,7 @@ class AuthFailed(WorkerVerdict):
 
 
 class Overloaded(WorkerVerdict):
-    """The provider has no capacity for anybody: no credential is to blame."""
+    """The provider has no capacity for any client: no credential is at fault."""
 
     kind = "overloaded"
 
@@ -65,32 +65,32 @@ class Overloaded(WorkerVerdict):
 
 
 class Transient(WorkerVerdict):
-    """It may work next time: the item is tried again after a pause, as often as `retries` allows."""
+    """A failure that may not recur: the item is retried after a pause, up to `retries` times."""
 
     kind = "transient"
 
 
 class Permanent(WorkerVerdict):
-    """It will never work: the item fails at once."""
+    """A failure that will recur: the item fails at once, without a retry."""
 
     kind = "permanent"
 
 
 class Interrupted(AgentosError):
-    """Raised by a worker that saw `current_item().should_stop`: the item is left unfinished, as a checkpoint."""
+    """Raised by a worker that saw `current_item().should_stop`: the item stays unfinished, with its checkpoint."""
 
 
 # --- raised by the pool -------------------------------------------------------------------------------------------
 
 
 class PoolError(AgentosError):
-    """The pool could not do what was asked."""
+    """A pool could not carry out a call."""
 
 
 class LeaseTimeout(PoolError, TimeoutError):
-    """No credential became usable in time. `reason` is `exhausted` (all in use) or `rate_limited` (provider says wait).
+    """No credential became usable in time. `reason` is `exhausted` (all in use) or `rate_limited` (all cooling down).
 
-    `usable_in` is the number of seconds until a cool-down ends, where that is what the wait was for.
+    `usable_in` is the number of seconds until the next cool-down ends, for a wait of the second kind.
     """
 
     def __init__(self, message: str, *, reason: str, usable_in: float | None = None) -> None:
@@ -100,7 +100,7 @@ class LeaseTimeout(PoolError, TimeoutError):
 
 
 class NoUsableCredential(PoolError):
-    """No credential can become usable without a person. `reasons` says why, by credential id."""
+    """No credential can become usable unless a person acts. `reasons` holds the causes by credential id."""
 
     def __init__(self, message: str, *, reasons: dict[str, str] | None = None) -> None:
         super().__init__(message)
@@ -108,7 +108,7 @@ class NoUsableCredential(PoolError):
 
 
 class RequestTooLarge(PoolError, ValueError):
-    """More requests or tokens at once than any credential's limit allows: waiting would be for nothing."""
+    """More requests or tokens at once than the limits of any credential allow: waiting cannot help."""
 
 
 class UnknownCredential(PoolError, LookupError, ValueError):
@@ -131,7 +131,7 @@ class CredentialError(PoolError, ValueError):
 
 
 class RunError(AgentosError):
-    """A run could not be carried out as asked."""
+    """A run, or one of its attempts, could not be carried out."""
 
 
 class InvalidItemId(RunError, ValueError, TypeError):
@@ -167,8 +167,8 @@ class WorkerDied(RunError):
 
 
 class CommandFailed(RunError):
-    """A command ended with a status other than 0, or could not be started; `exit_status` is negative for a signal, None
-    if it never ran. `verdict`: what it said about the provider. `details`: what is kept of it in the result."""
+    """A command ended with a status other than 0, or could not be started. `exit_status` is negative for a signal, None
+    if it did not start. `verdict`: read from its output. `details`: copied to the result's metadata."""
 
     def __init__(
         self, message: str, *, exit_status: int | None, verdict: Verdict, details: dict[str, Any] | None = None
@@ -185,8 +185,8 @@ class WorkerStartError(RunError):
 
 
 class ExecutorBroken(RunError):
-    """The executor that carries out attempts does so no longer: a process of its pool was killed, its cluster is gone,
-    or it was shut down. No item is to blame; the run stops and can be resumed."""
+    """The executor cannot carry out attempts any more: a process of its pool was killed, its cluster is gone, or it was
+    shut down. No item is at fault; the run stops and can be resumed."""
 
 
 class EngineUrlError(RunError, ValueError):
@@ -202,8 +202,8 @@ class EngineUnavailable(RunError):
 
 
 class WorkerError(RunError):
-    """An exception of a worker process, as far as it could travel: its type's name, its text, its traceback, what it
-    said about the provider, and, if it can be pickled, the exception itself as `original`."""
+    """An exception of a worker process: the name of its type, its text, its traceback, its verdict on the provider, and
+    the exception itself as `original` if it can be pickled."""
 
     def __init__(
         self, message: str, *, type_name: str, trace: str, verdict: Verdict, original: BaseException | None
@@ -231,7 +231,7 @@ class KeysFileError(AgentosError):
 
 
 def _rebuild(cls: type[AgentosError], args: tuple[Any, ...]) -> AgentosError:
-    """Without `__init__`, whose keyword arguments pickle does not know; the attributes follow as state."""
+    """Create an error without `__init__`, whose keyword arguments pickle does not store; attributes follow as state."""
     error = cls.__new__(cls, *args)
     error.args = args
     return error

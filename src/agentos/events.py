@@ -1,52 +1,60 @@
-"""The vocabulary of facts and events: what is known about an answer, and what a run tells about itself.
+"""Events of a run and of a pool, and the names of the reasons that they give.
 
-Everything that is shown (terminal, lines, results) is made from these events and from nothing else, so that no two
-views of a run can disagree. They are tuples: cheap to make, printable, immutable.
+Terminal, lines and JSON are produced from these events only, so that no two views of a run can disagree. Events are
+tuples: cheap to create, printable, immutable.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-# Why somebody waits for a credential. The two are told apart everywhere.
+# Reasons for waiting for a credential, besides `verdict.RATE_LIMITED` (the end of a cool-down ends the wait).
 EXHAUSTED = "exhausted"  # all credentials are in use: a release ends the wait
-# ... and RATE_LIMITED: the provider says wait; the end of a cool-down ends it
-STORE_LOST = "store_lost"  # nobody knows who holds what; or did not know until now, and leases have to run out first
+STORE_LOST = "store_lost"  # the holders of leases are not known, or old leases have to expire first
+
+# What bounds the speed of a run (`RunEnded.bound_by`, plans).
+WORKERS = "workers"
+KEYS = "keys"
+LIMITS = "limits"
+PAUSES = "pauses"
+INPUT = "input"
+READER = "reader"
+LEDGER = "ledger"
 
 
 class PoolWaiting(NamedTuple):
-    """Nobody can be served: announced once, until a credential is free again."""
+    """No request can be served. Announced once, until a credential is free again."""
 
     reason: str  # EXHAUSTED or RATE_LIMITED
     credentials: int
     in_use: int
     cooling: int
     usable_in: float | None  # seconds until the next cool-down ends, or a limit admits the next request
-    limit: str | None = None  # the name of that limit
+    limit: str | None = None  # its name
 
 
 class CoolDownStarted(NamedTuple):
-    """A group (or a provider, or one credential) is not used until an instant."""
+    """A quota group, a provider or one credential rests."""
 
     kind: str  # "group", "provider" or "credential"
     name: str | None
     scope: str | None
     seconds: float
     verdict: str
-    asked: float | None = None  # what the provider asked for, where we capped it
+    asked: float | None = None  # seconds in the provider's hint, if they were capped
 
 
 class LimitLearned(NamedTuple):
-    """A limit that nobody declared is known by now."""
+    """An undeclared limit has become known."""
 
-    kind: str  # "group", or "shared": by several groups, as it seems
+    kind: str  # "group", or "shared": several groups seem to share it
     name: str | None
     scope: str | None
     requests_per_minute: float
 
 
 class LimitShared(NamedTuple):
-    """Groups that were declared apart seem to share a limit, or turned out not to."""
+    """Groups that were declared separately seem to share a limit, or turned out not to."""
 
     name: str | None
     groups: tuple[str, ...]
@@ -54,22 +62,22 @@ class LimitShared(NamedTuple):
 
 
 class CredentialQuarantined(NamedTuple):
-    """A credential is not used until a person says so."""
+    """A credential is not used until a person re-enables it."""
 
     credential_id: str
     reason: str
 
 
 class StoreUnreachable(NamedTuple):
-    """The shared store is lost: nothing new is granted until it is back."""
+    """The shared store cannot be reached: no lease is granted until it can."""
 
-    store: str  # what it is called, without its password
+    store: str  # its URL without the password
     reason: str
     since: float  # epoch
 
 
 class StoreReached(NamedTuple):
-    """It is back."""
+    """The shared store can be reached again."""
 
     store: str
     after: float  # seconds
@@ -77,13 +85,13 @@ class StoreReached(NamedTuple):
 
 class RunStarted(NamedTuple):
     run_id: str
-    total: int | None  # None: the input does not tell its length
+    total: int | None  # None: the length of the input is not known
     workers: int
     credentials: int | None
 
 
 class RunResumed(NamedTuple):
-    """The ledger knows this run: so many items are on record."""
+    """The run continues an earlier launch; the counts are those of the ledger."""
 
     run_id: str
     launch: int
@@ -94,7 +102,7 @@ class RunResumed(NamedTuple):
 
 
 class AttemptEnded(NamedTuple):
-    """An attempt that was not the item's last: the item rotates, or is tried again later."""
+    """An attempt ended that was not the item's last: the item changes its credential, or is retried later."""
 
     item_id: str
     attempt: int
@@ -110,15 +118,15 @@ class ItemEnded(NamedTuple):
 
 
 class StillRunning(NamedTuple):
-    """Nothing has ended for a while."""
+    """No item has ended for a while."""
 
     stats: Any  # ProgressStats
-    waiting: PoolWaiting | None  # why nothing starts, if that is what it waits for
+    waiting: PoolWaiting | None  # None: the run does not wait for a credential
 
 
 class ThreadAbandoned(NamedTuple):
-    """A thread, or a task that ignores its cancellation, did not end with its time-out. It keeps its credential until
-    it does."""
+    """A thread, or a task that ignores its cancellation, outlived its time-out. It keeps its credential until it
+    ends."""
 
     item_id: str
     timeout: float
@@ -126,30 +134,21 @@ class ThreadAbandoned(NamedTuple):
 
 
 class RunStopping(NamedTuple):
-    """Nothing new starts from here on."""
+    """No further attempt starts."""
 
     reason: str
     signal: int | None
     running: int
-    grace: float | None  # None: running attempts finish in their own time
+    grace: float | None  # seconds for running attempts; None: unlimited
 
 
 class RunEnded(NamedTuple):
     stats: Any  # ProgressStats
-    unfinished: int | None  # None: more input was left unread than can be counted
+    unfinished: int | None  # None: the input was not read to its end
     bound_by: str
-    is_recorded: bool = False  # the same call continues it
+    is_recorded: bool = False  # in a ledger: the same call resumes the run
 
 
 class DryRun(NamedTuple):
     total: int | None
     ids: list[str]
-
-
-WORKERS = "workers"
-KEYS = "keys"
-LIMITS = "limits"
-PAUSES = "pauses"
-INPUT = "input"
-READER = "reader"
-LEDGER = "ledger"

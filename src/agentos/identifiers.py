@@ -1,4 +1,4 @@
-"""`sanitize_identifier`: names that may become a file's name."""
+"""Check identifiers that become file names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DRIVE = re.compile(r"[A-Za-z]:([\\/]|$)")
 
 
 def sanitize_identifier(identifier: str) -> str:
-    """Returns the identifier as it is, or raises a `ValueError` that says what is wrong with it."""
+    """Return the identifier unchanged; raise ValueError with the reason if it could escape its folder."""
     if not isinstance(identifier, str):
         raise ValueError(f"Invalid identifier: a string is needed, not {type(identifier).__name__}")  # noqa: TRY004
     reason = _objection(identifier)

@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         "A cool-down longer than the cap is not capped",
         "pool/_rules/allocator.py",
-        "        seconds = min(seconds, MOST_COOL_DOWN)\n",
+        "        seconds = min(seconds, MAX_COOL_DOWN)\n",
         "",
         tests_of(POOL, "test_a_huge_wait_is_capped_and_the_cap_is_reported"),
     ),

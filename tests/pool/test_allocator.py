@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentos.events import EXHAUSTED, CoolDownStarted, CredentialQuarantined, PoolWaiting
-from agentos.limits.backoff import LEAST_COOL_DOWN, MOST_COOL_DOWN, cool_down
+from agentos.limits.backoff import MAX_COOL_DOWN, MIN_COOL_DOWN, cool_down
 from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import LeaseRecord
@@ -374,8 +374,8 @@ def test_a_wait_that_turns_from_exhausted_to_rate_limited_is_told_again() -> Non
         (Verdict(RATE_LIMITED), 60),
         (Verdict(RATE_LIMITED, retry_after=1.5), 1.5),
         (Verdict(RATE_LIMITED, retry_after=20.5, cool_down=43200), 43200),
-        (Verdict(RATE_LIMITED, retry_after=0), LEAST_COOL_DOWN),
-        (Verdict(RATE_LIMITED, retry_after=-30), LEAST_COOL_DOWN),
+        (Verdict(RATE_LIMITED, retry_after=0), MIN_COOL_DOWN),
+        (Verdict(RATE_LIMITED, retry_after=-30), MIN_COOL_DOWN),
         (Verdict(RATE_LIMITED, retry_after=float("nan")), 60),
         (Verdict(QUOTA_EXHAUSTED), 3600),
         (Verdict(AUTH_FAILED), 5),
@@ -391,7 +391,7 @@ def test_a_huge_wait_is_capped_and_the_cap_is_reported(asked: float) -> None:  #
     pool.cool(pool.credentials["a"].group, None, asked, RATE_LIMITED, NOW)
     (event,) = pool.events
     assert isinstance(event, CoolDownStarted)
-    assert event.seconds == MOST_COOL_DOWN
+    assert event.seconds == MAX_COOL_DOWN
     assert event.asked == asked
 
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentos.limits.backoff import LEAST_COOL_DOWN, cool_down
+from agentos.limits.backoff import MIN_COOL_DOWN, cool_down
 from agentos.providers.verdicts import from_exception, from_observed, from_output, from_response
 from agentos.workflows.parallel import (
     AuthFailed,
@@ -284,7 +284,7 @@ def test_retry_after_is_read_whatever_the_error_is(status: int) -> None:
 def test_a_wait_that_is_over_already_still_means_a_short_one(value: str) -> None:
     verdict = from_response(429, {"Retry-After": value}, now=NOW)
     assert verdict.kind == "rate_limited"
-    assert cool_down(verdict) == LEAST_COOL_DOWN
+    assert cool_down(verdict) == MIN_COOL_DOWN
 
 
 GARBAGE = ["", " ", "soon", "30s", "1, 2", "nan", "inf", "-inf", "1e999", ",", ":::", "2023-11-14T22:14:50Z", "\x00"]

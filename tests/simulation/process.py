@@ -18,7 +18,7 @@ from agentos.providers import verdicts
 from agentos.runs._admission import Admission
 from agentos.runs._rules.scheduler import FAILED, Again, Run
 from agentos.testing import Answer
-from agentos.verdict import AUTH_FAILED, NOTHING_SAID, PERMANENT, TRANSIENT, Verdict
+from agentos.verdict import AUTH_FAILED, NO_VERDICT, PERMANENT, TRANSIENT, Verdict
 
 from . import invariants
 from .ledger import Ledger
@@ -264,14 +264,14 @@ class Process:
         note = self.world.situations.note
         if attempt.should_stop and self.rng.random() < 0.5:
             note("interrupted")
-            return INTERRUPTED, NOTHING_SAID
+            return INTERRUPTED, NO_VERDICT
         if self.rng.random() < self.world.scenario.failure_probability:
             kind = self.rng.choice([TRANSIENT, PERMANENT, WORKER_DIED, None])
             if kind == WORKER_DIED:
                 note("worker died")
             elif kind is not None:
                 note(f"verdict {kind}")
-            return kind, Verdict(kind) if kind in (TRANSIENT, PERMANENT) else NOTHING_SAID
+            return kind, Verdict(kind) if kind in (TRANSIENT, PERMANENT) else NO_VERDICT
         verdict = verdicts.from_response(answer.status, answer.headers, answer.body, now=self.clock.epoch())
         note("success" if verdict.kind is None else f"verdict {verdict.kind}")
         if verdict.kind is None:
@@ -311,7 +311,7 @@ class Process:
             return
         if self.rng.random() < 0.5:  # the attempt is killed
             self.world.situations.note("attempt timed out")
-            self._release(attempt, NOTHING_SAID)
+            self._release(attempt, NO_VERDICT)
             self._finish_attempt(attempt, TRANSIENT)
         else:  # the attempt is abandoned and keeps its lease until it ends
             self.world.situations.note("attempt abandoned")

@@ -1,4 +1,7 @@
-"""When a provider's day begins: a time of day in a zone."""
+"""Reset times: when a provider's day begins, as a time of day in a time zone.
+
+The one module of this package that is not pure: it reads the time zone database.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 
 def seconds_to_reset(day_resets: str, epoch: float) -> float:
-    """From an instant (epoch seconds) to the next `"HH:MM Zone"`; at the reset itself, to the one after."""
+    """Return the seconds from `epoch` to the next `"HH:MM Zone"`, above 0; raise ValueError for an unknown zone."""
     time, _, zone = day_resets.partition(" ")
     hours, _, minutes = time.partition(":")
     tz = _zone(zone)
@@ -20,8 +23,8 @@ def seconds_to_reset(day_resets: str, epoch: float) -> float:
 
 def _zone(name: str) -> tzinfo:
     if name == "UTC":
-        return UTC  # also on a machine without a database of zones
-    import zoneinfo  # only where it is needed
+        return UTC  # needs no time zone database
+    import zoneinfo  # slow to import, and rarely needed
 
     try:
         return zoneinfo.ZoneInfo(name)
@@ -30,7 +33,7 @@ def _zone(name: str) -> tzinfo:
 
 
 class DayEnds:
-    """When the provider's day ends, after an instant (epoch seconds)."""
+    """A callable that returns the end of the provider's day. A class, because shared pools pickle it."""
 
     __slots__ = ("day_resets",)
 

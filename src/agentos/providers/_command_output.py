@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any
 
-from agentos.verdict import AUTH_FAILED, NOTHING_SAID, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
+from agentos.verdict import AUTH_FAILED, NO_VERDICT, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
 from . import _bodies as bodies
 from . import _error_lines as lines
@@ -46,7 +46,7 @@ def read(text: Any, exit_status: int | None, provider: str, now: float) -> Verdi
     elif isinstance(text, str):
         verdict = _read_text(text, exit_status, provider, now)
     else:
-        verdict = NOTHING_SAID
+        verdict = NO_VERDICT
     return _with_exit_status(verdict, exit_status, provider, text if isinstance(text, str) else "")
 
 
@@ -67,7 +67,7 @@ def _read_text(text: str, exit_status: int | None, provider: str, now: float) ->
     is_alone = len(tail) < 500 and re.match(_ALONE, tail, re.IGNORECASE) is not None
     reader.read(tail, reads_text=exit_status != 0 or is_alone)
     if exit_status == 0 and reader.verdict.kind not in RETRY_ON_OTHER_KEY:
-        return NOTHING_SAID
+        return NO_VERDICT
     return reader.verdict
 
 
@@ -79,7 +79,7 @@ class _Reader:
         self._is_error = is_error  # an event has told that what is read is an error
         self._now = now
         self._is_structured = False
-        self.verdict = NOTHING_SAID
+        self.verdict = NO_VERDICT
 
     def read(self, text: str, *, reads_text: bool) -> None:
         position = 0
@@ -146,7 +146,7 @@ class _Reader:
         line = line[:4000]
         meant = rules.by_text(line)
         if meant is None or not (is_error or lines.is_believed(line, meant[0])):
-            return NOTHING_SAID
+            return NO_VERDICT
         said = bodies.Said()
         said.texts.append(together[:4000] if meant[0] in RETRY_ON_OTHER_KEY else line)
         epoch = re.search(r"\|(\d{10,13})\b", line)  # "usage limit reached|1794776400"
@@ -169,7 +169,7 @@ class _Reader:
         self._is_structured = is_structured
 
     def _forget(self) -> None:
-        self.verdict = NOTHING_SAID
+        self.verdict = NO_VERDICT
         self._is_structured = False
 
 

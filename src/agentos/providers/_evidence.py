@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from agentos.verdict import (
     AUTH_FAILED,
-    NOTHING_SAID,
+    NO_VERDICT,
     OVERLOADED,
     PERMANENT,
     QUOTA_EXHAUSTED,
@@ -53,7 +53,7 @@ def judge(status: int | None, told: Headers, said: Said | None, provider: str, n
         told = {**headers.lower(said.headers), **told}
     requests, tokens = headers.allowances(told, provider, now) if told else (headers.UNTOLD, headers.UNTOLD)
     if not is_failure:
-        return _paced(NOTHING_SAID, requests, tokens)
+        return _paced(NO_VERDICT, requests, tokens)
     said = said or Said()
     text = said.text
     status = status if status is not None and status >= 400 else said.status

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from agentos.verdict import NOTHING_SAID, TRANSIENT, Verdict
+from agentos.verdict import NO_VERDICT, TRANSIENT, Verdict
 
 from . import _bodies as bodies
 from . import _evidence as rules
@@ -99,7 +99,7 @@ def of_response(response: Any, provider: str, now: float) -> Verdict:
         said = bodies.read(dict(response), now, is_error=is_error)
         return rules.judge(status, _headers(None, response), said, provider, now)
     if response is None or isinstance(response, str | bytes | int | float | list | tuple):
-        return NOTHING_SAID
+        return NO_VERDICT
     inner = next((found for name in _INNER_RESPONSES if (found := attribute(response, name)) is not None), None)
     status = _status(response, inner)
     told = _headers(response, inner)
@@ -255,7 +255,7 @@ def _of_broken_connection(exc: BaseException) -> Verdict:
     cls: Any = type(exc)
     if isinstance(exc, ConnectionError | TimeoutError) or _is_known_as_broken(cls):
         return Verdict(TRANSIENT, message=rules.one_line(_text(exc)))
-    return NOTHING_SAID
+    return NO_VERDICT
 
 
 @lru_cache(maxsize=512)

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentos.durations import parse_number
 from agentos.errors import Overloaded, QuotaExhausted, RateLimited, WorkerVerdict
-from agentos.verdict import NOTHING_SAID, RETRY_ON_OTHER_KEY, Verdict
+from agentos.verdict import NO_VERDICT, RETRY_ON_OTHER_KEY, Verdict
 
 from . import _bodies as bodies
 from . import _command_output as output
@@ -74,7 +74,7 @@ def _guarded(read: Callable[[Any, str, float], Verdict], thing: Any, provider: s
     try:
         return read(thing, provider, now)
     except Exception:
-        return NOTHING_SAID
+        return NO_VERDICT
 
 
 def _provider(name: str | None) -> str:
@@ -111,7 +111,7 @@ def _from_exception(exc: BaseException, provider: str, now: float) -> Verdict:
             verdict = objects.of_exception(one, provider, now)
         if verdict.kind is not None:
             return verdict
-    return NOTHING_SAID
+    return NO_VERDICT
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:
@@ -124,7 +124,7 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 
 
 def _from_group(group: BaseExceptionGroup[Any], provider: str, now: float) -> Verdict:
-    first = NOTHING_SAID
+    first = NO_VERDICT
     for leaf in _leaves(group, [_MOST_OF_GROUP]):
         verdict = _from_exception(leaf, provider, now)
         if verdict.kind in RETRY_ON_OTHER_KEY:

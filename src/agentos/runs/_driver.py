@@ -27,7 +27,7 @@ from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import RunningItem, WorkflowResult
 from agentos.items.sources import CollectionSource, Problem, ReadItem, StreamSource
-from agentos.limits.backoff import wait_alone
+from agentos.limits.backoff import item_wait
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.lease_states import REFUSED
 from agentos.pool.store import LeaseHandle
@@ -427,7 +427,7 @@ class Driver:
     def _failed(self, attempt: Attempt, exc: BaseException, kind: str | None, verdict: Verdict | None = None) -> None:
         item, now, redact = attempt.item, self._now(), self._context.redact
         refused_by = attempt.credential_id if kind == AUTH_FAILED and self._context.is_proven(attempt) else None
-        no_pool = None if self._pool is not None else NoPool(None if verdict is None else wait_alone(verdict))
+        no_pool = None if self._pool is not None else NoPool(None if verdict is None else item_wait(verdict))
         decision = self._run.failed_attempt(item, kind, now, random.random(), refused_by, no_pool)  # noqa: S311
         if decision is FAILED:
             self._conclude(item, attempt, failed_result(attempt, exc, kind, redact, now), None)

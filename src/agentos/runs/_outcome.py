@@ -13,7 +13,7 @@ from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, WORKER_DIED
 from agentos.items.results import WorkflowResult
 from agentos.providers import verdicts
-from agentos.verdict import NOTHING_SAID, PERMANENT, TRANSIENT, VERDICT_KINDS, Verdict
+from agentos.verdict import NO_VERDICT, PERMANENT, TRANSIENT, VERDICT_KINDS, Verdict
 
 
 class Judge:
@@ -33,15 +33,15 @@ class Judge:
         """The kind: of a verdict, WORKER_DIED, INTERRUPTED, or None for what says nothing about a provider."""
         original = _original(exc)
         if attempt.is_timed_out:
-            return TRANSIENT, NOTHING_SAID
+            return TRANSIENT, NO_VERDICT
         if isinstance(exc, ExecutorBroken):
-            return INTERRUPTED, NOTHING_SAID
+            return INTERRUPTED, NO_VERDICT
         if isinstance(original, Interrupted | WorkerDied | asyncio.CancelledError) and attempt.should_stop:
-            return INTERRUPTED, NOTHING_SAID
+            return INTERRUPTED, NO_VERDICT
         if isinstance(original, WorkerDied):
-            return WORKER_DIED, NOTHING_SAID
+            return WORKER_DIED, NO_VERDICT
         if isinstance(original, Interrupted):
-            return PERMANENT, NOTHING_SAID  # nobody had told it to stop
+            return PERMANENT, NO_VERDICT  # nobody had told it to stop
         verdict = self._classified(original)
         if verdict is None:
             read_there = exc.verdict if isinstance(exc, WorkerError | CommandFailed) else None  # with all of its causes

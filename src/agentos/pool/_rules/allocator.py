@@ -28,7 +28,7 @@ from math import inf
 from typing import Any
 
 from agentos.events import CoolDownStarted, CredentialQuarantined
-from agentos.limits.backoff import MOST_COOL_DOWN
+from agentos.limits.backoff import MAX_COOL_DOWN
 from agentos.limits.declaration import Limits
 from agentos.verdict import RATE_LIMITED
 
@@ -321,8 +321,8 @@ class Allocator:
 
     def cool(self, cooldown_scope: CooldownScope, scope: str | None, seconds: float, verdict: str, now: float) -> None:
         """Not used until `now + seconds`; of two cool-downs the later end holds."""
-        asked = seconds if seconds > MOST_COOL_DOWN else None
-        seconds = min(seconds, MOST_COOL_DOWN)
+        asked = seconds if seconds > MAX_COOL_DOWN else None
+        seconds = min(seconds, MAX_COOL_DOWN)
         until = now + seconds
         before = cooldown_scope.cooling.get(scope, 0.0)
         if until <= max(before, now):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentos.events import LimitLearned
 from agentos.limits import backoff
-from agentos.limits.backoff import DEFAULT_COOL_DOWN, MOST_COOL_DOWN, cool_down, hint_of
+from agentos.limits.backoff import DEFAULT_COOL_DOWN, MAX_COOL_DOWN, cool_down, hint_of
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
 from ..lease_states import LIVE
@@ -51,7 +51,7 @@ class ProviderFeedback:
         elif verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
             seconds = cool_down(verdict)
             self._pool.cool(credential.group, scope, seconds, verdict.kind, now)
-            credential.paced_as.pace.ramp_up(scope, now + min(seconds, MOST_COOL_DOWN), now)
+            credential.paced_as.pace.ramp_up(scope, now + min(seconds, MAX_COOL_DOWN), now)
         elif verdict.kind == OVERLOADED:
             sent_at = now if record is None else record.granted_at
             self._overloaded(credential.provider, verdict, scope, sent_at, now, jitter)
@@ -98,7 +98,7 @@ class ProviderFeedback:
         others = sum(len(member.leases) for member in cooldown_scope.members.values()) - 1
         hint = hint_of(verdict)
         wait = cooldown_scope.pace.refuse(
-            record, max(0, others), None if hint is None else min(hint, MOST_COOL_DOWN), now
+            record, max(0, others), None if hint is None else min(hint, MAX_COOL_DOWN), now
         )
         self._pool.cool(cooldown_scope, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)
         self._tell_learned(credential, record.scope)
