@@ -189,13 +189,13 @@ def test_after_a_cool_down_the_first_request_goes_alone() -> None:
     first = LeaseRecord()
     pool.request(first, NOW)
     pool.feedback.apply(pool.credentials["key"], first, Verdict(QUOTA_EXHAUSTED, retry_after=10), NOW)
-    pool.release(first, NOW)
+    pool.lease_end.end(first, NOW)
     asked = [LeaseRecord() for _ in range(4)]
     for record in asked:
         pool.request(record, NOW)
     pool.advance(NOW + 10)
     assert pool.served == asked[:1]
-    pool.release(asked[0], NOW + 10.1)
+    pool.lease_end.end(asked[0], NOW + 10.1)
     assert pool.served == asked[:3]  # each success makes room for one more
 
 
@@ -207,7 +207,7 @@ def test_a_run_tries_a_new_credential_with_one_request_first() -> None:
         record.waits_for_probe = True
     assert [pool.request(record, NOW) for record in asked] == [True, False, False]
     pool.feedback.apply(pool.credentials["key"], asked[0], None, NOW + 0.1)
-    pool.release(asked[0], NOW + 0.1)
+    pool.lease_end.end(asked[0], NOW + 0.1)
     assert pool.served == asked[1:]
 
 
@@ -229,7 +229,7 @@ def test_what_is_learned_in_one_scope_is_not_applied_to_another() -> None:
     record = LeaseRecord(scope="large")
     pool.request(record, NOW)
     pool.feedback.apply(pool.credentials["key"], record, Verdict(RATE_LIMITED, retry_after=30), NOW)
-    pool.release(record, NOW)
+    pool.lease_end.end(record, NOW)
     assert not pool.request(LeaseRecord(scope="large"), NOW + 1, wait=False)
     assert pool.request(LeaseRecord(scope="small"), NOW + 1)
 
@@ -239,7 +239,7 @@ def test_a_group_that_met_no_limit_is_only_counted() -> None:
     for _ in range(100):
         record = LeaseRecord()
         assert pool.request(record, NOW)
-        pool.release(record, NOW)
+        pool.lease_end.end(record, NOW)
     assert pool.credentials["key"].group.pace.is_free
 
 

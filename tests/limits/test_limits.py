@@ -240,7 +240,7 @@ def test_no_window_of_a_group_ever_holds_more_than_its_limit(
             else:
                 waiting.append(record)
         elif action < 0.75 and live:
-            pool.release(live.pop(dice.randrange(len(live))), now)
+            pool.lease_end.end(live.pop(dice.randrange(len(live))), now)
         else:
             wake_at = pool.next_wake_at()
             step = dice.choice([0.05, 1.0, 7.0, 61.0])
@@ -259,7 +259,7 @@ def test_no_window_of_a_group_ever_holds_more_than_its_limit(
         if not waiting:
             break
         for record in live:
-            pool.release(record, now)
+            pool.lease_end.end(record, now)
         live.clear()
         note_served()
         wake_at = pool.next_wake_at()
@@ -298,7 +298,7 @@ def test_a_lease_that_was_never_picked_up_uses_nothing() -> None:  # invariant 1
     pool.add("key", "key", None, frozenset(), Limits(requests_per_minute=1, tokens_per_minute=10), NOW)
     first = LeaseRecord(tokens=10)
     assert pool.request(first, NOW)
-    pool.withdraw(first, NOW)
+    pool.lease_end.withdraw(first, NOW)
     assert pool.request(LeaseRecord(tokens=10), NOW + 0.1)
 
 
@@ -320,7 +320,7 @@ def test_a_failed_request_is_not_given_back(verdict: Verdict | None) -> None:  #
     assert pool.request(first, NOW)
     if verdict is not None:
         pool.feedback.apply(pool.credentials["key"], first, verdict, NOW)
-    pool.release(first, NOW)
+    pool.lease_end.end(first, NOW)
     assert not pool.request(LeaseRecord(), NOW + 30, wait=False)  # whatever has cooled is over by then
 
 
@@ -357,7 +357,7 @@ def test_a_credential_whose_limit_is_too_small_for_the_first_waiter_serves_the_n
     pool.request(first, NOW)
     pool.request(second, NOW)
     on_small = next(record for record in busy if record.credential is pool.credentials["small"])
-    pool.release(on_small, NOW)
+    pool.lease_end.end(on_small, NOW)
     assert pool.served == [second]
 
 

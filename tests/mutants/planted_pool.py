@@ -14,7 +14,7 @@ MUTANTS = (
     # --- order of the wait queue ----------------------------------------------------------------------------------
     Mutant(
         "The wait queue serves the newest request first",
-        "pool/_rules/allocator.py",
+        "pool/_rules/wait_queue.py",
         "        if front:\n            queue.move_to_end",
         "        if not front:\n            queue.move_to_end",
         tests_of(POOL, "test_a_newcomer_does_not_overtake_a_waiter"),
@@ -29,14 +29,14 @@ MUTANTS = (
     Mutant(
         "A request that the provider refused joins the queue at its end, not at its front",
         "pool/_rules/allocator.py",
-        "self._enqueue(record, front)",
-        "self._enqueue(record, False)",
+        "self.queue.add(record, front)",
+        "self.queue.add(record, False)",
         tests_of(POOL, "test_one_that_was_sent_back_asks_in_front"),
     ),
     Mutant(
         "Small requests of another scope starve an older large request",
         "pool/_rules/allocator.py",
-        "return not (record.tokens and self.waiting and self._has_older_claim(credential, record, now))",
+        "return not (record.tokens and self.waiting and self.queue.has_older_token_claim(credential, record, now))",
         "return True",
         tests_of(LIMITS, "test_a_large_request_is_not_starved_by_small_ones_of_another_scope"),
     ),
@@ -57,30 +57,30 @@ MUTANTS = (
     ),
     Mutant(
         "A credential that is removed and added again reuses fencing tokens",
-        "pool/_rules/allocator.py",
+        "pool/_rules/membership.py",
         "self._fences[id_] = credential.fence",
         "self._fences[id_] = 0",
         tests_of(POOL, "test_fences_grow_also_when_a_credential_leaves_and_comes_back"),
     ),
     Mutant(
         "A release ends the newest lease of the credential instead of its own",
-        "pool/_rules/allocator.py",
+        "pool/_rules/lease_end.py",
         "del credential.leases[record.fence]",
         "credential.leases.popitem()",
         tests_of(POOL, "test_of_several_leases_of_a_credential_the_one_that_is_released_ends"),
     ),
     Mutant(
         "A second release of one lease is carried out",
-        "pool/_rules/allocator.py",
-        "if record.state != LIVE:\n            return False\n        credential = record.credential\n        assert",
-        "if record.state == WAITING:\n            return False\n        credential = record.credential\n        assert",
+        "pool/_rules/lease_end.py",
+        "if record.state != LIVE:\n            return False\n        allocator, credential =",
+        "if record.state == WAITING:\n            return False\n        allocator, credential =",
         tests_of(POOL, "test_a_second_release_changes_nothing"),
     ),
     Mutant(
         "A granted lease that its requester never picked up keeps its charge",
-        "pool/_rules/allocator.py",
-        "        if record.state == LIVE:\n            self._correct(record, 0, 0, now)\n",
-        "        if record.state == LIVE:\n",
+        "pool/_rules/lease_end.py",
+        "        self._allocator.correct(record, 0, 0, now)\n",
+        "",
         tests_of(LIMITS, "test_a_lease_that_was_never_picked_up_uses_nothing"),
     ),
     Mutant(
@@ -101,13 +101,13 @@ MUTANTS = (
     Mutant(
         "A later, shorter cool-down replaces a longer one",
         "pool/_rules/allocator.py",
-        "if until <= max(before, now):",
+        "if until <= max(cooldown_scope.cooling.get(scope, 0.0), now):",
         "if until <= now:",
         tests_of(POOL, "test_of_two_cool_downs_the_later_end_holds"),
     ),
     Mutant(
         "A prolonged cool-down ends at its first deadline",
-        "pool/_rules/allocator.py",
+        "pool/_rules/wake_ups.py",
         "elif cooldown_scope.cooling.get(scope) == until:",
         "elif scope in cooldown_scope.cooling:",
         tests_of(POOL, "test_a_prolonged_cool_down_ends_at_its_new_end_only"),
@@ -115,8 +115,8 @@ MUTANTS = (
     Mutant(
         "A cool-down that ends now is not ended now",
         "pool/_rules/allocator.py",
-        "while self._ends and self._ends[0][0] <= now:\n",
-        "while self._ends and self._ends[0][0] < now:\n",
+        "while self.due and self.due[0][0] <= now:",
+        "while self.due and self.due[0][0] < now:",
         tests_of(POOL, "test_no_grant_before_a_cool_down_ends_and_one_exactly_then"),
     ),
     Mutant(
@@ -129,8 +129,8 @@ MUTANTS = (
     Mutant(
         "The pool wakes its waiters when the last cool-down ends instead of the first",
         "pool/_rules/allocator.py",
-        "return self._ends[0][0] if self.waiting",
-        "return max(self._ends)[0] if self.waiting",
+        "return self.due[0][0] if self.waiting",
+        "return max(self.due)[0] if self.waiting",
         tests_of(CALLERS, "test_a_waiter_is_woken_by_an_earlier_end_than_the_one_that_was_known_first"),
     ),
     Mutant(
@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "Waiters are not refused when the last usable credential is quarantined",
         "pool/_rules/allocator.py",
-        "credential.is_proven = False\n        self._refuse_the_hopeless()",
+        "credential.is_proven = False\n        self._refuse_unservable()",
         "credential.is_proven = False",
         tests_of(POOL, "test_when_all_are_quarantined_waiters_are_refused_and_so_is_who_comes"),
     ),
@@ -243,7 +243,7 @@ MUTANTS = (
     ),
     Mutant(
         "A failed request gets its charge back",
-        "pool/_rules/allocator.py",
+        "pool/_rules/lease_end.py",
         "            cooldown_scope.pace.end(charge, record, now)\n",
         "            if record.is_answered:\n"
         "                cooldown_scope.pace.correct(charge, record, 0, record.tokens, now)\n"

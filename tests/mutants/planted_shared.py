@@ -61,10 +61,10 @@ MUTANTS = (
     ),
     Mutant(
         "A request whose offer lapsed loses its place in the queue",
-        "pool/_rules/allocator.py",
-        "        for record in records:\n            if not self._is_hopeful(record):\n",
-        "        for record in records:\n            record.sequence = self._next()\n"
-        "            if not self._is_hopeful(record):\n",
+        "pool/_rules/wait_queue.py",
+        "        queue = self.by_class.pop(record.request_class, OrderedDict())\n",
+        "        queue = self.by_class.pop(record.request_class, OrderedDict())\n"
+        "        record.sequence = self._last_sequence = self._last_sequence + 1\n",
         tests_of(RULES, "test_an_offer_that_is_not_claimed_goes_to_the_next_and_its_asker_keeps_its_place"),
     ),
     Mutant(
@@ -91,22 +91,22 @@ MUTANTS = (
     ),
     Mutant(
         "The pool grants leases while leases of a lost log may still be live",
-        "pool/_rules/allocator.py",
-        "credential.cooldown_scopes = (*credential.cooldown_scopes, self.store)",
+        "pool/_rules/membership.py",
+        "credential.cooldown_scopes = (*credential.cooldown_scopes, self._store)",
         "pass",
         tests_of(RULES, "test_nothing_is_granted_while_leases_may_have_been_forgotten"),
     ),
     Mutant(
         "Fencing tokens restart when the log was lost",
         "pool/_replicas/shared_pool.py",
-        "pool.first_fence = int(at * 1e6)",
-        "pool.first_fence = 0",
+        "pool.members.first_fence = int(at * 1e6)",
+        "pool.members.first_fence = 0",
         tests_of(RULES, "test_fences_grow_where_an_older_log_was_lost"),
     ),
     Mutant(
         "Fencing tokens repeat when the end of the log was lost",
         "pool/_replicas/shared_pool.py",
-        "            self.pool.raise_fences(int(at * 1e6))\n",
+        "            self.pool.members.raise_fences(int(at * 1e6))\n",
         "",
         tests_of(RULES, "test_fences_grow_where_the_end_of_a_log_was_lost"),
     ),

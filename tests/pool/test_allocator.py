@@ -43,7 +43,7 @@ def test_the_least_recently_used_credential_is_chosen() -> None:
     first = [ask(pool) for _ in range(3)]
     assert [held(record) for record in first] == ["a", "b", "c"]
     for index in (1, 0, 2):
-        pool.release(first[index], NOW)
+        pool.lease_end.end(first[index], NOW)
     assert [held(ask(pool)) for _ in range(3)] == ["b", "a", "c"]
 
 
@@ -68,7 +68,7 @@ def test_a_wished_credential_is_given_if_it_is_usable() -> None:
     wished = ask(pool, prefer="c")
     assert held(wished) == "c"
     assert held(ask(pool, prefer="c")) == "a"  # it is in use: another one, not a wait
-    pool.release(wished, NOW)
+    pool.lease_end.end(wished, NOW)
     assert held(ask(pool)) == "b"
 
 
@@ -76,7 +76,7 @@ def test_a_release_serves_exactly_the_first_waiter() -> None:  # invariants 6, 1
     pool = make_pool("a")
     holder = ask(pool)
     waiters = [ask(pool) for _ in range(3)]
-    assert pool.release(holder, NOW)
+    assert pool.lease_end.end(holder, NOW)
     assert served(pool) == [waiters[0]]
     assert held(waiters[0]) == "a"
     assert waiters[1].state == WAITING
@@ -87,10 +87,10 @@ def test_a_newcomer_does_not_overtake_a_waiter() -> None:  # invariant 6
     holder = ask(pool)
     waiter = ask(pool)
     newcomer = ask(pool)
-    pool.release(holder, NOW)
+    pool.lease_end.end(holder, NOW)
     assert served(pool) == [waiter]
     assert not pool.request(LeaseRecord(), NOW, wait=False)
-    pool.release(waiter, NOW)
+    pool.lease_end.end(waiter, NOW)
     assert served(pool) == [newcomer]
 
 
@@ -100,9 +100,9 @@ def test_one_that_was_sent_back_asks_in_front() -> None:
     waiter = ask(pool)
     sent_back = LeaseRecord()
     pool.request(sent_back, NOW, front=True)
-    pool.release(holder, NOW)
+    pool.lease_end.end(holder, NOW)
     assert served(pool) == [sent_back]
-    pool.release(sent_back, NOW)
+    pool.lease_end.end(sent_back, NOW)
     assert served(pool) == [waiter]
 
 
@@ -158,9 +158,9 @@ def test_a_credential_serves_only_the_scopes_it_names() -> None:
     assert ask(pool, scope="y").state == REFUSED
     assert held(ask(pool, scope="x")) == "a"
     waiter_x, waiter_any = ask(pool, scope="x"), ask(pool)
-    pool.release(pool.credentials["a"].leases[1], NOW)
+    pool.lease_end.end(pool.credentials["a"].leases[1], NOW)
     assert served(pool) == [waiter_x]
-    pool.release(waiter_x, NOW)
+    pool.lease_end.end(waiter_x, NOW)
     assert served(pool) == [waiter_any]
 
 
@@ -169,9 +169,9 @@ def test_among_waiters_of_different_scopes_the_first_to_ask_is_served() -> None:
     holder = ask(pool)
     late_scope, early = "x", ask(pool, scope="y")
     later = ask(pool, scope=late_scope)
-    pool.release(holder, NOW)
+    pool.lease_end.end(holder, NOW)
     assert served(pool) == [early]
-    pool.release(early, NOW)
+    pool.lease_end.end(early, NOW)
     assert served(pool) == [later]
 
 
@@ -202,7 +202,7 @@ def test_a_quarantined_credential_is_never_granted_until_restored() -> None:  # 
 def test_a_free_credential_is_not_granted_any_more_once_it_is_quarantined() -> None:  # invariant 5
     pool = make_pool("a", "b")
     for record in [ask(pool), ask(pool)]:
-        pool.release(record, NOW)
+        pool.lease_end.end(record, NOW)
     pool.quarantine("a", "no credit", NOW)
     assert held(ask(pool)) == "b"
     assert ask(pool).state == WAITING
@@ -213,9 +213,9 @@ def test_a_credential_that_was_quarantined_in_use_goes_to_nobody_when_it_comes_b
     first, second = ask(pool), ask(pool)
     waiter = ask(pool)
     pool.quarantine("a", "no credit", NOW)
-    pool.release(first, NOW)
+    pool.lease_end.end(first, NOW)
     assert served(pool) == []
-    pool.release(second, NOW)
+    pool.lease_end.end(second, NOW)
     assert served(pool) == [waiter]
     assert held(waiter) == "b"
 
@@ -269,30 +269,30 @@ def test_when_all_are_quarantined_waiters_are_refused_and_so_is_who_comes() -> N
     assert waiter.state == REFUSED
     assert ask(pool).state == REFUSED
     assert reasons(pool.credentials.values(), None) == {"a": "bad key"}
-    pool.release(holder, NOW)
+    pool.lease_end.end(holder, NOW)
     assert ask(pool).state == REFUSED
 
 
 def test_a_second_release_changes_nothing() -> None:  # invariant 15
     pool = make_pool("a")
     first = ask(pool)
-    assert pool.release(first, NOW)
+    assert pool.lease_end.end(first, NOW)
     second = ask(pool)
-    assert not pool.release(first, NOW)
+    assert not pool.lease_end.end(first, NOW)
     assert held(second) == "a"
 
 
 def test_of_several_leases_of_a_credential_the_one_that_is_released_ends() -> None:  # invariant 15
     pool = make_pool("a", max_concurrent=2)
     first, second = ask(pool), ask(pool)
-    pool.release(first, NOW)
+    pool.lease_end.end(first, NOW)
     assert list(pool.credentials["a"].leases.values()) == [second]
 
 
 def test_fences_grow_also_when_a_credential_leaves_and_comes_back() -> None:  # invariant 13
     pool = make_pool("a")
     record = ask(pool)
-    pool.release(record, NOW)
+    pool.lease_end.end(record, NOW)
     pool.remove("a", NOW)
     pool.add("a", "a", None, frozenset(), Limits(max_concurrent=1), NOW)
     assert ask(pool).fence > record.fence
@@ -302,33 +302,33 @@ def test_a_removed_credential_is_not_granted_again_but_its_lease_stays_valid() -
     pool = make_pool("a", "b")
     record = ask(pool)
     pool.remove("a", NOW)
-    assert pool.leaving["a"].leases
+    assert pool.members.leaving["a"].leases
     assert held(ask(pool)) == "b"
     waiter = ask(pool)
-    assert pool.release(record, NOW)
+    assert pool.lease_end.end(record, NOW)
     assert waiter.state == WAITING
-    assert not pool.leaving
+    assert not pool.members.leaving
 
 
 def test_withdrawing_leaves_nothing_behind() -> None:  # invariant 9
     pool = make_pool("a")
     holder = ask(pool)
     first, second = ask(pool), ask(pool)
-    assert pool.withdraw(first, NOW)
+    assert pool.lease_end.withdraw(first, NOW)
     assert first.state == ENDED
-    pool.release(holder, NOW)
+    pool.lease_end.end(holder, NOW)
     assert served(pool) == [second]
-    assert not pool.withdraw(second, NOW)  # it had been served: the lease goes back unused
+    assert not pool.lease_end.withdraw(second, NOW)  # it had been served: the lease goes back unused
     assert not pool.credentials["a"].leases
     assert pool.credentials["a"].used_requests == 1  # the holder's only
-    assert pool.waiters() == 0
+    assert len(pool.queue) == 0
 
 
 def test_a_lease_that_became_worthless_on_the_way_is_not_handed_out() -> None:  # invariant 11
     pool = make_pool("a", max_concurrent=2)
     first, second = ask(pool), ask(pool)
     waiter, behind = ask(pool), ask(pool)
-    pool.release(first, NOW)
+    pool.lease_end.end(first, NOW)
     assert served(pool) == [waiter]
     pool.feedback.apply(pool.credentials["a"], second, Verdict(RATE_LIMITED, retry_after=10), NOW)
     assert not pool.confirm(waiter, NOW)
@@ -361,7 +361,7 @@ def test_a_wait_that_turns_from_exhausted_to_rate_limited_is_told_again() -> Non
     for record in (first, second):
         assert record.credential is not None
         pool.feedback.apply(record.credential, record, Verdict(RATE_LIMITED, retry_after=30), NOW)
-        pool.release(record, NOW)
+        pool.lease_end.end(record, NOW)
         ask(pool)
         ask(pool)
     told = [event.reason for event in pool.events if isinstance(event, PoolWaiting)]
@@ -400,7 +400,7 @@ def test_settling_counts_once_and_only_while_the_lease_is_live() -> None:  # inv
     record = ask(pool, tokens=100)
     assert pool.settle(record, None, 250, NOW)
     assert not pool.settle(record, None, 9999, NOW)
-    pool.release(record, NOW)
+    pool.lease_end.end(record, NOW)
     assert not pool.settle(record, None, 9999, NOW)
     assert (pool.credentials["a"].used_requests, pool.credentials["a"].used_tokens) == (1, 250)
 
@@ -410,9 +410,9 @@ def test_many_scopes_do_not_make_the_pool_grow_without_end() -> None:
     for number in range(2000):
         record = ask(pool, scope=f"scope-{number}")
         assert record.state == LIVE
-        pool.release(record, NOW)
-    assert len(pool._ready) <= 256
-    assert all(len(heap) <= 510 for heap in pool._ready.values())
+        pool.lease_end.end(record, NOW)
+    assert len(pool.ready.by_class) <= 256
+    assert all(len(heap) <= 510 for heap in pool.ready.by_class.values())
 
 
 def test_a_hundred_thousand_waiters_cost_one_step_per_grant() -> None:  # invariant 18
@@ -420,8 +420,8 @@ def test_a_hundred_thousand_waiters_cost_one_step_per_grant() -> None:  # invari
     holders = [ask(pool) for _ in range(10)]
     waiters = [ask(pool) for _ in range(100_000)]
     for _ in range(100_000):
-        pool.release(holders.pop(0), NOW)
+        pool.lease_end.end(holders.pop(0), NOW)
         (record,) = served(pool)  # exactly one wake-up per grant
         holders.append(record)
     assert [record.state for record in waiters].count(LIVE) == 10
-    assert pool.waiters() == 0
+    assert len(pool.queue) == 0

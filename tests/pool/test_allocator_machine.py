@@ -127,9 +127,9 @@ class PoolMachine(RuleBasedStateMachine):
         record = data.draw(st.sampled_from(self.live))
         self.live.remove(record)
         self.returned += 1
-        assert self.pool.release(record, self.now)
+        assert self.pool.lease_end.end(record, self.now)
         self.take_served()
-        assert not self.pool.release(record, self.now)  # invariant 15
+        assert not self.pool.lease_end.end(record, self.now)  # invariant 15
         assert not self.pool.served
 
     @precondition(lambda self: self.waiting)
@@ -137,7 +137,7 @@ class PoolMachine(RuleBasedStateMachine):
     def withdraw(self, data: st.DataObject) -> None:  # invariant 9
         record = data.draw(st.sampled_from(self.waiting))
         self.waiting.remove(record)
-        assert self.pool.withdraw(record, self.now)
+        assert self.pool.lease_end.withdraw(record, self.now)
         assert record.state == ENDED
         self.take_served()
 
@@ -262,7 +262,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def the_books_balance(self) -> None:  # invariant 16
         assert self.granted == self.returned + len(self.live)
-        assert self.pool.waiters() == len(self.waiting)
+        assert len(self.pool.queue) == len(self.waiting)
 
 
 TestPoolMachine = PoolMachine.TestCase

@@ -40,10 +40,10 @@ def test_who_is_next_behind_a_large_request_may_use_what_that_could_not() -> Non
     held = asked(pool, 0, prefer="k1")
     small = next(iter(pool.credentials["k0"].leases.values()))
     large = asked(pool, 400)
-    pool.release(small, NOW)  # 100 tokens are left there: not enough for the first who waits
+    pool.lease_end.end(small, NOW)  # 100 tokens are left there: not enough for the first who waits
     behind = asked(pool, 50)
     assert (large.state, behind.state) == (WAITING, WAITING)
-    pool.release(held, NOW + 1)
+    pool.lease_end.end(held, NOW + 1)
     assert large.credential is pool.credentials["k1"]
     assert behind.credential is pool.credentials["k0"]
 
@@ -62,7 +62,7 @@ def test_an_impatient_waiter_does_not_wait_for_a_proof_that_another_waited_for()
     assert {first.state, second.state} == {LIVE}
     patient, impatient = asked(pool, waits_for_probe=True), asked(pool)
     assert patient.state == impatient.state == WAITING
-    pool.withdraw(patient, NOW)
+    pool.lease_end.withdraw(patient, NOW)
     pool.advance(NOW)
     assert impatient.state == LIVE
 
@@ -74,7 +74,7 @@ def test_a_success_in_a_slow_start_makes_room_for_the_whole_group() -> None:
     first = asked(pool, waits_for_probe=True)
     second, third = asked(pool, waits_for_probe=True), asked(pool, waits_for_probe=True)
     assert (second.state, third.state) == (WAITING, WAITING)
-    pool.release(first, NOW + 0.1)
+    pool.lease_end.end(first, NOW + 0.1)
     assert (second.state, third.state) == (LIVE, LIVE)
 
 
@@ -83,9 +83,9 @@ def test_who_comes_after_a_success_in_a_slow_start_finds_the_whole_group() -> No
     first = asked(pool, waits_for_probe=True)
     second = asked(pool, waits_for_probe=True)
     assert second.state == WAITING
-    pool.withdraw(second, NOW)
+    pool.lease_end.withdraw(second, NOW)
     assert first.credential is not None
-    pool.release(first, NOW + 0.1)
+    pool.lease_end.end(first, NOW + 0.1)
     pool.quarantine(first.credential.id, "it is the other's turn", NOW + 0.1)
     assert asked(pool, at=NOW + 0.1, waits_for_probe=True).state == LIVE
 
@@ -97,10 +97,10 @@ def test_a_credential_that_may_be_lent_less_often_than_it_is_waits_until_enough_
     pool = pool_of(Limits(requests_per_minute=600, burst=10, max_concurrent=3))
     held = [asked(pool) for _ in range(3)]
     pool.redeclare("k0", "g0", "p", ANY, Limits(requests_per_minute=600, burst=10, max_concurrent=1), NOW)
-    pool.release(held[0], NOW)
+    pool.lease_end.end(held[0], NOW)
     assert not pool.request(LeaseRecord(), NOW, wait=False)
-    pool.release(held[1], NOW)
-    pool.release(held[2], NOW)
+    pool.lease_end.end(held[1], NOW)
+    pool.lease_end.end(held[2], NOW)
     assert pool.request(LeaseRecord(), NOW, wait=False)
 
 
@@ -113,7 +113,7 @@ def test_what_a_refusal_tells_of_its_limits_serves_nobody_while_it_says_wait() -
     told = Verdict(RATE_LIMITED, retry_after=40.0, limit_requests=100, remaining_requests=100)
     pool.credentials["k0"].max_concurrent = 2
     pool.feedback.apply(pool.credentials["k0"], first, told, NOW + 1)
-    pool.release(first, NOW + 1)
+    pool.lease_end.end(first, NOW + 1)
     assert second.state == WAITING
     pool.advance(NOW + 40.9)
     assert second.state == WAITING
@@ -134,7 +134,7 @@ def test_a_credential_that_is_described_anew_goes_on_cooling() -> None:
     pool = pool_of(Limits())
     first = asked(pool)
     pool.feedback.apply(pool.credentials["k0"], first, Verdict(AUTH_FAILED), NOW)
-    pool.release(first, NOW)
+    pool.lease_end.end(first, NOW)
     pool.redeclare("k0", "g0", "p", ANY, Limits(max_concurrent=2), NOW)
     second = asked(pool)
     assert second.state == WAITING
@@ -196,8 +196,8 @@ def test_leases_that_are_on_their_way_when_a_limit_is_met_again_are_counted_once
     assert pace.is_free
     short = asked(pool)
     pool.feedback.apply(pool.credentials["k0"], short, Verdict(RATE_LIMITED, retry_after=1.0), NOW + 1)
-    pool.release(short, NOW + 1)
-    pool.release(long, NOW + 2)
+    pool.lease_end.end(short, NOW + 1)
+    pool.lease_end.end(long, NOW + 2)
     assert pace.estimators[None].in_flight == 0
 
 
@@ -210,7 +210,7 @@ def test_who_waits_for_the_only_credential_waits_on_when_it_is_described_anew() 
     pool.redeclare("k0", "g0", "p", ANY, Limits(requests_per_minute=100), NOW)
     assert second.state == WAITING
     assert not pool.served
-    pool.release(first, NOW)
+    pool.lease_end.end(first, NOW)
     assert second.state == LIVE
 
 
@@ -240,10 +240,10 @@ def test_an_answer_to_what_was_set_aside_is_none_to_what_comes_next() -> None:
     pool = pool_of(Limits(), Limits())
     record = asked(pool)
     pool.feedback.apply(pool.credentials["k0"], record, Verdict(AUTH_FAILED), NOW)
-    pool.set_aside(record, NOW)
+    pool.lease_end.set_aside(record, NOW)
     assert pool.request(record, NOW)
     assert record.credential is pool.credentials["k1"]
-    pool.release(record, NOW)
+    pool.lease_end.end(record, NOW)
     estimators = [estimator for c in pool.credentials.values() for estimator in c.group.pace.estimators.values()]
     assert [estimator.in_flight for estimator in estimators] == [0] * len(estimators)
     assert not record.is_answered

@@ -10,7 +10,9 @@ from agentos.pool._replicas.shared_pool import Session, SharedPool
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.cooldown_scope import CooldownScope
 from agentos.pool._rules.feedback import ProviderFeedback
+from agentos.pool._rules.lease_end import LeaseEnd
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
+from agentos.pool._rules.wait_queue import WaitQueue
 from agentos.pool.lease_states import LIVE, REFUSED
 from agentos.verdict import Verdict
 
@@ -25,6 +27,9 @@ class CheckedAllocator(Allocator):
         self.oracle = oracle
         self.in_answers = False
         self.feedback: ProviderFeedback = CheckedProviderFeedback(self)
+        self.lease_end: LeaseEnd = CheckedLeaseEnd(self)
+        self.queue: WaitQueue = CheckedWaitQueue(self)
+        self.waiting = self.queue.by_class
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "oracle": None}
@@ -37,33 +42,10 @@ class CheckedAllocator(Allocator):
             self.oracle.refused(record)
         return granted
 
-    def _enqueue(self, record: LeaseRecord, front: bool) -> None:
-        if self.oracle is not None:
-            self.oracle.queued(record, front)
-        super()._enqueue(record, front)
-
     def _grant(self, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
         super()._grant(record, credential, now)
         if self.oracle is not None:
             self.oracle.granted(self, record, credential, now)
-
-    def release(self, record: LeaseRecord, now: float) -> bool:
-        released = super().release(record, now)
-        if released and self.oracle is not None:
-            self.oracle.released(record)
-        return released
-
-    def withdraw(self, record: LeaseRecord, now: float) -> bool:
-        self._note_unused(record, now)
-        return super().withdraw(record, now)
-
-    def set_aside(self, record: LeaseRecord, now: float) -> None:
-        self._note_unused(record, now)
-        super().set_aside(record, now)
-
-    def _note_unused(self, record: LeaseRecord, now: float) -> None:
-        if self.oracle is not None and record.state == LIVE:
-            self.oracle.corrected(record, 0, 0, now)
 
     def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None, now: float) -> bool:
         if self.oracle is not None and record.state == LIVE and not record.settled:
@@ -104,6 +86,52 @@ class CheckedAllocator(Allocator):
             super().redeclare(id, *args, **options)
 
 
+class CheckedWaitQueue(WaitQueue):
+    """A wait queue that reports every request that it adds."""
+
+    def __init__(self, allocator: CheckedAllocator) -> None:
+        super().__init__(allocator.wake_ups)
+        self.oracle = allocator.oracle
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "oracle": None}
+
+    def add(self, record: LeaseRecord, front: bool) -> None:
+        if self.oracle is not None:
+            self.oracle.queued(record, front)
+        super().add(record, front)
+
+
+class CheckedLeaseEnd(LeaseEnd):
+    """The end of leases, reported: also what a lease that ends unused gives back."""
+
+    def __init__(self, allocator: CheckedAllocator) -> None:
+        super().__init__(allocator)
+        self.oracle = allocator.oracle
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "oracle": None}
+
+    def end(self, record: LeaseRecord, now: float, verdict: Verdict | None = None, success: bool = False,
+            jitter: float = 0.5) -> bool:  # fmt: skip
+        has_ended = super().end(record, now, verdict, success, jitter)
+        if has_ended and self.oracle is not None:
+            self.oracle.released(record)
+        return has_ended
+
+    def withdraw(self, record: LeaseRecord, now: float) -> bool:
+        self._note_unused(record, now)
+        return super().withdraw(record, now)
+
+    def set_aside(self, record: LeaseRecord, now: float) -> None:
+        self._note_unused(record, now)
+        super().set_aside(record, now)
+
+    def _note_unused(self, record: LeaseRecord, now: float) -> None:
+        if self.oracle is not None and record.state == LIVE:
+            self.oracle.corrected(record, 0, 0, now)
+
+
 class CheckedProviderFeedback(ProviderFeedback):
     """Feedback that also checks that a refusal quarantines no other credential."""
 
@@ -128,7 +156,7 @@ class CheckedSharedPool(SharedPool):
         self, began_at: float, day_ends: Callable[[str], Callable[[float], float]], oracle: PoolOracle
     ) -> None:
         super().__init__(began_at, day_ends)
-        self.pool = CheckedAllocator(oracle, self.store, self.pool.first_fence)
+        self.pool = CheckedAllocator(oracle, self.store, self.pool.members.first_fence)
         self.oracle: PoolOracle | None = oracle
 
     def __getstate__(self) -> dict[str, Any]:

@@ -314,7 +314,7 @@ def _repeat_end_of_lease(world: World, process: Process) -> None:  # invariants 
     record = world.rng.choice(list(process.ended_records))
     if world.memory is not None:
         world.memory.available()  # advances the pool to now
-    before = None if world.memory is None else digest(world.memory._pool)
+    before = None if world.memory is None else digest(world.memory._allocator)
     batches = None if process.member is None else len(process.member._box.statements)
     process.store.end(record, None, True)
     process.store.settle(record, 5, 5000)
@@ -324,7 +324,7 @@ def _repeat_end_of_lease(world: World, process: Process) -> None:  # invariants 
         assert process.member is not None
         assert len(process.member._box.statements) == batches, "a statement was sent for an ended lease"
     else:
-        assert digest(world.memory._pool) == before, "an ended lease changed the pool"
+        assert digest(world.memory._allocator) == before, "an ended lease changed the pool"
 
 
 Fault = Callable[["World", Process], None]

@@ -24,7 +24,7 @@ MAX_CLAIM_SECONDS = 1.0
 def check(world: World) -> None:
     """Check pool, sessions and runs after one step. Raise `AssertionError` for a broken invariant."""
     if world.memory is not None:
-        pool = world.memory._pool
+        pool = world.memory._allocator
         _check_pool(pool, world.now + world.epoch)
     elif world.server.judge is not None and world.server.epoch:
         judge = world.server.judge
@@ -39,7 +39,7 @@ def _check_pool(pool: Allocator, now: float) -> None:
     assert isinstance(pool, CheckedAllocator)
     assert pool.oracle is not None
     live = 0
-    for credential in (*pool.credentials.values(), *pool.leaving.values()):
+    for credential in (*pool.credentials.values(), *pool.members.leaving.values()):
         live += len(credential.leases)
         max_leases = pool.oracle.max_leases(credential)
         assert len(credential.leases) <= max_leases, f"{credential.id} has too many leases"  # invariant 1
@@ -195,7 +195,7 @@ def check_finished(world: World) -> None:
     for ledger in world.ledgers:
         assert set(ledger.outcomes) == set(ledger.ids), "items were lost"  # invariant 19
     if world.memory is not None:
-        pools: list[Allocator] = [world.memory._pool]
+        pools: list[Allocator] = [world.memory._allocator]
     elif world.server.judge is not None and world.server.epoch:
         judge = world.server.judge
         judge.apply(judge.at + 1000.0, "", 0, ())  # far enough for the sessions of killed processes to expire

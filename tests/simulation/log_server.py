@@ -158,7 +158,7 @@ def summarize(copy: CheckedSharedPool) -> str:
     pool = copy.pool
     leases = [(c.id, c.fence, list(c.leases), c.cooled, c.quarantine) for c in pool.credentials.values()]
     waiting = [[record.id for record in queue.values()] for queue in pool.waiting.values()]
-    return repr((copy.at, pool._sequence, leases, waiting, list(copy.sessions), copy.next_at()))
+    return repr((copy.at, pool.sequence, leases, waiting, list(copy.sessions), copy.next_at()))
 
 
 class Connection:

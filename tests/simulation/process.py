@@ -367,7 +367,7 @@ class Process:
 
     def add(self, key: Key) -> None:
         self.keys = {**getattr(self, "keys", {}), key.id: key}
-        if self.world.memory is not None and key.id in self.world.memory._pool.credentials:
+        if self.world.memory is not None and key.id in self.world.memory._allocator.credentials:
             return
         self.store.add(
             Credential(

@@ -76,7 +76,7 @@ class World:
         self.sent.clear()
         clock = _PoolClock(self)
         self.memory = MemoryStore(clock, lambda event: self.pool_events([event]))
-        self.memory._pool = CheckedAllocator(PoolOracle(self.situations))
+        self.memory._allocator = CheckedAllocator(PoolOracle(self.situations))
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

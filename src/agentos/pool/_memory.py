@@ -15,7 +15,7 @@ from agentos.clock import Clock, Timer
 from agentos.errors import UnknownCredential
 from agentos.events import PoolWaiting
 from agentos.limits.reset_times import seconds_to_reset
-from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
+from agentos.verdict import RATE_LIMITED, Verdict
 
 from ._record_handle import RecordHandle
 from ._rules import wait_reasons
@@ -40,7 +40,7 @@ class MemoryStore:
         self._lock = threading.Lock()  # guards _pool and _wake
         # The two paths that every item takes use these: half the cost of a `with`.
         self._acquire, self._release = self._lock.acquire, self._lock.release
-        self._pool = Allocator()
+        self._allocator = Allocator()
         self._wake: Timer | None = None
         self.make_handle = RecordHandle
 
@@ -48,11 +48,11 @@ class MemoryStore:
 
     def request(self, record: RecordHandle, wait: bool = True, front: bool = False, _blocks: bool = False) -> bool:
         """True: the lease is live. False: `record.deliver()` is called when it is, or never can be."""
-        pool = self._pool
+        allocator = self._allocator
         self._acquire()
         try:
-            granted = pool.request(record, self._now(), wait, front)
-            if not (pool.served or pool.events or pool.waiting):
+            granted = allocator.request(record, self._now(), wait, front)
+            if not (allocator.served or allocator.events or allocator.waiting):
                 return granted
             served, events = self._collect()
         finally:
@@ -61,25 +61,12 @@ class MemoryStore:
         return granted
 
     def end(self, record: RecordHandle, verdict: Verdict | None, success: bool = False) -> None:
-        """Ends a lease, together with what the provider answered (a verdict, a success, or nothing), so that nobody is
-        given a credential that is about to cool down. Does nothing if the lease is not live."""
-        pool = self._pool
+        """End a lease together with the provider's answer: a verdict, a success or nothing. No-op if it is not live."""
+        allocator = self._allocator
         self._acquire()
         try:
-            if record.state != LIVE:
-                return
-            now = self._now()
-            credential = record.credential
-            assert credential is not None
-            if verdict is None:
-                if success and not credential.success_is_noop:
-                    pool.feedback.apply(credential, record, None, now)
-            elif verdict.kind in RETRY_ON_OTHER_KEY:
-                pool.feedback.apply(credential, record, verdict, now, _jitter())
-            else:
-                pool.feedback.observe(record, verdict, now)
-            pool.release(record, now)
-            if not (pool.served or pool.events or pool.waiting):
+            allocator.lease_end.end(record, self._now(), verdict, success, 0.0 if verdict is None else _jitter())
+            if not (allocator.served or allocator.events or allocator.waiting):
                 return
             served, events = self._collect()
         finally:
@@ -87,36 +74,25 @@ class MemoryStore:
         self._act(served, events)
 
     def cool_and_end(self, record: RecordHandle, seconds: float) -> None:
-        """Ends a lease and cools its credential's group. Does nothing if the lease is not live."""
-
-        def decide(pool: Allocator, now: float) -> None:
-            if record.state == LIVE and record.credential is not None:
-                pool.cool(record.credential.group, None, seconds, RATE_LIMITED, now)
-                pool.release(record, now)
-
-        self._locked(decide)
+        """End a lease and cool its credential's group. No-op if it is not live."""
+        self._locked(lambda allocator, now: allocator.lease_end.cool_and_end(record, seconds, now))
 
     def use_more(self, record: RecordHandle, requests: int, tokens: int) -> None:
         """A live lease is used for more than was reserved: that is debt."""
         self._locked(
-            lambda pool, now: pool.use_more(record, requests, tokens, now) if record.state == LIVE else None,
+            lambda allocator, now: allocator.use_more(record, requests, tokens, now) if record.state == LIVE else None,
         )
 
     def observed(self, record: RecordHandle, verdict: Verdict) -> None:
-        """An answer in the middle of a lease."""
+        """Apply the verdict on an answer in the middle of a lease."""
         with self._lock:
-            if record.credential is not None:
-                now = self._now()
-                if verdict.kind in RETRY_ON_OTHER_KEY:
-                    self._pool.feedback.apply(record.credential, record, verdict, now, _jitter())
-                else:
-                    self._pool.feedback.observe(record, verdict, now)
+            self._allocator.feedback.apply_verdict(record, verdict, self._now(), _jitter())
             served, events = self._collect()
         self._act(served, events)
 
     def settle(self, record: RecordHandle, requests: int | None, tokens: int | None) -> bool:
         with self._lock:
-            settled = self._pool.settle(record, requests, tokens, self._now())
+            settled = self._allocator.settle(record, requests, tokens, self._now())
             served, events = self._collect()
         self._act(served, events)
         return settled
@@ -125,12 +101,12 @@ class MemoryStore:
 
     def withdraw(self, record: RecordHandle) -> None:
         """The asker is gone, whatever it has got in the meantime: nothing stays queued or held for it."""
-        self._locked(lambda pool, now: pool.withdraw(record, now))
+        self._locked(lambda allocator, now: allocator.lease_end.withdraw(record, now))
 
     def expire(self, record: RecordHandle) -> None:
         """The asker's time is up: it leaves the queue and is told, unless it has been served just now."""
         with self._lock:
-            is_late = record.state == WAITING and self._pool.withdraw(record, self._now())
+            is_late = record.state == WAITING and self._allocator.lease_end.withdraw(record, self._now())
         if is_late:
             record.deliver()
 
@@ -139,14 +115,14 @@ class MemoryStore:
         credential = record.credential
         if record.state == LIVE and credential is not None and credential.has_no_objection():
             return True  # without the lock: what changes from here on, changes after the hand-over
-        return self._locked(lambda pool, now: pool.confirm(record, now))
+        return self._locked(lambda allocator, now: allocator.confirm(record, now))
 
     # --- the pool -------------------------------------------------------------------------------------------------
 
     def add(self, credential: Credential) -> None:
         ends_after = self._day_ends_after(credential.limits.day_resets)
         self._locked(
-            lambda pool, now: pool.add(
+            lambda allocator, now: allocator.add(
                 credential.id,
                 credential.quota_group,
                 credential.provider,
@@ -162,52 +138,58 @@ class MemoryStore:
         return lambda now: now + seconds_to_reset(day_resets, clock.epoch() + now - clock.now())
 
     def remove(self, credential_id: str) -> None:
-        self._locked(lambda pool, now: pool.remove(self._find(credential_id).id, now))
+        self._locked(lambda allocator, now: allocator.remove(self._find(credential_id).id, now))
 
     def quarantine(self, credential_id: str, reason: str) -> None:
-        self._locked(lambda pool, now: pool.quarantine(self._find(credential_id).id, reason, now))
+        self._locked(lambda allocator, now: allocator.quarantine(self._find(credential_id).id, reason, now))
 
     def restore(self, credential_id: str) -> None:
-        self._locked(lambda pool, now: pool.restore(self._find(credential_id).id, now))
+        self._locked(lambda allocator, now: allocator.restore(self._find(credential_id).id, now))
 
     def cool(self, credential_id: str, seconds: float) -> None:
         """Cools the credential's group, in all scopes."""
-        self._locked(lambda pool, now: pool.cool(self._find(credential_id).group, None, seconds, RATE_LIMITED, now))
+        self._locked(
+            lambda allocator, now: allocator.cool(self._find(credential_id).group, None, seconds, RATE_LIMITED, now)
+        )
 
     # --- looking --------------------------------------------------------------------------------------------------
 
     def live_leases(self, credential_id: str) -> list[RecordHandle]:
         with self._lock:
-            credential = self._pool.credentials.get(credential_id) or self._pool.leaving.get(credential_id)
+            credential = self._allocator.credentials.get(credential_id) or self._allocator.members.leaving.get(
+                credential_id
+            )
             return cast(list[RecordHandle], list(credential.leases.values())) if credential else []
 
     def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None) -> PoolWaiting:
-        return self._locked(lambda pool, now: wait_reasons.explain(pool, scope, now, need))
+        return self._locked(lambda allocator, now: wait_reasons.explain(allocator, scope, now, need))
 
     def reasons(self, scope: str | None) -> dict[str, str]:
-        return self._locked(lambda pool, _now: wait_reasons.reasons(pool.credentials.values(), scope))
+        return self._locked(lambda allocator, _now: wait_reasons.reasons(allocator.credentials.values(), scope))
 
     def is_proven(self, credential_id: str) -> bool:
         with self._lock:
-            credential = self._pool.credentials.get(credential_id)
+            credential = self._allocator.credentials.get(credential_id)
             return credential is not None and credential.is_proven
 
     def waiters(self) -> int:
         with self._lock:
-            return self._pool.waiters()
+            return len(self._allocator.queue)
 
     def available(self) -> int:
-        return self._locked(lambda pool, now: sum(c.is_usable(None, now) for c in pool.credentials.values()))
+        return self._locked(lambda allocator, now: sum(c.is_usable(None, now) for c in allocator.credentials.values()))
 
     def snapshot(self) -> list[CredentialSnapshot]:
-        return self._locked(lambda pool, now: [snapshot(c, now) for c in pool.credentials.values()])
+        return self._locked(lambda allocator, now: [snapshot(c, now) for c in allocator.credentials.values()])
 
     def fastest(self) -> tuple[float | None, float]:
-        return self._locked(lambda pool, now: wait_reasons.fastest(pool.credentials.values(), now))
+        return self._locked(lambda allocator, now: wait_reasons.fastest(allocator.credentials.values(), now))
 
     def forecasts(self) -> list[CredentialForecast]:
         """What a plan needs to know of each credential that can be used."""
-        return self._locked(lambda pool, now: [forecast(c, now) for c in pool.credentials.values() if not c.quarantine])
+        return self._locked(
+            lambda allocator, now: [forecast(c, now) for c in allocator.credentials.values() if not c.quarantine]
+        )
 
     # --- as a shared store does, which this is not ------------------------------------------------------------------
 
@@ -225,25 +207,25 @@ class MemoryStore:
     def _locked(self, decide: Callable[[Allocator, float], T]) -> T:
         with self._lock:
             now = self._now()
-            self._pool.advance(now)
-            decision = decide(self._pool, now)
+            self._allocator.advance(now)
+            decision = decide(self._allocator, now)
             served, events = self._collect()
         self._act(served, events)
         return decision
 
     def _find(self, credential_id: str) -> CredentialRecord:
         try:
-            return self._pool.credentials[credential_id]
+            return self._allocator.credentials[credential_id]
         except KeyError:
             raise UnknownCredential("no credential with this id is in the pool") from None
 
     def _collect(self) -> tuple[list[RecordHandle], list[Any]]:
         """Under the lock: takes what has to be acted on, and sees to it that the next cool-down's end is not missed."""
-        pool = self._pool
-        served = cast(list[RecordHandle], pool.served)  # whatever is requested here is one
-        pool.served = []
-        events, pool.events = pool.events, []
-        wake_at = pool.next_wake_at()
+        allocator = self._allocator
+        served = cast(list[RecordHandle], allocator.served)  # whatever is requested here is one
+        allocator.served = []
+        events, allocator.events = allocator.events, []
+        wake_at = allocator.next_wake_at()
         if wake_at is not None and (self._wake is None or wake_at < self._wake.at):
             if self._wake is not None:
                 self._wake.cancel()
@@ -260,6 +242,6 @@ class MemoryStore:
     def _on_wake(self) -> None:
         with self._lock:
             self._wake = None
-            self._pool.advance(self._now())
+            self._allocator.advance(self._now())
             served, events = self._collect()
         self._act(served, events)

@@ -134,16 +134,13 @@ class Simulation:
         heappush(self._ends, (self.now + seconds, self._numbers, record))
 
     def _end(self, record: LeaseRecord) -> None:
-        pool, credential = self.pool, record.credential
-        assert credential is not None
+        pool = self.pool
         verdict = None if self._answer is None else self._answer(record, self.now)
         self.running -= 1
         self.ended_at = self.now
-        if verdict is not None or not credential.success_is_noop:
-            pool.feedback.apply(credential, record, verdict, self.now)
         if verdict is not None:
             self.left += 1
-        pool.release(record, self.now)
+        pool.lease_end.end(record, self.now, verdict, success=True)
 
     def _note_what_binds(self, then: float) -> None:
         """What the run waits for until then. To find out which limit takes long, so it is asked now and then, and

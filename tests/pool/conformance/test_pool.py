@@ -142,7 +142,7 @@ def test_a_waiter_that_is_called_more_often_than_it_looks_goes_on_waiting() -> N
     key = pool.reserve()
     thread, results = in_thread(pool.reserve)
     eventually(lambda: waiting(pool) == 1)
-    (queue,) = pool._store._pool.waiting.values()
+    (queue,) = pool._store._allocator.waiting.values()
     (record,) = queue.values()
     for _ in range(100):
         record.deliver()

@@ -204,7 +204,7 @@ def digest(copy: SharedPool) -> str:
 
 def live_leases(copy: SharedPool) -> dict[tuple[str, int], Any]:
     """By credential and fence."""
-    credentials = [*copy.pool.credentials.values(), *copy.pool.leaving.values()]
+    credentials = [*copy.pool.credentials.values(), *copy.pool.members.leaving.values()]
     return {(c.id, fence): record for c in credentials for fence, record in c.leases.items()}
 
 

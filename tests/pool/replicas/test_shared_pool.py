@@ -153,7 +153,7 @@ def leave_all(copy: SharedPool, at: float) -> None:
     assert not copy.sessions
     assert not copy.pool.waiting
     assert not live_leases(copy)  # invariant 16
-    assert not copy.pool.leaving
+    assert not copy.pool.members.leaving
     for credential in copy.pool.credentials.values():
         for cooldown_scope in credential.cooldown_scopes:
             assert all(estimator.in_flight == 0 for estimator in cooldown_scope.pace.estimators.values())

@@ -23,7 +23,7 @@ from typing import Any
 from agentos.events import STORE_LOST
 from agentos.limits.declaration import Limits, strictest
 from agentos.limits.usage_report import UsageReport
-from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
+from agentos.verdict import RATE_LIMITED, Verdict
 
 from .._rules.allocator import Allocator
 from .._rules.cooldown_scope import CooldownScope
@@ -110,7 +110,7 @@ class SharedPool:
         if not self._has_begun:  # with its first batch, for all: whoever found the log empty has looked before that
             self._has_begun = True
             self.at = at
-            pool.first_fence = int(at * 1e6)
+            pool.members.first_fence = int(at * 1e6)
         if at > self.at:  # a clock that steps back stands still here
             self.at = at
         at = self.at
@@ -129,7 +129,7 @@ class SharedPool:
             self._check_by(session.expires_at)
             if session.aside is not None:
                 aside, session.aside = session.aside, None
-                pool.take_back(aside, at)
+                pool.put_back(aside, at)
             for statement in statements:
                 if session_id in self.sessions:  # else it has just left
                     self._take(session, statement, at)
@@ -179,7 +179,7 @@ class SharedPool:
         for session in gone:
             self._leave_queues(session, at)
         for record in [record for session in slow for record in self._pass_over(session, at)]:
-            self.pool.set_aside(record, at)
+            self.pool.lease_end.set_aside(record, at)
         for session in gone:
             self._end(session, at)
         self._check_at = min((s.expires_at for s in self.sessions.values()), default=inf)
@@ -193,21 +193,21 @@ class SharedPool:
         session.aside = sorted(waiting + offered, key=lambda record: record.sequence)
         session.offers.clear()
         for record in waiting:
-            self.pool.set_aside(record, at)
+            self.pool.lease_end.set_aside(record, at)
         return offered
 
     def _leave_queues(self, session: Session, at: float) -> None:
         if session.aside is None:
             for record in session.leases.values():
                 if record.state == WAITING:
-                    self.pool.withdraw(record, at)
+                    self.pool.lease_end.withdraw(record, at)
 
     def _end(self, session: Session, at: float) -> None:
         del self.sessions[session.id]
         self._leave_queues(session, at)  # first: nothing must be granted to it any more
         for record in session.leases.values():
             if record.state == LIVE:
-                self.pool.lose(record, at)
+                self.pool.lease_end.lose(record, at)
         session.leases.clear()
         for id_ in session.limits:
             self._keep_to_the_strictest(id_, at)
@@ -235,7 +235,7 @@ class SharedPool:
                 self._end(self.sessions[statement[1]], at)
         elif kind == HOLD:
             # Grants may have been forgotten, and their fences with them.
-            self.pool.raise_fences(int(at * 1e6))
+            self.pool.members.raise_fences(int(at * 1e6))
             self.pool.cool(self.store, None, statement[1], STORE_LOST, at)
         elif kind != JOIN and statement[1] in self.pool.credentials:
             credential = self.pool.credentials[statement[1]]
@@ -266,25 +266,22 @@ class SharedPool:
         pool = self.pool
         if kind == END:
             _, _, verdict, success, jitter = statement
-            if record.state == LIVE and record.credential is not None:
-                if verdict is not None:
-                    self._answer(record, Verdict(*verdict), jitter, at)
-                elif success and not record.credential.success_is_noop:
-                    pool.feedback.apply(record.credential, record, None, at, jitter)
-                self._release(session, record, at)
+            if record.state == LIVE:
+                self._forget_lease(session, record, at)
+                pool.lease_end.end(record, at, None if verdict is None else Verdict(*verdict), success, jitter)
         elif kind == CLAIM:
             session.offers.pop(record.id, None)
             self._claim(session, record, at)
         elif kind == WITHDRAW:
             session.offers.pop(record.id, None)
             del session.leases[record.id]
-            pool.withdraw(record, at)
+            pool.lease_end.withdraw(record, at)
         elif record.state == LIVE and record.credential is not None:
             if kind == COOL_AND_END:
-                pool.cool(record.credential.group, None, statement[2], RATE_LIMITED, at)
-                self._release(session, record, at)
+                self._forget_lease(session, record, at)
+                pool.lease_end.cool_and_end(record, statement[2], at)
             elif kind == OBSERVED:
-                self._answer(record, Verdict(*statement[2]), statement[3], at)
+                pool.feedback.apply_verdict(record, Verdict(*statement[2]), at, statement[3])
             elif kind == SETTLE:
                 pool.settle(record, statement[2], statement[3], at)
             elif kind == USE_MORE:
@@ -297,24 +294,16 @@ class SharedPool:
             if self.pool.confirm(record, at):
                 self.pool.served.append(record)
             return
-        self.pool.set_aside(record, at)  # it was dropped meanwhile
+        self.pool.lease_end.set_aside(record, at)  # it was dropped meanwhile
         record.request_class = session.request_class(record.scope)
         if self.pool.request(record, at, front=True) or record.state == REFUSED:
             self.pool.served.append(record)
 
-    def _answer(self, record: LeaseRecord, verdict: Verdict, jitter: float, at: float) -> None:
-        assert record.credential is not None
-        if verdict.kind in RETRY_ON_OTHER_KEY:
-            self.pool.feedback.apply(record.credential, record, verdict, at, jitter)
-        else:
-            self.pool.feedback.observe(record, verdict, at)
-
-    def _release(self, session: Session, record: LeaseRecord, at: float) -> None:
+    def _forget_lease(self, session: Session, record: LeaseRecord, at: float) -> None:
         assert record.credential is not None
         session.offers.pop(record.id, None)
         del session.leases[record.id]
         self.seen_at[record.credential.id] = at
-        self.pool.release(record, at)
 
     def _add(self, session: Session, at: float, id_: str, group: str, provider: str | None, scopes: Sequence[str],
              limits: Sequence[Any], fingerprint: str) -> None:  # fmt: skip
@@ -357,10 +346,10 @@ class SharedPool:
         session.request_classes = {}
         waiting = sorted((r for r in session.leases.values() if r.state == WAITING), key=lambda r: r.sequence)
         for record in waiting:
-            self.pool.set_aside(record, at)
+            self.pool.lease_end.set_aside(record, at)
             record.request_class = session.request_class(record.scope)
         if waiting:
-            self.pool.take_back(waiting, at)
+            self.pool.put_back(waiting, at)
 
     def _forget(self, at: float) -> None:
         """What nobody has used for weeks is not asked for again."""

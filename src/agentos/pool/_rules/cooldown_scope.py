@@ -1,4 +1,4 @@
-"""Cool-downs: how long an answer makes us wait, and where that wait is kept."""
+"""CooldownScope: the credentials that cool down together, and the cool-downs that are running."""
 
 from __future__ import annotations
 
@@ -11,25 +11,40 @@ if TYPE_CHECKING:
 
 
 class CooldownScope:
-    """What cools down together: a quota group, a provider, or one credential; per scope, `None` being all of them.
+    """A quota group, a provider, one credential or the whole store. Cool-downs are kept per model scope; None: all.
 
-    `cooling` holds only what has not ended yet: the pool removes an entry at its instant, before it decides anything.
+    `cooling` holds running cool-downs only: the allocator removes an entry when its instant comes, before any decision.
     """
 
     __slots__ = ("cooled_by", "cooling", "kind", "members", "name", "overloads", "pace")
 
     def __init__(self, kind: str, name: str | None) -> None:
-        self.kind = kind  # "group", "provider" or "credential"
+        self.kind = kind  # "group", "provider", "credential", "shared" or "store"
         self.name = name  # None: the provider of credentials that name none
         self.members: dict[str, CredentialRecord] = {}
-        self.cooling: dict[str | None, float] = {}
-        self.cooled_by: dict[str | None, str] = {}  # the verdict behind each of them
-        self.pace = Pace(name or "")  # of a group, or of groups that seem to share a limit
-        self.overloads: dict[str | None, tuple[int, float]] = {}  # by scope: how often in a row, and since when
+        self.cooling: dict[str | None, float] = {}  # scope -> the instant of its end
+        self.cooled_by: dict[str | None, str] = {}  # scope -> kind of the verdict behind the cool-down
+        self.pace = Pace(name or "")  # used by groups, and by groups that seem to share a limit
+        self.overloads: dict[str | None, tuple[int, float]] = {}  # scope -> overloads in a row, instant of the last
 
     def usable_at(self, scope: str | None) -> float:
-        """The instant from which this domain no longer forbids `scope`; 0 when it does not."""
+        """Return the instant from which no cool-down here forbids `scope`; 0 if none does now."""
         if not self.cooling:
             return 0.0
         whole = self.cooling.get(None, 0.0)
         return whole if scope is None else max(whole, self.cooling.get(scope, 0.0))
+
+    def start_cooldown(self, scope: str | None, until: float, verdict: str) -> None:
+        """Start or prolong a cool-down."""
+        if scope not in self.cooling:
+            for member in self.members.values():
+                member.cooled += 1
+        self.cooling[scope] = until
+        self.cooled_by[scope] = verdict
+
+    def end_cooldown(self, scope: str | None) -> None:
+        """End a running cool-down."""
+        del self.cooling[scope]
+        del self.cooled_by[scope]
+        for member in self.members.values():
+            member.cooled -= 1

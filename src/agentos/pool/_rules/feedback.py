@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agentos.events import LimitLearned
 from agentos.limits import backoff
 from agentos.limits.backoff import DEFAULT_COOL_DOWN, MAX_COOL_DOWN, cool_down, hint_of
-from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
+from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
 from ..lease_states import LIVE
 from .cooldown_scope import CooldownScope
@@ -43,7 +43,7 @@ class ProviderFeedback:
             return
         is_told = False
         if record is not None:
-            self._is_over(record)
+            self.mark_answered(record)
             if verdict.kind != AUTH_FAILED:  # what a refused key is told about limits are somebody else's
                 is_told = self._read_limits(credential, record, verdict, now)
         if verdict.kind == RATE_LIMITED and record is not None:
@@ -59,6 +59,14 @@ class ProviderFeedback:
             self._auth_failed(credential, record.requester if record is not None else None, verdict, now)
         if is_told:  # not before: nobody must be given what the same answer forbids
             self._pool.serve_all((credential.paced_as,), now)
+
+    def apply_verdict(self, record: LeaseRecord, verdict: Verdict, now: float, jitter: float) -> None:
+        """Apply the verdict on an answer to a lease. Kinds that another credential cannot help with change no
+        credential; only the limits in their headers count."""
+        if verdict.kind not in RETRY_ON_OTHER_KEY:
+            self.observe(record, verdict, now)
+        elif record.credential is not None:
+            self.apply(record.credential, record, verdict, now, jitter)
 
     def observe(self, record: LeaseRecord, verdict: Verdict, now: float) -> None:
         """What the headers of an answer tell about limits, whether it was a success or not."""
@@ -84,7 +92,7 @@ class ProviderFeedback:
         self._tell_learned(credential, record.scope)
         return True
 
-    def _is_over(self, record: LeaseRecord) -> None:
+    def mark_answered(self, record: LeaseRecord) -> None:
         """It has its answer, and is not on its way any more."""
         if record.state == LIVE and not record.is_answered:
             record.is_answered = True

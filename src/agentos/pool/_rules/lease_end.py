@@ -1,0 +1,108 @@
+"""The end of a lease: one rule for every way in which a lease or a waiting request can end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentos.verdict import RATE_LIMITED, Verdict
+
+from ..lease_states import ENDED, LIVE, WAITING
+from .records import CredentialRecord, LeaseRecord
+
+if TYPE_CHECKING:
+    from .allocator import Allocator
+
+
+class LeaseEnd:
+    """Ends the leases of an allocator."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+
+    def end(self, record: LeaseRecord, now: float, verdict: Verdict | None = None, success: bool = False,
+            jitter: float = 0.5) -> bool:  # fmt: skip
+        """End a live lease; return False, and change nothing, if it is not live.
+
+        Every end of a lease comes here. The order matters: the provider's answer (a verdict, a success or nothing) is
+        applied first, so that a credential that it cools is not granted to the next waiter; then the usage is counted
+        and limits learn from it; then the credential serves its waiters. A failed request is not refunded: providers
+        count it.
+        """
+        if record.state != LIVE:
+            return False
+        allocator, credential = self._allocator, record.credential
+        assert credential is not None
+        if verdict is not None:
+            allocator.feedback.apply_verdict(record, verdict, now, jitter)
+        elif success and not credential.success_is_noop:
+            allocator.feedback.apply(credential, record, None, now)
+        if allocator.due and allocator.due[0][0] <= now:
+            allocator.advance(now)
+        record.state = ENDED
+        del credential.leases[record.fence]
+        allocator.sequence = credential.last_used = allocator.sequence + 1
+        credential.used_requests += record.requests
+        if record.tokens:
+            credential.used_tokens += record.tokens
+        if record.charges or allocator.feedback.sharing.suspicions:
+            self._learn_from_end(record, credential, now)
+        if allocator.waiting or credential.removed or credential.quarantine is not None:
+            allocator.serve(credential, now)
+            allocator.advance(now)
+        elif len(credential.leases) < credential.max_concurrent:  # else its limit was lowered while it was leased
+            allocator.ready.push(credential, now)
+        return True
+
+    def _learn_from_end(self, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
+        is_slow = False
+        for cooldown_scope, charge in record.charges:
+            is_slow = is_slow or (charge.estimator is not None and charge.estimator.slow_start is not None)
+            cooldown_scope.pace.end(charge, record, now)
+        if self._allocator.feedback.sharing.suspicions and not (record.is_answered or record.is_unused):
+            self._allocator.feedback.admitted(credential, record, now)
+        if is_slow and len(credential.paced_as.members) > 1:  # after a success of one member the others may start more
+            self._allocator.wake_ups.look_again(credential.paced_as, 0.0)
+
+    def cool_and_end(self, record: LeaseRecord, seconds: float, now: float) -> None:
+        """End a live lease and cool its credential's group on the caller's word, from which no limit is learned."""
+        if record.state == LIVE and record.credential is not None:
+            self._allocator.cool(record.credential.group, None, seconds, RATE_LIMITED, now)
+            self.end(record, now)
+
+    def withdraw(self, record: LeaseRecord, now: float) -> bool:
+        """End a request whose caller gives up; return whether it was waiting. A lease that it was granted counts as
+        unused."""
+        if record.state == WAITING and record.sequence:
+            self._allocator.queue.remove(record)
+            record.state = ENDED
+            return True
+        if record.state == LIVE:
+            self._end_unused(record, now)
+        return False
+
+    def lose(self, record: LeaseRecord, now: float) -> None:
+        """End a lease or request whose process is gone. Its reservation counts as used, and nothing is learned from it:
+        how far it came is unknown."""
+        if record.state == LIVE:
+            self._allocator.feedback.mark_answered(record)
+            self.end(record, now)
+        else:
+            self.withdraw(record, now)
+
+    def set_aside(self, record: LeaseRecord, now: float) -> None:
+        """Take a request out of its queue until `put_back`; a grant that it was offered goes to the next waiter."""
+        if record.state == WAITING:
+            self._allocator.queue.remove(record)
+            return
+        requests, tokens = record.requests, record.tokens
+        self._end_unused(record, now)
+        record.requests, record.tokens = requests, tokens
+        record.is_unused = record.is_answered = record.settled = False
+        record.charges = ()
+        record.state = WAITING
+        record.credential = None
+
+    def _end_unused(self, record: LeaseRecord, now: float) -> None:
+        self._allocator.correct(record, 0, 0, now)
+        record.is_unused = True
+        self.end(record, now)
