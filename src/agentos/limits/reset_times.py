@@ -12,7 +12,9 @@ def seconds_to_reset(day_resets: str, epoch: float) -> float:
     """Return the seconds from `epoch` to the next `"HH:MM Zone"`, above 0; raise ValueError for an unknown zone."""
     time, _, zone = day_resets.partition(" ")
     hours, _, minutes = time.partition(":")
-    tz = _zone(zone)
+    tz = time_zone(zone)
+    if tz is None:
+        raise ValueError(f"day_resets: no time zone is called {zone!r} here")
     now = datetime.fromtimestamp(epoch, tz)
     reset = now.replace(hour=int(hours), minute=int(minutes), second=0, microsecond=0)
     # By the calendar, not by 24 hours: two days of a year are longer or shorter.
@@ -21,15 +23,16 @@ def seconds_to_reset(day_resets: str, epoch: float) -> float:
     return reset.timestamp() - epoch
 
 
-def _zone(name: str) -> tzinfo:
+def time_zone(name: str) -> tzinfo | None:
+    """Return a zone by its name in the zone database; None if the database has no such zone, or is missing."""
     if name == "UTC":
         return UTC  # needs no time zone database
     import zoneinfo  # slow to import, and rarely needed
 
     try:
         return zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"day_resets: no time zone is called {name!r} here") from None
+    except Exception:  # unknown, no valid name, a damaged database: the types differ, the meaning does not
+        return None
 
 
 class DayEnds:

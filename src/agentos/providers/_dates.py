@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from agentos.durations import parse_duration, parse_number
+from agentos.limits.reset_times import time_zone
 
 DAY = 86_400.0
 
@@ -115,20 +116,15 @@ def _zone_of(name: str | None, offset: str | None) -> tzinfo | None:
     if name is None:
         return None
     if "/" in name:
-        return zone(name)
+        return _zone_or_fixed(name)
     if name.lower() in ("pt", "et"):
-        return zone(PACIFIC if name.lower() == "pt" else "America/New_York") or _fixed(name.lower())
+        return _zone_or_fixed(PACIFIC if name.lower() == "pt" else "America/New_York") or _fixed(name.lower())
     return _fixed(name.lower())
 
 
-def zone(name: str) -> tzinfo | None:
-    """A zone by its name; a fixed distance from Greenwich where the database is missing."""
-    try:
-        from zoneinfo import ZoneInfo  # not needed before the first answer that names a zone
-
-        return ZoneInfo(name)
-    except Exception:  # not found, not a name, a broken database: many types, one meaning
-        return _fixed(name)
+def _zone_or_fixed(name: str) -> tzinfo | None:
+    """Return a zone by its name; a fixed offset from UTC on a machine without a zone database."""
+    return time_zone(name) or _fixed(name)
 
 
 def _fixed(name: str) -> tzinfo | None:
@@ -138,7 +134,7 @@ def _fixed(name: str) -> tzinfo | None:
 
 def seconds_until_day(now: float, *, is_pacific: bool) -> float:
     """Until the next midnight in Greenwich, or in California, where Google's days begin."""
-    here = datetime.fromtimestamp(now, (zone(PACIFIC) if is_pacific else None) or UTC)
+    here = datetime.fromtimestamp(now, (_zone_or_fixed(PACIFIC) if is_pacific else None) or UTC)
     tomorrow = (here + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
     return tomorrow.timestamp() - now
 
