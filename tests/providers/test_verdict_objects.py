@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - tables of answers: one that is cut in pieces is harder to compare
 from __future__ import annotations
 
+import io
 import json
 import math
 import subprocess
@@ -12,8 +13,11 @@ from unittest.mock import MagicMock
 
 import httpx
 import pytest
+import requests
+import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
+from requests.structures import CaseInsensitiveDict
 
 from agentos.providers import _command_output as output
 from agentos.providers import _dates as clocks
@@ -179,26 +183,31 @@ def test_of_a_command_that_failed_its_output_counts() -> None:
 PACED = {"X-RateLimit-Limit-Requests": "60", "x-ratelimit-remaining-requests": "7"}
 
 
-class Unread:
-    """requests' response before its body was read: `content` would read from the network."""
+class StreamReader:
+    """aiohttp's `content`."""
 
-    status_code = 429
-    headers = PACED
-    _content = False
-    _content_consumed = False
 
-    @property
-    def content(self) -> bytes:
-        raise AssertionError("this is I/O")
+def requests_response(status: int, body: Any) -> requests.Response:
+    """Return a response as requests returns it with `stream=True`: its body has not arrived."""
+    response = requests.Response()
+    response.status_code, response.headers = status, CaseInsensitiveDict(PACED)
+    raw = io.BytesIO(json.dumps(body).encode())
+    response.raw = urllib3.HTTPResponse(raw, PACED, status, preload_content=False)
+    return response
 
-    text = content
+
+def test_unread_body_of_requests_stays_unread() -> None:
+    response = requests_response(429, {"error": INSUFFICIENT})
+    assert from_observed(response, now=NOW).kind == "rate_limited"
+    assert json.loads(response.content) == {"error": INSUFFICIENT}
+    assert from_observed(response, now=NOW).kind == "quota_exhausted"
 
 
 @pytest.mark.parametrize(
     "shown",
     [
         httpx.Response(200, headers=PACED, json={"choices": []}),
-        SimpleNamespace(status=200, headers=PACED, _body=b"{}"),
+        SimpleNamespace(status=200, headers=PACED, _body=b"{}", content=StreamReader(), read=None),
         SimpleNamespace(headers=PACED, http_response=httpx.Response(200, headers=PACED)),
         SimpleNamespace(response=httpx.Response(200, headers=PACED, stream=httpx.ByteStream(b"x"))),
         SimpleNamespace(sdk_http_response=SimpleNamespace(headers=PACED)),
@@ -232,7 +241,8 @@ def test_a_success_tells_what_is_left(shown: Any) -> None:
         ),
         (OVERLOADED, "overloaded"),
         ({"Error": {"Code": "ThrottlingException"}, "ResponseMetadata": {"HTTPStatusCode": 429}}, "rate_limited"),
-        (Unread(), "rate_limited"),
+        (SimpleNamespace(status=429, _body=json.dumps({"error": INSUFFICIENT}), read=None), "quota_exhausted"),
+        (SimpleNamespace(status=429, _body=None, content=StreamReader(), read=None), "rate_limited"),
         (MagicMock(), None),
     ],
 )

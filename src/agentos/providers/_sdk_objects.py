@@ -41,6 +41,9 @@ _BROKEN = frozenset(
 # What litellm writes before the provider's own words.
 _LITELLM_PREFIX = r"^(?:(?:litellm\.)?\w+(?:Error|Timeout): )*(?:\w*Exception(?: - |: ))?"
 _MOST_TEXT = 100_000
+# The two private attributes that are read. litellm documents its own; aiohttp has no other way to a body that arrived.
+_LITELLM_HEADERS = "_hidden_params"
+_AIOHTTP_BODY = "_body"
 
 
 def attribute(thing: Any, name: str) -> Any:
@@ -153,7 +156,7 @@ def _headers(thing: Any, response: Any) -> headers.Headers:
 
 def _headers_of_wrapper(thing: Any) -> headers.Headers:
     """litellm and LangChain keep them in a dict of their own."""
-    hidden = attribute(thing, "_hidden_params") or attribute(thing, "response_metadata")
+    hidden = attribute(thing, _LITELLM_HEADERS) or attribute(thing, "response_metadata")
     if not isinstance(hidden, Mapping):
         return {}
     told = headers.lower(hidden.get("additional_headers") or hidden.get("headers"))
@@ -182,16 +185,12 @@ def _is_errors_body(body: Any) -> bool:
 
 
 def _arrived_body(response: Any) -> Any:
-    """The body of a response, if it is in memory: a property of some libraries would read from the network."""
-    if response is None:
-        return None
-    for name in ("_content", "_body"):  # httpx, requests; aiohttp
-        body = attribute(response, name)
-        if isinstance(body, bytes | str):
-            return body
-    if attribute(response, "_content_consumed") is not None or hasattr(response, "read"):
-        return None  # it has not arrived
-    for name in ("body", "content", "text"):
+    """Return the body of a response if it is in memory; None if reading it would be input from the network."""
+    if response is None or attribute(attribute(response, "raw"), "closed") is False:
+        return None  # `content` of requests reads all that is left
+    # A stream: httpx raises from `content` until it was read; of aiohttp, `content` is the stream itself.
+    names = ("content", _AIOHTTP_BODY) if hasattr(response, "read") else ("body", "content", "text")
+    for name in names:
         body = attribute(response, name)
         if isinstance(body, bytes | str | dict):
             return body
