@@ -19,10 +19,7 @@ def _lines(violations: list[Violation]) -> str:
 FLOORS: set[Violation] = set()
 
 DOORS: set[Violation] = {
-    ("agentos.cli.commands.keys", "agentos.cli.launch._store"),
     ("agentos.cli.commands.keys", "agentos.pool._replicas.visits"),
-    ("agentos.cli.commands.plan", "agentos.cli.launch._store"),
-    ("agentos.cli.commands.plan", "agentos.cli.launch._tokens"),
     ("agentos.workflows.parallel.coordinator", "agentos.runs._driver"),
     ("agentos.workflows.parallel.coordinator", "agentos.runs._rules.scheduler"),
 }

@@ -14,7 +14,8 @@ from agentos.home.run_folder import SPEC_VERSION, ItemsFrom, RunFolder, RunSpec
 from agentos.testing import SimulatedProvider
 
 from ..console import INTERRUPTED, SUCCEEDED, Command
-from ..launch.execute import Shown, execute
+from ..launch.execute import execute
+from ..launch.reporter import OutputMode
 from . import _demo_item
 
 ITEMS = 60
@@ -52,10 +53,10 @@ def demo(context: click.Context, /, no_progress: bool) -> None:
     Example:
       agentos demo
     """
-    context.exit(run_demo(Shown(no_progress=no_progress)))
+    context.exit(run_demo(OutputMode(no_progress=no_progress)))
 
 
-def run_demo(shown: Shown) -> int:
+def run_demo(mode: OutputMode) -> int:
     """Returns the exit status: 0 if all went as it should, which includes that two items fail."""
     keys = [f"demo-{secrets.token_hex(16)}" for _ in range(KEYS)]
     variables = {f"DEMO_KEY_{number}": key for number, key in enumerate(keys, start=1)}
@@ -80,7 +81,7 @@ def run_demo(shown: Shown) -> int:
                 err=True,
             )
             started = time.monotonic()
-            status = execute(folder, spec, shown)
+            status = execute(folder, spec, mode)
             seconds = time.monotonic() - started
         finally:
             for name in variables:

@@ -23,7 +23,7 @@ from agentos.workflows.parallel import Credential, CredentialError, Limits
 
 from ..completion import credential_ids
 from ..console import Command, Failure
-from ..launch._store import Store, chosen, not_usable
+from ..launch.pool_setup import StoreChoice, choose_store, store_failure
 from . import _key_tables as _shared_state
 from ._key_tables import MOST_OF_CELL, MOST_OF_LAST, NONE, figure
 
@@ -115,7 +115,7 @@ def status(keys_file: Path | None, key_env: str | None, store: str | None, is_js
     """
     found = _find_keys(keys_file, key_env)
     disabled = _disabled.disabled()
-    place = chosen(store, found)
+    place = choose_store(store, found)
     known = _look(place)
     if found is None and not disabled and not known:
         raise _no_keys()
@@ -176,7 +176,7 @@ def disable(id_: str, reason: str, keys_file: Path | None, key_env: str | None, 
     """
     found = _needed_keys(keys_file, key_env)
     _must_have(found, id_)
-    place = chosen(store, found)
+    place = choose_store(store, found)
     _disabled.disable(id_, reason)
     _tell(place, {id_: _disabled.DISABLED + reason})
     click.echo(f"{id_} is disabled, in executing runs too, until agentos keys enable {shlex.quote(id_)}.")
@@ -195,7 +195,7 @@ def enable(id_: str, keys_file: Path | None, key_env: str | None, store: str | N
       agentos keys enable team-a
     """
     found = _find_keys(keys_file, key_env)
-    place = chosen(store, found)
+    place = choose_store(store, found)
     was_out = [*_disabled.enable([id_]), *_tell(place, {id_: None})]
     if not was_out and found is not None:
         _must_have(found, id_)
@@ -213,7 +213,7 @@ def reset(keys_file: Path | None, key_env: str | None, store: str | None) -> Non
       agentos keys reset
     """
     found = _find_keys(keys_file, key_env)
-    place = chosen(store, found)
+    place = choose_store(store, found)
     ids = _disabled.enable(None if found is None else _ids(found))
     known = _ids(found) if found is not None else [one.id for one in _look(place)]
     ids += [id_ for id_ in _tell(place, dict.fromkeys(known)) if id_ not in ids]
@@ -270,14 +270,14 @@ def _must_have(found: Keys, id_: str) -> None:
 # --- the store that runs share ----------------------------------------------------------------------------------------
 
 
-def _look(place: Store) -> list[CredentialSnapshot]:
+def _look(place: StoreChoice) -> list[CredentialSnapshot]:
     try:
         return visits.look(place.url)
     except StoreError as error:
-        raise not_usable(error) from None
+        raise store_failure(error) from None
 
 
-def _tell(place: Store, reasons: Mapping[str, str | None]) -> list[str]:
+def _tell(place: StoreChoice, reasons: Mapping[str, str | None]) -> list[str]:
     """Those whose state has changed there by that."""
     try:
         return visits.set_quarantine(place.url, reasons)
@@ -332,7 +332,7 @@ def _state(credential: Credential, found: Keys, disabled: Mapping[str, str]) -> 
 
 
 def _status_record(
-    found: Keys | None, disabled: Mapping[str, str], place: Store, known: Sequence[CredentialSnapshot]
+    found: Keys | None, disabled: Mapping[str, str], place: StoreChoice, known: Sequence[CredentialSnapshot]
 ) -> dict[str, Any]:
     return {
         "credentials": [] if found is None else [_record(one, found, disabled) for one in found.credentials],

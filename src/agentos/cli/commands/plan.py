@@ -35,20 +35,19 @@ def plan(count: int | None, like: str | None, item_seconds: float | None, **opti
       agentos plan --count 10000 --keys keys.toml --tokens 1500 --item-seconds 20 --parallel auto
       agentos plan --items issues.jsonl --keys keys.toml --like 20261116-093012-1f3a5c
     """
-    from ..launch._store import chosen
-    from ..launch._tokens import is_number, tokens_func
-    from ..launch.execute import ITEM_SECONDS, make_coordinator, usual_seconds
-    from ..launch.item_input import read_items
-    from ..launch.pool_setup import make_pool, read_keys
+    from ..launch.execute import ITEM_SECONDS, typical_item_seconds
+    from ..launch.item_input import is_number, read_items, token_counter
+    from ..launch.pool_setup import choose_store, make_pool, read_keys
+    from ..launch.prepare import make_coordinator
 
     if (count is None) == (not options["items"] and not options["inline"]):
         raise click.UsageError("say how many items there are (--count), or which (--items, --item)")
     given = {name: value for name, value in options.items() if value is not None}
     keys = read_keys(given.get("keys"), given.get("key_env"), os.getcwd())  # noqa: PTH109
-    pool = None if keys is None else make_pool(keys, chosen(given.get("store"), keys), PlainReporter(sys.stderr))
+    pool = None if keys is None else make_pool(keys, choose_store(given.get("store"), keys), PlainReporter(sys.stderr))
     coordinator = make_coordinator(given, pool)
-    seconds = item_seconds or (ITEM_SECONDS if like is None else usual_seconds(folder_of(like)))
-    tokens = tokens_func(given.get("tokens"))
+    seconds = item_seconds or (ITEM_SECONDS if like is None else typical_item_seconds(folder_of(like)))
+    tokens = token_counter(given.get("tokens"))
     if count is not None:
         if tokens is not None and not is_number(given["tokens"]):
             raise click.UsageError("--tokens FIELD needs the items themselves (--items)")

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,9 @@ from .. import options as _options
 from ..completion import files, run_ids
 from ..console import Command
 from ..find import folder_of
+
+if TYPE_CHECKING:
+    from ..launch.reporter import OutputMode
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 # What a resume may say anew.
@@ -87,16 +90,16 @@ def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> N
     Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 our own failure (ledger, store, run busy), 4 stopped
     (no usable credential, --max-wait), 130 or 143 interrupted. After 4, 130 and 143 agentos resume goes on.
     """
-    from ..launch import execute as _execute
+    from ..launch.execute import dry_run, execute
 
     spec = _spec(worker, options)
     folder = RunFolder(spec.run_id)
     if folder.exists():
         _check_same(folder.read_spec(), spec)
-    shown = _shown(options)
+    mode = _output_mode(options)
     if options["dry_run"]:
-        context.exit(_execute.dry_run(folder, spec, options["item_seconds"], shown))
-    context.exit(_execute.execute(folder, spec, shown))
+        context.exit(dry_run(folder, spec, options["item_seconds"], mode))
+    context.exit(execute(folder, spec, mode))
 
 
 @click.command(cls=Command)
@@ -128,12 +131,12 @@ def retry(context: click.Context, /, run_id: str, **options: Any) -> None:
 
 
 def _again(run_id: str, options: dict[str, Any], *, retry_failed: bool) -> int:
-    from ..launch import execute as _execute
+    from ..launch.execute import execute
 
     folder = folder_of(run_id)
     spec = folder.read_spec()
     spec.options = {**spec.options, **_given(options)}
-    return _execute.execute(folder, spec, _shown(options), retry_failed=retry_failed, is_resume=True)
+    return execute(folder, spec, _output_mode(options), retry_failed=retry_failed, is_resume=True)
 
 
 def _spec(worker: tuple[str, ...], options: dict[str, Any]) -> RunSpec:
@@ -193,9 +196,9 @@ def _check_same(before: RunSpec, spec: RunSpec) -> None:
         )
 
 
-def _shown(options: dict[str, Any]) -> Any:
-    from ..launch.execute import Shown
+def _output_mode(options: dict[str, Any]) -> OutputMode:
+    from ..launch.reporter import OutputMode
 
     if options["as_json"] and options["quiet"]:
         raise click.UsageError("--json and --quiet exclude each other")
-    return Shown(options["as_json"], options["quiet"], options["no_progress"])
+    return OutputMode(options["as_json"], options["quiet"], options["no_progress"])

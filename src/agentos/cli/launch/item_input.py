@@ -16,16 +16,16 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from agentos.home.run_folder import ItemsFrom, RunFolder, RunSpec
-from agentos.items.fields import field_text, find
+from agentos.items.fields import field_of, field_text, find
 from agentos.redaction.json_text import redact_json
 
 from ..console import Failure
 from ._item_formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_in, listed, parse, place_of
 
-__all__ = ["BadItems", "Item", "Items", "SizedItems", "changed_files", "read_items"]
+__all__ = ["BadItems", "Item", "Items", "SizedItems", "changed_files", "is_number", "read_items", "token_counter"]
 
 CHUNK_BYTES = 65536
 # Only their owner may read what came by stdin.
@@ -115,6 +115,28 @@ def changed_files(spec: RunSpec) -> list[str]:
         except (OSError, ValueError) as error:
             told.append(f"{path} cannot be read: {_reason(error)}")
     return told
+
+
+def token_counter(option: str | None) -> Callable[[Any], int] | None:
+    """Return the `tokens_func` for `--tokens`, a number or a field of the item. It raises `ValueError`."""
+    if option is None:
+        return None
+    if is_number(option):
+        number = int(option)
+        return lambda _: number
+
+    def count_tokens(item: Any) -> int:
+        value = field_of(item, option)
+        if value is None or not is_number(value):
+            found = "there is no such field" if value is None else f"found {value[:60]!r}"
+            raise ValueError(f"expected its number of tokens in the field {option!r} (--tokens): {found}")
+        return int(value)
+
+    return count_tokens
+
+
+def is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 class _Rules(NamedTuple):

@@ -1,4 +1,7 @@
-"""The pool of a run of the command line: from a keys file or variables to a CredentialCoordinator."""
+"""Sets up the pool of a run: from `--keys`, `--key-env` and `--store` to a CredentialCoordinator.
+
+A password in the address of a store is neither shown nor kept: a resume needs the whole address again.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,50 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import click
 
 from agentos.errors import HomeError, StoreError
+from agentos.home.paths import home
 from agentos.keys.disabled_keys import DISABLED, disabled
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
-from agentos.pool.store_url import StoreAt
+from agentos.pool.store import MEMORY, make_log
+from agentos.pool.store_url import FILE, LEFT_OUT, StoreAt, passwords, with_password_left_out, without_password
 from agentos.reporters.format import shorten
 from agentos.reporters.writers import Reporter
 from agentos.workflows.parallel import CredentialCoordinator, CredentialError
 
-from ._store import Store, lease_ttl, not_usable
+from ..console import Failure
 
-# How often (seconds) a run looks whether a key was disabled: its store may be another than the one that was told.
-LOOK_SECONDS = 1.0
-# Of a reason, so many characters are told.
-MOST_OF_REASON = 200
+STORE_VARIABLE = "AGENTOS_STORE"
+TTL_VARIABLE = "AGENTOS_LEASE_TTL"
+# Default lease TTL (seconds): how long the credentials of a run that was killed are withheld from other runs.
+LEASE_TTL = 30.0
+# Seconds between two reads of the list of disabled keys. The store alone would not do: `agentos keys disable` may have
+# written to another store than that of the run.
+POLL_SECONDS = 1.0
+# Characters of a quarantine's reason that are printed.
+MAX_REASON = 200
+
+
+# --- keys and store -----------------------------------------------------------------------------------------------
+
+
+class StoreChoice(NamedTuple):
+    """The store of a run, and the option that selects it for another command: "" or " --store …" or " --keys …"."""
+
+    url: str
+    option: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the address for people, without a password."""
+        return without_password(self.url)
 
 
 def read_keys(path: str | None, pattern: str | None, cwd: str) -> Keys | None:
-    """None: the run needs no credentials."""
+    """Return the keys of a run; None if it has no credentials."""
     if path is not None and pattern is not None:
         raise click.UsageError("keys come from --keys or from --key-env, not from both")
     if path is not None:
@@ -37,45 +63,95 @@ def read_keys(path: str | None, pattern: str | None, cwd: str) -> Keys | None:
     return None if pattern is None else keys_from_environment(pattern, os.environ)
 
 
-def make_pool(keys: Keys, store: Store, reporter: Reporter, *, run: str | None = None) -> CredentialCoordinator:
-    """It leaves the store when the command has ended, however that is. Without a run, nobody sees it: it has a copy of
-    what the store knows."""
-    place = StoreAt(store.url, run, is_copy=run is None)
+def choose_store(option: str | None, keys: Keys | None, keys_file: str | None = None) -> StoreChoice:
+    """Return the store: of `--store`, else of the keys file, else the file that all runs of this machine share.
+
+    Raise `click.UsageError` for an address that is no store, lacks its password, or needs an extra. Open nothing.
+    """
+    if option is not None:
+        _check_store(option)
+        is_in_environment = option == os.environ.get(STORE_VARIABLE)
+        return StoreChoice(
+            option, "" if is_in_environment else f" --store {shlex.quote(with_password_left_out(option))}"
+        )
+    if keys is not None and keys.store is not None:
+        _check_store(keys.store)
+        return StoreChoice(keys.store, "" if keys_file is None else f" --keys {shlex.quote(str(keys_file))}")
+    return StoreChoice(f"{FILE}{home() / 'pool.db'}")
+
+
+def _check_store(url: str) -> None:
+    if url == MEMORY:
+        return
     try:
-        pool = CredentialCoordinator(keys.credentials, store=place, lease_ttl=lease_ttl(), reporter=reporter)
+        make_log(url)
+    except (ValueError, StoreError) as error:
+        raise click.UsageError(str(error)) from None
+    if LEFT_OUT in passwords(url):
+        raise click.UsageError(
+            f"the store {without_password(url)} has a password, which is not kept with the run: give the whole address "
+            f"again, in {STORE_VARIABLE} (or with --store, where others can see it in the list of processes)"
+        )
+
+
+def store_failure(error: StoreError) -> Failure:
+    """Return the failure for a store that cannot be used, with advice."""
+    return Failure(f"{error}\n--store or {STORE_VARIABLE} names another one; --store memory: shares keys with nobody.")
+
+
+# --- pool ---------------------------------------------------------------------------------------------------------
+
+
+def make_pool(keys: Keys, store: StoreChoice, reporter: Reporter, *, run: str | None = None) -> CredentialCoordinator:
+    """Return a pool that is closed when the command ends. Without a run it works on a copy of the store's state, so
+    that other runs do not see it."""
+    store_at = StoreAt(store.url, run, is_copy=run is None)
+    try:
+        pool = CredentialCoordinator(keys.credentials, store=store_at, lease_ttl=_lease_ttl(), reporter=reporter)
     except (CredentialError, ValueError) as error:
         raise click.UsageError(str(error)) from None
     except StoreError as error:
-        raise not_usable(error) from None
+        raise store_failure(error) from None
     click.get_current_context().call_on_close(pool.close)
-    for id_, reason in disabled().items():
+    for key_id, reason in disabled().items():
         with contextlib.suppress(LookupError):
-            pool.quarantine(id_, DISABLED + reason)
+            pool.quarantine(key_id, DISABLED + reason)
     return pool
 
 
-def warnings(pool: CredentialCoordinator, store: Store) -> Iterator[str]:
-    """What should be known before a run begins."""
+def _lease_ttl() -> float:
+    variable = os.environ.get(TTL_VARIABLE, "").strip()
+    try:
+        seconds = float(variable) if variable else LEASE_TTL
+    except ValueError:
+        seconds = 0.0
+    if not 1.0 <= seconds <= 86_400.0:
+        raise click.UsageError(f"{TTL_VARIABLE} must be a number of seconds from 1 to a day, not {variable!r}")
+    return seconds
+
+
+def pool_warnings(pool: CredentialCoordinator, store: StoreChoice) -> Iterator[str]:
+    """Yield what a person should know before the run starts."""
     if pool.redactor().too_short:
         yield "a secret has fewer than 8 characters, and is not taken out of what items print"
-    told = list(out_of_use(pool, store))
-    if len(told) < len(pool.states()):  # else the run stops, and says so then
-        yield from told
+    messages = list(quarantine_messages(pool, store))
+    if len(messages) < len(pool.states()):  # without a usable credential the run stops, and prints them then
+        yield from messages
 
 
-def out_of_use(pool: CredentialCoordinator, store: Store) -> Iterator[str]:
-    """For each credential that only a person can put back: why, and what to type."""
+def quarantine_messages(pool: CredentialCoordinator, store: StoreChoice) -> Iterator[str]:
+    """Yield, for each credential in quarantine, the reason and the command that puts it back into use."""
     for state in pool.states():
         if state.quarantined is not None:
-            why = shorten(pool.redact(state.quarantined), MOST_OF_REASON)
+            reason = shorten(pool.redact(state.quarantined), MAX_REASON)
             yield (
-                f"the credential {state.key_id} is out of use ({why}). To put it back: "
-                f"agentos keys enable {shlex.quote(state.key_id)}{store.said}"
+                f"the credential {state.key_id} is out of use ({reason}). To put it back: "
+                f"agentos keys enable {shlex.quote(state.key_id)}{store.option}"
             )
 
 
 class DisabledWatch:
-    """While a run executes, it hears of keys that people disable or enable."""
+    """Applies changes of the list of disabled keys to the pool of a run, from a thread of its own."""
 
     def __init__(self, pool: CredentialCoordinator | None) -> None:
         self._pool = pool
@@ -94,22 +170,22 @@ class DisabledWatch:
 
     def _watch(self) -> None:
         assert self._pool is not None
-        known = set(_disabled_ids() or ())
-        while not self._is_over.wait(LOOK_SECONDS):
-            now = _disabled_ids()
-            if now is None:
+        applied = set(_read_disabled() or ())
+        while not self._is_over.wait(POLL_SECONDS):
+            reasons = _read_disabled()
+            if reasons is None:
                 continue
-            for id_ in now.keys() - known:
+            for key_id in reasons.keys() - applied:
                 with contextlib.suppress(LookupError):
-                    self._pool.quarantine(id_, DISABLED + now[id_])
-            for id_ in known - now.keys():
+                    self._pool.quarantine(key_id, DISABLED + reasons[key_id])
+            for key_id in applied - reasons.keys():
                 with contextlib.suppress(LookupError):
-                    self._pool.restore(id_)
-            known = set(now)
+                    self._pool.restore(key_id)
+            applied = set(reasons)
 
 
-def _disabled_ids() -> dict[str, str] | None:
-    """None: the file is damaged, and says nothing. What is disabled stays so."""
+def _read_disabled() -> dict[str, str] | None:
+    """Return the reasons by id; None if the file is damaged: what is disabled stays disabled."""
     try:
         return disabled()
     except HomeError:

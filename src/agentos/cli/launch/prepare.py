@@ -1,0 +1,197 @@
+"""Builds what a run is made of from its description: pool, worker, engine, coordinator and items.
+
+Everything that can be checked before a run starts is checked here: errors are raised before an item is read from stdin,
+and before anything is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from agentos.home.run_folder import RunFolder, RunSpec
+from agentos.keys.keys_file import Keys
+from agentos.reporters.format import escape_controls
+from agentos.workers.command.command import Command
+from agentos.workers.engines.connect import Engine
+from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator
+
+from .engine import HERE, connect_engine, engine_slots
+from .item_input import Items, SizedItems, read_items, token_counter
+from .pool_setup import StoreChoice, choose_store, make_pool, pool_warnings, read_keys
+from .reporter import RunReporter
+
+# Default of `--retries` for a function. A command has 0: a second attempt could repeat half of its side effects.
+FUNCTION_RETRIES = 2
+
+
+class PreparedRun(NamedTuple):
+    worker: Any  # a Command or a function
+    pool: CredentialCoordinator | None
+    store: StoreChoice
+    items: Items
+    coordinator: ParallelCoordinator
+    tokens_func: Callable[[Any], int] | None
+
+
+def prepare_run(
+    folder: RunFolder,
+    spec: RunSpec,
+    reporter: RunReporter,
+    resources: contextlib.ExitStack,
+    *,
+    keep: bool = True,
+    is_resume: bool = False,
+) -> PreparedRun:
+    """Return a run that can be started; `resources` closes its engine. `keep=False`: write nothing, for a dry run.
+
+    Raise `click.UsageError` with advice for what cannot be run, and the errors that `cli.console` reports. Items are
+    read last: what came by stdin cannot be read again after an error.
+    """
+    options = spec.options
+    keys = read_keys(options.get("keys"), options.get("key_env"), spec.cwd)
+    for warning in keys.warnings if keys is not None else ():
+        reporter.screen.message(f"Warning: {warning}")
+    store = choose_store(options.get("store"), keys, options.get("keys"))
+    pool = None if keys is None else make_pool(keys, store, reporter, run=spec.run_id if keep else None)
+    reporter.pool = pool
+    if pool is not None:
+        for warning in pool_warnings(pool, store):
+            reporter.screen.message(f"Warning: {warning}")
+    if spec.command is not None:
+        worker: Any = _make_command(spec, keys, folder, reporter)
+    else:
+        # Before its module is imported: the module may hand sys.stderr to a logger of its own.
+        reporter.capture_output(folder.logs, None if pool is None else pool.redactor())
+        worker = _load_function(spec)
+    _check_secrets(spec, pool)
+    engine = None
+    if options.get("on", HERE) != HERE:
+        engine = resources.enter_context(connect_engine(options["on"], spec.command, pool))
+    retries = 0 if spec.command is not None else FUNCTION_RETRIES
+    coordinator = make_coordinator(
+        options, pool, retries=retries, ledger=folder.ledger, reporter=reporter, engine=engine
+    )
+    redact = None if pool is None else pool.redact_value
+    items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
+    tokens_func = token_counter(options.get("tokens"))
+    if isinstance(items, SizedItems):
+        _check_fields(items, worker, tokens_func)
+    return PreparedRun(worker, pool, store, items, coordinator, tokens_func)
+
+
+def make_coordinator(
+    options: dict[str, Any],
+    pool: CredentialCoordinator | None,
+    *,
+    retries: int = 0,
+    ledger: Path | None = None,
+    reporter: Callable[[Any], None] | None = None,
+    engine: Engine | None = None,
+) -> ParallelCoordinator:
+    """Return a coordinator for options of `agentos run`; `retries` is the default of that option."""
+    parallel, max_parallelism = options.get("parallel"), options.get("max_parallelism")
+    if parallel == "auto" or (parallel is None and engine is not None):
+        slots = engine_slots(engine) if engine is not None else os.cpu_count() or 1
+        if pool is not None and parallel == "auto":
+            leases = sum(state.max_concurrent for state in pool.states())
+            slots = min(leases, slots) if engine is not None else leases
+        parallel = slots
+        max_parallelism = max_parallelism or max(slots, ParallelCoordinator.MAX_PARALLELISM)
+    try:
+        return ParallelCoordinator(
+            parallel,
+            pool,
+            max_parallelism=max_parallelism,
+            workers="threads" if engine is None else engine.executor,
+            retries=options.get("retries", retries),
+            timeout=options.get("timeout"),
+            halt=options.get("halt"),
+            max_wait=options.get("max_wait"),
+            grace_seconds=options.get("grace", 5.0),
+            on_changed=options.get("on_changed", "refuse"),
+            ledger=ledger,
+            reporter=reporter,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _make_command(spec: RunSpec, keys: Keys | None, folder: RunFolder, reporter: RunReporter) -> Command:
+    option = spec.options.get("credential_env")
+    variables = option if option is not None else {} if keys is None else keys.variables
+    field = spec.options.get("stdin_field")
+    command = Command(
+        spec.command or [],
+        credential_env=variables,
+        stdin="" if field == "{}" else field,
+        patterns=() if keys is None else keys.patterns,
+        folder=folder.path,
+        cwd=spec.cwd,
+        show=reporter.show_output,
+    )
+    problem = command.problem()
+    if problem is not None:
+        raise click.UsageError(problem)
+    for credential in keys.credentials if keys is not None else ():
+        if command.variable(credential.id) is None:
+            raise click.UsageError(
+                f"nobody has said in which variable the command finds the key {credential.id!r}: name it with "
+                "--credential-env, or name the key's provider in the keys file"
+            )
+    return command
+
+
+def _load_function(spec: RunSpec) -> Callable[..., Any]:
+    """Import MODULE:FUNCTION, from the folder of the run too."""
+    assert spec.function is not None
+    module_name, _, name = spec.function.partition(":")
+    if spec.cwd not in sys.path:
+        sys.path.insert(0, spec.cwd)
+    try:
+        function: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            raise click.UsageError(f"there is no module {module_name!r} in {spec.cwd}, nor is one installed") from None
+        raise click.UsageError(f"the module {module_name!r} cannot be imported: {error}") from error
+    except Exception as error:
+        raise click.UsageError(
+            f"the module {module_name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    for attribute in name.split("."):
+        if not hasattr(function, attribute):
+            raise click.UsageError(f"the module {module_name!r} has no function {name!r}")
+        function = getattr(function, attribute)
+    if not callable(function):
+        raise click.UsageError(f"{spec.function} is no function: one that takes (item, credential) is needed")
+    checked: Callable[..., Any] = function
+    return checked
+
+
+def _check_secrets(spec: RunSpec, pool: CredentialCoordinator | None) -> None:
+    if pool is not None and any(pool.hides_secret(argument) for argument in spec.command or ()):
+        raise click.UsageError(
+            "the command holds the secret of a credential, for all to see in the list of processes: leave it out; the "
+            "command finds it in its environment (--credential-env)"
+        )
+
+
+def _check_fields(items: SizedItems, worker: Any, tokens_func: Callable[[Any], int] | None) -> None:
+    """Raise for the first item without a field that every attempt needs, instead of one failure per item later."""
+    for number, item in enumerate(items, start=1):
+        name = f"item {number} ({escape_controls(items.id_of(item))[:60]})"
+        missing = worker.missing(item) if isinstance(worker, Command) else None
+        if missing is not None:
+            has = f"it has {', '.join(item)}" if isinstance(item, dict) else "it is a text: {} stands for it"
+            raise click.UsageError(f"{name} has no field {missing!r}, but the command needs it: {has}")
+        try:
+            _ = tokens_func is None or tokens_func(item)
+        except ValueError as error:
+            raise click.UsageError(f"{name}: {error}") from None

@@ -1,0 +1,171 @@
+"""Reports a run to people or programs: to the live display, as lines on stderr, or as JSON lines on stdout.
+
+Also shows what items print, and remembers the events that the exit status depends on.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from agentos.events import (
+    CredentialQuarantined,
+    ItemEnded,
+    LimitShared,
+    RunEnded,
+    RunResumed,
+    RunStopping,
+    StoreReached,
+    StoreUnreachable,
+    ThreadAbandoned,
+)
+from agentos.home.run_folder import RunFolder
+from agentos.output.capture import Printed
+from agentos.output.prefix import prefix_lines
+from agentos.pool.lease_pool import LeasePool
+from agentos.redaction.redactor import Redactor
+from agentos.reporters.format import escape_controls
+from agentos.reporters.sentences import event_text
+from agentos.reporters.writers import JsonReporter
+from agentos.runs.streams import ResultStream
+from agentos.terminal.lines import LinesReporter, json_output
+from agentos.terminal.screen import Screen, Stream
+
+from ..console import SOME_FAILED, SUCCEEDED
+
+# Events that are printed above a live display, beside failures. The display itself shows the others.
+_ABOVE_DISPLAY = (
+    RunResumed, RunStopping, CredentialQuarantined, LimitShared, StoreUnreachable, StoreReached, ThreadAbandoned,
+)  # fmt: skip
+
+
+class OutputMode(NamedTuple):
+    """How a run is reported: the options `--json`, `--quiet` and `--no-progress`."""
+
+    as_json: bool = False
+    quiet: bool = False
+    no_progress: bool = False
+
+
+class RunReporter:
+    """The reporter of one run. A context manager, which ends the display and the capture of printed output.
+
+    The pool and the run send events before it is known where to: `start` sends those on."""
+
+    def __init__(self, screen: Screen, mode: OutputMode, run_id: str) -> None:
+        self.screen = screen
+        self.pool: LeasePool | None = None
+        self.signal: int | None = None  # the signal that stopped the run
+        self.run_ended: RunEnded | None = None
+        self._capture: Printed | None = None
+        self._mode = mode
+        self._run_id = run_id
+        self._lock = threading.Lock()  # guards _report until `start` has chosen it
+        self._early_events: list[Any] = []
+        self._report: Callable[[Any], None] = self._early_events.append
+        self._lines: LinesReporter | None = None
+        self._is_live = False
+
+    def __call__(self, event: Any) -> None:
+        if isinstance(event, RunStopping):
+            self.signal = event.signal or self.signal
+        elif isinstance(event, RunEnded):
+            self.run_ended = event
+            if self._is_live:
+                self.screen.stop()
+        elif isinstance(event, ItemEnded) and (capture := self._capture) is not None:
+            capture.item_ended(event.result.item_id)
+        with self._lock:
+            self._report(event)
+
+    def capture_output(self, logs: Path, redactor: Redactor | None) -> None:
+        """Show and log what Python code prints, until `stop`."""
+        self._capture = Printed(logs, redactor, self.show_output)
+        self._capture.__enter__()
+
+    def start(self, run: ResultStream | None) -> None:
+        """Choose the outputs, and send them the events so far. None: a dry run, which has no progress to display."""
+        with self._lock:
+            self._choose_outputs(run)
+            for event in self._early_events:
+                self._report(event)
+
+    def _choose_outputs(self, run: ResultStream | None) -> None:
+        redact = None if self.pool is None else self.pool.redact
+        if self._mode.as_json:
+            events = JsonReporter(self.screen.text_stream("stdout"))
+            if redact is not None:
+                events.redact_with(redact)
+            self._report = events
+            return
+        is_live = self.screen.can_be_live and not self._mode.quiet and not self._mode.no_progress
+        lines = self._lines = LinesReporter(
+            self.screen.text_stream("stderr"),
+            run,
+            quiet=self._mode.quiet or (is_live and run is not None),
+            go_on=f"agentos resume {self._run_id}",
+        )
+        if redact is not None:
+            lines.redact_with(redact)
+        if run is None or not is_live:
+            self._report = lines
+            lines.start()
+        else:
+            self._start_display(run, lines, redact)
+
+    def _start_display(self, run: ResultStream, lines: LinesReporter, redact: Callable[[str], str] | None) -> None:
+        from agentos.terminal.display import Display
+
+        states = tuple if self.pool is None else self.pool.states
+        display = Display(run, states, color=self.screen.has_color, unicode=self.screen.has_unicode)
+        if redact is not None:
+            display.redact_with(redact)
+
+        def report(event: Any) -> None:
+            display.note(event)
+            lines(event)
+            if isinstance(event, _ABOVE_DISPLAY) and (text := event_text(event)) is not None:
+                self.screen.message(text if redact is None else redact(text))
+
+        self._report = report
+        self._is_live = self.screen.start(display.frame)
+
+    def stop(self) -> None:
+        """End display, ticker and capture. Idempotent."""
+        self.screen.stop()
+        if self._lines is not None:
+            self._lines.stop()
+        if self._capture is not None:
+            self._capture.__exit__(None, None, None)
+            self._capture = None
+
+    def __enter__(self) -> RunReporter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def show_output(self, item_id: str, stream: str, data: bytes) -> None:
+        """Print whole lines of an item's output, each with the item's id before it. "" is no item: printed as it is."""
+        if self._mode.as_json:
+            self.screen.write_output(json_output(item_id, stream, data), "stdout")
+            return
+        name: Stream = "stderr" if stream == "stderr" else "stdout"
+        self.screen.write_output(prefix_lines(_prefix(item_id), data) if item_id else data, name)
+
+    def suggest_next_command(self, folder: RunFolder, status: int) -> None:
+        if self._mode.as_json or status == SUCCEEDED:
+            return
+        if status == SOME_FAILED:
+            self.screen.message(f"agentos show {folder.run_id} says more; agentos retry {folder.run_id} tries again.")
+        elif self.run_ended is None:  # else the last line of the run has the command
+            self.screen.message(f"Continue with: agentos resume {folder.run_id}")
+
+
+@functools.lru_cache(maxsize=4096)
+def _prefix(item_id: str) -> bytes:
+    return f"[{escape_controls(item_id)}] ".encode("utf-8", "backslashreplace")
