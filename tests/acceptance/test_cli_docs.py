@@ -16,7 +16,7 @@ import click
 import pytest
 
 from agentos.testing import SimulatedProvider
-from agentos.workers.command import runner as command_workers
+from agentos.workers.command import _process
 from tests.acceptance.cli_reference import commands, examples_of, page
 from tests.cli.cli_runs import INTERRUPTIBLE
 from tests.conftest import eventually
@@ -72,7 +72,7 @@ def test_every_command_has_an_example_and_every_option_a_help() -> None:
 
 
 def test_the_page_has_every_variable_that_a_command_gets() -> None:
-    source = Path(command_workers.__file__).read_text()
+    source = Path(_process.__file__).read_text()
     variables = set(re.findall(r"AGENTOS_[A-Z_]+", source))
     assert len(variables) > 7
     assert not [name for name in variables if f"| `{name}` |" not in PAGE.read_text()]

@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from agentos.events import AttemptEnded
+from agentos.items.attempt import Attempt
 from agentos.items.file_names import folder_name, log_name
 from agentos.limits import backoff
 from agentos.runs import _driver
+from agentos.workers.command._process import CommandProcess, ProcessStarter
 from agentos.workers.command.runner import CommandWorkers
 from agentos.workflows.parallel import (
     Command,
@@ -332,13 +334,13 @@ def test_the_group_of_a_command_that_was_slow_to_start_is_on_record(
 ) -> None:
     """It is its attempt's turn to be on record before it runs: where many start at a time, or the machine is busy."""
     monkeypatch.setattr(_driver, "STARTS_SECONDS", 0.01)
-    opened = CommandWorkers._opened
+    start = ProcessStarter.start
 
-    def open_late(self: CommandWorkers, *args: Any) -> Any:
+    def start_late(self: ProcessStarter, attempt: Attempt) -> CommandProcess:
         threading.Event().wait(0.2)
-        return opened(self, *args)
+        return start(self, attempt)
 
-    monkeypatch.setattr(CommandWorkers, "_opened", open_late)
+    monkeypatch.setattr(ProcessStarter, "start", start_late)
     go, ledger = tmp_path / "go", tmp_path / "ledger.db"
     command = sh(f"echo $$ > {tmp_path / 'pid'}; while [ ! -e {go} ]; do sleep 0.02; done")
     with ParallelCoordinator(1, ledger=ledger, reporter=None).stream(["a"], command) as results:
@@ -558,19 +560,19 @@ def test_a_call_that_comes_while_calls_are_drained_does_not_silence_the_next(mon
     read = os.read
 
     def interrupted_read(descriptor: int, size: int) -> bytes:
-        if descriptor == workers._called and not drained.is_set():
+        if descriptor == workers._wake_reader and not drained.is_set():
             drained.set()
-            caller = threading.Thread(target=workers._in_thread, args=(lambda: None,))
+            caller = threading.Thread(target=workers._enqueue, args=(lambda: None,))
             caller.start()
             caller.join()
         return read(descriptor, size)
 
     monkeypatch.setattr(os, "read", interrupted_read)
-    workers._thread = threading.Thread(target=workers._work, daemon=True)
+    workers._thread = threading.Thread(target=workers._run_loop, daemon=True)
     workers._thread.start()
-    workers._in_thread(lambda: None)
+    workers._enqueue(lambda: None)
     assert drained.wait(BUSY)
-    eventually(lambda: not workers._todo)
-    workers._in_thread(done.set)
+    eventually(lambda: not workers._calls)
+    workers._enqueue(done.set)
     assert done.wait(BUSY)
     workers.close()

@@ -69,7 +69,10 @@ class Folders:
             os.rename(files.folder, empty)
         except OSError:  # the command has removed the folder, or changed its mode
             return os.path.exists(files.folder)
-        self._removal.submit(_remove_folder, empty)
+        try:
+            self._removal.submit(_remove_folder, empty)
+        except RuntimeError:  # the interpreter shuts down
+            _remove_folder(empty)
         return False
 
     def close(self) -> None:

@@ -1,0 +1,101 @@
+"""Decide what the end of a command means: its value, or the error with the verdict on the provider."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import time
+from typing import Any
+
+from agentos.errors import CommandFailed, Interrupted
+from agentos.items.file_names import log_name
+from agentos.providers import verdicts
+from agentos.verdict import PERMANENT, TRANSIENT, Verdict
+
+from ._process import CommandProcess
+from .command import Command
+from .reports import read_reports
+
+# Characters at the end of the output that the user's patterns are tried on: a pattern that backtracks may take very
+# long on more.
+MAX_MATCHED = 8 * 1024
+# The system has no room for another process or descriptor now, but will have when a command of this run has ended.
+SYSTEM_IS_FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def outcome_of(process: CommandProcess, status: int, command: Command) -> tuple[Any, BaseException | None]:
+    """Return the value of a command that has ended, or its error. Also passes on the usage that it has reported."""
+    attempt = process.attempt
+    stdout, stderr = process.outputs.values()
+    reported = _reported_verdict(process)
+    verdict = _verdict_on_output(process, status, command) if reported is None else reported
+    details = {"exit_status": status, "log": None if command.folder is None else log_name(attempt.id)}
+    if status == 0 and verdict.kind is None:
+        return {**details, "stdout": stdout.tail.decode("utf-8", "replace"), "is_cut": stdout.is_cut}, None
+    if attempt.should_stop and not attempt.is_timed_out:
+        return None, Interrupted(f"stopped ({_status_text(status)})")
+    message = b"" if reported is None else reported.message.encode("utf-8", "replace")
+    reason = _last_line(message) or _last_line(stderr.tail) or _last_line(stdout.tail)
+    text = _status_text(status) + (f": {reason}" if reason else "")
+    details["stderr"] = stderr.tail[-4096:].decode("utf-8", "replace")
+    return None, CommandFailed(text, exit_status=status, verdict=verdict, details=details)
+
+
+def start_failure(error: OSError, command: Command) -> CommandFailed:
+    """Return the error of a command that the system did not start."""
+    if error.errno == errno.E2BIG:
+        text = "its arguments are longer than the system allows: hand the item over on stdin (stdin=FIELD)"
+    else:
+        text = error.strerror or str(error)
+        if command.cwd is not None and not os.path.isdir(command.cwd):  # noqa: PTH112
+            text = f"its folder {command.cwd} is gone"
+    kind = TRANSIENT if error.errno in SYSTEM_IS_FULL else PERMANENT
+    return CommandFailed(
+        f"{command.arguments[0]} cannot be started: {text}",
+        exit_status=None,
+        verdict=Verdict(kind, message=text),
+        details={},
+    )
+
+
+def _reported_verdict(process: CommandProcess) -> Verdict | None:
+    """Return the last verdict that the command itself has reported; add up the usage that it has reported."""
+    verdict: Verdict | None = None
+    for report in read_reports(process.files.report):
+        if "usage" in report:
+            process.attempt.report_usage(**report["usage"])
+        else:
+            verdict = _verdict_from_report(report)
+    return verdict
+
+
+def _verdict_from_report(report: dict[str, Any]) -> Verdict:
+    wait = report.get("retry_after")
+    if wait is None and "until" in report:
+        wait = max(0.0, report["until"] - time.time())
+    return Verdict(report["verdict"], wait, message=report.get("message", ""))
+
+
+def _verdict_on_output(process: CommandProcess, status: int, command: Command) -> Verdict:
+    """Read what the command has printed: with the user's patterns first, then with the rules for all providers."""
+    text = b"\n".join(output.tail for output in process.outputs.values()).decode("utf-8", "replace")
+    if status != 0:
+        for pattern in command.patterns:
+            if (verdict := pattern.read(text[-MAX_MATCHED:])) is not None:
+                return verdict
+    return verdicts.from_output(text, status, provider=process.attempt.provider, now=time.time())
+
+
+def _status_text(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    with contextlib.suppress(ValueError):
+        return f"ended by signal {-status} ({signal.Signals(-status).name})"
+    return f"ended by signal {-status}"
+
+
+def _last_line(output: bytes) -> str:
+    lines = output[-2048:].decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip()[:300] if lines else ""
