@@ -1,10 +1,10 @@
-"""Two requests for each question with the async OpenAI client, and a key leased for each request.
+"""Answer questions with two requests each through the async OpenAI client, with a lease for each request.
 
     agentos run --items questions.txt --key-env 'OPENAI_API_KEY*' examples.async_openai:answer
     python -m examples.async_openai questions.txt
 
-Both are typed in the folder above this one; the first can be interrupted and resumed. `OPENAI_BASE_URL` names another
-server that speaks the same protocol.
+Start either in the folder above this one; the first can be interrupted and resumed. `OPENAI_BASE_URL` selects another
+server with the same protocol.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import openai
 from agentos.workflows.parallel import Credential, CredentialCoordinator, ParallelCoordinator, current_item
 
 MODEL = os.environ.get("ANSWER_MODEL", "gpt-5-mini")
-MOST_TOKENS = 500
+MAX_TOKENS = 500
 
 
 async def answer(question: str, _key: str) -> str:
-    """The worker. A limit met by the second request, or Ctrl-C, does not cost the first one again."""
+    """Answer one question. The checkpoint saves the first request if a limit or Ctrl-C stops the second one."""
     item = current_item()
     draft = item.checkpoint.load()
     if draft is None:
@@ -35,15 +35,16 @@ async def answer(question: str, _key: str) -> str:
 
 
 async def ask(text: str) -> str:
-    async with current_item().lease(tokens=MOST_TOKENS) as lease:
+    """Send one request with a leased key and return the reply."""
+    async with current_item().lease(tokens=MAX_TOKENS) as lease:
         raw = (
             await client()
             .with_options(api_key=lease.secret)
             .chat.completions.with_raw_response.create(
-                model=MODEL, messages=[{"role": "user", "content": text}], max_completion_tokens=MOST_TOKENS
+                model=MODEL, messages=[{"role": "user", "content": text}], max_completion_tokens=MAX_TOKENS
             )
         )
-        lease.observe(raw)  # the rate-limit headers: what is left of the key's allowance
+        lease.observe(raw)  # passes the rate-limit headers to the pool
         reply = raw.parse()
         lease.settle(tokens=reply.usage.total_tokens)
     return reply.choices[0].message.content
@@ -51,7 +52,7 @@ async def ask(text: str) -> str:
 
 @functools.cache
 def client() -> openai.AsyncOpenAI:
-    """One for all keys. Without retries of its own: they would go to the key that has just refused."""
+    """Return one client for all keys. It does not retry: that would reuse the key that has just been refused."""
     return openai.AsyncOpenAI(api_key="chosen for each request", max_retries=0)
 
 

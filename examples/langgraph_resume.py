@@ -1,12 +1,12 @@
-"""A LangGraph workflow per item that continues where it was interrupted.
+"""Run a LangGraph workflow per item that continues where it was interrupted.
 
     agentos run --item owls --item moles --item voles --parallel 2 examples.langgraph_resume:worker
     python examples/langgraph_resume.py articles.db
 
-Both are typed in the folder above this one. Each item's graph (research, write, review) keeps its own checkpoints in
-`current_item().workflow_db`, a file that stays until the item has succeeded. Interrupt it with Ctrl-C, or kill it, and
-go on with `agentos resume RUN`, or by calling the program again: an item that was in its second node continues there,
-and its first node is not paid for twice.
+Start either in the folder above this one. Each item's graph (research, write, review) keeps its checkpoints in
+`current_item().workflow_db`, a file that stays until the item has succeeded. Interrupt the run with Ctrl-C, or kill it,
+and continue with `agentos resume RUN`, or start the program again: an item that was in its second node continues there,
+without repeating the first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Article(TypedDict, total=False):
 
 
 def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")  # in one piece: two items may speak at a time
+    sys.stdout.write(f"{line}\n")  # one write per line: two items may print at the same time
     sys.stdout.flush()
 
 
@@ -40,7 +40,7 @@ def research(state: Article) -> Article:
 
 def write(state: Article) -> Article:
     say(f"  write:    {state['topic']}")
-    for _ in range(20):  # a long request, in the middle of which a run may be interrupted
+    for _ in range(20):  # a long request during which the run may be interrupted
         if current_item().should_stop:
             raise Interrupted
         time.sleep(0.05)
@@ -66,7 +66,7 @@ def worker(topic: str, _key: str | None) -> dict[str, Any]:
     with SqliteSaver.from_conn_string(str(current_item().workflow_db)) as saver:
         graph = workflow().compile(checkpointer=saver)
         has_begun = bool(graph.get_state(config).next)
-        # None: go on from the last checkpoint. "sync": which is on disk before the next node starts.
+        # None continues from the last checkpoint; "sync" writes a checkpoint before the next node starts.
         return dict(graph.invoke(None if has_begun else {"topic": topic}, config, durability="sync"))
 
 

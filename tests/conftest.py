@@ -1,4 +1,4 @@
-"""What tests share, among that Hypothesis settings that do not depend on the machine's mood."""
+"""Settings of the whole suite: a deterministic Hypothesis profile, default signals, and a clean environment."""
 
 from __future__ import annotations
 

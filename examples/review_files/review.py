@@ -1,4 +1,4 @@
-"""Reviews one file: `OPENAI_API_KEY=… python review.py FILE`. It knows of one file and one key, and of no other."""
+"""Review one file with one key: `OPENAI_API_KEY=… python review.py FILE`. Choosing keys is the job of `agentos run`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main(path: str) -> int:
         with urllib.request.urlopen(request, timeout=120) as response:
             answer = json.load(response)
     except urllib.error.HTTPError as error:
-        # What the provider says is printed, so that it is known whether this was a minute's limit or an empty account.
+        # `agentos run` reads this output to distinguish a rate limit from an empty account.
         print(f"HTTP {error.code}: {error.read().decode(errors='replace')}", file=sys.stderr)
         if error.code != 429:
             return 1
@@ -35,7 +35,7 @@ def main(path: str) -> int:
 
 
 def report_tokens(count: int) -> None:
-    """As `agentos report usage --tokens COUNT` does, without starting a program for it."""
+    """Report used tokens like `agentos report usage --tokens COUNT`, without starting another program."""
     if "AGENTOS_REPORT" in os.environ:
         with Path(os.environ["AGENTOS_REPORT"]).open("a") as file:
             file.write(json.dumps({"usage": {"tokens": count}}) + "\n")

@@ -1,1 +1,1 @@
-"""Records what users see: the output of `agentos` commands and of Python programs, compared byte for byte."""
+"""Golden tests: the output of `agentos` commands and of Python programs, compared byte for byte with recorded files."""

@@ -1,4 +1,4 @@
-"""Records the expected outputs anew: `python -m tests.golden [NAME...]`; without a name, all of them."""
+"""Records the expected outputs again: `python -m tests.golden [NAME...]`; without a name, all of them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # A shell starts what runs in the background with SIGINT ignored, and each program would inherit that.
+    # A shell starts background jobs with SIGINT ignored, and each program would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Lists looks at plans, keys and runs, and ways to go on with a run."""
+"""Lists cases that inspect plans, keys and runs, and cases that continue a run."""
 
 from __future__ import annotations
 

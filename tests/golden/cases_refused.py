@@ -1,4 +1,4 @@
-"""Lists what is refused before anything starts: items, options, templates, keys and names."""
+"""Lists cases that are refused before a run starts: items, options, templates, keys and names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists what users see of runs: their output, failures, events and keys."""
+"""Lists cases that run items: output, failures, events and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists the cases: what users type, in scenarios of a few commands each."""
+"""Lists the cases: scenarios of a few commands each, as users type them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the steps of a case in a fresh folder with a fresh AgentOS home, and writes down what they print.
+"""Runs the steps of a case in a fresh folder with a fresh AgentOS home, and records their output.
 
 The program is the `agentos` that the present interpreter imports, so that the same cases run against any checkout.
 """
@@ -29,7 +29,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 # Seconds after which a step counts as stuck.
 PATIENCE = 30.0
 _SOURCE = str(Path(agentos.__file__).parents[1])
-# What a terminal would act on is shown as an escape.
+# Control characters, which are recorded as escapes.
 _CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
@@ -90,18 +90,18 @@ class Machine:
             for line, (out, err, status) in zip(lines, json.loads(answers), strict=True)
         ]
 
-    def _run(self, command: list[str], given: bytes | None = None) -> tuple[bytes, bytes, int]:
+    def _run(self, command: list[str], stdin: bytes | None = None) -> tuple[bytes, bytes, int]:
         with subprocess.Popen(
             command,
             cwd=self.work,
             env={**self.environ, "COLUMNS": "80", "LINES": "24"},
-            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         ) as process:
             try:
-                out, err = process.communicate(given, timeout=PATIENCE)
+                out, err = process.communicate(stdin, timeout=PATIENCE)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
@@ -114,7 +114,7 @@ class Machine:
     def shown(self, data: bytes) -> str:
         """Return normalised text in which control characters are visible."""
         text = normalised(data.decode("utf-8", "backslashreplace"), str(self.root), _SOURCE)
-        return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+        return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 @contextmanager
@@ -125,12 +125,12 @@ def machine(files: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[Ma
 
 
 def transcript(case: Case) -> str:
-    """Run a case and return all that its steps print, with their exit statuses."""
+    """Run a case and return the output and exit status of each step."""
     lines = [line.strip() for line in re.sub(r"\\\n *", "", case.steps).strip().splitlines()]
-    with machine(case.files, case.environ) as place:
+    with machine(case.files, case.environ) as fresh:
         printed: list[str] = []
         for is_alone, group in itertools.groupby(lines, lambda line: _is_alone(line, case)):
-            run = place.one_by_one if is_alone else place.together
+            run = fresh.one_by_one if is_alone else fresh.together
             printed += run(list(group))
     return "\n".join(printed)
 

@@ -1,6 +1,6 @@
-"""Replaces what differs between two runs of the same program, and nothing else.
+"""Replaces texts that differ between two runs of the same program, such as times and process ids.
 
-Most masks have the width of what they replace, so that the columns of a table stay where they are.
+Most masks have the width of the text that they replace, so that the columns of a table stay aligned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MASKS = [
     (re.compile(r"\b\d:\d\d\b(?!:)"), "#:##"),
     (re.compile(r"\babout \d+ s to go\b"), "about # s to go"),
     (re.compile(r"\busable in \d+ s\b"), "usable in ### s"),
-    # What bound a run depends on how its time was spent, if it took any.
+    # The bottleneck of a run depends on how its time was spent.
     (re.compile(r"((?:Duration:|hh:mm:ss) .*\n +Bound by: ).*"), r"\1<...>"),
     (re.compile(r'("bound_by": )"[^"]+"'), r'\1"<...>"'),
     (re.compile(r'("slowest": )\[[^]]*\]'), r"\1[<...>]"),
@@ -54,7 +54,7 @@ def normalised(text: str, folder: str, source: str) -> str:
     text = text.replace(folder, "<tmp>").replace(source, "<source>")
     for pattern, mask in _MASKS:
         text = pattern.sub(mask, text)
-    return _events_in_order(_SLOWEST.sub(lambda found: "".join(sorted(found[0].splitlines(keepends=True))), text))
+    return _events_in_order(_SLOWEST.sub(lambda match: "".join(sorted(match[0].splitlines(keepends=True))), text))
 
 
 def _events_in_order(text: str) -> str:

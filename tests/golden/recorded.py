@@ -1,4 +1,4 @@
-"""Knows where the expected output of each case is, and how to make it."""
+"""Finds the file with the expected output of a case, and records its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXPECTED = Path(__file__).with_name("expected")
 
 
 def expected_file(name: str) -> Path:
-    """Return the file that has the expected output of a case."""
+    """Return the path of the file with the expected output of a case."""
     return EXPECTED / f"{name}.txt"
 
 

@@ -25,7 +25,7 @@ quota_group = "project-7"
 requests_per_day = 250
 """
 SECRETS = {"TEAM_A_KEY": "sk-team-a-0123456789", "TEAM_B_KEY": "sk-team-b-0123456789"}
-# Limits that no case meets are declared: the pace of a key without a limit is found out, which depends on time.
+# Declared limits that no case reaches: the pool would learn the pace of a key without a limit, which depends on time.
 ONE_KEY = """\
 [[credential]]
 id = "only"

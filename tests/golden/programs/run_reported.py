@@ -57,7 +57,7 @@ results_of(ParallelCoordinator(1, halt="soon,fail=1"), ["hopeless", "a"])
 
 
 def refuse(_item: str, key: str | None) -> None:
-    """Say that the key has nothing left."""
+    """Raise the error of a key without quota."""
     raise QuotaExhausted(f"nothing left on {key}")
 
 

@@ -1,4 +1,4 @@
-"""Prints the repr of public objects, the texts of exceptions, and what the public module offers."""
+"""Prints the repr of public objects, the texts of exceptions, and the names of the public module."""
 
 import inspect
 import pickle
@@ -26,7 +26,7 @@ def heading(text: str) -> None:
     print(f"\n--- {text} ---")
 
 
-# Those that a program does not make itself, and what it calls of the others.
+# Objects that a program does not create itself, and the methods that it calls of the others.
 MADE_BY_US = ("Lease", "Ledger", "CurrentItem", "CredentialState")
 METHODS = {
     "ParallelCoordinator": (
