@@ -1,4 +1,4 @@
-"""`sanitize_identifier`: an identifier comes back as it is, or is refused with the reason."""
+"""`sanitize_identifier` returns an identifier unchanged, or raises with the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def reason_of(identifier: str) -> str:
 
 
 @pytest.mark.parametrize("identifier", ["a", "Z", "0", "_", "-", "item-1", "Item_2", "-rf", "__init__", ALLOWED, "C"])
-def test_letters_digits_hyphens_and_underscores_are_returned_unchanged(identifier) -> None:
+def test_valid_identifiers_are_returned_unchanged(identifier) -> None:
     assert sanitize_identifier(identifier) == identifier
 
 
@@ -36,12 +36,12 @@ def test_two_dots_are_refused_as_path_traversal(identifier) -> None:
 @pytest.mark.parametrize(
     "identifier", ["/", "/etc/passwd", "//host/share", "\\", "\\\\host\\share", "C:\\Windows", "c:/x", "Z:"]
 )
-def test_absolute_paths_of_any_system_are_refused_as_such(identifier) -> None:
+def test_absolute_paths_of_any_system_are_refused(identifier) -> None:
     assert reason_of(identifier) == "absolute path"
 
 
 @pytest.mark.parametrize("identifier", ["a/b", "a\\b", "a/", "a\\", "./a", "dir/sub/name"])
-def test_path_separators_are_refused_as_such(identifier) -> None:
+def test_path_separators_are_refused(identifier) -> None:
     assert reason_of(identifier) == "path separators not allowed"
 
 
@@ -78,36 +78,34 @@ def test_path_separators_are_refused_as_such(identifier) -> None:
         "*",
     ],
 )
-def test_every_other_character_and_no_character_at_all_are_invalid(identifier) -> None:
+def test_other_characters_and_empty_text_are_refused(identifier) -> None:
     assert reason_of(identifier).startswith("invalid characters")
 
 
-@pytest.mark.parametrize(
-    ("identifier", "shown"), [("a b", "'a b'"), ("a\n", r"'a\n'"), ("a\0", r"'a\x00'"), ("", "''")]
-)
-def test_the_refusal_shows_the_identifier_readably(identifier, shown) -> None:
+@pytest.mark.parametrize(("identifier", "text"), [("a b", "'a b'"), ("a\n", r"'a\n'"), ("a\0", r"'a\x00'"), ("", "''")])
+def test_error_shows_the_identifier_escaped(identifier, text) -> None:
     with pytest.raises(ValueError) as caught:
         sanitize_identifier(identifier)
-    assert shown in str(caught.value)
+    assert text in str(caught.value)
     assert str(caught.value).isprintable()
 
 
-def test_the_refusal_is_one_sentence() -> None:
+def test_error_is_one_sentence() -> None:
     with pytest.raises(ValueError) as caught:
         sanitize_identifier("a/b")
     assert str(caught.value) == "Invalid identifier 'a/b': path separators not allowed"
 
 
-def test_the_refusal_of_a_huge_identifier_is_short() -> None:
+def test_error_about_a_huge_identifier_is_short() -> None:
     with pytest.raises(ValueError) as caught:
         sanitize_identifier("x" * 100_000 + "!")
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("thing", [None, 1, b"item-1", ["item-1"], object()])
-def test_what_is_not_a_string_is_refused_by_its_type(thing) -> None:
-    with pytest.raises(ValueError, match=f"^Invalid identifier.*not {type(thing).__name__}"):
-        sanitize_identifier(thing)
+@pytest.mark.parametrize("value", [None, 1, b"item-1", ["item-1"], object()])
+def test_values_other_than_strings_are_refused_by_type(value) -> None:
+    with pytest.raises(ValueError, match=f"^Invalid identifier.*not {type(value).__name__}"):
+        sanitize_identifier(value)
 
 
 IDENTIFIERS = st.text() | st.text(alphabet=ALLOWED + "./\\: \n\0é") | st.text(alphabet=ALLOWED)
@@ -116,15 +114,15 @@ IDENTIFIERS = st.text() | st.text(alphabet=ALLOWED + "./\\: \n\0é") | st.text(a
 @given(identifier=IDENTIFIERS)
 @example(identifier="a\n")
 @example(identifier="")
-def test_what_is_accepted_is_plain_and_unchanged_and_all_else_is_refused(identifier) -> None:
+def test_accepted_identifiers_are_plain_and_unchanged(identifier) -> None:
     if re.fullmatch(r"[A-Za-z0-9_-]+", identifier):
         assert sanitize_identifier(identifier) == identifier
     else:
-        known = ("path traversal", "absolute path", "path separators not allowed", "invalid characters")
-        assert reason_of(identifier).startswith(known)
+        reasons = ("path traversal", "absolute path", "path separators not allowed", "invalid characters")
+        assert reason_of(identifier).startswith(reasons)
 
 
 @given(identifier=st.text(alphabet=ALLOWED, min_size=1, max_size=100))
-def test_an_accepted_identifier_can_name_a_file_in_any_folder(tmp_path_factory, identifier) -> None:
+def test_accepted_identifier_can_name_a_file(tmp_path_factory, identifier) -> None:
     folder = tmp_path_factory.getbasetemp()
     assert (folder / sanitize_identifier(identifier)).parent == folder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from . import Mutant, tests_of
 
 POOL = "pool/test_allocator"
-LIMITS = "limits/test_limits"
-LEARNING = "limits/test_learning"
+LIMITS = "limits/test_limiter"
+LEARNING = "limits/test_rate_estimator"
 ANSWERS = "pool/conformance/test_limits"
 CALLERS = "pool/conformance/test_pool"
 
@@ -38,7 +38,7 @@ MUTANTS = (
         "pool/_rules/allocator.py",
         "return not (record.tokens and self.waiting and self.queue.has_older_token_claim(credential, record, now))",
         "return True",
-        tests_of(LIMITS, "test_a_large_request_is_not_starved_by_small_ones_of_another_scope"),
+        tests_of(LIMITS, "test_small_requests_of_other_scopes_starve_no_large_one"),
     ),
     # --- leases and usage -----------------------------------------------------------------------------------------
     Mutant(
@@ -81,7 +81,7 @@ MUTANTS = (
         "pool/_rules/lease_end.py",
         "        self._allocator.correct(record, 0, 0, now)\n",
         "",
-        tests_of(LIMITS, "test_a_lease_that_was_never_picked_up_uses_nothing"),
+        tests_of(LIMITS, "test_withdrawn_lease_uses_nothing"),
     ),
     Mutant(
         "A lease can be settled twice",
@@ -196,42 +196,42 @@ MUTANTS = (
         "limits/_rate_estimator.py",
         "        wait = hint\n",
         "        wait = None\n",
-        tests_of(LEARNING, "test_a_hint_is_obeyed_to_the_letter"),
+        tests_of(LEARNING, "test_wait_after_a_refusal_equals_the_hint"),
     ),
     Mutant(
         "Every refusal of one episode doubles the back-off",
         "limits/_rate_estimator.py",
         "if sent_at <= self._cut_at:",
         "if sent_at < -math.inf:",
-        tests_of(LEARNING, "test_refusals_of_one_episode_do_not_double_the_wait_each"),
+        tests_of(LEARNING, "test_refusals_of_one_episode_double_the_wait_once"),
     ),
     Mutant(
         "Rate-limit headers of an older request replace those of a newer one",
         "limits/_rate_estimator.py",
         "if sent_at < self._snapshot_at or not",
         "if not",
-        tests_of(LEARNING, "test_an_older_answer_does_not_overrule_a_newer_one"),
+        tests_of(LEARNING, "test_headers_of_an_older_request_are_ignored"),
     ),
     Mutant(
         "Requests in flight are not subtracted from the remaining requests in a header",
         "limits/_rate_estimator.py",
         "uncounted = max(0, self.in_flight - 1)",
         "uncounted = 0",
-        tests_of(LEARNING, "test_what_is_on_its_way_is_taken_off_what_a_header_says_is_left"),
+        tests_of(LEARNING, "test_requests_in_flight_reduce_remaining_requests_in_headers"),
     ),
     Mutant(
         "Credentials with equal limits are treated as sharing one limit after a trial of one request",
         "pool/_rules/shared_limits.py",
         "TRIAL_REQUESTS = 12",
         "TRIAL_REQUESTS = 1",
-        tests_of(LEARNING, "test_keys_of_equal_limits_that_start_together_are_not_taken_for_one"),
+        tests_of(LEARNING, "test_keys_with_equal_limits_are_not_taken_for_shared"),
     ),
     Mutant(
         "Coincident refusals are not counted, so a shared limit is never detected",
         "pool/_rules/shared_limits.py",
         "known.coincidences[pair] = known.coincidences.get(pair, 0) + 1",
         "known.coincidences[pair] = 1",
-        tests_of(LEARNING, "test_keys_that_secretly_share_a_limit_are_used_well_and_may_be_found_out"),
+        tests_of(LEARNING, "test_keys_that_share_a_limit_are_detected"),
     ),
     # --- declared limits ------------------------------------------------------------------------------------------
     Mutant(
@@ -248,21 +248,21 @@ MUTANTS = (
         "            if record.is_answered:\n"
         "                cooldown_scope.pace.correct(charge, record, 0, record.tokens, now)\n"
         "            cooldown_scope.pace.end(charge, record, now)\n",
-        tests_of(LIMITS, "test_a_failed_request_is_not_given_back"),
+        tests_of(LIMITS, "test_failed_request_stays_counted"),
     ),
     Mutant(
         "A token bucket forgets debt below zero",
         "limits/_windows.py",
         "self._level = min(self.capacity, level - amount)",
         "self._level = max(0.0, min(self.capacity, level - amount))",
-        tests_of(LIMITS, "test_a_bucket_in_debt_has_to_be_filled_first"),
+        tests_of(LIMITS, "test_bucket_in_debt_admits_nothing"),
     ),
     Mutant(
         "An idle token bucket fills beyond its capacity",
         "limits/_windows.py",
         "return level if level < self.capacity else self.capacity",
         "return level",
-        tests_of(LIMITS, "test_a_bucket_that_nobody_uses_holds_no_more_than_it_can"),
+        tests_of(LIMITS, "test_unused_bucket_fills_up_to_its_capacity"),
     ),
     Mutant(
         "A request without a token estimate is granted while the token window is in debt",
@@ -276,41 +276,41 @@ MUTANTS = (
         "limits/_windows.py",
         "            self.take(amount - counted, now)\n",
         "            entry.amount += amount - counted\n            self.total += amount - counted\n",
-        tests_of(LIMITS, "test_overshoot_counts_from_when_it_is_known_and_what_was_not_used_is_free_again"),
+        tests_of(LIMITS, "test_correction_counts_overshoot_from_now_and_frees_surplus"),
     ),
     Mutant(
         "The daily counter is not reset when the day ends",
         "limits/_windows.py",
         "        if now >= self.ends_at:\n            self.total = 0.0\n",
         "        if now >= self.ends_at:\n",
-        tests_of(LIMITS, "test_a_day_begins_anew_at_its_reset"),
+        tests_of(LIMITS, "test_day_usage_resets_when_the_day_ends"),
     ),
     Mutant(
         "A correction of yesterday's usage changes today's counter",
         "limits/_limiter.py",
         "(more_requests > 0 or entries.day_ends_at == self._day.ends_at > now):",
         "more_requests:",
-        tests_of(LIMITS, "test_what_was_not_used_yesterday_is_not_given_to_today"),
+        tests_of(LIMITS, "test_correction_after_the_reset_leaves_today_unchanged"),
     ),
     Mutant(
         "The laxer of two limits declared for one quota group wins",
         "limits/declaration.py",
         "if second is None else min(first, second)",
         "if second is None else max(first, second)",
-        tests_of(LIMITS, "test_the_strictest_of_two_declarations_holds"),
+        tests_of(LIMITS, "test_strictest_of_two_declarations_holds"),
     ),
     Mutant(
         "Adding a credential to a quota group resets the group's usage",
         "limits/pace.py",
         "self.limiter.change(limits, self.day_ends_after, now)",
         "self.limiter = RateLimiter(limits, self.day_ends_after, now)",
-        tests_of(LIMITS, "test_a_further_key_of_a_group_does_not_renew_its_allowance"),
+        tests_of(LIMITS, "test_further_key_of_a_group_keeps_its_usage"),
     ),
     Mutant(
         "Settling for less does not make the freed tokens available to waiters",
         "limits/_limiter.py",
         'only the excess counts."""\n        self.full_until = 0.0\n',
         'only the excess counts."""\n',
-        tests_of(LIMITS, "test_a_request_that_fits_once_another_is_settled_for_less_is_served_then"),
+        tests_of(LIMITS, "test_requests_freed_by_settle_serve_a_waiter"),
     ),
 )

@@ -1,4 +1,4 @@
-"""The simulated provider over HTTP: what real clients rely on, and that it is fast enough to be measured against."""
+"""The simulated provider over HTTP: endpoints, streams, connections and speed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def client(sim: SimulatedProvider) -> Iterator[httpx.Client]:
 
 
 def exchange(sim: SimulatedProvider, *pieces: bytes) -> bytes:
-    """Sends bytes as they are, and reads until the server closes."""
+    """Send raw bytes; return all bytes until the server closes the connection."""
     host, port = sim.base_url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         for piece in pieces:
@@ -45,7 +45,7 @@ def exchange(sim: SimulatedProvider, *pieces: bytes) -> bytes:
     return received
 
 
-def test_the_plain_endpoint_echoes_and_keeps_its_connection(sim: SimulatedProvider, client: httpx.Client) -> None:
+def test_plain_endpoint_echoes_and_keeps_its_connection(sim: SimulatedProvider, client: httpx.Client) -> None:
     for number in range(3):
         answer = client.post("/v1/work", content=f"item {number}")
         assert answer.json() == {"status": 200, "echo": f"item {number}"}
@@ -53,7 +53,7 @@ def test_the_plain_endpoint_echoes_and_keeps_its_connection(sim: SimulatedProvid
     assert sim.answered == 3
 
 
-def test_limits_and_dead_keys_are_told_over_http(sim: SimulatedProvider, client: httpx.Client) -> None:
+def test_http_answers_report_limits_and_dead_keys(sim: SimulatedProvider, client: httpx.Client) -> None:
     sim.script([429], retry_after=1.5)
     answer = client.post("/v1/work")
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1.5")
@@ -72,7 +72,7 @@ def test_chat_completions_answer_with_usage(client: httpx.Client) -> None:
     assert body["usage"]["input_tokens"] == 1
 
 
-def test_each_style_finds_its_key_and_its_words(sim: SimulatedProvider, client: httpx.Client) -> None:
+def test_each_style_reads_its_key_and_error_format(sim: SimulatedProvider, client: httpx.Client) -> None:
     anthropic = client.post("/v1/messages", json=CHAT, headers={"x-api-key": "k2"})
     assert anthropic.json()["usage"] == {"input_tokens": 2, "output_tokens": 10}
     assert "anthropic-ratelimit-requests-remaining" in anthropic.headers
@@ -86,7 +86,7 @@ def test_each_style_finds_its_key_and_its_words(sim: SimulatedProvider, client: 
     assert sim.counts["k2"] == {200: 3}
 
 
-def test_each_style_lists_its_models_to_who_has_a_key(client: httpx.Client) -> None:
+def test_each_style_lists_models_for_a_valid_key(client: httpx.Client) -> None:
     by_anthropic = client.get("/v1/models?limit=1", headers={"x-api-key": "k2"})
     assert by_anthropic.json()["data"][0]["type"] == "model"
     assert client.get("/v1/models", headers={"x-api-key": "nobody"}).json()["type"] == "error"
@@ -101,7 +101,7 @@ def stream(client: httpx.Client, path: str, **options: Any) -> list[dict[str, An
     return [json.loads(piece) for piece in data if piece != "[DONE]"]
 
 
-def test_streams_come_in_pieces_and_may_break(sim: SimulatedProvider, client: httpx.Client) -> None:
+def test_streams_arrive_in_pieces_and_may_break(sim: SimulatedProvider, client: httpx.Client) -> None:
     assert stream(client, "/v1/chat/completions")[-1]["usage"]["total_tokens"] == 12
     assert stream(client, "/v1/messages", headers={"x-api-key": "k2"})[-1] == {"type": "message_stop"}
     path = "/v1beta/models/sim-1:streamGenerateContent?alt=sse"
@@ -110,10 +110,10 @@ def test_streams_come_in_pieces_and_may_break(sim: SimulatedProvider, client: ht
     sim.script([Scripted(breaks_with="limit")] * 2)
     assert stream(client, "/v1/chat/completions")[-1]["error"]["code"] == "rate_limit_exceeded"
     assert stream(client, "/v1/responses")[-1]["response"]["error"]["code"] == "rate_limit_exceeded"
-    assert stream(client, "/v1/chat/completions")[-1]["usage"]["total_tokens"] == 12  # the connection is still good
+    assert stream(client, "/v1/chat/completions")[-1]["usage"]["total_tokens"] == 12  # the connection is still usable
 
 
-def test_tokens_are_reserved_by_the_request_and_settled_by_the_answer() -> None:
+def test_tokens_are_reserved_by_request_and_settled_by_answer() -> None:
     request = CHAT | {"max_tokens": 60}
     limits = [DailyQuota(100, counts="tokens")]
     with (
@@ -125,47 +125,47 @@ def test_tokens_are_reserved_by_the_request_and_settled_by_the_answer() -> None:
     assert [answer.headers["x-ratelimit-remaining-tokens"] for answer in answers] == ["38", "20", "2", "46"]
 
 
-def test_a_dropped_connection_is_a_transport_error(sim: SimulatedProvider, client: httpx.Client) -> None:
+def test_dropped_connection_is_a_transport_error(sim: SimulatedProvider, client: httpx.Client) -> None:
     sim.script([Scripted(drops=True)])
     with pytest.raises(httpx.RemoteProtocolError):
         client.post("/v1/work")
     assert client.post("/v1/work").status_code == 200
 
 
-def test_a_client_that_leaves_is_not_running_any_more() -> None:
+def test_disconnected_client_frees_its_concurrency() -> None:
     with SimulatedProvider(["k1"], limits=[Concurrency(1)], latency=60.0) as sim:
         with pytest.raises(httpx.ReadTimeout), httpx.Client(timeout=0.2) as client:
             client.post(sim.url, headers={"Authorization": "Bearer k1"})
         eventually(lambda: sim.ask("k1").status == 200)
 
 
-def test_requests_may_come_in_any_pieces_and_in_a_row(sim: SimulatedProvider) -> None:
+def test_split_and_pipelined_requests_are_answered(sim: SimulatedProvider) -> None:
     head = b"POST /v1/work HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k1\r\n"
-    one = head + b"Content-Length: 3\r\n\r\none"
+    plain = head + b"Content-Length: 3\r\n\r\none"
     chunked = head + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n2\r\ntw\r\n1;x=y\r\no\r\n0\r\n\r\n"
-    pieces = [(one + one + chunked)[start : start + 7] for start in range(0, len(one + one + chunked), 7)]
+    pieces = [(plain + plain + chunked)[start : start + 7] for start in range(0, len(plain + plain + chunked), 7)]
     received = exchange(sim, *pieces)
     assert received.count(b"HTTP/1.1 200 OK") == 3
     assert received.count(b'"echo": "one"') == 2
     assert b'"echo": "two"' in received
 
 
-def test_a_head_without_end_is_cut_off(sim: SimulatedProvider) -> None:
+def test_head_without_end_is_refused(sim: SimulatedProvider) -> None:
     assert exchange(sim, b"POST / HTTP/1.1\r\nx: " + b"a" * 70_000).startswith(b"HTTP/1.1 431 ")
 
 
-def test_latency_of_many_does_not_add_up() -> None:
+def test_latencies_of_concurrent_requests_do_not_add_up() -> None:
     request = b"POST /v1/work HTTP/1.1\r\nAuthorization: Bearer k1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
-    async def ask(host: str, port: str) -> bytes:  # a real client takes longer for its own part
+    async def ask(host: str, port: str) -> bytes:  # cheaper than a real client
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(request)
         answer = await reader.read()
         writer.close()
         return answer[:12]
 
-    async def ask_all(where: list[str]) -> list[bytes]:
-        return await asyncio.gather(*(ask(*where) for _ in range(200)))
+    async def ask_all(address: list[str]) -> list[bytes]:
+        return await asyncio.gather(*(ask(*address) for _ in range(200)))
 
     with SimulatedProvider(["k1"], limits=[], latency=1.0) as sim:
         started = time.monotonic()
@@ -174,7 +174,7 @@ def test_latency_of_many_does_not_add_up() -> None:
         assert sim.peak_concurrency["k1"] > 100
 
 
-def test_it_runs_in_a_process_of_its_own_until_its_input_is_closed() -> None:
+def test_provider_process_serves_until_its_input_closes() -> None:
     command = [sys.executable, "-m", "agentos.testing", "--keys", "2", "--fixed", "1/86400"]
     command += [
         "--latency",
@@ -192,12 +192,12 @@ def test_it_runs_in_a_process_of_its_own_until_its_input_is_closed() -> None:
     ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        where = json.loads(process.stdout.readline())
-        assert where["keys"] == ["sim-key-1", "sim-key-2"]
+        started = json.loads(process.stdout.readline())
+        assert started["keys"] == ["sim-key-1", "sim-key-2"]
         with httpx.Client() as client:
-            for key in where["keys"]:
-                client.post(where["url"], headers={"Authorization": f"Bearer {key}"})
-        with urllib.request.urlopen(f"{where['base_url']}/_stats") as response:
+            for key in started["keys"]:
+                client.post(started["url"], headers={"Authorization": f"Bearer {key}"})
+        with urllib.request.urlopen(f"{started['base_url']}/_stats") as response:
             stats = json.load(response)
         assert (stats["answered"], stats["limited"]) == (1, 1)
         assert [entry[3:5] for entry in stats["log"]] == [[200, "ok"], [429, "requests per day"]]

@@ -1,4 +1,4 @@
-"""How providers enforce limits, in virtual time: when something fits, and that it really does then."""
+"""Rules of the simulated provider in virtual time: an amount fits at the instant that a rule promises."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from agentos.testing import (
 )
 
 
-def admitted(rule: Rule, now: float, amount: float = 1) -> bool:
+def admit_if_fits(rule: Rule, now: float, amount: float = 1) -> bool:
     if rule.fits_at(now, amount) > now:
         return False
     rule.admit(now, amount)
     return True
 
 
-def how_many(rule: Rule, now: float) -> int:
+def admit_all(rule: Rule, now: float) -> int:
     count = 0
-    while admitted(rule, now):
+    while admit_if_fits(rule, now):
         count += 1
     return count
 
 
-def test_a_token_bucket_gives_its_burst_and_then_its_rate() -> None:
+def test_token_bucket_admits_its_burst_then_its_rate() -> None:
     rule = TokenBucket(rate=2.0, burst=5)
-    assert how_many(rule, 100.0) == 5
+    assert admit_all(rule, 100.0) == 5
     assert rule.fits_at(100.0) == 100.5
-    assert how_many(rule, 100.5) == 1
-    assert how_many(rule, 102.0) == 3
-    assert how_many(rule, 1000.0) == 5
+    assert admit_all(rule, 100.5) == 1
+    assert admit_all(rule, 102.0) == 3
+    assert admit_all(rule, 1000.0) == 5
 
 
-def test_a_token_bucket_says_what_is_left_and_when_it_is_full() -> None:
+def test_token_bucket_reports_remaining_and_full_time() -> None:
     rule = TokenBucket(rate=2.0, burst=5)
     assert (rule.stated_limit, rule.remaining(0.0), rule.full_at(0.0)) == (120, 5, 0.0)
     rule.admit(0.0)
@@ -54,13 +54,13 @@ def test_a_token_bucket_says_what_is_left_and_when_it_is_full() -> None:
     assert (rule.remaining(0.25), rule.full_at(0.25)) == (3, 1.0)
 
 
-def test_what_is_more_than_a_bucket_holds_never_fits() -> None:
+def test_amount_above_the_burst_never_fits() -> None:
     assert TokensPerMinute(1000).fits_at(0.0, 1001) == math.inf
     assert FixedWindow(10).fits_at(0.0, 11) == math.inf
     assert SlidingWindow(10).fits_at(0.0, 11) == math.inf
 
 
-def test_tokens_per_minute_come_back_evenly_and_are_corrected_by_what_was_used() -> None:
+def test_tokens_per_minute_refill_evenly_and_accept_corrections() -> None:
     rule = TokensPerMinute(6000)
     assert rule.counts == "tokens"
     rule.admit(0.0, 6000)
@@ -72,16 +72,16 @@ def test_tokens_per_minute_come_back_evenly_and_are_corrected_by_what_was_used()
     assert rule.fits_at(0.5, 50) == pytest.approx(10.5)
 
 
-def test_a_fixed_window_begins_at_full_minutes_and_lets_two_loads_meet_there() -> None:
+def test_fixed_window_starts_at_full_minutes() -> None:
     rule = FixedWindow(limit=3, period=60)
-    assert how_many(rule, 59.0) == 3
+    assert admit_all(rule, 59.0) == 3
     assert rule.fits_at(59.5) == 60.0
-    assert how_many(rule, 60.0) == 3
+    assert admit_all(rule, 60.0) == 3
     assert rule.full_at(61.0) == 120.0
     assert rule.remaining(61.0) == 0
 
 
-def test_a_fixed_window_is_only_corrected_while_it_lasts() -> None:
+def test_fixed_window_ignores_corrections_after_its_end() -> None:
     rule = FixedWindow(limit=100, counts="tokens")
     rule.admit(50.0, 100)
     rule.give_back(55.0, 40, taken_at=50.0)
@@ -91,17 +91,17 @@ def test_a_fixed_window_is_only_corrected_while_it_lasts() -> None:
     assert rule.remaining(62.0) == 90
 
 
-def test_a_sliding_window_allows_its_limit_in_any_stretch() -> None:
+def test_sliding_window_admits_its_limit_in_any_period() -> None:
     rule = SlidingWindow(limit=3, period=60)
-    assert [admitted(rule, at) for at in (0.0, 30.0, 59.0, 59.5)] == [True, True, True, False]
+    assert [admit_if_fits(rule, at) for at in (0.0, 30.0, 59.0, 59.5)] == [True, True, True, False]
     assert rule.fits_at(59.5) == 60.0
-    assert how_many(rule, 60.0) == 1
+    assert admit_all(rule, 60.0) == 1
     assert rule.fits_at(60.0) == 90.0
     assert rule.remaining(60.0) == 0
     assert rule.full_at(60.0) == 120.0
 
 
-def test_a_sliding_window_of_tokens_says_when_enough_of_them_have_left() -> None:
+def test_sliding_window_of_tokens_reports_when_enough_expired() -> None:
     rule = SlidingWindow(limit=100, period=60, counts="tokens")
     for at, amount in ((0.0, 50), (10.0, 30), (20.0, 20)):
         rule.admit(at, amount)
@@ -111,34 +111,34 @@ def test_a_sliding_window_of_tokens_says_when_enough_of_them_have_left() -> None
     assert rule.remaining(65.0) == 50
 
 
-def test_a_limit_per_minute_may_be_checked_second_by_second() -> None:
+def test_per_second_slices_divide_a_limit_per_minute() -> None:
     rule = PerSecondSlices(per_minute=180)
     assert rule.stated_limit == 180
-    assert how_many(rule, 7.2) == 3
+    assert admit_all(rule, 7.2) == 3
     assert rule.fits_at(7.2) == 8.0
-    assert how_many(rule, 8.0) == 3
-    assert how_many(PerSecondSlices(per_minute=20), 0.0) == 1
+    assert admit_all(rule, 8.0) == 3
+    assert admit_all(PerSecondSlices(per_minute=20), 0.0) == 1
 
 
-def test_concurrency_is_free_again_when_a_request_ends() -> None:
+def test_concurrency_is_free_after_a_request_ends() -> None:
     rule = Concurrency(2, hint=0.5)
-    assert how_many(rule, 0.0) == 2
+    assert admit_all(rule, 0.0) == 2
     assert rule.fits_at(10.0) == 10.5
     assert rule.remaining(10.0) == 0
     rule.give_back(10.0, 1, taken_at=0.0)
-    assert how_many(rule, 10.0) == 1
+    assert admit_all(rule, 10.0) == 1
 
 
-def test_a_daily_quota_resets_at_midnight_utc_unless_told_otherwise() -> None:
+def test_daily_quota_resets_at_midnight_utc_by_default() -> None:
     rule = DailyQuota(2)
     noon = datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp()
-    assert how_many(rule, noon) == 2
+    assert admit_all(rule, noon) == 2
     assert rule.fits_at(noon) == datetime(2026, 11, 16, tzinfo=UTC).timestamp()
     assert rule.stated_limit == 2
-    assert how_many(rule, noon + 12 * 3600) == 2
+    assert admit_all(rule, noon + 12 * 3600) == 2
 
 
-def test_a_daily_quota_resets_by_the_clock_on_the_wall_of_its_zone() -> None:
+def test_daily_quota_resets_at_local_time_of_its_zone() -> None:
     zone = ZoneInfo("America/Los_Angeles")
     rule = DailyQuota(1, resets="00:00 America/Los_Angeles")
     saturday_noon = datetime(2026, 10, 31, 12, tzinfo=zone).timestamp()
@@ -153,7 +153,7 @@ def test_a_daily_quota_resets_by_the_clock_on_the_wall_of_its_zone() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: TokenBucket(0, 1), lambda: FixedWindow(0), lambda: SlidingWindow(1, 0)])
-def test_a_limit_of_nothing_is_a_mistake(make: object) -> None:
+def test_limit_of_zero_is_rejected(make: object) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         make()  # type: ignore[operator]
 
@@ -169,7 +169,7 @@ RULES = {
 
 @pytest.mark.parametrize("kind", RULES)
 @given(pauses=st.lists(st.floats(0, 3), min_size=1, max_size=60), epoch=st.sampled_from([0.0, 1_794_772_800.4]))
-def test_what_does_not_fit_now_fits_at_the_instant_that_is_told(kind: str, pauses: list[float], epoch: float) -> None:
+def test_amount_fits_at_the_instant_that_fits_at_returns(kind: str, pauses: list[float], epoch: float) -> None:
     rule = RULES[kind]()
     now = epoch
     for pause in pauses:
@@ -184,19 +184,19 @@ def test_what_does_not_fit_now_fits_at_the_instant_that_is_told(kind: str, pause
 
 
 @given(pauses=st.lists(st.floats(0, 1), min_size=1, max_size=80))
-def test_no_stretch_holds_more_than_a_sliding_window_allows(pauses: list[float]) -> None:
+def test_no_period_holds_more_than_a_sliding_window_allows(pauses: list[float]) -> None:
     rule = SlidingWindow(4, 2.0)
-    taken: list[float] = []
+    instants: list[float] = []
     now = 0.0
     for pause in pauses:
         now += pause
-        if admitted(rule, now):
-            taken.append(now)
-    for start in taken:
-        assert sum(start <= at < start + 2.0 - 1e-5 for at in taken) <= 4
+        if admit_if_fits(rule, now):
+            instants.append(now)
+    for start in instants:
+        assert sum(start <= at < start + 2.0 - 1e-5 for at in instants) <= 4
 
 
-def test_a_pattern_is_not_changed_by_its_copies() -> None:
+def test_fresh_copy_leaves_its_pattern_unchanged() -> None:
     pattern = SlidingWindow(1)
     copy = pattern.fresh()
     copy.admit(0.0)

@@ -1,4 +1,4 @@
-"""What the simulated provider answers, in virtual time; over HTTP it is the same (`test_provider_http`)."""
+"""Answers of the simulated provider in virtual time. `test_provider_http` covers the same rules over HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def statuses(provider: SimulatedProvider, key: str, number: int, now: float = 0.
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
-def test_each_key_has_a_bucket_of_its_own() -> None:
+def test_each_key_has_its_own_bucket() -> None:
     sim = provider(requests_per_second=2.0, burst=2)
     assert statuses(sim, "k1", 3) == [200, 200, 429]
     assert statuses(sim, "k2", 3) == [200, 200, 429]
@@ -43,19 +43,19 @@ def test_each_key_has_a_bucket_of_its_own() -> None:
     assert sim.counts["k1"] == {200: 3, 429: 2}
 
 
-def test_keys_of_one_group_share_its_limits_and_others_do_not() -> None:
+def test_keys_of_one_group_share_its_limits() -> None:
     sim = provider("k1", "k2", "k3", limits=[FixedWindow(2)], groups={"k1": "org", "k2": "org"})
     assert [sim.ask(key, now=0.0).status for key in ("k1", "k2", "k1", "k2", "k3")] == [200, 200, 429, 429, 200]
     assert [entry.group for entry in sim.log] == ["org"] * 4 + ["k3"]
 
 
-def test_groups_may_have_different_limits_and_keys_their_own_on_top() -> None:
+def test_groups_and_single_keys_have_their_own_limits() -> None:
     sim = provider("k1", "k2", limits={"k1": [FixedWindow(1)]}, key_limits=[FixedWindow(3)])
     assert statuses(sim, "k1", 2) == [200, 429]
     assert statuses(sim, "k2", 4) == [200, 200, 200, 429]
 
 
-def test_all_rules_must_admit_and_none_is_taken_if_one_refuses() -> None:
+def test_refused_request_takes_from_no_rule() -> None:
     sim = provider("k1", limits=[FixedWindow(2, 60), FixedWindow(1, 10)])
     assert statuses(sim, "k1", 5) == [200, 429, 429, 429, 429]
     assert statuses(sim, "k1", 2, now=10.0) == [200, 429]
@@ -63,18 +63,18 @@ def test_all_rules_must_admit_and_none_is_taken_if_one_refuses() -> None:
     assert (answer.status, answer.reason, answer.headers["retry-after"]) == (429, "requests per minute", "40")
 
 
-def test_a_refused_request_counts_only_where_the_provider_says_so() -> None:
+def test_refused_request_counts_only_with_counts_refused() -> None:
     lenient = provider("k1", limits=[SlidingWindow(1, 10)])
     strict = provider("k1", limits=[SlidingWindow(1, 10)], counts_refused=True)
     assert [lenient.ask("k1", now=at).status for at in (0.0, 5.0, 10.0)] == [200, 429, 200]
     assert [strict.ask("k1", now=at).status for at in (0.0, 5.0, 10.0, 20.0)] == [200, 429, 429, 200]
 
 
-def test_models_may_be_counted_apart() -> None:
+def test_per_model_counts_each_model_separately() -> None:
     sim = provider("k1", limits=[FixedWindow(1)], per_model=True)
     assert [sim.ask("k1", now=0.0, model=model).status for model in ("a", "b", "a")] == [200, 200, 429]
-    together = provider("k1", limits=[FixedWindow(1)])
-    assert [together.ask("k1", now=0.0, model=model).status for model in ("a", "b")] == [200, 429]
+    combined = provider("k1", limits=[FixedWindow(1)])
+    assert [combined.ask("k1", now=0.0, model=model).status for model in ("a", "b")] == [200, 429]
 
 
 def test_concurrency_is_counted_from_ask_to_finish() -> None:
@@ -86,7 +86,7 @@ def test_concurrency_is_counted_from_ask_to_finish() -> None:
     assert sim.peak_concurrency == {"org": 1}
 
 
-def test_tokens_are_admitted_by_what_may_be_used_and_corrected_by_what_was() -> None:
+def test_finish_corrects_reserved_tokens_by_used_ones() -> None:
     sim = provider("k1", limits=[TokensPerMinute(1000)])
     answer = sim.ask("k1", now=0.0, tokens=900)
     assert sim.ask("k1", now=0.0, tokens=900).status == 429
@@ -94,14 +94,14 @@ def test_tokens_are_admitted_by_what_may_be_used_and_corrected_by_what_was() -> 
     assert sim.ask("k1", now=0.0, tokens=900).status == 200
 
 
-def test_a_request_that_can_never_fit_is_refused_without_a_wait() -> None:
+def test_too_large_request_is_refused_without_a_hint() -> None:
     answer = provider("k1", limits=[TokensPerMinute(1000)]).ask("k1", now=0.0, tokens=1001)
     assert answer.status == 429
     assert "retry-after" not in answer.headers
     assert answer.body["error"]["message"].startswith("Request too large")
 
 
-def test_the_log_has_every_request_with_its_time_and_reason() -> None:
+def test_log_has_time_and_reason_of_every_request() -> None:
     sim = provider("k1", requests_per_second=1.0, burst=1)
     sim.ask("k1", now=1.0, tokens=7, model="m")
     sim.ask("k1", now=1.5)
@@ -115,7 +115,7 @@ def test_the_log_has_every_request_with_its_time_and_reason() -> None:
     assert (sim.stats()["answered"], sim.stats()["limited"]) == (1, 1)
 
 
-def test_a_clock_may_be_given_instead_of_instants() -> None:
+def test_clock_replaces_explicit_instants() -> None:
     clock = FakeClock(epoch=86_399.0)
     sim = provider("k1", limits=[DailyQuota(1)], clock=clock)
     assert [sim.ask("k1").status, sim.ask("k1").status] == [200, 429]
@@ -140,22 +140,20 @@ def test_a_clock_may_be_given_instead_of_instants() -> None:
         ({"limits": [FixedWindow(10)]}, 0, 0.0),
     ],
 )
-def test_the_legal_minimum_is_the_shortest_time_that_the_rules_allow(
-    options: dict[str, Any], requests: int, seconds: float
-) -> None:
+def test_legal_minimum_is_the_shortest_allowed_time(options: dict[str, Any], requests: int, seconds: float) -> None:
     assert provider(**options).legal_minimum(requests, now=0.0) == pytest.approx(seconds, abs=1e-5)
 
 
-def test_the_legal_minimum_knows_tokens() -> None:
+def test_legal_minimum_includes_tokens() -> None:
     sim = provider("k1", limits=[TokensPerMinute(600)])
     assert sim.legal_minimum(7, tokens=100, now=0.0) == pytest.approx(10.0)
     assert sim.legal_minimum(1, tokens=601, now=0.0) == float("inf")
 
 
-# --- what happens to it ----------------------------------------------------------------------------------------------
+# --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_overloaded_provider_refuses_everybody_in_its_episodes() -> None:
+def test_overloaded_provider_refuses_every_key() -> None:
     sim = provider(overload=[(5, 10), (20, 21)])
     assert [sim.ask("k1", now=100.0 + at).status for at in (0, 4.9, 5, 9.9, 10, 20.5, 21)] == [
         200, 200, 503, 503, 200, 503, 200,
@@ -165,7 +163,7 @@ def test_an_overloaded_provider_refuses_everybody_in_its_episodes() -> None:
     assert sim.log[-2].reason == "overloaded"
 
 
-def test_a_dead_key_is_refused_until_it_is_revived() -> None:
+def test_dead_key_is_refused_until_revived() -> None:
     sim = provider(dead={"k1"})
     assert sim.ask("k1", now=0.0).status == 401
     sim.revive("k1")
@@ -175,7 +173,7 @@ def test_a_dead_key_is_refused_until_it_is_revived() -> None:
     assert sim.ask("k2", now=0.0).status == 200
 
 
-def test_an_exhausted_allowance_is_that_of_the_whole_group() -> None:
+def test_exhausted_quota_applies_to_the_whole_group() -> None:
     sim = provider("k1", "k2", "k3", groups={"k1": "org", "k2": "org"})
     sim.exhaust("k1")
     assert [sim.ask(key, now=0.0).reason for key in ("k1", "k2", "k3")] == ["quota", "quota", "ok"]
@@ -186,7 +184,7 @@ def test_an_exhausted_allowance_is_that_of_the_whole_group() -> None:
     assert provider(out_of_quota={"k1"}).ask("k1", now=0.0).body["error"]["code"] == "insufficient_quota"
 
 
-def test_a_script_is_answered_whatever_the_limits_are_and_costs_nothing() -> None:
+def test_scripted_answers_ignore_limits_and_cost_nothing() -> None:
     sim = provider("k1", "k2", limits=[FixedWindow(1)])
     sim.script([429, 529, 200, "quota", Scripted("limit", status=418)], retry_after=0.25)
     answers = [sim.ask("k1", now=0.0) for _ in range(7)]
@@ -198,13 +196,13 @@ def test_a_script_is_answered_whatever_the_limits_are_and_costs_nothing() -> Non
         sim.script(["qouta"])
 
 
-def test_a_script_may_be_for_one_key_only() -> None:
+def test_script_for_one_key_spares_others() -> None:
     sim = provider()
     sim.script([401], key="k1")
     assert [sim.ask(key, now=0.0).status for key in ("k2", "k1", "k1")] == [200, 401, 200]
 
 
-def test_a_scripted_stream_may_break_inside_its_200() -> None:
+def test_scripted_stream_breaks_after_status_200() -> None:
     sim = provider()
     sim.script([Scripted(breaks_with="overloaded"), Scripted(drops=True)])
     answer = sim.ask("k1", now=0.0, style="anthropic")
@@ -214,7 +212,7 @@ def test_a_scripted_stream_may_break_inside_its_200() -> None:
     assert sim.ask("k1", now=0.0).drops
 
 
-def test_a_provider_can_be_made_as_new() -> None:
+def test_reset_restores_a_new_provider() -> None:
     sim = provider("k1", "k2", burst=1, dead={"k2"})
     statuses(sim, "k1", 2)
     sim.exhaust("k1")
@@ -226,7 +224,7 @@ def test_a_provider_can_be_made_as_new() -> None:
     assert statuses(sim, "k2", 1) == [200]
 
 
-# --- how it is said --------------------------------------------------------------------------------------------------
+# --- styles ----------------------------------------------------------------------------------------------------------
 
 
 def test_openai_headers_are_on_every_answer() -> None:
@@ -241,15 +239,15 @@ def test_openai_headers_are_on_every_answer() -> None:
         "x-ratelimit-reset-tokens": "1s",
     }
     statuses(sim, "k1", 2)
-    refused = sim.ask("k1", now=0.5)
-    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
-    assert refused.headers["x-ratelimit-reset-requests"] == "5.5s"
-    assert refused.headers["retry-after"] == "1.5"
-    assert refused.body["error"]["code"] == "rate_limit_exceeded"
-    assert refused.body["error"]["message"].endswith("Please try again in 1.5s.")
+    refusal = sim.ask("k1", now=0.5)
+    assert refusal.headers["x-ratelimit-remaining-requests"] == "0"
+    assert refusal.headers["x-ratelimit-reset-requests"] == "5.5s"
+    assert refusal.headers["retry-after"] == "1.5"
+    assert refusal.body["error"]["code"] == "rate_limit_exceeded"
+    assert refusal.body["error"]["message"].endswith("Please try again in 1.5s.")
 
 
-def test_headers_can_be_off() -> None:
+def test_headers_can_be_turned_off() -> None:
     sim = provider("k1", burst=1, headers="off")
     assert sim.ask("k1", now=0.0).headers == {}
     assert sim.ask("k1", now=0.0).headers == {"retry-after": "0.5"}
@@ -265,13 +263,13 @@ def test_headers_can_be_off() -> None:
         (None, {}),
     ],
 )
-def test_a_wait_can_be_told_in_every_way_and_never_too_short(form: Any, headers: dict[str, str]) -> None:
+def test_retry_after_is_never_too_short_in_any_form(form: Any, headers: dict[str, str]) -> None:
     sim = provider("k1", requests_per_second=3 / 22, burst=1, headers="off", retry_after=form)
     sim.ask("k1", now=0.0)
     assert sim.ask("k1", now=0.0).headers == headers
 
 
-def test_anthropic_headers_and_errors() -> None:
+def test_anthropic_headers_and_error_bodies() -> None:
     clock = FakeClock(epoch=1_794_772_800.0)
     sim = provider("k1", limits=[TokenBucket(0.5, 1)], style="anthropic", clock=clock)
     assert sim.ask("k1").headers == {
@@ -294,19 +292,19 @@ def gemini_details(answer: Answer) -> dict[str, Any]:
     return {detail["@type"].rpartition(".")[2]: detail for detail in answer.body["error"]["details"]}
 
 
-def test_gemini_says_everything_in_its_body() -> None:
+def test_gemini_reports_limits_in_its_body() -> None:
     sim = provider("k1", limits=[TokenBucket(0.4, 1), DailyQuota(2)], style="gemini")
     assert sim.ask("k1", now=0.0).headers == {}
-    refused = sim.ask("k1", now=0.0)
-    assert (refused.status, refused.headers) == (429, {})
-    details = gemini_details(refused)
+    refusal = sim.ask("k1", now=0.0)
+    assert (refusal.status, refusal.headers) == (429, {})
+    details = gemini_details(refusal)
     assert details["RetryInfo"]["retryDelay"] == "2.5s"
     assert "PerMinute" in details["QuotaFailure"]["violations"][0]["quotaId"]
     sim.ask("k1", now=10.0)
     assert "PerDay" in gemini_details(sim.ask("k1", now=20.0))["QuotaFailure"]["violations"][0]["quotaId"]
 
 
-def test_gemini_tells_a_short_wait_even_where_the_day_is_over_and_a_bad_key_is_400() -> None:
+def test_gemini_reports_short_waits_and_bad_keys_as_400() -> None:
     sim = provider("k1", "k2", style="gemini", out_of_quota={"k1"}, dead={"k2"})
     details = gemini_details(sim.ask("k1", now=0.0))
     assert "PerDay" in details["QuotaFailure"]["violations"][0]["quotaId"]
@@ -322,7 +320,7 @@ def test_gemini_tells_a_short_wait_even_where_the_day_is_over_and_a_bad_key_is_4
     }
 
 
-def test_the_style_may_be_chosen_for_each_request() -> None:
+def test_style_can_be_chosen_per_request() -> None:
     sim = provider(dead={"k1"})
     assert sim.ask("k1", now=0.0, style="gemini").status == 400
     assert sim.ask("k1", now=0.0, style="anthropic").body["type"] == "error"
@@ -332,26 +330,26 @@ def test_the_style_may_be_chosen_for_each_request() -> None:
 
 
 def test_latency_is_drawn_from_a_seeded_source() -> None:
-    def drawn(seed: int) -> list[float]:
+    def draw_latencies(seed: int) -> list[float]:
         sim = provider("k1", limits=[], latency=Latency.lognormal(0.2, 0.5), seed=seed)
         return [sim.ask("k1", now=0.0).latency for _ in range(400)]
 
-    assert drawn(1) == drawn(1) != drawn(2)
-    assert statistics.median(drawn(1)) == pytest.approx(0.2, rel=0.15)
-    assert max(drawn(1)) > 0.4
+    assert draw_latencies(1) == draw_latencies(1) != draw_latencies(2)
+    assert statistics.median(draw_latencies(1)) == pytest.approx(0.2, rel=0.15)
+    assert max(draw_latencies(1)) > 0.4
 
 
-def test_latency_may_be_a_number_a_range_or_any_function() -> None:
+def test_latency_accepts_number_range_or_function() -> None:
     assert provider(latency=0.3).ask("k1", now=0.0).latency == 0.3
     assert 0.1 <= provider(latency=Latency.uniform(0.1, 0.2)).ask("k1", now=0.0).latency <= 0.2
     assert provider(latency=lambda chance: 7.0).ask("k1", now=0.0).latency == 7.0
     assert Latency.fixed(0.1)(random.Random(0)) == 0.1
 
 
-def test_a_refusal_comes_at_once() -> None:
+def test_refusal_has_no_latency() -> None:
     assert provider(latency=5.0, dead={"k1"}).ask("k1", now=0.0).latency == 0.0
 
 
-def test_a_provider_has_no_address_before_it_serves() -> None:
+def test_provider_has_no_address_before_serving() -> None:
     with pytest.raises(RuntimeError, match="only inside its `with` block"):
         _ = provider().url

@@ -1,4 +1,4 @@
-"""The exception tree: who catches what, and exceptions that cross a process whole."""
+"""The exception tree: base classes, and copies that lose nothing between processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from agentos.workflows import parallel
 ALL = {thing for thing in vars(errors).values() if inspect.isclass(thing) and issubclass(thing, AgentosError)}
 WITH_OWN_CONSTRUCTOR = {cls for cls in ALL if "__init__" in vars(cls)}
 
-# One of each, with every attribute set to something that is not its default.
+# One of each, with no attribute at its default.
 SAMPLES: list[AgentosError] = [
     RateLimited("slow down", retry_after=12.5),
     QuotaExhausted("no more today", until=1_700_000_000.25),
@@ -102,32 +102,32 @@ def assert_same(copied: BaseException, error: BaseException) -> None:
 # --- crossing a process -------------------------------------------------------------------------------------------
 
 
-def test_every_class_with_its_own_constructor_has_a_sample_here() -> None:
+def test_every_error_with_a_constructor_has_a_sample() -> None:
     assert {type(sample) for sample in SAMPLES} == WITH_OWN_CONSTRUCTOR
     assert {type(sample) for sample in SAMPLES + BARE_SAMPLES} == ALL
 
 
 @pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("error", SAMPLES + BARE_SAMPLES, ids=ids(SAMPLES + BARE_SAMPLES))
-def test_a_copy_has_the_type_the_message_and_all_attributes(error: AgentosError, way: str) -> None:
+def test_copy_keeps_type_message_and_attributes(error: AgentosError, way: str) -> None:
     assert_same(COPIES[way](error), error)
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=ids(SAMPLES))
-def test_a_copy_of_a_copy_is_still_whole(error: AgentosError) -> None:
+def test_copy_of_a_copy_is_complete(error: AgentosError) -> None:
     assert_same(COPIES["pickle 5"](COPIES["pickle 5"](error)), error)
 
 
 class OurRateLimited(RateLimited):
-    """A program's own kind of limit."""
+    """A subclass that a program defines."""
 
 
-def test_a_subclass_of_a_program_stays_that_subclass() -> None:
+def test_copy_of_a_user_subclass_keeps_its_type() -> None:
     assert_same(COPIES["pickle 5"](OurRateLimited("ours", retry_after=2)), OurRateLimited("ours", retry_after=2))
 
 
 @pytest.mark.parametrize("cls", [RateLimited, QuotaExhausted, Overloaded, AuthFailed, Transient, Permanent])
-def test_what_a_worker_added_to_its_exception_travels_along(cls: type[WorkerVerdict]) -> None:
+def test_copy_keeps_attributes_added_by_a_worker(cls: type[WorkerVerdict]) -> None:
     error = cls("refused")
     error.request_id = "req-1"  # type: ignore[attr-defined]
     error.add_note("while reading page 7")
@@ -136,10 +136,10 @@ def test_what_a_worker_added_to_its_exception_travels_along(cls: type[WorkerVerd
     assert copied.__notes__ == ["while reading page 7"]
 
 
-# --- what they hold -----------------------------------------------------------------------------------------------
+# --- attributes ---------------------------------------------------------------------------------------------------
 
 
-def test_what_the_provider_did_not_say_is_none() -> None:
+def test_unstated_fields_of_a_verdict_are_none() -> None:
     assert RateLimited().retry_after is None
     assert Overloaded().retry_after is None
     assert QuotaExhausted().until is None
@@ -151,17 +151,17 @@ def test_what_the_provider_did_not_say_is_none() -> None:
     ("error", "text"),
     [(RateLimited(), "rate limited"), (QuotaExhausted(), "quota exhausted"), (Overloaded(), "provider overloaded")],
 )
-def test_a_verdict_without_a_message_has_a_readable_one(error: WorkerVerdict, text: str) -> None:
+def test_verdict_without_a_message_has_a_default(error: WorkerVerdict, text: str) -> None:
     assert str(error) == text
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=ids(SAMPLES))
-def test_the_message_is_all_of_the_text(error: AgentosError) -> None:
+def test_text_of_an_error_is_its_message(error: AgentosError) -> None:
     assert str(error) == error.args[0]
     assert len(error.args) == 1
 
 
-def test_the_workers_verdicts_are_the_six_kinds_and_each_has_its_own() -> None:
+def test_worker_verdicts_cover_the_six_kinds() -> None:
     kinds = {cls.kind: cls for cls in ALL if issubclass(cls, WorkerVerdict) and cls is not WorkerVerdict}
     assert kinds == {
         "rate_limited": RateLimited,
@@ -177,7 +177,7 @@ def test_the_workers_verdicts_are_the_six_kinds_and_each_has_its_own() -> None:
 # --- the tree -----------------------------------------------------------------------------------------------------
 
 
-# Beside itself and AgentosError, as what each is caught.
+# Base classes of each error besides AgentosError.
 TREE: dict[type[AgentosError], set[type[Exception]]] = {
     RateLimited: {WorkerVerdict},
     QuotaExhausted: {WorkerVerdict},
@@ -216,24 +216,24 @@ TREE: dict[type[AgentosError], set[type[Exception]]] = {
 
 
 @pytest.mark.parametrize("cls", TREE)
-def test_an_exception_is_caught_as_what_it_is_and_nothing_else(cls: type[AgentosError]) -> None:
+def test_error_has_exactly_its_documented_bases(cls: type[AgentosError]) -> None:
     assert set(cls.__mro__) == TREE[cls] | {cls, AgentosError, Exception, BaseException, object}
 
 
-def test_the_tree_above_is_the_whole_tree() -> None:
+def test_documented_tree_is_complete() -> None:
     assert set(TREE) == ALL - {AgentosError}
 
 
-def test_what_programs_catch_or_raise_is_exported() -> None:
+def test_errors_for_programs_are_exported() -> None:
     engines = {ExecutorBroken, EngineUrlError, EngineNotInstalled, EngineUnavailable}
-    inside = {WorkerVerdict, PoolError, RunError, WorkerError} | engines | {HomeError, UnknownRun, KeysFileError}
-    assert {cls.__name__ for cls in ALL - inside} <= set(parallel.__all__)
+    internal = {WorkerVerdict, PoolError, RunError, WorkerError} | engines | {HomeError, UnknownRun, KeysFileError}
+    assert {cls.__name__ for cls in ALL - internal} <= set(parallel.__all__)
 
 
-# --- as the pool raises them --------------------------------------------------------------------------------------
+# --- raised by the pool -------------------------------------------------------------------------------------------
 
 
-def test_a_lease_that_does_not_come_in_time_is_a_timeout_with_its_reason() -> None:
+def test_lease_timeout_carries_its_reason() -> None:
     pool = parallel.CredentialCoordinator(["sk-one"])
     pool.reserve()
     context = pool.lease(timeout=0)
@@ -245,7 +245,7 @@ def test_a_lease_that_does_not_come_in_time_is_a_timeout_with_its_reason() -> No
     assert_same(COPIES["pickle 5"](error), error)
 
 
-def test_a_pool_without_a_usable_credential_says_why_for_each() -> None:
+def test_unusable_pool_gives_reasons_per_credential() -> None:
     pool = parallel.CredentialCoordinator([parallel.Credential("sk-one", id="one"), "sk-two"])
     pool.listen(lambda event: None)
     two = pool.states()[1].key_id
@@ -258,7 +258,7 @@ def test_a_pool_without_a_usable_credential_says_why_for_each() -> None:
     assert_same(COPIES["pickle 5"](caught.value), caught.value)
 
 
-def test_a_key_of_another_pool_is_unknown_and_not_shown() -> None:
+def test_unknown_key_is_not_shown_in_the_error() -> None:
     pool = parallel.CredentialCoordinator(["sk-one"])
     with pytest.raises(UnknownCredential) as caught:
         pool.release("sk-Zq7Xw9Vu3")
