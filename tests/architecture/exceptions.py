@@ -20,8 +20,6 @@ FLOORS: set[Violation] = set()
 
 DOORS: set[Violation] = {
     ("agentos.cli.commands.keys", "agentos.pool._replicas.visits"),
-    ("agentos.workflows.parallel.coordinator", "agentos.runs._driver"),
-    ("agentos.workflows.parallel.coordinator", "agentos.runs._rules.scheduler"),
 }
 
 DOCSTRINGS: set[Violation] = set()

@@ -243,5 +243,5 @@ def test_untaken_large_results_stop_the_run_from_starting_items(path: Path, repo
     coordinator = ParallelCoordinator(4, ledger=path, reporter=reporter)
     with coordinator.stream((str(n) * 250_000 for n in range(10**6)), worker, lambda item: item[:6]) as results:
         next(results)
-        eventually(lambda: results._driver.outbox.is_full())
+        eventually(lambda: results._run.results.is_full())
         assert len(worker.calls) < 400

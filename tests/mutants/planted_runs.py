@@ -49,8 +49,8 @@ MUTANTS = (
     Mutant(
         "Paused items do not count towards the back-pressure on reading",
         "runs/_rules/scheduler.py",
-        "or len(self._pausing) + blocked >= MOST_PAUSING:",
-        "or blocked >= MOST_PAUSING:",
+        "or len(self._pausing) + blocked >= MAX_PAUSING:",
+        "or blocked >= MAX_PAUSING:",
         tests_of(RUN, "test_reading_stops_when_too_many_items_pause"),
     ),
     # --- resuming -------------------------------------------------------------------------------------------------

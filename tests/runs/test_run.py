@@ -629,7 +629,7 @@ def test_an_endless_input_is_read_only_as_far_ahead_as_there_is_room() -> None: 
     with quiet(3).stream(items(), lambda item, _: item) as results:
         for _ in range(200):
             next(results)
-        eventually(lambda: results._driver.outbox._is_held_up and results.stats.running == 0)  # it slows the run
+        eventually(lambda: results._run.results._wakeup.is_armed and results.stats.running == 0)  # it slows the run
         assert read < 200 + 64 + 4 * 3
     assert results.stats.stopped == "left early"
 
@@ -661,7 +661,7 @@ def test_a_forgotten_stream_stops_its_run_and_its_unfinished_items_are_named() -
     for _ in coordinator.stream(range(1000), lambda item, _: item):
         break
     eventually(lambda: len(coordinator.get_checkpoints()) > 800)
-    assert not coordinator._drivers
+    assert not coordinator._runs
 
 
 @pytest.mark.usefixtures("_quick_collection")
@@ -675,7 +675,7 @@ def test_a_forgotten_async_stream_stops_its_run_and_gives_the_signals_back() -> 
         coordinator = quiet(2)
         async for _ in coordinator.astream(range(1000), worker):
             break
-        while coordinator._drivers:
+        while coordinator._runs:
             gc.collect()
             await asyncio.wait([asyncio.ensure_future(asyncio.to_thread(lambda: None))])
         assert len(coordinator.get_checkpoints()) > 800

@@ -10,34 +10,34 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agentos import events
 from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.limits import backoff
-from agentos.runs._rules.bottleneck import Bound
-from agentos.runs._rules.scheduler import FAILED, FREE_ROTATIONS, MOST_PAUSING, UNFINISHED, Again, Run, parse_halt
+from agentos.runs._rules.bottleneck import Bottleneck
+from agentos.runs._rules.scheduler import FAILED, FREE_ROTATIONS, MAX_PAUSING, UNFINISHED, Again, Scheduler, parse_halt
 from agentos.verdict import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
 
 NOW = 1000.0
 
 
-def make_run(retries: int = 2, max_workers: int = 2, halt: str | None = None, total: int | None = None) -> Run:
-    return Run(max_workers=max_workers, retries=retries, halt=parse_halt(halt) if halt else None, total=total)
+def make_run(retries: int = 2, max_workers: int = 2, halt: str | None = None, total: int | None = None) -> Scheduler:
+    return Scheduler(max_workers=max_workers, retries=retries, halt=parse_halt(halt) if halt else None, total=total)
 
 
-def start(run: Run, item_id: str = "i") -> Item:
+def start(run: Scheduler, item_id: str = "i") -> Item:
     item = Item(item_id, None)
-    run.read(item)
+    run.add(item)
     run.take(None)
-    run.started(item, NOW)
+    run.start(item, NOW)
     return item
 
 
-def again(run: Run, item: Item, kind: str | None, refused_by: str | None = None) -> bool:
+def again(run: Scheduler, item: Item, kind: str | None, refused_by: str | None = None) -> bool:
     """Ends the attempt; True if the item has started again, False if it has failed."""
-    decision = run.failed_attempt(item, kind, NOW, 0.5, refused_by)
+    decision = run.fail_attempt(item, kind, NOW, 0.5, refused_by)
     if decision is FAILED:
         return False
     assert isinstance(decision, Again)
     run.wake(NOW + 1e6)
     assert run.take(None) is item
-    run.started(item, NOW)
+    run.start(item, NOW)
     return True
 
 
@@ -68,11 +68,11 @@ def test_rotating_spends_no_retry_until_it_has_happened_very_often(kind: str) ->
 def test_an_item_that_was_sent_back_is_the_next_to_start() -> None:
     run = make_run()
     item = start(run, "first")
-    run.read(Item("second", None))
-    run.failed_attempt(item, RATE_LIMITED, NOW, 0.5)
+    run.add(Item("second", None))
+    run.fail_attempt(item, RATE_LIMITED, NOW, 0.5)
     assert run.sent_back == 1
     assert run.take(None) is item
-    run.started(item, NOW)
+    run.start(item, NOW)
     assert run.sent_back == 0
 
 
@@ -80,8 +80,8 @@ def test_an_item_whose_key_was_refused_lets_another_give_a_second_opinion() -> N
     run = make_run()
     item = start(run, "first")
     second = Item("second", None)
-    run.read(second)
-    run.failed_attempt(item, AUTH_FAILED, NOW, 0.5)
+    run.add(second)
+    run.fail_attempt(item, AUTH_FAILED, NOW, 0.5)
     assert run.take(None) is second
 
 
@@ -106,9 +106,9 @@ def test_a_stopping_run_leaves_items_unfinished_instead_of_trying_again() -> Non
     first, second = start(run, "first"), start(run, "second")
     run.stop("interrupted")
     run.stop("another reason comes too late")
-    assert run.failed_attempt(first, TRANSIENT, NOW, 0.5) is UNFINISHED
+    assert run.fail_attempt(first, TRANSIENT, NOW, 0.5) is UNFINISHED
     assert not run.is_over()
-    assert run.failed_attempt(second, INTERRUPTED, NOW, 0.5) is UNFINISHED
+    assert run.fail_attempt(second, INTERRUPTED, NOW, 0.5) is UNFINISHED
     assert run.is_over()
     assert list(run.unfinished) == ["first", "second"]
     assert run.stopped == "interrupted"
@@ -118,24 +118,24 @@ def test_a_permanent_failure_counts_also_while_stopping() -> None:
     run = make_run()
     item = start(run)
     run.stop("interrupted")
-    assert run.failed_attempt(item, PERMANENT, NOW, 0.5) is FAILED
+    assert run.fail_attempt(item, PERMANENT, NOW, 0.5) is FAILED
 
 
 def test_reading_stops_when_as_many_are_ready_as_there_are_workers() -> None:
     run = make_run(max_workers=3)
     assert run.room() == 3
     for number in range(3):
-        run.read(Item(str(number), None))
+        run.add(Item(str(number), None))
     assert run.room() == 0
 
 
 def test_reading_stops_when_too_many_items_pause() -> None:  # invariant 26
-    run = make_run(retries=9, max_workers=MOST_PAUSING)
-    for number in range(MOST_PAUSING):
-        run.failed_attempt(start(run, str(number)), TRANSIENT, NOW, 0.5)
+    run = make_run(retries=9, max_workers=MAX_PAUSING)
+    for number in range(MAX_PAUSING):
+        run.fail_attempt(start(run, str(number)), TRANSIENT, NOW, 0.5)
     assert run.room() == 0
     run.wake(NOW + 100)
-    assert run.ready == MOST_PAUSING
+    assert run.ready == MAX_PAUSING
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ class RunMachine(RuleBasedStateMachine):
     def read(self, scope: str | None) -> None:
         item = Item(f"item-{len(self.read_ids)}", None, scope)
         self.read_ids.append(item.id)
-        self.run_.read(item)
+        self.run_.add(item)
 
     @precondition(lambda self: self.run_.lanes and self.run_.free_workers() > 0)
     @rule(data=st.data())
@@ -200,7 +200,7 @@ class RunMachine(RuleBasedStateMachine):
     def lease(self, comes: bool) -> None:
         item = self.asking.pop()
         if comes and self.run_.free_workers() > 0:
-            self.run_.started(item, self.now)
+            self.run_.start(item, self.now)
             self.running.append(item)
         else:
             self.run_.put_back(item)
@@ -210,9 +210,9 @@ class RunMachine(RuleBasedStateMachine):
     def end(self, kind: str | None) -> None:
         item = self.running.pop(0)
         if kind == "ok":
-            self.run_.succeeded(item)
+            self.run_.succeed(item)
             self.ended.append(item.id)
-        elif self.run_.failed_attempt(item, kind, self.now, 0.5) is FAILED:
+        elif self.run_.fail_attempt(item, kind, self.now, 0.5) is FAILED:
             self.ended.append(item.id)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 100.0]))
@@ -241,7 +241,7 @@ TestRunMachine = RunMachine.TestCase
 
 
 def test_the_reason_that_held_the_longest_bound_the_run() -> None:
-    what = Bound(0.0)
+    what = Bottleneck(0.0)
     what.note(events.WORKERS, 0.0)
     what.note(events.KEYS, 1.0)
     what.note(events.WORKERS, 5.0)

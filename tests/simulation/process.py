@@ -16,7 +16,7 @@ from agentos.pool.credential import Credential
 from agentos.pool.lease_states import LIVE, REFUSED, WAITING
 from agentos.providers import verdicts
 from agentos.runs._admission import Admission
-from agentos.runs._rules.scheduler import FAILED, Again, Run
+from agentos.runs._rules.scheduler import FAILED, Again, Scheduler
 from agentos.testing import Answer
 from agentos.verdict import AUTH_FAILED, NO_VERDICT, PERMANENT, TRANSIENT, Verdict
 
@@ -95,8 +95,8 @@ class Process:
         if self.launch > 1:
             world.situations.note("resumed")
         self._unread_ids = deque(unfinished_ids)
-        self.run = Run(max_workers=plan.workers, retries=plan.retries, total=len(ledger.ids))
-        self.run.recorded(len(ledger.ids) - len(unfinished_ids))
+        self.run = Scheduler(max_workers=plan.workers, retries=plan.retries, total=len(ledger.ids))
+        self.run.count_recorded(len(ledger.ids) - len(unfinished_ids))
         self.attempts: dict[Attempt, None] = {}  # attempts that the run waits for
         self.leased_attempts: dict[Attempt, None] = {}  # attempts whose lease is live, abandoned ones included
         self.make_handle = self.store.make_handle
@@ -161,7 +161,7 @@ class Process:
         if run.stopped is None and not run.is_source_ended:
             for _ in range(max(0, min(run.room(), len(self._unread_ids)))):
                 id_ = self._unread_ids.popleft()
-                run.read(self.world.make_item(id_))
+                run.add(self.world.make_item(id_))
             run.is_source_ended = not self._unread_ids
         for scope in tuple(run.lanes):
             free = run.max_workers - run.running - self.admission.count(scope)
@@ -186,7 +186,7 @@ class Process:
         if record.state == REFUSED or run.free_workers() <= 0:
             admission.withdraw(item)
             if record.too_large is not None:
-                run.rejected(item.id)
+                run.reject(item.id)
                 self.ledger.end(self.launch, item.id, 10**6, "too large")
             else:
                 run.put_back(item)
@@ -200,7 +200,7 @@ class Process:
 
     def _start(self, item: Item, record: RecordHandle) -> None:
         invariants.check_handed_out(self.world, self, record)
-        self.run.started(item, self.clock.now())
+        self.run.start(item, self.clock.now())
         attempt = Attempt(item, record, item.attempts)
         self.attempts[attempt] = self.leased_attempts[attempt] = None
         if not self.ledger.start(self.launch, item.id, attempt.number):
@@ -290,12 +290,12 @@ class Process:
         item, run = attempt.item, self.run
         del self.attempts[attempt]
         if kind == "success":
-            run.succeeded(item)
+            run.succeed(item)
             self._record(attempt, "succeeded")
             return
         is_proven = kind == AUTH_FAILED and self.store.is_proven(attempt.credential_id)
         refused_by = attempt.credential_id if is_proven else None
-        decision = run.failed_attempt(item, kind, self.clock.now(), self.rng.random(), refused_by)
+        decision = run.fail_attempt(item, kind, self.clock.now(), self.rng.random(), refused_by)
         if decision is FAILED:
             self._record(attempt, f"failed: {kind}")
         elif isinstance(decision, Again):

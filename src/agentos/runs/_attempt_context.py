@@ -30,19 +30,19 @@ class RunContext:
         self,
         run_id: str,
         pool: LeasePool | None,
-        record: RunRecord | None = None,
+        run_record: RunRecord | None = None,
         checkpoints: Path | None = None,
     ) -> None:
         """`checkpoints`: where commands have a folder for each item."""
         self.run_id = run_id
         self.pool = pool
-        self.record = record
-        self.is_recorded = record is not None
+        self.run_record = run_record
+        self.is_recorded = run_record is not None
         self._checkpoints = checkpoints
         self._lock = threading.Lock()  # guards _folder
         self._folder: Path | None = None
         self._remove: weakref.finalize[..., RunContext] | None = None
-        self.has_files = record is not None and record.has_files
+        self.has_files = run_record is not None and run_record.has_files
         if checkpoints is not None and checkpoints.is_dir() and any(checkpoints.iterdir()):
             self.has_files = True
 
@@ -90,23 +90,23 @@ class RunContext:
 
     def load(self, attempt: Attempt) -> Any:
         """Return the item's checkpoint."""
-        return attempt.item.checkpoint if self.record is None else self.record.load(attempt.item)
+        return attempt.item.checkpoint if self.run_record is None else self.run_record.load(attempt.item)
 
     def save(self, attempt: Attempt, obj: Any) -> None:
         """Replace the item's checkpoint."""
-        self.save_encoded(attempt, obj if self.record is None else _encoded(obj))
+        self.save_encoded(attempt, obj if self.run_record is None else _encoded(obj))
 
     def save_encoded(self, attempt: Attempt, encoded: Any) -> None:
         """Replace the item's checkpoint by one that is JSON already if the run has a ledger."""
-        if self.record is None:
+        if self.run_record is None:
             attempt.item.checkpoint = encoded
         else:
-            self.record.save(attempt, encoded)
+            self.run_record.save(attempt, encoded)
 
     def process_ended(self, attempt: Attempt, pid: int) -> None:
         """Take an attempt's process group off the record."""
-        if self.record is not None and attempt.is_on_record:
-            self.record.process_ended(pid)
+        if self.run_record is not None and attempt.is_on_record:
+            self.run_record.process_ended(pid)
 
     def redact(self, text: str) -> str:
         return text if self.pool is None else self.pool.redact(text)
@@ -114,14 +114,15 @@ class RunContext:
     def workflow_db(self, item_id: str) -> Path:
         path = self.database_path(item_id)
         self.has_files = True
-        if self.record is not None:
+        if self.run_record is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.record.file_requested(item_id, path.name)
+            self.run_record.file_requested(item_id, path.name)
         return path
 
     def database_path(self, item_id: str) -> Path:
         """Where it is, or would be."""
-        return (self._temporary_folder() if self.record is None else self.record.folder) / database_name(item_id)
+        folder = self._temporary_folder() if self.run_record is None else self.run_record.folder
+        return folder / database_name(item_id)
 
     def _temporary_folder(self) -> Path:
         with self._lock:

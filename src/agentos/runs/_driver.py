@@ -1,642 +1,377 @@
-"""Drives one run: joins the rules of the run, the pool, the workers and the record.
+"""Driver: handles the messages of one run; joins scheduler, pool, workers and ledger.
 
-Whatever happens is a fact: an item was read, a lease was granted, an attempt ended, a result is on record, an instant
-came, somebody wants to stop. Facts are taken by whoever holds the role (see `_role`), one at a time; then every free
-place is filled. Whatever may wait is done elsewhere: workers run on threads, loops or processes, leases are delivered
-by the pool, slow inputs are read by a reader thread, results are written down by the ledger's thread and wait in the
-outbox until they are taken.
+Everything that happens to a run is a message (see `_messages`), and the mailbox calls one handler at a time. After the
+last message the driver reads and starts as many items as it can. It never blocks: workers run on threads, loops or
+processes, the pool delivers leases, a reader thread reads slow inputs, the ledger's thread writes, and results wait in
+a queue.
 
-Every fact has its method here, which makes this the longest module; whatever can be told apart lives beside it.
-Methods named `_on_…` are facts and are called in the role. `attempt_ended` runs where the attempt ended, so that its
-lease is back in the pool, with the provider's answer, before anybody else is asked.
+Methods named `_on_…` are handlers. `attempt_ended` is called by the thread on which the attempt ended: the lease has
+to be back in the pool, with the provider's answer, before the next item requests one.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentos import events
-from agentos.clock import Clock, Timer
-from agentos.errors import AttemptTimeout, ExecutorBroken, UnrecordableValue, WorkerStartError
-from agentos.events import AttemptEnded, PoolWaiting, RunResumed, RunStopping, ThreadAbandoned
+from agentos.clock import Clock
+from agentos.errors import UnrecordableValue
+from agentos.events import PoolWaiting
 from agentos.items.attempt import Attempt
-from agentos.items.item import INTERRUPTED, Item
+from agentos.items.item import Item
 from agentos.items.results import RunningItem, WorkflowResult
-from agentos.items.sources import CollectionSource, Problem, ReadItem, StreamSource
-from agentos.limits.backoff import item_wait
+from agentos.items.sources import Problem, ReadItem
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.lease_states import REFUSED
-from agentos.pool.store import LeaseHandle
-from agentos.verdict import AUTH_FAILED, PERMANENT, RATE_LIMITED, Verdict
+from agentos.verdict import PERMANENT, Verdict
 from agentos.workers.base import Workers
 
-from ._admission import Admission
-from ._attempt_context import RunContext
-from ._mailbox import Fact, Role
-from ._outcome import Judge, failed_result, text_of
-from ._progress import Account
-from ._result_queue import Outbox
-from ._rules.scheduler import FAILED, UNFINISHED, Again, NoPool, Run
+from . import _messages as messages
+from ._attempts import Attempts
+from ._bottleneck_probe import BottleneckProbe
+from ._intake import Intake, Source
+from ._mailbox import Handlers, Mailbox
+from ._max_wait import MaxWait
+from ._outcome import OutcomeClassifier, error_text
+from ._parts import make_parts
+from ._shutdown import Shutdown
 from .options import Options
 
-if TYPE_CHECKING:  # only a run with a ledger needs them
+if TYPE_CHECKING:
     from agentos.ledger.record import RunRecord
-    from agentos.ledger.recorded_results import RecordedResults
-    from agentos.ledger.resume_filter import ResumeFilter
 
-    from ._recorder import Recording
-
-# How often a run in which nothing ends says that it is still there.
+# Seconds without a result after which a run reports that it goes on.
 HEARTBEAT_SECONDS = 15.0
-# How often the pool is asked what its waiters wait for.
-BINDING_SECONDS = 0.5
-# How often (seconds) attempts that are still running are put on record as started.
+# Seconds between two looks for attempts that are to be recorded as started.
 STARTS_SECONDS = 0.25
-# With a ledger results come in whole batches, and the next batch should not have to wait until the last one was taken.
-RECORDED_OUTBOX = 20_000
 
 
 class Driver:
     def __init__(
         self,
         options: Options,
-        source: CollectionSource | StreamSource | ResumeFilter,
+        source: Source,
         make_workers: Callable[[Callable[[Attempt, Any, BaseException | None], None]], Workers],
         pool: LeasePool | None,
         clock: Clock,
-        on_finished: Callable[[Driver], None],
-        record: RunRecord | None = None,
-        recorded_results: RecordedResults | None = None,
+        on_finished: Callable[[], None],
+        run_record: RunRecord | None = None,
         checkpoints: Path | None = None,
     ) -> None:
-        self._options = options
-        self.recorded_results = recorded_results  # what was on record before
-        self._on_finished = on_finished  # called once, in the role, before the end is in the outbox
-        self._source = source
-        self._pool = pool
-        self._clock = clock
-        self._now = clock.now
-        self._workers = make_workers(self.attempt_ended)
-        self._judge = Judge(options.classify, options.retry_on, clock)
-        self._context = RunContext(options.run_id, pool, record, checkpoints)
-        # Its holder may touch everything below.
-        self._role = Role(f"agentos-run-{options.run_id}", self._workers, self._settle, self._on_error)
-        self._post = self._role.post
-        self._run = Run(max_workers=options.max_workers, retries=options.retries, halt=options.halt, total=source.total)
-        self._admission: Admission | None = None
-        if pool is not None and options.admission:
-            self._admission = Admission(pool, lambda item, record: self._post((self._on_lease, item, record)))
-        self._attempts: dict[Attempt, None] = {}  # running, in the order of their start
-        self._abandoned = 0
-        self._requested = 0  # items asked of the source and not yet read
-        self._low_water = options.max_workers // 2  # with so few items ready, more are read
-        self._timers: dict[str, Timer] = {}  # the run's own, by what they are for
-        self._unlisten: Callable[[], None] = lambda: None
-        self._is_told = False  # running attempts have been told to stop
-        self._is_killed = False  # nothing is waited for any more
-        self._last_start = clock.now()
-        self._ask_binding_at = 0.0
-        self._source_error: BaseException | None = None
-        size = options.max_workers if record is None else max(options.max_workers, RECORDED_OUTBOX)
-        self.outbox = Outbox(size, lambda: self._post((self._on_room, None, None)))
-        self.account = Account(
-            options.run_id, self._run, pool, options.reporter, clock, self.outbox, is_recorded=record is not None
-        )
-        self._tell = self.account.tell
-        self._recording = _recording(record, self._context, self.account)
-        self.error: BaseException | None = None  # to be raised by the consumer after the last result
+        """`on_finished`: called once by the thread that processes messages, before the end is in the result queue.
+        `checkpoints`: the folder of the checkpoint folders of commands."""
+        self.error: BaseException | None = None  # to be raised by the reader of the results after the last one
         self.unfinished_ids: list[str] = []
         self.unread_ids: Iterator[str] | None = None
+        self._on_finished = on_finished
+        self._source = source
+        self._source_error: BaseException | None = None
+        self._pool = pool
+        self._now = clock.now
+        workers = make_workers(self.attempt_ended)
+        self._classifier = OutcomeClassifier(options.classify, options.retry_on, clock)
+        self._mailbox = Mailbox(f"agentos-run-{options.run_id}", workers, self._after_messages, self._on_error)
+        self._post = self._mailbox.post
+        parts = make_parts(options, source.total, workers, pool, clock, self._post, run_record, checkpoints)
+        self._parts = parts
+        self._context, self._recorder = parts.context, parts.recorder
+        self._scheduler, self._admission = parts.scheduler, parts.admission
+        self.results, self.progress, self._report = parts.results, parts.progress, parts.report
+        self._intake = Intake(source, parts.scheduler, parts.admission, self)
+        self._shutdown = Shutdown(parts)
+        self._attempts = Attempts(parts, self._shutdown, self._keep_error)
+        self._bottleneck = BottleneckProbe(parts)
+        self._max_wait: MaxWait | None = None
+        if options.max_wait is not None and parts.admission is not None:
+            self._max_wait = MaxWait(options.max_wait, parts, self._shutdown.drain)
+        self._unlisten: Callable[[], None] = lambda: None
+        self._mailbox.handlers.update(self._handlers())
+
+    def _handlers(self) -> Handlers:
+        attempts, shutdown = self._attempts, self._shutdown
+        return {
+            messages.RunStart: self._on_start,
+            messages.ItemsRead: self._on_items_read,
+            messages.RecordedItemsFound: self._on_recorded_items,
+            messages.SourceEnded: lambda message: self.on_source_ended(message.error),
+            messages.LeaseDelivered: self._on_lease,
+            messages.AttemptSucceeded: attempts.on_success,
+            messages.AttemptFailed: attempts.on_failure,
+            messages.TimeoutExpired: attempts.timeouts.on_expired,
+            messages.TimeoutIgnored: attempts.timeouts.on_ignored,
+            messages.ResultsTaken: lambda _: None,  # `_schedule` follows every message
+            messages.ResultsRecorded: lambda message: self._recorder.deliver(message.results, message.size),
+            messages.RecordLost: self._on_record_lost,
+            messages.StartsDue: self._on_starts_due,
+            messages.PauseOver: attempts.on_pause_over,
+            messages.MaxWaitOver: self._on_max_wait_over,
+            messages.HeartbeatDue: self._on_heartbeat,
+            messages.StopRequested: lambda message: shutdown.stop(message.reason, message.signal),
+            messages.KillRequested: lambda _: shutdown.kill(),
+            messages.PoolEvent: lambda message: self._report(message.event),
+        }
 
     # --- from any thread ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        if self._recording is not None:
-            self._recording.start(
-                lambda results, size: self._post((self._on_recorded, results, size)),
-                lambda error: self._post((self._on_record_lost, error, None)),
-            )
-        self._post((self._on_begin, None, None))
-        self._role.start()
+        self._recorder.start(
+            lambda results, size: self._post(messages.ResultsRecorded(results, size)),
+            lambda error: self._post(messages.RecordLost(error)),
+        )
+        self._post(messages.RunStart())
+        self._mailbox.start()
 
     def stop(self, reason: str, signal: int | None = None) -> None:
-        """Nothing new starts; running attempts are told, and waited for as long as the grace lasts. Safe in a signal
-        handler."""
-        self._post((self._on_stop, reason, signal))
+        """Start nothing new, ask running attempts to stop and give them the grace period. Safe in a signal handler."""
+        self._post(messages.StopRequested(reason, signal))
 
     def kill(self) -> None:
-        """Ends the run at once."""
-        self._post((self._on_kill, None, None))
+        """End the run without waiting for running attempts."""
+        self._post(messages.KillRequested())
 
     def join(self, timeout: float | None = None) -> None:
-        self._role.join(timeout)
+        """Wait until the run's own thread has ended, or for `timeout` seconds."""
+        self._mailbox.join(timeout)
 
-    def running(self, most: int | None = None) -> list[RunningItem]:
-        """The attempts that are running, or so many of them, the oldest first."""
-        now = self._now()
-        # A copy in one step, which no other thread can interrupt; the dict itself may change while it is walked.
-        attempts = islice(list(self._attempts), most)
-        return [RunningItem(a.id, a.attempt, a.credential_id, now - a.started_at) for a in attempts]
+    def running(self, max_count: int | None = None) -> list[RunningItem]:
+        """Return the running attempts, or the `max_count` oldest of them."""
+        return self._attempts.list_running(max_count)
 
     def waiting(self) -> PoolWaiting | None:
-        """Why items wait for a credential although a worker is free; None when none does."""
+        """Return why items wait for a credential although a worker is free; None if none does."""
         scopes = () if self._admission is None else self._admission.scopes()
         return self._pool.waiting_for(scopes[0]) if self._pool is not None and scopes else None
 
-    def items_read(self, read: list[ReadItem]) -> None:
-        """From the thread that reads the input, where that is not the role's holder."""
-        self._post((self._on_read, read, None))
+    def items_read(self, items: list[ReadItem]) -> None:
+        """Called by the thread that reads the input."""
+        self._post(messages.ItemsRead(items))
 
     def items_recorded(self, succeeded: int, failed: int) -> None:
-        self._post((self._on_found, succeeded, failed))
+        """Called by the thread that looks up items of the input in the ledger."""
+        self._post(messages.RecordedItemsFound(succeeded, failed))
 
     def source_ended(self, error: BaseException | None) -> None:
-        self._post((self._on_source_ended, error, None))
+        """Called by the thread that reads the input."""
+        self._post(messages.SourceEnded(error))
 
     def attempt_ended(self, attempt: Attempt, value: Any, exc: BaseException | None) -> None:
-        """The worker returned a value or raised. Ends the lease together with what the exception says."""
+        """End the attempt's lease, together with what the exception means for the pool, and post the outcome."""
         attempt.ended_at = self._now()
-        fact: Fact
-        encoded = None
-        if exc is None and self._recording is not None:
+        if exc is None:
             try:
-                encoded = self._recording.encode_result(value)
+                encoded = self._recorder.encode_result(value)
             except UnrecordableValue as unrecordable:
                 exc = unrecordable
-        if exc is None:
-            if attempt.lease_handle is not None:
-                self._context.end_lease(attempt, None, success=True)
-            fact = (self._on_success, attempt, (value, encoded))
-        else:
-            try:
-                kind, verdict = self._judge(attempt, exc)
-            except Exception as broken:  # `classify` is the user's code
-                exc, kind, verdict = broken, None, None
-            self._context.end_lease(attempt, verdict)
-            fact = (self._on_failure, attempt, (exc, kind, verdict))
-        self._role.post_and_drive(fact)
+            else:
+                if attempt.lease_handle is not None:
+                    self._context.end_lease(attempt, None, success=True)
+                self._mailbox.post_and_process(messages.AttemptSucceeded(attempt, value, encoded))
+                return
+        kind: str | None
+        verdict: Verdict | None
+        try:
+            kind, verdict = self._classifier(attempt, exc)
+        except Exception as broken:  # raised by the user's `classify`
+            exc, kind, verdict = broken, None, None
+        self._context.end_lease(attempt, verdict)
+        self._mailbox.post_and_process(messages.AttemptFailed(attempt, exc, kind, verdict))
 
-    # --- what follows every fact ----------------------------------------------------------------------------------
+    # --- after the last message -----------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
-        self._fill()
-        if self._is_killed or (self._run.is_over() and not (self._recording and self._recording.is_pending())):
+    def _after_messages(self) -> None:
+        self._schedule()
+        if self._shutdown.is_killed or (self._scheduler.is_over() and not self._recorder.is_pending()):
             self._finish()
 
     def _on_error(self, error: BaseException) -> None:
         self.error = error
-        self._run.stop(f"internal error: {error!r}")
+        self._scheduler.stop(f"internal error: {error!r}")
         self._finish()
 
-    def _fill(self) -> None:
-        """Reads as far as there is room, and starts (or lets ask) whatever a worker is free for."""
-        run = self._run
-        if run.stopped is not None:
+    def _keep_error(self, error: BaseException) -> None:
+        """Keep the first error that the run has to raise at its end."""
+        self.error = self.error or error
+
+    def _schedule(self) -> None:
+        """Read items as far as there is room, and start, or request leases for, as many as workers are free."""
+        scheduler, intake = self._scheduler, self._intake
+        if scheduler.stopped is not None:
             return
-        if self.outbox.is_full():
-            self.account.note_bound(events.READER)
+        if self.results.is_full():
+            self.progress.note_bottleneck(events.READER)
             return
-        if self._recording is not None and self._recording.is_full():
-            self.account.note_bound(events.LEDGER)
+        if self._recorder.is_full():
+            self.progress.note_bottleneck(events.LEDGER)
             return
         while True:
-            has_read = False
-            if not run.is_source_ended and not self._requested and run.ready <= self._low_water + self._blocked():
-                has_read = self._read_more()
-            has_started = run.ready > 0 and self._start_ready()
-            # What started may have made room to read more, for workers that are still free; and behind items that wait
-            # for one scope there may be others that need not wait.
-            if not has_started and not (has_read and self._source.has_scopes):
+            has_read = intake.read_if_due()
+            has_started = scheduler.ready > 0 and self._start_ready()
+            # A start may have made room to read more, for workers that are still free; and behind items that wait for
+            # one scope there may be items of another scope that can start.
+            if not has_started and not (has_read and intake.has_scopes):
                 break
-            if run.running >= run.max_workers or self._requested:
+            if scheduler.running >= scheduler.max_workers or intake.requested:
                 break
-        self.account.note_bound(self._what_binds())
-
-    def _blocked(self) -> int:
-        """How many ready items cannot start although a worker is free: their scope has to wait."""
-        admission = self._admission
-        if not admission or not self._source.has_scopes:
-            return 0
-        return sum(len(lane) for scope, lane in self._run.lanes.items() if admission.count(scope))
-
-    def _read_more(self) -> bool:
-        room = self._run.room(self._blocked())
-        if room <= 0:
-            return False
-        if self._source.has_reader_thread:
-            self._requested += room
-            self._source.request(room, self)
-            return False
-        assert isinstance(self._source, CollectionSource)
-        for item, problem in self._source.read(room):
-            if problem is None:
-                self._run.read(item)
-            else:
-                self._reject(item, problem)
-        if self._source.is_ended:
-            self._on_source_ended(self._source.error, None)
-        return True
+        progress = self.progress
+        progress.note_bottleneck(self._bottleneck.reason(progress.bottleneck, is_reading=intake.requested > 0))
 
     def _start_ready(self) -> bool:
-        run, admission = self._run, self._admission
+        scheduler, admission = self._scheduler, self._admission
         has_started = False
-        for scope in tuple(run.lanes):
-            free = run.max_workers - run.running - (admission.count(scope) if admission else 0)
-            while free > 0 and scope in run.lanes and run.stopped is None:
+        for scope in tuple(scheduler.lanes):
+            free = scheduler.max_workers - scheduler.running - (admission.count(scope) if admission else 0)
+            while free > 0 and scope in scheduler.lanes and scheduler.stopped is None:
                 free -= 1
-                item = run.take(scope)
-                record = None if admission is None else admission.admit(item)
-                if record is not None or admission is None:
-                    self._start(item, record)
+                item = scheduler.take(scope)
+                handle = None if admission is None else admission.admit(item)
+                if handle is not None or admission is None:
+                    self._attempts.start(item, handle)
                     has_started = True
                     continue
-                if self._recording is not None and item.waiting_since is None:
-                    item.waiting_since = self._now()
-                if self._options.max_wait is not None:
-                    self._watch_wait(scope)
+                self._recorder.note_request(item, self._now())
+                if self._max_wait is not None:
+                    self._max_wait.watch(scope)
         return has_started
 
-    def _what_binds(self) -> str | None:
-        run = self._run
-        if run.running >= run.max_workers:
-            return events.WORKERS if run.ready or not run.is_source_ended else None
-        if self._admission:
-            return self._what_binds_admission(self._admission)
-        if self._requested:
-            return events.INPUT
-        return events.PAUSES if run.waiting() else None
+    # --- items ----------------------------------------------------------------------------------------------------
 
-    def _what_binds_admission(self, admission: Admission) -> str:
-        if self._run.sent_back:
-            return events.LIMITS
-        if self.account.bound_reason in (events.KEYS, events.LIMITS) and self._now() < self._ask_binding_at:
-            return self.account.bound_reason  # asking the pool each time would cost too much
-        self._ask_binding_at = self._now() + BINDING_SECONDS
-        assert self._pool is not None
-        is_limited = self._pool.waiting_for(admission.scopes()[0]).reason == RATE_LIMITED
-        return events.LIMITS if is_limited else events.KEYS
+    def _on_start(self, _: messages.RunStart) -> None:
+        if self._pool is not None:
+            self._unlisten = self._pool.listen(lambda event: self._post(messages.PoolEvent(event)))
+        self.progress.start()
+        resumed = self._recorder.resumed_event(retry_failed=self._parts.options.retry_failed)
+        if resumed is not None:
+            self._report(resumed)
+        self._parts.timers.set("heartbeat", self._now() + HEARTBEAT_SECONDS, messages.HeartbeatDue())
+        if self._recorder.is_durable:
+            self._parts.timers.set("starts", self._now() + STARTS_SECONDS, messages.StartsDue())
 
-    # --- starting -------------------------------------------------------------------------------------------------
+    def _on_items_read(self, message: messages.ItemsRead) -> None:
+        self._intake.items_came(len(message.items))
+        for item, problem in message.items:
+            if problem is None and item.id in self._scheduler.unfinished:
+                self.reject(item, Problem.repeated(item.id))
+            elif problem is not None:
+                self.reject(item, problem)
+            else:
+                self._scheduler.add(item)
 
-    def _start(self, item: Item, record: LeaseHandle | None) -> None:
-        now = self._last_start = self._now()
-        self._run.started(item, now)
-        attempt = self._context.make_attempt(item, record, now)
-        if self._recording is not None:
-            self._recording.prepare(attempt)
-        self._attempts[attempt] = None
-        if self._options.timeout is not None:
-            self._set_timeout(attempt, self._options.timeout, self._on_timeout)
-        self._workers.start(attempt, self._run.running)
+    def reject(self, item: Item, problem: Problem, *, was_added: bool = False) -> None:
+        """Fail an item that cannot be started. `was_added`: the scheduler knows it."""
+        self._scheduler.reject(item.id if was_added else None)
+        metadata = {"error_type": problem.error_type, "verdict": PERMANENT if was_added else None}
+        result = WorkflowResult(item.id, False, self._context.redact(problem.text), metadata=metadata, attempts=0)
+        if problem.is_unrecorded:
+            self.progress.deliver(result)
+        else:
+            self._recorder.item_ended(item, None, result, None)
+        self._shutdown.stop_if_halted()
 
-    def _on_lease(self, item: Item, record: LeaseHandle) -> None:
+    def _on_recorded_items(self, message: messages.RecordedItemsFound) -> None:
+        self._scheduler.count_recorded(message.succeeded + message.failed)
+        self.progress.add_recorded(message.succeeded, message.failed)
+        self.results.put_fetch_recorded()
+
+    def on_source_ended(self, error: BaseException | None) -> None:
+        """Note that the input has ended; drain the run if it raised."""
+        scheduler = self._scheduler
+        scheduler.is_source_ended = True
+        self._intake.requested = 0
+        if error is not None:
+            self._source_error = error
+            text = f"the input failed: {type(error).__name__}: {error_text(error)}"
+            self._shutdown.drain(self._context.redact(text))
+        elif scheduler.total is None:
+            scheduler.total = self.progress.stats.total = scheduler.completed + len(scheduler.unfinished)
+
+    def _on_lease(self, message: messages.LeaseDelivered) -> None:
+        item, handle = message.item, message.handle
         admission, pool = self._admission, self._pool
         assert admission is not None
         assert pool is not None
-        if not admission.is_asking(item, record):
+        if not admission.is_asking(item, handle):
             return
-        if record.state == REFUSED or self._run.free_workers() <= 0:
-            # No credential can come; or several lanes have asked for the same place and this one comes too late: the
-            # lease goes back unused, and the item is the first to ask again.
+        if handle.state == REFUSED or self._scheduler.free_workers() <= 0:
+            # Refused; or several lanes have requested leases for one free worker and this one is late: the lease goes
+            # back unused, and the item is the first of its lane.
             admission.withdraw(item)
-            if record.too_large is not None:
-                self._reject(
-                    item, Problem(f"no limit is large enough: {record.too_large}", "RequestTooLarge"), was_read=True
-                )
+            if handle.too_large is not None:
+                problem = Problem(f"no limit is large enough: {handle.too_large}", "RequestTooLarge")
+                self.reject(item, problem, was_added=True)
                 return
-            self._run.put_back(item)
-            if record.state == REFUSED:
-                self._stop_soon(str(pool.no_usable(item.scope)))
-        elif admission.pick_up(item, record):
-            self._start(item, record)
+            self._scheduler.put_back(item)
+            if handle.state == REFUSED:
+                self._shutdown.drain(str(pool.no_usable(item.scope)))
+        elif admission.pick_up(item, handle):
+            self._attempts.start(item, handle)
 
-    def _watch_wait(self, scope: str | None) -> None:
-        """`max_wait`: stops at once if the provider's own figure is longer, else when the time has passed."""
-        max_wait, pool, admission = self._options.max_wait, self._pool, self._admission
-        assert max_wait is not None
-        assert pool is not None
-        assert admission is not None
-        if not self._run.running and admission.scopes() == (scope,):
-            waiting = pool.waiting_for(scope)
-            if waiting.reason == RATE_LIMITED and waiting.usable_in is not None and waiting.usable_in > max_wait:
-                usable_in = f"the next credential is usable in {waiting.usable_in:.0f} s"
-                self._stop_soon(f"nothing can start within {max_wait:g} s: {usable_in}")
-                return
-        if "wait" not in self._timers:
-            self._set_timer("wait", self._now() + max_wait, self._on_waited)
+    # --- the ledger, and timers -----------------------------------------------------------------------------------
 
-    # --- facts: items ---------------------------------------------------------------------------------------------
+    def _on_record_lost(self, message: messages.RecordLost) -> None:
+        self._recorder.mark_lost()
+        self._keep_error(message.error)
+        self._shutdown.stop(self._context.redact(str(message.error)))
 
-    def _on_begin(self, _: Any, __: Any) -> None:
-        if self._pool is not None:
-            self._unlisten = self._pool.listen(lambda event: self._post((self._on_told, event, None)))
-        self.account.start()
-        record = self._context.record
-        if record is not None and record.launch > 1:
-            self._tell(RunResumed(record.run_id, record.launch, *record.counts_before, self._options.retry_failed))
-        self._set_timer("heartbeat", self._now() + HEARTBEAT_SECONDS, self._on_heartbeat)
-        if record is not None:
-            self._set_timer("starts", self._now() + STARTS_SECONDS, self._on_starts_due)
+    def _on_starts_due(self, message: messages.StartsDue) -> None:
+        self._recorder.note_running(self._parts.running)
+        self._parts.timers.set("starts", self._now() + STARTS_SECONDS, message)
 
-    def _on_read(self, read: list[ReadItem], _: Any) -> None:
-        # A ResumeFilter may have read further ahead than it was asked to.
-        self._requested = max(0, self._requested - len(read))
-        for item, problem in read:
-            if problem is None and item.id in self._run.unfinished:
-                self._reject(item, Problem.repeated(item.id))
-            elif problem is not None:
-                self._reject(item, problem)
-            else:
-                self._run.read(item)
+    def _on_max_wait_over(self, message: messages.MaxWaitOver) -> None:
+        assert self._max_wait is not None
+        self._max_wait.on_over(message)
 
-    def _reject(self, item: Item, problem: Problem, *, was_read: bool = False) -> None:
-        self._run.rejected(item.id if was_read else None)
-        metadata = {"error_type": problem.error_type, "verdict": PERMANENT if was_read else None}
-        result = WorkflowResult(item.id, False, self._context.redact(problem.text), metadata=metadata, attempts=0)
-        if problem.is_unrecorded:
-            self.account.deliver(result)
-        else:
-            self._conclude(item, None, result, None)
-        self._halt_if_reached()
-
-    def _on_found(self, succeeded: int, failed: int) -> None:
-        """Items of the input that had ended before this run began."""
-        self._run.recorded(succeeded + failed)
-        self.account.add_recorded(succeeded, failed)
-        self.outbox.call_reader()
-
-    def _on_source_ended(self, error: BaseException | None, _: Any) -> None:
-        run = self._run
-        run.is_source_ended = True
-        self._requested = 0
-        if error is not None:
-            self._source_error = error
-            self._stop_soon(self._context.redact(f"the input failed: {type(error).__name__}: {text_of(error)}"))
-        elif run.total is None:
-            run.total = self.account.stats.total = run.completed + len(run.unfinished)
-
-    def _on_room(self, _: Any, __: Any) -> None:
-        """Results have been taken: `_fill` follows every fact."""
-
-    # --- facts: attempts ------------------------------------------------------------------------------------------
-
-    def _on_success(self, attempt: Attempt, what: tuple[Any, str | None]) -> None:
-        if not self._is_awaited(attempt):
-            return
-        item = attempt.item
-        value, encoded = what
-        self._run.succeeded(item)
-        result = WorkflowResult(
-            item.id,
-            True,
-            None,
-            attempt.ended_at - item.started_at,
-            {} if attempt.usage is None else {"usage": attempt.usage},
-            value,
-            item.attempts,
-            attempt.credential_id,
-        )
-        self._conclude(item, attempt, result, encoded)
-
-    def _conclude(self, item: Item, attempt: Attempt | None, result: WorkflowResult, encoded: str | None) -> None:
-        """The item has its outcome. With a ledger it is told of only when that is on record."""
-        if self._recording is not None:
-            self._recording.item_ended(item, attempt, result, encoded)
-            return
-        if result.success and self._context.has_files:
-            self._context.forget(result.item_id)
-        self.account.deliver(result)
-
-    def _on_failure(self, attempt: Attempt, how: tuple[BaseException, str | None, Verdict | None]) -> None:
-        if not self._is_awaited(attempt):
-            return
-        exc, kind, verdict = how
-        if isinstance(exc, WorkerStartError):
-            self.error = self.error or exc
-            self._run.give_up()
-            self._stop_soon("the worker cannot be started")
-        else:
-            if isinstance(exc, ExecutorBroken):
-                self._stop_soon(self._context.redact(text_of(exc)))
-            self._failed(attempt, self._time_out_error() if attempt.is_timed_out else exc, kind, verdict)
-
-    def _failed(self, attempt: Attempt, exc: BaseException, kind: str | None, verdict: Verdict | None = None) -> None:
-        item, now, redact = attempt.item, self._now(), self._context.redact
-        refused_by = attempt.credential_id if kind == AUTH_FAILED and self._context.is_proven(attempt) else None
-        no_pool = None if self._pool is not None else NoPool(None if verdict is None else item_wait(verdict))
-        decision = self._run.failed_attempt(item, kind, now, random.random(), refused_by, no_pool)  # noqa: S311
-        if decision is FAILED:
-            self._conclude(item, attempt, failed_result(attempt, exc, kind, redact, now), None)
-            self._halt_if_reached()
-            return
-        error = redact(text_of(exc))
-        if self._recording is not None:
-            self._recording.attempt_ended(attempt, kind or INTERRUPTED, error)
-        if decision is UNFINISHED:
-            return
-        assert isinstance(decision, Again)
-        again_in = 0.0 if decision.at is None else decision.at - now
-        self._tell(AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", again_in, error))
-        if decision.at is not None:
-            self._on_pause_over(None, None)
-
-    def _is_awaited(self, attempt: Attempt) -> bool:
-        """False: it was given up before, and its end comes too late to matter."""
-        if attempt.timer is not None:
-            attempt.timer.cancel()
-        return self._attempts.pop(attempt, False) is None
-
-    # --- facts: the record ----------------------------------------------------------------------------------------
-
-    def _on_recorded(self, results: list[WorkflowResult], size: int) -> None:
-        assert self._recording is not None
-        self._recording.tell(results, size)
-
-    def _on_record_lost(self, error: BaseException, _: Any) -> None:
-        """Nothing can be written any more: so nothing new starts, and nothing that has ended since is told of."""
-        assert self._recording is not None
-        self._recording.is_lost = True
-        self.error = self.error or error
-        self._on_stop(self._context.redact(str(error)), None)
-
-    def _on_starts_due(self, _: Any, __: Any) -> None:
-        assert self._recording is not None
-        self._recording.note_running(self._attempts)
-        self._set_timer("starts", self._now() + STARTS_SECONDS, self._on_starts_due)
-
-    # --- facts: instants ------------------------------------------------------------------------------------------
-
-    def _set_timer(self, name: str, at: float, fact: Callable[[Any, Any], None]) -> None:
-        before = self._timers.get(name)
-        if before is not None:
-            before.cancel()
-        self._timers[name] = self._clock.call_at(at, lambda: self._post((fact, None, None)))
-
-    def _set_timeout(self, attempt: Attempt, seconds: float, fact: Callable[[Any, Any], None]) -> None:
-        attempt.timer = self._clock.call_at(self._now() + seconds, lambda: self._post((fact, attempt, None)))
-
-    def _on_timeout(self, attempt: Attempt, _: Any) -> None:
-        if attempt not in self._attempts:
-            return
-        if attempt.is_preparing:
-            self._set_timeout(attempt, self._options.timeout or 0.0, self._on_timeout)
-            return
-        attempt.should_stop = True
-        if not self._workers.can_kill:
-            self._abandon(attempt)
-            return
-        attempt.is_timed_out = True
-        self._workers.kill(attempt)
-        # A task may ignore its cancellation; then it is left to itself, like a thread.
-        self._set_timeout(attempt, self._options.grace_seconds, self._on_timeout_ignored)
-
-    def _on_timeout_ignored(self, attempt: Attempt, _: Any) -> None:
-        if attempt in self._attempts:
-            self._abandon(attempt)
-
-    def _abandon(self, attempt: Attempt) -> None:
-        del self._attempts[attempt]
-        attempt.ended_at = self._now()
-        self._workers.abandon(attempt)
-        self._abandoned += 1
-        self._tell(ThreadAbandoned(attempt.id, self._options.timeout or 0.0, self._abandoned))
-        self._failed(attempt, self._time_out_error(), PERMANENT)
-        if self._abandoned >= self._options.max_workers:
-            self._stop_soon(f"{self._abandoned} attempts did not end with their time-out: no worker is left to trust")
-
-    def _time_out_error(self) -> AttemptTimeout:
-        return AttemptTimeout(f"the attempt took longer than {self._options.timeout:g} s")
-
-    def _on_pause_over(self, _: Any, __: Any) -> None:
-        at = self._run.wake(self._now())
-        if at is not None:
-            self._set_timer("pause", at, self._on_pause_over)
-
-    def _on_waited(self, _: Any, __: Any) -> None:
-        max_wait = self._options.max_wait
-        assert max_wait is not None
-        del self._timers["wait"]
-        if not self._admission:
-            return
-        now = self._now()
-        if self._run.running:
-            self._set_timer("wait", now + max_wait, self._on_waited)
-        elif now - self._last_start >= max_wait:
-            self._stop_soon(f"nothing could start within {max_wait:g} s")
-        else:
-            self._set_timer("wait", self._last_start + max_wait, self._on_waited)
-
-    def _on_heartbeat(self, _: Any, __: Any) -> None:
-        """Nothing has ended for a while: a person wants to know why, and until when."""
-        self.account.heartbeat(self.waiting())
-        self._set_timer("heartbeat", self._now() + HEARTBEAT_SECONDS, self._on_heartbeat)
-
-    # --- facts: stopping ------------------------------------------------------------------------------------------
-
-    def _halt_if_reached(self) -> None:
-        run = self._run
-        if run.stopped is not None or not run.is_halted():
-            return
-        assert run.halt is not None
-        reason = f"halted: {run.failed} failed ({run.halt.text})"
-        if run.halt.when == "now":
-            self._on_stop(reason, None)
-        else:
-            self._stop_soon(reason)
-
-    def _stop_soon(self, reason: str) -> None:
-        """Nothing new starts; what runs may finish in its own time."""
-        if self._run.stopped is None:
-            self._run.stop(reason)
-            self._tell(RunStopping(reason, None, self._run.running, None))
-            self._withdraw_all()
-
-    def _on_stop(self, reason: str, signal: int | None) -> None:
-        if self._is_told:
-            return
-        self._is_told = True
-        grace = self._options.grace_seconds
-        self._run.stop(reason)
-        self._withdraw_all()
-        for attempt in self._attempts:
-            attempt.should_stop = True
-            self._workers.interrupt(attempt)
-        if self._attempts:
-            self._set_timer("grace", self._now() + grace, self._on_kill)
-        self._tell(RunStopping(reason, signal, self._run.running, grace))  # last: whoever is told may hold us up
-
-    def _on_kill(self, _: Any, __: Any) -> None:
-        self._run.stop("interrupted")
-        self._is_killed = True
-
-    def _withdraw_all(self) -> None:
-        if self._admission is not None:
-            for item in self._admission.withdraw_all():
-                self._run.put_back(item)
-
-    def _on_told(self, event: Any, _: Any) -> None:
-        """By the pool."""
-        self._tell(event)
+    def _on_heartbeat(self, message: messages.HeartbeatDue) -> None:
+        self.progress.heartbeat(self.waiting())
+        self._parts.timers.set("heartbeat", self._now() + HEARTBEAT_SECONDS, message)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         try:
-            self._let_go()
-            if self._run.stopped is not None:
+            self._release_resources()
+            if self._scheduler.stopped is not None:
                 self.unread_ids = self._source.unread_ids()
             self._close_record()
-            self.unfinished_ids = self._list_unfinished()
-            self.account.end()
-            self._on_finished(self)
+            self.unfinished_ids = self._collect_unfinished()
+            self.progress.end()
+            self._on_finished()
         except BaseException as error:
-            self.error = self.error or error
+            self._keep_error(error)
         self.error = self.error or self._source_error
-        self.outbox.put(None)
-        self._role.end()
+        self.results.put(None)
+        self._mailbox.end()
 
-    def _close_record(self) -> None:
-        if self._recording is None:
-            return
-        try:
-            self._recording.close(self._attempts, self._now(), self._run.stopped, at_once=self._is_killed)
-        except BaseException as error:
-            self.error = self.error or error
-            self._run.stop(self._context.redact(str(error)))
-        for fact, a, b in self._role.inbox.copy():  # what was written, or found, in the meantime
-            if fact in (self._on_recorded, self._on_found):
-                fact(a, b)
-
-    def _list_unfinished(self) -> list[str]:
-        unfinished = list(self._run.unfinished)
-        for fact, read, _ in self._role.inbox.copy():
-            if fact == self._on_read:
-                unfinished += [item.id for item, problem in read if problem is None]
-        if self._recording is not None:
-            unfinished += self._recording.unwritten_ids()
-        return unfinished
-
-    def _let_go(self) -> None:
+    def _release_resources(self) -> None:
         self._unlisten()
         self._source.close()
-        self._withdraw_all()
-        for timer in self._timers.values():
-            timer.cancel()
-        for attempt in self._attempts:
+        self._shutdown.withdraw_requests()
+        self._parts.timers.cancel_all()
+        for attempt in self._parts.running:
             attempt.should_stop = True
-            self._run.give_up()
-        self._workers.close()
-        if not self._attempts and not self._abandoned:  # else somebody may still be using its files
+            self._scheduler.give_up()
+        self._parts.workers.close()
+        if not self._parts.running and not self._attempts.timeouts.abandoned:  # else an attempt may still use its files
             self._context.close()
 
+    def _close_record(self) -> None:
+        stopped, is_killed = self._scheduler.stopped, self._shutdown.is_killed
+        try:
+            self._recorder.close(self._parts.running, self._now(), stopped, at_once=is_killed)
+        except BaseException as error:
+            self._keep_error(error)
+            self._scheduler.stop(self._context.redact(str(error)))
 
-def _recording(record: RunRecord | None, context: RunContext, account: Account) -> Recording | None:
-    if record is None:
-        return None
-    from ._recorder import Recording
-
-    return Recording(record, context, account)
+    def _collect_unfinished(self) -> list[str]:
+        """Return the ids of all items that were read and have not ended. Other threads may have posted results and
+        items since the last message: no handler will be called with them after this one."""
+        late_items: list[str] = []
+        for message in self._mailbox.unprocessed():
+            if isinstance(message, messages.ResultsRecorded):
+                self._recorder.deliver(message.results, message.size)
+            elif isinstance(message, messages.RecordedItemsFound):
+                self._on_recorded_items(message)
+            elif isinstance(message, messages.ItemsRead):
+                late_items += [item.id for item, problem in message.items if problem is None]
+        return [*self._scheduler.unfinished, *late_items, *self._recorder.unwritten_ids()]

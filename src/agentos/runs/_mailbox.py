@@ -1,10 +1,11 @@
-"""Who decides: one thread at a time, whichever is at hand.
+"""Mailbox: queues the messages of one run and lets one thread at a time process them.
 
-Whatever happens to a run is a fact, and facts wait in the inbox. Whoever holds the *role* takes them one at a time and
-then settles: everything is decided by one thread at a time, and no thread ever waits for the role: who finds it taken
-leaves the fact to its holder. A worker's own thread takes the role itself when its attempt has ended, decides what is
-next, and goes on with that: this saves two thread switches per item. For all others (the pool, timers, signals, a
-caller's event loop, the reader of the results) a thread of the run does it: their threads are not ours to spend.
+All state of a run is changed by message handlers, and only the thread that holds the mailbox's lock calls handlers. No
+thread ever waits for that lock: a thread that finds it taken leaves its message to the holder.
+
+A worker's thread processes messages itself when its attempt has ended, and goes on with the attempt that it starts by
+that: this saves two thread switches per item. All other threads (the pool, timers, signal handlers, a caller's event
+loop, the reader of the results) only enqueue; the run's own thread processes.
 """
 
 from __future__ import annotations
@@ -15,83 +16,93 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+from agentos.wakeup import Wakeup
 from agentos.workers.base import Workers
 
-# What it means, and what it is about.
-Fact = tuple[Callable[[Any, Any], None], Any, Any]
+from ._messages import Message
+
+Handlers = dict[type[Message], Callable[[Any], None]]
 
 
-class Role:
+class Mailbox:
     def __init__(
-        self, name: str, workers: Workers, settle: Callable[[], None], on_error: Callable[[BaseException], None]
+        self,
+        name: str,
+        workers: Workers,
+        after_messages: Callable[[], None],
+        on_error: Callable[[BaseException], None],
     ) -> None:
-        """`settle` is called when no fact is left; `on_error` if a fact or `settle` raises. Both may `end` it."""
-        self.inbox: deque[Fact] = deque()
+        """`name`: of the run's own thread. `after_messages` is called when the mailbox is empty; `on_error` if a
+        handler or `after_messages` raises. All of them are called by the thread that processes messages."""
         self.is_ended = False
+        self._messages: deque[Message] = deque()
         self._workers = workers
-        self._settle = settle
+        self.handlers: Handlers = {}  # set before the start: one for each type of message
+        self._after_messages = after_messages
         self._on_error = on_error
         self._lock = threading.Lock()
-        # The run's own thread waits here. Not a semaphore: a signal handler may call while its thread is calling.
-        self._calls: SimpleQueue[None] = SimpleQueue()
-        self._is_called = False
-        self._thread = threading.Thread(target=self._answer_calls, name=name, daemon=True)
+        # Not a semaphore: a signal handler may notify while its own thread does.
+        self._signals: SimpleQueue[None] = SimpleQueue()
+        self._wakeup = Wakeup(lambda: self._signals.put(None), is_armed=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        """Start the run's own thread."""
         self._thread.start()
 
     def join(self, timeout: float | None = None) -> None:
+        """Wait until the run's own thread has ended, or for `timeout` seconds."""
         self._thread.join(timeout)
 
-    def post(self, fact: Fact) -> None:
-        """From a thread that is not ours to spend."""
-        self.inbox.append(fact)
-        self._call_own_thread()
+    def post(self, message: Message) -> None:
+        """Enqueue a message for the run's own thread. Called from any thread, also in a signal handler."""
+        self._messages.append(message)
+        self._wakeup.notify()
 
-    def post_and_drive(self, fact: Fact) -> None:
-        """From a thread that an attempt ended on."""
-        self.inbox.append(fact)
-        if not self._workers.run_on_worker_thread(self._drive):
-            self._call_own_thread()
+    def post_and_process(self, message: Message) -> None:
+        """Enqueue a message and, if possible, process the mailbox on this thread, on which an attempt ended."""
+        self._messages.append(message)
+        if not self._workers.run_on_worker_thread(self._process):
+            self._wakeup.notify()
+
+    def unprocessed(self) -> list[Message]:
+        """Return a copy of the messages that no handler has been called with."""
+        return list(self._messages.copy())  # `copy` is one step: other threads may append meanwhile
 
     def end(self) -> None:
-        """By the role's holder: no fact is taken any more."""
+        """Process no further message. Called by a handler."""
         self.is_ended = True
-        self._calls.put(None)  # the run's own thread may leave
+        self._signals.put(None)  # the run's own thread ends
 
-    def _call_own_thread(self) -> None:
-        if not self._is_called:
-            self._is_called = True
-            self._calls.put(None)
-
-    def _answer_calls(self) -> None:
-        """The run's own thread."""
+    def _run(self) -> None:
         while not self.is_ended:
-            self._calls.get()
-            self._is_called = False
-            self._drive(is_own_thread=True)
+            self._signals.get()
+            self._wakeup.arm()
+            self._process(is_own_thread=True)
 
-    def _drive(self, is_own_thread: bool = False) -> None:
-        """Takes the role, if it is free, until no fact is left. A fact that comes while its holder is about to leave is
-        seen here: the inbox is looked at again after the role was given up.
+    def _process(self, is_own_thread: bool = False) -> None:
+        """Process messages until the mailbox is empty, unless another thread does.
 
-        The run's own thread only deals with what was there when it came, if the workers can take over: two threads that
-        both have work to do fight for the interpreter, at twice the cost of an item.
+        No message is left behind: a thread that posts while the holder of the lock is about to release it fails to
+        take the lock, and the holder looks at the mailbox again after the release.
+
+        If the workers accept calls, the run's own thread processes only the messages that it found and submits the
+        rest: two threads that both have work to do compete for the interpreter, at twice the cost of an item.
         """
-        inbox = self.inbox
-        while inbox and not self.is_ended and self._lock.acquire(False):
+        messages, handlers = self._messages, self.handlers
+        while messages and not self.is_ended and self._lock.acquire(False):
             try:
-                left = len(inbox) if is_own_thread and self._workers.can_submit else -1
-                while inbox and not self.is_ended and left:
-                    fact, a, b = inbox.popleft()
-                    fact(a, b)
-                    left -= 1
-                    if not inbox or not left:
-                        self._settle()
+                remaining = len(messages) if is_own_thread and self._workers.can_submit else -1
+                while messages and not self.is_ended and remaining:
+                    message = messages.popleft()
+                    handlers[type(message)](message)
+                    remaining -= 1
+                    if not messages or not remaining:
+                        self._after_messages()
             except BaseException as error:
                 self._on_error(error)
             finally:
                 self._lock.release()
-            if is_own_thread and inbox and self._workers.can_submit:
-                self._workers.submit(self._drive)
+            if is_own_thread and messages and self._workers.can_submit:
+                self._workers.submit(self._process)
                 return

@@ -1,4 +1,4 @@
-"""What a failed attempt means: for its item, for the pool, and as a result."""
+"""Classify failed attempts: what the exception means for the item and for the pool, and the result it leads to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from agentos.providers import verdicts
 from agentos.verdict import NO_VERDICT, PERMANENT, TRANSIENT, VERDICT_KINDS, Verdict
 
 
-class Judge:
-    """Turns the exception that ended an attempt into the kind of its end, and the verdict for the pool."""
+class OutcomeClassifier:
+    """Maps the exception that ended an attempt to the kind of its end, and to the verdict for the pool."""
 
     def __init__(
         self,
@@ -30,7 +30,8 @@ class Judge:
         self._clock = clock
 
     def __call__(self, attempt: Attempt, exc: BaseException) -> tuple[str | None, Verdict]:
-        """The kind: of a verdict, WORKER_DIED, INTERRUPTED, or None for what says nothing about a provider."""
+        """Return kind and verdict. The kind is that of the verdict, WORKER_DIED, INTERRUPTED, or None for an exception
+        that no provider caused. Raise what the user's `classify` raises, and TypeError for a wrong return value."""
         original = _original(exc)
         if attempt.is_timed_out:
             return TRANSIENT, NO_VERDICT
@@ -41,30 +42,32 @@ class Judge:
         if isinstance(original, WorkerDied):
             return WORKER_DIED, NO_VERDICT
         if isinstance(original, Interrupted):
-            return PERMANENT, NO_VERDICT  # nobody had told it to stop
+            return PERMANENT, NO_VERDICT  # the run had not asked it to stop
         verdict = self._classified(original)
         if verdict is None:
-            read_there = exc.verdict if isinstance(exc, WorkerError | CommandFailed) else None  # with all of its causes
+            # A worker process has read the exception with all of its causes, of which only the text is sent here.
+            remote_verdict = exc.verdict if isinstance(exc, WorkerError | CommandFailed) else None
             provider = attempt.provider
-            verdict = read_there or verdicts.from_exception(exc, provider=provider, now=self._clock.epoch())
+            verdict = remote_verdict or verdicts.from_exception(exc, provider=provider, now=self._clock.epoch())
         if verdict.kind is None and isinstance(original, (CommandFailed, *self._retry_on)):
             return TRANSIENT, verdict
         return verdict.kind, verdict
 
     def _classified(self, exc: BaseException) -> Verdict | None:
-        said = self._classify(exc) if self._classify is not None else None
-        if said is None or isinstance(said, Verdict):
-            return said
-        if said in VERDICT_KINDS:
-            return Verdict(said, message=text_of(exc))
-        raise TypeError(f"classify must return a Verdict, one of {sorted(VERDICT_KINDS)} or None, not {said!r}")
+        answer = self._classify(exc) if self._classify is not None else None
+        if answer is None or isinstance(answer, Verdict):
+            return answer
+        if answer in VERDICT_KINDS:
+            return Verdict(answer, message=error_text(exc))
+        raise TypeError(f"classify must return a Verdict, one of {sorted(VERDICT_KINDS)} or None, not {answer!r}")
 
 
 def failed_result(
     attempt: Attempt, exc: BaseException, kind: str | None, redact: Callable[[str], str], now: float
 ) -> WorkflowResult:
+    """Return the result of an item whose last attempt failed."""
     metadata: dict[str, Any]
-    if isinstance(exc, CommandFailed):  # no line of Python has a part in it
+    if isinstance(exc, CommandFailed):  # a traceback would show no line of the user's code
         name = type(exc).__name__
         metadata = {"error_type": name, "verdict": exc.verdict.kind, **exc.details}
     else:
@@ -75,17 +78,18 @@ def failed_result(
         metadata["usage"] = attempt.usage
     item = attempt.item
     duration = (attempt.ended_at or now) - item.started_at
-    error = redact(text_of(exc)) or name
+    error = redact(error_text(exc)) or name
     return WorkflowResult(item.id, False, error, duration, metadata, None, item.attempts, attempt.credential_id)
 
 
-def text_of(exc: BaseException) -> str:
+def error_text(exc: BaseException) -> str:
+    """Return the text of an exception, also if its `__str__`, which is a user's code, raises."""
     try:
         return str(exc)
-    except Exception as error:  # an exception is somebody's code, too
+    except Exception as error:
         return f"{type(exc).__name__}, whose text failed: {type(error).__name__}"
 
 
 def _original(exc: BaseException) -> BaseException:
-    """Of an exception from a worker process: the one that was raised there, if it could travel."""
+    """Return the exception that was raised in a worker process, if it could be pickled; else `exc` itself."""
     return exc.original if isinstance(exc, WorkerError) and exc.original is not None else exc

@@ -1,77 +1,197 @@
-"""What the holder of a run's role does with the run's record: nothing is told of before it is written down."""
+"""Recorder: the run's side of the ledger. A result is delivered only when it is committed; without a ledger, at once.
+
+Called by the thread that processes the run's messages, except for `encode_result`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
+from agentos.events import RunResumed
 from agentos.items.attempt import Attempt
-from agentos.items.item import INTERRUPTED
+from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import WorkflowResult
-from agentos.ledger.record import RunRecord
 
 from ._attempt_context import RunContext
-from ._progress import Account
+from ._progress import RunProgress
+
+if TYPE_CHECKING:
+    from agentos.ledger.record import RunRecord
 
 
-class Recording:
-    def __init__(self, record: RunRecord, context: RunContext, account: Account) -> None:
-        self._record = record
-        self._context = context
-        self._account = account
-        self.item_ended = record.item_ended
-        self.attempt_ended = record.attempt_ended
-        self.encode_result = record.encode_result
-        self.is_full = record.is_full
-        self.is_lost = False  # nothing can be written any more
+class Recorder(Protocol):
+    """What the driver has to record."""
+
+    is_durable: bool  # there is a ledger
 
     def start(
         self, on_recorded: Callable[[list[WorkflowResult], int], None], on_lost: Callable[[BaseException], None]
     ) -> None:
-        self._record.start(on_recorded, on_lost)
+        """Begin to write. Both functions are called by the ledger's thread: results were committed; the ledger cannot
+        be written any more."""
+
+    def resumed_event(self, *, retry_failed: bool) -> RunResumed | None:
+        """Return the event to report if this launch continues an earlier one."""
+
+    def encode_result(self, value: Any) -> str | None:
+        """Return a result as the ledger stores it; raise UnrecordableValue if that is not possible. Called by the
+        thread on which the attempt ended."""
+
+    def is_full(self) -> bool:
+        """Return whether the run has to wait for the ledger before it starts more."""
+
+    def note_request(self, item: Item, now: float) -> None:
+        """Note that the item waits for a credential from now on, unless it did already."""
 
     def prepare(self, attempt: Attempt) -> None:
-        """It is about to start."""
+        """Prepare the record of an attempt that is about to start."""
+
+    def note_running(self, attempts: Iterable[Attempt]) -> None:
+        """Record attempts that have been running for a while as started."""
+
+    def attempt_ended(self, attempt: Attempt, verdict: str, error: str | None) -> None:
+        """Record an attempt after which the item goes on."""
+
+    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None, /) -> None:
+        """Record the item's result, and deliver it when it is committed."""
+
+    def is_pending(self) -> bool:
+        """Return whether results will be committed soon that are not delivered yet."""
+
+    def deliver(self, results: list[WorkflowResult], size: int) -> None:
+        """Deliver results that are committed."""
+
+    def mark_lost(self) -> None:
+        """Note that nothing can be written any more."""
+
+    def close(self, attempts: Iterable[Attempt], now: float, stopped: str | None, *, at_once: bool) -> None:
+        """Record running attempts as interrupted and write the rest; raise if that fails: see `unwritten_ids`."""
+
+    def unwritten_ids(self) -> list[str]:
+        """Return the items whose result could not be written."""
+
+
+class NullRecorder:
+    """For a run without a ledger: delivers results at once."""
+
+    is_durable = False
+
+    def __init__(self, context: RunContext, progress: RunProgress) -> None:
+        self._context = context
+        self._progress = progress
+
+    def start(
+        self, on_recorded: Callable[[list[WorkflowResult], int], None], on_lost: Callable[[BaseException], None]
+    ) -> None:
+        """No-op: there is nothing to write."""
+
+    def resumed_event(self, *, retry_failed: bool) -> None:
+        """Return None: only a ledger knows earlier launches."""
+
+    def encode_result(self, value: Any) -> None:
+        """Return None: the value is passed on as it is."""
+
+    def is_full(self) -> bool:
+        return False
+
+    def note_request(self, item: Item, now: float) -> None:
+        """No-op: waiting times are only recorded."""
+
+    def prepare(self, attempt: Attempt) -> None:
+        """No-op: there is no record of the attempt."""
+
+    def note_running(self, attempts: Iterable[Attempt]) -> None:
+        """No-op: there is no record of the attempts."""
+
+    def attempt_ended(self, attempt: Attempt, verdict: str, error: str | None) -> None:
+        """No-op: there is no record of the attempt."""
+
+    def item_ended(self, _: Item, __: Attempt | None, result: WorkflowResult, ___: str | None) -> None:
+        if result.success and self._context.has_files:
+            self._context.forget(result.item_id)
+        self._progress.deliver(result)
+
+    def is_pending(self) -> bool:
+        return False
+
+    def deliver(self, results: list[WorkflowResult], size: int) -> None:
+        """No-op: results were delivered when their items ended."""
+
+    def mark_lost(self) -> None:
+        """No-op: nothing is written."""
+
+    def close(self, attempts: Iterable[Attempt], now: float, stopped: str | None, *, at_once: bool) -> None:
+        """No-op: there is nothing to write."""
+
+    def unwritten_ids(self) -> list[str]:
+        return []
+
+
+class LedgerRecorder:
+    """For a run with a ledger."""
+
+    is_durable = True
+
+    def __init__(self, run_record: RunRecord, context: RunContext, progress: RunProgress) -> None:
+        self._run_record = run_record
+        self._context = context
+        self._progress = progress
+        self._is_lost = False
+        # Bound here: called for every item.
+        self.start = run_record.start
+        self.item_ended = run_record.item_ended
+        self.attempt_ended = run_record.attempt_ended
+        self.encode_result = run_record.encode_result
+        self.is_full = run_record.is_full
+        self.unwritten_ids = run_record.unwritten_ids
+
+    def resumed_event(self, *, retry_failed: bool) -> RunResumed | None:
+        run_record = self._run_record
+        if run_record.launch == 1:
+            return None
+        return RunResumed(run_record.run_id, run_record.launch, *run_record.counts_before, retry_failed)
+
+    def note_request(self, item: Item, now: float) -> None:
+        if item.waiting_since is None:
+            item.waiting_since = now
+
+    def prepare(self, attempt: Attempt) -> None:
         item = attempt.item
         attempt.prepare_record()
         item.waiting_since = None
-        if item.is_changed:  # what is on record belongs to another input
-            self._record.discard_item(item)
+        if item.is_changed:  # the record belongs to another input
+            self._run_record.discard_item(item)
             self._context.forget(item.id)
             item.is_changed = item.has_record = False
 
-    def note_running(self, running: Iterable[Attempt]) -> None:
-        """Those that have been running for a while are on record as started; short ones are written down once.
-
-        One that is still being prepared has no process yet: it is written down when it has, and with its group.
-        """
-        for attempt in running:
+    def note_running(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            # An attempt that is being prepared has no process yet: it is recorded later, together with its group.
             if not attempt.is_on_record and not attempt.is_preparing:
-                self._record.attempt_started(attempt)
+                self._run_record.attempt_started(attempt)
                 if attempt.process_group is not None:
-                    self._record.process_started(attempt.process_group)
+                    self._run_record.process_started(attempt.process_group)
 
     def is_pending(self) -> bool:
-        """Whether something has ended that will be on record soon, and can only then be told of."""
-        if self.is_lost or not self._record.is_waiting():
+        if self._is_lost or not self._run_record.is_waiting():
             return False
-        self._record.commit_now()
+        self._run_record.commit_now()
         return True
 
-    def tell(self, results: list[WorkflowResult], size: int) -> None:
-        """They are on record now."""
-        self._record.results_delivered(results, size)
+    def deliver(self, results: list[WorkflowResult], size: int) -> None:
+        self._run_record.results_delivered(results, size)
         if self._context.has_files:
             for result in results:
                 if result.success:
                     self._context.forget(result.item_id)
-        self._account.deliver_all(results, size)
+        self._progress.deliver_all(results, size)
 
-    def close(self, running: Iterable[Attempt], now: float, stopped: str | None, *, at_once: bool) -> None:
-        """Raises if something cannot be written: see `unwritten_ids`."""
-        for attempt in running:
+    def mark_lost(self) -> None:
+        self._is_lost = True
+
+    def close(self, attempts: Iterable[Attempt], now: float, stopped: str | None, *, at_once: bool) -> None:
+        for attempt in attempts:
             attempt.ended_at = now
-            self._record.attempt_ended(attempt, INTERRUPTED, None)
-        self._record.close(stopped, at_once=at_once)
-
-    def unwritten_ids(self) -> list[str]:
-        return self._record.unwritten_ids()
+            self._run_record.attempt_ended(attempt, INTERRUPTED, None)
+        self._run_record.close(stopped, at_once=at_once)

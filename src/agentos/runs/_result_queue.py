@@ -1,4 +1,4 @@
-"""Results on their way from a run to whoever takes them: one writer at a time, one reader."""
+"""ResultQueue: carries results from a run to its reader, with back-pressure. One writer at a time, one reader."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from agentos.items.results import WorkflowResult
+from agentos.wakeup import Wakeup
 
-# Results that may wait to be taken before the run is held up, at the least.
-LEAST_SIZE = 64
-# Of the values of results that wait to be taken, where that is known.
-MOST_CHARACTERS = 20_000_000
-# A signal that arrives just before a thread blocks does not wake it: the reader looks up so often (seconds) to notice.
+# Lower bound of the number of results that may wait in the queue before the run starts no further item.
+MIN_SIZE = 64
+# Upper bound of the characters of all values in the queue, as far as they are known (runs with a ledger).
+MAX_CHARACTERS = 20_000_000
+# Seconds between two looks at a blocked queue: a signal that arrives just before a thread blocks does not wake it.
 SIGNAL_SECONDS = 0.25
 
 
-# Among the results: there are recorded ones to be fetched.
-RECALL = WorkflowResult("", False)
+# An entry that tells the reader to fetch recorded results from the ledger.
+FETCH_RECORDED = WorkflowResult("", False)
 
 
-class Outbox:
-    """A queue that says when it is full, and tells when it no longer is. None in it is the end."""
+class ResultQueue:
+    """A queue of results that knows when it is full, and reports when it no longer is. None in it marks the end."""
 
     def __init__(self, size: int, on_room: Callable[[], None]) -> None:
-        self._size = self._most = max(LEAST_SIZE, size)
-        self._on_room = on_room
+        """`on_room`: called by the reader's thread when half of a full queue has been taken."""
+        self._size = self._max_size = max(MIN_SIZE, size)
         self._queue: SimpleQueue[WorkflowResult | None] = SimpleQueue()
-        self._put = 0  # only the run writes it
-        self._taken = 0  # only the reader writes it
-        self._is_held_up = False
+        self._put_count = 0  # written by the run only
+        self._taken_count = 0  # written by the reader only
+        self._wakeup = Wakeup(on_room)  # armed: the run waits for room
         self._collected: list[WorkflowResult] | None = None
-        self.on_put: Callable[[], None] | None = None  # told of each entry, for readers that cannot block
+        self.on_put: Callable[[], None] | None = None  # called after each put, for readers that cannot block
 
         self.take_nowait = self._queue.get_nowait
         self.is_empty = self._queue.empty
 
     def take(self) -> WorkflowResult | None:
-        """Blocks until there is one. Call `took` afterwards."""
+        """Block until there is an entry, and return it. Call `mark_taken` afterwards if it is a result."""
         while True:
             try:
                 return self._queue.get(True, SIGNAL_SECONDS)
@@ -44,52 +45,47 @@ class Outbox:
                 continue
 
     def collect(self, results: list[WorkflowResult]) -> None:
-        """Before the start, for a reader that wants all of them at the end: puts them there, and is never full."""
+        """Append all results to this list instead, which is never full. Called before the run starts."""
         self._collected = results
 
     def put(self, result: WorkflowResult | None) -> None:
         if self._collected is not None and result is not None:
             self._collected.append(result)
             return
-        self._put += 1
+        self._put_count += 1
         self._queue.put(result)
         if self.on_put is not None:
             self.on_put()
 
-    def note_size(self, count: int, size: int) -> None:
-        """So many results that are about to be put have so many characters: of large ones fewer may wait."""
-        self._size = max(LEAST_SIZE, min(self._most, MOST_CHARACTERS * count // max(size, 1)))
+    def note_size(self, count: int, characters: int) -> None:
+        """Adapt the size of the queue to the size of `count` results that are about to be put."""
+        self._size = max(MIN_SIZE, min(self._max_size, MAX_CHARACTERS * count // max(characters, 1)))
 
     def put_all(self, results: list[WorkflowResult]) -> None:
         if self._collected is not None:
             self._collected.extend(results)
             return
-        self._put += len(results)
+        self._put_count += len(results)
         for result in results:
             self._queue.put(result)
         if self.on_put is not None:
             self.on_put()
 
-    def call_reader(self) -> None:
-        """To fetch what is on record."""
-        self._queue.put(RECALL)
+    def put_fetch_recorded(self) -> None:
+        """Tell the reader to fetch recorded results."""
+        self._queue.put(FETCH_RECORDED)
         if self.on_put is not None:
             self.on_put()
 
-    def took(self) -> None:
-        """One has been taken. The run sets its mark and then looks at the count; here the count is changed before the
-        mark is looked at: so one of the two sees the other."""
-        self._taken += 1
-        if self._is_held_up and self._put - self._taken <= self._size // 2:
-            self._is_held_up = False
-            self._on_room()
+    def mark_taken(self) -> None:
+        """Count a result that the reader has taken."""
+        self._taken_count += 1
+        if self._wakeup.is_armed and self._put_count - self._taken_count <= self._size // 2:
+            self._wakeup.notify()
 
     def is_full(self) -> bool:
-        """If so, `on_room` will be called when half of it has been taken."""
-        if self._put - self._taken < self._size:
+        """Return whether the run has to wait for the reader. If so, `on_room` will be called."""
+        if self._put_count - self._taken_count < self._size:
             return False
-        self._is_held_up = True
-        if self._put - self._taken > self._size // 2:
-            return True
-        self._is_held_up = False  # taken in between, and maybe nobody will tell
-        return False
+        self._wakeup.arm()
+        return self._put_count - self._taken_count > self._size // 2

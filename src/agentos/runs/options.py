@@ -1,4 +1,4 @@
-"""The options of a run, and how they are checked: all when a coordinator is made, each with a clear error."""
+"""Options of a run and their checks. A coordinator checks all of them when it is made."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ._rules.scheduler import Halt
+from agentos.identifiers import sanitize_identifier
 
-# A run id becomes the name of a folder.
-LONGEST_RUN_ID = 100
+from ._rules.scheduler import Halt, parse_halt
+
+# Characters: a run id becomes the name of a folder.
+MAX_RUN_ID_LENGTH = 100
+# The id of a run with a ledger that was given none: the same call continues the same run.
+MAIN_RUN = "main"
 
 
 class Options(NamedTuple):
-    """How a run is to be carried out; see ParallelCoordinator."""
+    """How a run is executed; see ParallelCoordinator."""
 
-    run_id: str
     max_workers: int
-    admission: bool  # an item starts only with a lease in hand; else its worker leases by itself
+    admission: bool  # an item starts only with a lease; else its worker leases by itself
     retries: int
     retry_on: tuple[type[BaseException], ...]
     classify: Callable[[BaseException], Any] | None
@@ -29,7 +33,68 @@ class Options(NamedTuple):
     grace_seconds: float
     max_wait: float | None
     reporter: Callable[[Any], None] | None
+    run_id: str = ""
     retry_failed: bool = False
+
+
+def check_options(
+    *,
+    max_workers: int,
+    admission: str,
+    retries: Any,
+    retry_on: Any,
+    classify: Any,
+    timeout: Any,
+    halt: Any,
+    grace_seconds: Any,
+    max_wait: Any,
+    reporter: Callable[[Any], None] | None,
+) -> Options:
+    """Return the options of a coordinator's runs; raise ValueError for the first one that is wrong."""
+    retries = whole_number("retries", retries, 0)
+    retry_on = exception_types(retry_on)
+    if classify is not None and not callable(classify):
+        raise ValueError(f"classify must be a function of an exception, not {classify!r}")
+    timeout = seconds("timeout", timeout)
+    halt = parse_halt(str(halt)) if halt is not None else None
+    if grace_seconds is None:
+        raise ValueError("grace_seconds must be a number of seconds from 0; for no grace say 0")
+    return Options(
+        max_workers=max_workers,
+        admission=admission == "lease",
+        retries=retries,
+        retry_on=retry_on,
+        classify=classify,
+        timeout=timeout,
+        halt=halt,
+        grace_seconds=seconds("grace_seconds", grace_seconds, least=0.0) or 0.0,
+        max_wait=seconds("max_wait", max_wait, least=0.0),
+        reporter=reporter,
+    )
+
+
+def check_workers(workers: Any, *, send_secrets: Any, admission: Any) -> None:
+    """Raise ValueError if these options are wrong, or do not go together."""
+    if not isinstance(workers, Executor) and workers not in ("threads", "processes"):
+        raise ValueError(
+            f"workers must be 'threads', 'processes' or an Executor (of Dask: client.get_executor()), not {workers!r}"
+        )
+    if send_secrets and not isinstance(workers, Executor):
+        raise ValueError("send_secrets is for workers that are an Executor: no other would send them anywhere")
+    if admission not in ("lease", "none"):
+        raise ValueError(f"admission must be 'lease' or 'none', not {admission!r}")
+    if admission == "none" and isinstance(workers, Executor):
+        raise ValueError("admission='none' is for workers in this process: an executor has no pool to lease from")
+
+
+def check_run_id(run_id: str | None, *, has_ledger: bool) -> str:
+    """Return the id of a run, a new one if None is given; raise ValueError for one that cannot name a folder."""
+    if run_id is None:
+        return MAIN_RUN if has_ledger else new_run_id()
+    run_id = sanitize_identifier(run_id)
+    if len(run_id) > MAX_RUN_ID_LENGTH:
+        raise ValueError(f"a run_id has at most {MAX_RUN_ID_LENGTH} characters, not {len(run_id)}")
+    return run_id
 
 
 def new_run_id() -> str:
@@ -45,12 +110,14 @@ def exception_types(retry_on: Any) -> tuple[type[BaseException], ...]:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
+    """Return the value; raise ValueError if it is not an integer from `least` on."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number from {least}, not {value!r}")
     return value
 
 
 def seconds(name: str, value: Any, *, least: float | None = None) -> float | None:
+    """Return the value as a float, or None; raise ValueError if it is not above 0, or not at least `least`."""
     if value is None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -60,8 +127,10 @@ def seconds(name: str, value: Any, *, least: float | None = None) -> float | Non
 
 
 def ledger_path(ledger: Any) -> Path | None:
+    """Return the absolute path of a ledger, with links resolved: the program may change its working directory, and
+    SQLite puts the -wal file beside the link."""
     if ledger is None:
         return None
     if not isinstance(ledger, str | os.PathLike) or not str(ledger) or "\0" in str(ledger):
         raise ValueError(f"ledger must be the path of a file, not {ledger!r}")
-    return Path(ledger).expanduser().resolve()  # now: the program may change its folder, and links have no -wal files
+    return Path(ledger).expanduser().resolve()

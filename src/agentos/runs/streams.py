@@ -1,4 +1,4 @@
-"""The results of a run, one by one, as they come: for threads and for asyncio."""
+"""Result streams: iterators over the results of a run, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -10,89 +10,92 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from agentos.items.results import ProgressStats, RunningItem, WorkflowResult
+from agentos.wakeup import Wakeup
 
-from ._driver import Driver
-from ._result_queue import RECALL
+from ._result_queue import FETCH_RECORDED
+from .start import RunHandle
 
 if TYPE_CHECKING:
     from agentos.events import PoolWaiting
     from agentos.ledger.recorded_results import RecordedResults
 
-# A run that was killed has nothing to wait for but its worker processes' end.
+# Seconds to wait for the end of a run that was killed: it waits for its worker processes only.
 KILL_SECONDS = 0.9
 
 
 class _Results:
-    """What both kinds share: the end of a run is handled once."""
+    """The common part of both streams: handles the end of the run once."""
 
-    def __init__(self, driver: Driver, on_end: Callable[[Driver], None]) -> None:
-        self._driver = driver
+    def __init__(self, run: RunHandle, on_end: Callable[[RunHandle], None]) -> None:
+        """`on_end`: called once, when the stream has reached its end or was closed."""
+        self._run = run
         self._on_end = on_end
-        self._recorded_results = driver.recorded_results
-        self._is_recalling = False  # there are recorded results to be fetched, whenever no new one is there
-        self._is_at_end = False  # the run is over: nothing but recorded ones can come
+        self._queue = run.results
+        self._recorded_results = run.recorded_results
+        self._has_recorded = False  # recorded results can be fetched when no new one is there
+        self._is_at_end = False  # the run is over: only recorded results can come
         self._is_ended = False
-        self._rest: deque[WorkflowResult] = deque()  # what had ended but was not taken when the run was left early
+        self.leftover_results: deque[WorkflowResult] = deque()  # those not yet taken when the stream was closed early
 
     @property
     def stats(self) -> ProgressStats:
-        """Where the run stands; after the last result, how it ended."""
-        return self._driver.account.refreshed_stats()
+        """Return the counts of the run; after the last result, the final ones."""
+        return self._run.stats
 
     @property
     def run_id(self) -> str:
-        return self._driver.account.run_id
+        return self._run.run_id
 
     def running(self, most: int | None = None) -> list[RunningItem]:
-        """The attempts that are running now, or the `most` oldest of them. From any thread."""
-        return self._driver.running(most)
+        """Return the attempts that are running now, or the `most` oldest of them. From any thread."""
+        return self._run.running(most)
 
     def waiting(self) -> PoolWaiting | None:
-        """Why items wait for a credential, and until when; None when none does. From any thread."""
-        return self._driver.waiting()
+        """Return why items wait for a credential, and until when; None if none does. From any thread."""
+        return self._run.waiting()
 
     def _end(self) -> None:
         if not self._is_ended:
             self._is_ended = True
             if self._recorded_results is not None:
                 self._recorded_results.close()
-            self._on_end(self._driver)
+            self._on_end(self._run)
 
     def _kill(self) -> None:
-        """At once: after a second signal, or when even leaving was interrupted."""
-        self._driver.kill()
-        self._driver.join(KILL_SECONDS)
+        """End the run without grace: after a second signal, or when closing was interrupted."""
+        self._run.kill()
+        self._run.join(KILL_SECONDS)
         self._end()
 
-    def _next_of_rest(self) -> WorkflowResult | None:
-        return self._rest.popleft() if self._rest else None
+    def _next_leftover(self) -> WorkflowResult | None:
+        return self.leftover_results.popleft() if self.leftover_results else None
 
     def __del__(self) -> None:
         if not self._is_ended:
-            self._driver.stop("left early")
+            self._run.stop("left early")
             self._end()
 
 
 class ResultStream(_Results, Iterator[WorkflowResult]):
-    """Iterate over it, best inside `with`: leaving early is a shutdown with grace, after which what had ended but was
-    not taken can still be taken. Constant memory; a slow reader slows the run. When the input raises, what had started
-    is reported first."""
+    """An iterator over the results of a run, best used in a `with` block. Closing it early is a shutdown with grace,
+    after which results that were not taken can still be taken. It needs constant memory: a slow reader slows the run.
+    If the input raises, the results of all started items come first, then the error."""
 
-    def __init__(self, driver: Driver, on_end: Callable[[Driver], None]) -> None:
-        super().__init__(driver, on_end)
-        self._take = driver.outbox.take
-        self._took = driver.outbox.took
+    def __init__(self, run: RunHandle, on_end: Callable[[RunHandle], None]) -> None:
+        super().__init__(run, on_end)
+        self._take = run.results.take
+        self._mark_taken = run.results.mark_taken
 
     def __next__(self) -> WorkflowResult:
         if self._is_ended:
-            rest = self._next_of_rest()
-            if rest is None:
+            leftover = self._next_leftover()
+            if leftover is None:
                 raise StopIteration
-            return rest
+            return leftover
         try:
             if self._recorded_results is None:
                 result = self._take()
-                self._took()
+                self._mark_taken()
             else:
                 result = self._next_of_both(self._recorded_results)
         except BaseException:  # KeyboardInterrupt: the second signal
@@ -101,38 +104,38 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
         if result is not None:
             return result
         self._end()
-        if self._driver.error is not None:
-            raise self._driver.error
+        if self._run.error is not None:
+            raise self._run.error
         raise StopIteration
 
     def _next_of_both(self, recorded_results: RecordedResults) -> WorkflowResult | None:
-        """New ones first; one that was on record whenever no new one is there."""
+        """Return the next new result or, while there is none, a recorded one; None at the end."""
         while not self._is_at_end:
-            if self._is_recalling and self._driver.outbox.is_empty():
+            if self._has_recorded and self._queue.is_empty():
                 recorded = recorded_results.next()
                 if recorded is not None:
                     return recorded
-                self._is_recalling = False
+                self._has_recorded = False
             result = self._take()
-            if result is RECALL:
-                self._is_recalling = True
+            if result is FETCH_RECORDED:
+                self._has_recorded = True
             elif result is None:
                 self._is_at_end = True
             else:
-                self._took()
+                self._mark_taken()
                 return result
         return recorded_results.next()
 
     def close(self) -> None:
-        """Shuts the run down, waiting for running attempts as long as the grace lasts. Does nothing after the end."""
+        """Shut the run down and wait for it, at most for the grace period. No-op after the end of the run."""
         if self._is_ended:
             return
-        self._driver.stop("left early")
+        self._run.stop("left early")
         try:
             while not self._is_at_end and (result := self._take()) is not None:
-                if result is not RECALL:  # what is on record stays there
-                    self._rest.append(result)
-                    self._took()
+                if result is not FETCH_RECORDED:  # recorded results stay in the ledger
+                    self.leftover_results.append(result)
+                    self._mark_taken()
         except BaseException:
             self._kill()
             raise
@@ -146,59 +149,58 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
 
 
 class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
-    """The same for `async for` and `async with`."""
+    """ResultStream for `async for` and `async with`."""
 
-    def __init__(self, driver: Driver, on_end: Callable[[Driver], None]) -> None:
-        super().__init__(driver, on_end)
+    def __init__(self, run: RunHandle, on_end: Callable[[RunHandle], None]) -> None:
+        super().__init__(run, on_end)
         self._fetch: asyncio.Future[None] | None = None  # of recorded results
-        self._news = _News(driver)
-        driver.outbox.on_put = self._news.on_result
+        self._new_results = _NewResults(run)
 
     async def _take(self) -> WorkflowResult | None:
         while True:
             try:
-                return self._driver.outbox.take_nowait()
+                return self._queue.take_nowait()
             except Empty:
-                await self._news.wait()
+                await self._new_results.wait()
 
     async def __anext__(self) -> WorkflowResult:
         if self._is_ended:
-            rest = self._next_of_rest()
-            if rest is None:
+            leftover = self._next_leftover()
+            if leftover is None:
                 raise StopAsyncIteration
-            return rest
+            return leftover
         if self._recorded_results is None:
             result = await self._take()
-            self._driver.outbox.took()
+            self._queue.mark_taken()
         else:
             result = await self._next_of_both(self._recorded_results)
         if result is not None:
             return result
         self._end()
-        if self._driver.error is not None:
-            raise self._driver.error
+        if self._run.error is not None:
+            raise self._run.error
         raise StopAsyncIteration
 
     async def _next_of_both(self, recorded_results: RecordedResults) -> WorkflowResult | None:
-        """New ones first; one that was on record whenever no new one is there."""
+        """Return the next new result or, while there is none, a recorded one; None at the end."""
         while not self._is_at_end:
-            if self._is_recalling and self._driver.outbox.is_empty():
+            if self._has_recorded and self._queue.is_empty():
                 recorded = await self._next_recorded(recorded_results)
                 if recorded is not None:
                     return recorded
-                self._is_recalling = False
+                self._has_recorded = False
             result = await self._take()
-            if result is RECALL:
-                self._is_recalling = True
+            if result is FETCH_RECORDED:
+                self._has_recorded = True
             elif result is None:
                 self._is_at_end = True
             else:
-                self._driver.outbox.took()
+                self._queue.mark_taken()
                 return result
         return await self._next_recorded(recorded_results)
 
     async def _next_recorded(self, recorded_results: RecordedResults) -> WorkflowResult | None:
-        """Who gives up waiting leaves the fetch going on, and the next one waits for that first."""
+        """Return a recorded result. A reader that is cancelled leaves its fetch running; the next call awaits that."""
         if self._fetch is None and not recorded_results.has_page():
             self._fetch = asyncio.ensure_future(asyncio.to_thread(recorded_results.fetch))
         if self._fetch is not None:
@@ -207,15 +209,15 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         return recorded_results.next()
 
     async def aclose(self) -> None:
-        """Shuts the run down, waiting for running attempts as long as the grace lasts. Does nothing after the end."""
+        """Shut the run down and wait for it, at most for the grace period. No-op after the end of the run."""
         if self._is_ended:
             return
-        self._driver.stop("left early")
+        self._run.stop("left early")
         try:
             while not self._is_at_end and (result := await self._take()) is not None:
-                if result is not RECALL:  # what is on record stays there
-                    self._rest.append(result)
-                    self._driver.outbox.took()
+                if result is not FETCH_RECORDED:  # recorded results stay in the ledger
+                    self.leftover_results.append(result)
+                    self._queue.mark_taken()
         except BaseException:
             self._kill()
             raise
@@ -230,27 +232,26 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         await self.aclose()
 
 
-class _News:
-    """How the run's thread wakes a reader on its loop. It does not know the stream: one that was forgotten must be able
-    to go, and to stop its run, on the thread that has forgotten it."""
+class _NewResults:
+    """Wakes the reader, on its event loop, from the run's threads. It does not refer to the stream: a stream that the
+    program drops must be freed at once, on the thread that drops it, to stop its run."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, run: RunHandle) -> None:
+        self._run = run
         self._loop = asyncio.get_running_loop()
-        self._has_come = asyncio.Event()
-        self._is_waiting = False  # set here, then the outbox is looked at; there the other way round
+        self._signal = asyncio.Event()
+        self._wakeup = Wakeup(self._wake)
+        run.results.on_put = self._wakeup.notify
 
     async def wait(self) -> None:
-        self._has_come.clear()
-        self._is_waiting = True
-        if self._driver.outbox.is_empty():
-            await self._has_come.wait()
+        """Wait until the result queue has got an entry, which may have been taken already."""
+        self._signal.clear()
+        self._wakeup.arm()
+        if self._run.results.is_empty():
+            await self._signal.wait()
 
-    def on_result(self) -> None:
-        """On the run's thread."""
-        if self._is_waiting:
-            self._is_waiting = False
-            try:
-                self._loop.call_soon_threadsafe(self._has_come.set)
-            except RuntimeError:
-                self._driver.stop("the event loop is closed")
+    def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._signal.set)
+        except RuntimeError:
+            self._run.stop("the event loop is closed")

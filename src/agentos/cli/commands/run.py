@@ -13,7 +13,7 @@ import click
 from agentos.home.run_folder import SPEC_VERSION, RunFolder, RunSpec
 from agentos.identifiers import sanitize_identifier
 from agentos.pool.store_url import absolute
-from agentos.runs.options import LONGEST_RUN_ID, new_run_id
+from agentos.runs.options import MAX_RUN_ID_LENGTH, new_run_id
 
 from .. import options as _options
 from ..completion import files, run_ids
@@ -171,8 +171,8 @@ def _run_id(named: str | None) -> str:
         sanitize_identifier(named)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--run-id") from None
-    if len(named) > LONGEST_RUN_ID:
-        raise click.BadParameter(f"at most {LONGEST_RUN_ID} characters", param_hint="--run-id")
+    if len(named) > MAX_RUN_ID_LENGTH:
+        raise click.BadParameter(f"at most {MAX_RUN_ID_LENGTH} characters", param_hint="--run-id")
     return named
 
 

@@ -1,15 +1,15 @@
-"""What bound a run: of all the reasons for not going faster, the one that held the longest."""
+"""Bottleneck: finds out which of all reasons for not going faster held a run for the longest time."""
 
 from __future__ import annotations
 
 from agentos.events import INPUT, KEYS, LEDGER, LIMITS, PAUSES, READER, WORKERS
 
-# What held a run up for less than this did not bind it.
-LEAST_SECONDS = 0.01
+# Seconds: a reason that held a run for less is not reported.
+MIN_SECONDS = 0.01
 
 
-class Bound:
-    """Adds up, by reason, how long each one was what the run waited for."""
+class Bottleneck:
+    """Adds up, per reason, how many seconds the run waited for it."""
 
     def __init__(self, now: float) -> None:
         self.seconds: dict[str, float] = {}
@@ -17,15 +17,16 @@ class Bound:
         self._since = now
 
     def note(self, reason: str | None, now: float) -> None:
-        """From now on this is what the run waits for; None: for nothing but its last items."""
+        """Set the reason that holds from `now` on; None if the run waits for nothing but its last items."""
         if self.reason is not None:
             self.seconds[self.reason] = self.seconds.get(self.reason, 0.0) + now - self._since
         self.reason = reason
         self._since = now
 
     def text(self, workers: int, credentials: int | None) -> str:
+        """Return the reason with the largest sum, as text. `credentials`: None for a run without a pool."""
         reason = max(self.seconds, key=lambda r: self.seconds[r], default=None)
-        if reason is not None and self.seconds[reason] < LEAST_SECONDS:
+        if reason is not None and self.seconds[reason] < MIN_SECONDS:
             reason = None
         keys = f"{credentials} credentials"
         return {

@@ -1,10 +1,11 @@
-"""The run: what becomes of each item.
+"""Scheduler: decides what happens to each item of a run.
 
-Facts go in (an item was read, an attempt started, an attempt ended in a verdict) and decisions come out: done, failed,
-or again at an instant. The run does not know the pool; the coordinator joins the two.
+Events go in (an item was read, an attempt started, an attempt ended in a verdict); decisions come out: ended, or again
+at an instant. The scheduler does not know the pool; the driver joins the two. The states of an item and the
+transitions between them are in `item_states`.
 
-An item is *ready* (in the lane of its scope), *asking* for a lease, *running*, or *pausing* before its next try. It is
-`unfinished` from the moment it is read until it has ended, and what is unfinished when the run stops is a checkpoint.
+An item is in `unfinished` from when it is read until it has ended; the items that are there when the run stops are its
+checkpoints.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.limits import backoff
 from agentos.verdict import AUTH_FAILED, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT
 
-# Rotating to another credential is not the item's fault and spends no retry, until it has happened so often that the
-# item itself may be the reason.
+# Attempts of an item that may end with a retry on another credential before each further one spends a retry of the
+# item. A refusal is the credential's fault, but after that many the item itself may be the reason.
 FREE_ROTATIONS = 20
-# An item refused by so many credentials that others use successfully is itself the problem.
-MOST_REFUSALS = 3
-# An item that took its worker process down so often fails.
-MOST_DEATHS = 3
-# Without a pool: seconds after the first limit that tells no wait; doubled each time.
-LEAST_PAUSE = 1.0
-# Items that pause, or wait for their scope, hold no worker, so reading goes on past them; this bounds how far.
-MOST_PAUSING = 1000
-# Below this many items a percentage says nothing yet (for inputs whose length is not known).
-LEAST_FOR_PERCENT = 10
+# An item fails when this many credentials have refused it that serve other items.
+MAX_REFUSALS = 3
+# An item fails when its worker process has died this many times.
+MAX_DEATHS = 3
+# Seconds that an item without a pool pauses after the first refusal without a hint; doubled each time.
+MIN_PAUSE = 1.0
+# Upper bound of the items that pause or wait for their scope. They hold no worker, so reading goes on past them.
+MAX_PAUSING = 1000
+# For inputs of unknown length: items that have to be completed before a percentage of failures is evaluated.
+MIN_FOR_PERCENT = 10
 
 
 class Halt(NamedTuple):
-    """When to give up: after so many failed items, or so many percent of all."""
+    """The condition of the option `halt`: a number or a percentage of failed items that stops the run."""
 
     when: str  # "now" or "soon"
     failures: float
@@ -41,17 +42,18 @@ class Halt(NamedTuple):
     text: str
 
     def is_reached(self, failed: int, completed: int, total: int | None) -> bool:
+        """Return whether enough items have failed. `total`: None if the length of the input is not known."""
         if not self.is_percent:
             return failed >= self.failures
-        if total is None and completed < LEAST_FOR_PERCENT:
+        if total is None and completed < MIN_FOR_PERCENT:
             return False
         return failed >= 1 and failed * 100 >= self.failures * (completed if total is None else total)
 
 
 def parse_halt(text: str) -> Halt:
-    """`now,fail=1`, `soon,fail=10%`: when, and why."""
-    when, _, why = text.partition(",")
-    name, _, number = why.partition("=")
+    """Return the condition that `now,fail=1` or `soon,fail=10%` describes; raise ValueError for any other form."""
+    when, _, condition = text.partition(",")
+    name, _, number = condition.partition("=")
     is_percent = number.endswith("%")
     digits = number.rstrip("%") if is_percent else number
     if when not in ("now", "soon") or name != "fail" or not digits.isdecimal() or int(digits) < 1:
@@ -62,17 +64,17 @@ def parse_halt(text: str) -> Halt:
 
 
 class Failed(NamedTuple):
-    """The item has its one outcome."""
+    """The item has ended, as a failure."""
 
 
 class Again(NamedTuple):
-    """The item is tried again: at once (`at` is None), or at an instant."""
+    """The item is tried again: at once if `at` is None, else at that instant."""
 
     at: float | None
 
 
 class Unfinished(NamedTuple):
-    """The run is stopping: the item stays behind as a checkpoint."""
+    """The run is stopping: the item stays unfinished and becomes a checkpoint."""
 
 
 FAILED = Failed()
@@ -83,13 +85,16 @@ Decision = Failed | Again | Unfinished
 
 
 class NoPool(NamedTuple):
-    """The run has no credentials of ours. `wait`: seconds that the provider asks for, where it does."""
+    """The run has no pool that could hold the item back."""
 
-    wait: float | None
+    wait: float | None  # seconds that the provider asked for, if it did
 
 
-class Run:
-    def __init__(self, *, max_workers: int, retries: int, halt: Halt | None = None, total: int | None = None) -> None:
+class Scheduler:
+    """The items of one run, their states and their order. Pure: time and jitter are arguments."""
+
+    def __init__(self, *, max_workers: int, retries: int, halt: Halt | None = None, total: int | None = None,
+                 now: float = 0.0) -> None:  # fmt: skip
         self.max_workers = max_workers
         self.retries = retries
         self.halt = halt
@@ -98,23 +103,27 @@ class Run:
         self.lanes: dict[str | None, deque[Item]] = {}
         self.ready = 0  # over all lanes
         self.running = 0
-        self.sent_back = 0  # items that a provider sent back and that have not started again
+        self.sent_back = 0  # items whose last attempt was refused by a provider and that have not started again
         self.completed = self.failed = 0
         self.is_source_ended = False
-        self.stopped: str | None = None  # why nothing new starts
+        self.stopped: str | None = None  # the reason why nothing new starts
+        self.last_start = now  # of any attempt
         self._pausing: list[tuple[float, int, Item]] = []
         self._numbers = 0
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     def room(self, blocked: int = 0) -> int:
-        """How many more items may be read now: until as many are ready as there are workers, not counting the `blocked`
-        ones, and within bounds."""
-        if self.stopped is not None or self.is_source_ended or len(self._pausing) + blocked >= MOST_PAUSING:
+        """Return how many items may be read now, so that one is ready for each worker.
+
+        `blocked`: ready items that cannot start, because their scope has to wait for a credential.
+        """
+        if self.stopped is not None or self.is_source_ended or len(self._pausing) + blocked >= MAX_PAUSING:
             return 0
         return self.max_workers - self.ready + blocked
 
-    def read(self, item: Item) -> None:
+    def add(self, item: Item) -> None:
+        """Add an item that was read to the lane of its scope."""
         self.unfinished[item.id] = item
         self.ready += 1
         lane = self.lanes.get(item.scope)
@@ -129,7 +138,7 @@ class Run:
         return 0 if self.stopped is not None else self.max_workers - self.running
 
     def take(self, scope: str | None) -> Item:
-        """The next ready item of a lane; it asks for a lease, or starts."""
+        """Remove and return the next ready item of a lane, which requests a lease or starts."""
         lane = self.lanes[scope]
         item = lane.popleft()
         self.ready -= 1
@@ -138,10 +147,12 @@ class Run:
         return item
 
     def put_back(self, item: Item) -> None:
-        """It could not be started after all: it stays the first of its lane."""
+        """Make an item ready again that got no lease, as the first of its lane."""
         self._put_back(item, front=True)
 
-    def started(self, item: Item, now: float) -> None:
+    def start(self, item: Item, now: float) -> None:
+        """Count an attempt at the item that starts now."""
+        self.last_start = now
         item.attempts += 1
         if item.attempts == 1:
             item.started_at = now
@@ -152,15 +163,18 @@ class Run:
 
     # --- ending ---------------------------------------------------------------------------------------------------
 
-    def succeeded(self, item: Item) -> None:
+    def succeed(self, item: Item) -> None:
         self.running -= 1
         self.completed += 1
         del self.unfinished[item.id]
 
-    def failed_attempt(self, item: Item, kind: str | None, now: float, jitter: float,
-                       refused_by: str | None = None, no_pool: NoPool | None = None) -> Decision:  # fmt: skip
-        """What becomes of an item whose attempt ended in `kind`: a verdict, WORKER_DIED, INTERRUPTED, or None (an
-        exception that says nothing about a provider). `refused_by`: the credential of an auth_failed, if proven."""
+    def fail_attempt(self, item: Item, kind: str | None, now: float, jitter: float,
+                     refused_by: str | None = None, no_pool: NoPool | None = None) -> Decision:  # fmt: skip
+        """Decide how to continue with an item whose attempt failed.
+
+        `kind`: of a verdict, WORKER_DIED, INTERRUPTED, or None (an exception that no provider caused). `refused_by`:
+        the credential of an auth_failed, if other items use that credential successfully.
+        """
         self.running -= 1
         if no_pool is not None and kind in RETRY_ON_OTHER_KEY:
             decision = self._decide_alone(item, kind, no_pool, now, jitter)
@@ -180,27 +194,27 @@ class Run:
         else:
             item.is_sent_back = True
             self.sent_back += 1
-            # An item whose key was refused lets another go first: a second opinion is what the pool needs now.
+            # After an auth_failed another item goes first: the pool has to learn whether the key or the item is bad.
             self._put_back(item, front=kind != AUTH_FAILED)
         return decision
 
-    def rejected(self, item_id: str | None = None) -> None:
-        """An item fails without an attempt: it cannot be started as given. `item_id`: if it had been read."""
+    def reject(self, item_id: str | None = None) -> None:
+        """Count an item that fails without an attempt. `item_id`: only if the item was added."""
         if item_id is not None:
             del self.unfinished[item_id]
         self.failed += 1
         self.completed += 1
 
-    def recorded(self, count: int) -> None:
-        """So many items of the input had ended before this run began."""
+    def count_recorded(self, count: int) -> None:
+        """Count items of the input that had ended before this launch."""
         self.completed += count
 
     def give_up(self) -> None:
-        """A running attempt that will not be waited for any longer; its item stays unfinished."""
+        """Stop waiting for one running attempt; its item stays unfinished."""
         self.running -= 1
 
     def wake(self, now: float) -> float | None:
-        """Makes ready what has paused long enough; returns when the next one will have."""
+        """Make items ready whose pause is over, and return the end of the next pause; None if no item pauses."""
         while self._pausing and self._pausing[0][0] <= now:
             self._put_back(heappop(self._pausing)[2], front=False)
         return self._pausing[0][0] if self._pausing else None
@@ -208,11 +222,12 @@ class Run:
     # --- the whole ------------------------------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
-        """Nothing new starts. The first reason stays."""
+        """Start nothing from now on. Of several reasons the first stays."""
         if self.stopped is None:
             self.stopped = reason
 
     def is_over(self) -> bool:
+        """Return whether no attempt runs and none will start."""
         if self.running:
             return False
         return self.stopped is not None or (self.is_source_ended and not self.unfinished)
@@ -221,45 +236,46 @@ class Run:
         return self.halt is not None and self.halt.is_reached(self.failed, self.completed, self.total)
 
     def waiting(self) -> int:
+        """Return the number of items that are ready, requesting or pausing."""
         return len(self.unfinished) - self.running
 
     # --- the rules inside -----------------------------------------------------------------------------------------
 
     def _decide(self, item: Item, kind: str | None, now: float, jitter: float, refused_by: str | None) -> Decision:
-        # 1. It was told to stop and did.
+        # 1. The run asked the attempt to stop.
         if kind == INTERRUPTED:
             return UNFINISHED
-        # 2. The worker process is gone: not a retry, but not for ever either.
+        # 2. The worker process has died: spends no retry, but is limited.
         if kind == WORKER_DIED:
             item.deaths += 1
-            return FAILED if item.deaths >= MOST_DEATHS else Again(now + backoff.delay(item.deaths, jitter))
-        # 3. The credential or the provider is the reason: go on with another one, or when it is usable again.
+            return FAILED if item.deaths >= MAX_DEATHS else Again(now + backoff.delay(item.deaths, jitter))
+        # 3. Credential or provider refused: continue with another credential, or when one is usable again.
         if kind in RETRY_ON_OTHER_KEY:
             if refused_by is not None:
                 item.refused_by |= {refused_by}
-                if len(item.refused_by) >= MOST_REFUSALS:
+                if len(item.refused_by) >= MAX_REFUSALS:
                     return FAILED
             item.rotations += 1
             if item.rotations <= FREE_ROTATIONS:
                 return AT_ONCE
             item.failures += 1
             return FAILED if item.failures > self.retries else AT_ONCE
-        # 4. It may work next time.
+        # 4. A retry may help.
         if kind == TRANSIENT:
             item.failures += 1
             return FAILED if item.failures > self.retries else Again(now + backoff.delay(item.failures, jitter))
-        # 5. It will not.
+        # 5. A retry will not help.
         assert kind in (PERMANENT, None), kind
         return FAILED
 
     def _decide_alone(self, item: Item, kind: str, no_pool: NoPool, now: float, jitter: float) -> Decision:
-        """Its worker has a key of its own, and no pool that would hold it back: so it waits by itself."""
+        """Decide for an item whose worker brings its own key: no pool delays its next start, so the item pauses."""
         item.rotations += 1
         if item.rotations > FREE_ROTATIONS:
             item.failures += 1
         if kind == AUTH_FAILED or item.failures > self.retries:
             return FAILED
-        wait = no_pool.wait if no_pool.wait is not None else backoff.delay(item.rotations, jitter, base=LEAST_PAUSE)
+        wait = no_pool.wait if no_pool.wait is not None else backoff.delay(item.rotations, jitter, base=MIN_PAUSE)
         return Again(now + wait)
 
     def _put_back(self, item: Item, *, front: bool) -> None:

@@ -3,60 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
-import itertools
 import math
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from agentos.clock import SYSTEM_CLOCK, Clock
-from agentos.events import DryRun
-from agentos.identifiers import sanitize_identifier
 from agentos.items.results import ProgressStats, WorkflowResult
-from agentos.items.sources import CollectionSource, ItemMaker, StreamSource, source_of
-from agentos.redaction.mask import MIN_REDACTED
 from agentos.reporters import writers as reporters
-from agentos.runs import signals as _signals
-from agentos.runs._driver import Driver
-from agentos.runs._rules.scheduler import Halt, parse_halt
-from agentos.runs.options import (
-    LONGEST_RUN_ID,
-    Options,
-    exception_types,
-    ledger_path,
-    new_run_id,
-    seconds,
-    whole_number,
-)
+from agentos.runs import signals
+from agentos.runs.options import check_options, check_run_id, check_workers, ledger_path, seconds, whole_number
+from agentos.runs.start import RunHandle, RunRequest, Worker, check_worker, start_run
 from agentos.runs.streams import AsyncResultStream, ResultStream
-from agentos.workers.base import EndedCall, Workers
-from agentos.workers.command.command import Command
-from agentos.workers.process.parent import ProcessWorkers
-from agentos.workers.tasks import TaskWorkers
-from agentos.workers.threads import ThreadWorkers
 
 from .credential_coordinator import CredentialCoordinator
 
-if TYPE_CHECKING:  # only a run with a ledger needs them, or a plan
-    from agentos.ledger.record import RunRecord
-    from agentos.ledger.recorded_results import RecordedResults
-    from agentos.ledger.resume_filter import ResumeFilter
+if TYPE_CHECKING:  # only a plan needs it
     from agentos.plans.plan import RunPlan
 
 __all__ = ["ParallelCoordinator", "ProgressStats", "WorkflowResult"]
 
-Worker: TypeAlias = Callable[[Any, Any], Any] | Callable[[Any, Any], Awaitable[Any]]
-
-# A dry run of an input that does not tell its length shows so many ids.
-DRY_RUN_IDS = 1000
-# With a ledger, a run that was not given an id: the same call finds it again.
-MAIN_RUN = "main"
-_PRINTED: Any = object()  # the default reporter: made for each coordinator
+_DEFAULT_REPORTER: Any = object()  # a new PlainReporter for each coordinator
 
 
 class ParallelCoordinator:
@@ -99,46 +68,36 @@ class ParallelCoordinator:
         ledger: str | os.PathLike[str] | None = None,
         retry_failed: bool = False,
         on_changed: str = "refuse",
-        reporter: reporters.Reporter | None = _PRINTED,
+        reporter: reporters.Reporter | None = _DEFAULT_REPORTER,
         grace_seconds: float = 5.0,
         max_wait: float | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if not isinstance(workers, Executor) and workers not in ("threads", "processes"):
-            raise ValueError(
-                "workers must be 'threads', 'processes' or an Executor (of Dask: client.get_executor()), "
-                f"not {workers!r}"
-            )
-        if send_secrets and not isinstance(workers, Executor):
-            raise ValueError("send_secrets is for workers that are an Executor: no other would send them anywhere")
-        if admission not in ("lease", "none"):
-            raise ValueError(f"admission must be 'lease' or 'none', not {admission!r}")
-        if admission == "none" and isinstance(workers, Executor):
-            raise ValueError("admission='none' is for workers in this process: an executor has no pool to lease from")
+        check_workers(workers, send_secrets=send_secrets, admission=admission)
         if credential_coordinator is not None and not isinstance(credential_coordinator, CredentialCoordinator):
             kind = type(credential_coordinator).__name__
             raise TypeError(f"credential_coordinator must be a CredentialCoordinator, not {kind}")
-        self._reporter = reporters.PlainReporter() if reporter is _PRINTED else reporter
+        self._reporter = reporters.PlainReporter() if reporter is _DEFAULT_REPORTER else reporter
         if self._reporter is not None and (isinstance(self._reporter, type) or not callable(self._reporter)):
             raise ValueError(f"reporter must be None or something to call with events, not {reporter!r}")
         if credential_coordinator is not None and isinstance(self._reporter, reporters.TextReporter):
             self._reporter.redact_with(credential_coordinator.redact)
         self.max_workers = self._capped(max_workers, max_parallelism)
         self.credential_coordinator = credential_coordinator
-        self._admission = admission
         self._workers = workers
         self._send_secrets = bool(send_secrets)
-        self._retries = whole_number("retries", retries, 0)
-        self._retry_on = exception_types(retry_on)
-        if classify is not None and not callable(classify):
-            raise ValueError(f"classify must be a function of an exception, not {classify!r}")
-        self._classify = classify
-        self._timeout = seconds("timeout", timeout)
-        self._halt: Halt | None = parse_halt(str(halt)) if halt is not None else None
-        if grace_seconds is None:
-            raise ValueError("grace_seconds must be a number of seconds from 0; for no grace say 0")
-        self._grace_seconds = seconds("grace_seconds", grace_seconds, least=0.0) or 0.0
-        self._max_wait = seconds("max_wait", max_wait, least=0.0)
+        self._options = check_options(
+            max_workers=self.max_workers,
+            admission=admission,
+            retries=retries,
+            retry_on=retry_on,
+            classify=classify,
+            timeout=timeout,
+            halt=halt,
+            grace_seconds=grace_seconds,
+            max_wait=max_wait,
+            reporter=self._reporter,
+        )
         if on_changed not in ("refuse", "rerun"):
             raise ValueError(f"on_changed must be 'refuse' or 'rerun', not {on_changed!r}")
         self._ledger = ledger_path(ledger)
@@ -146,7 +105,7 @@ class ParallelCoordinator:
         self._rerun_changed = on_changed == "rerun"
         self._clock = clock if clock is not None else SYSTEM_CLOCK
         self._lock = threading.Lock()  # guards the three below
-        self._drivers: list[Driver] = []
+        self._runs: list[RunHandle] = []  # that have started and not finished
         self._checkpoints: list[str] = []
         self._unread: list[Iterator[str]] = []
         self.partial_results: list[WorkflowResult] = []  # of the last run, if the input raised
@@ -171,14 +130,12 @@ class ParallelCoordinator:
         works inside a running loop too. `item_id_func` names each item: it may be called more than once per item.
         `retry_failed`: for this time, instead of what the coordinator was made with.
         """
-        maker = self._maker(item_id_func, tokens_func, scope_func)
-        driver = self._driver(items, worker_func, maker, dry_run, run_id, retry_failed, None)
+        request = self._request(items, worker_func, item_id_func, tokens_func, scope_func, run_id, retry_failed)
         results: list[WorkflowResult] = []
-        driver.outbox.collect(results)
-        stream = self._watched(driver)
+        stream = ResultStream(self._start(request._replace(dry_run=dry_run), results), signals.unwatch)
         try:
             for result in stream:
-                results.append(result)  # noqa: PERF402 - only what was on record comes this way, beside the others
+                results.append(result)  # noqa: PERF402 - a recorded result; the run appends new ones by itself
         except BaseException as error:  # also the KeyboardInterrupt of a second signal
             self._keep_partial(error, results)
             raise
@@ -197,8 +154,8 @@ class ParallelCoordinator:
         scope_func: Callable[[Any], str | None] | None = None,
     ) -> ResultStream:
         """The same, but yields each result as it ends, in constant memory. The run starts with this call."""
-        maker = self._maker(item_id_func, tokens_func, scope_func)
-        return self._watched(self._driver(items, worker_func, maker, dry_run, run_id, retry_failed, None))
+        request = self._request(items, worker_func, item_id_func, tokens_func, scope_func, run_id, retry_failed)
+        return ResultStream(self._start(request._replace(dry_run=dry_run)), signals.unwatch)
 
     async def execute_parallel_async(
         self,
@@ -230,7 +187,7 @@ class ParallelCoordinator:
                 async for result in stream:
                     results.append(result)  # noqa: PERF401 - an async comprehension would lose them on an error
         except BaseException as error:  # also a cancellation
-            results.extend(stream._rest)
+            results.extend(stream.leftover_results)
             self._keep_partial(error, results)
             raise
         return stream.stats, results
@@ -248,12 +205,9 @@ class ParallelCoordinator:
         scope_func: Callable[[Any], str | None] | None = None,
     ) -> AsyncResultStream:
         """`stream` for a running event loop: `async with coordinator.astream(…) as results: async for …`."""
-        maker = self._maker(item_id_func, tokens_func, scope_func)
-        driver = self._driver(items, worker_func, maker, dry_run, run_id, retry_failed, asyncio.get_running_loop())
-        stream = AsyncResultStream(driver, _signals.unwatch)
-        _signals.watch(driver)
-        driver.start()
-        return stream
+        loop = asyncio.get_running_loop()
+        request = self._request(items, worker_func, item_id_func, tokens_func, scope_func, run_id, retry_failed)
+        return AsyncResultStream(self._start(request._replace(dry_run=dry_run, loop=loop)), signals.unwatch)
 
     def plan(
         self,
@@ -285,15 +239,15 @@ class ParallelCoordinator:
         if seconds("item_seconds", item_seconds) in (None, math.inf):
             raise ValueError(f"item_seconds must be a number of seconds, not {item_seconds!r}")
         pool = self.credential_coordinator
-        credentials = pool.forecasts() if pool is not None and self._admission == "lease" else None
+        credentials = pool.forecasts() if pool is not None and self._options.admission else None
         return planning.make_plan(credentials, Work(count, self.max_workers, item_seconds, needs or (0,)))
 
     def request_shutdown(self) -> None:
         """What the first Ctrl-C does, from code: nothing new starts, running attempts are told. From any thread."""
         with self._lock:
-            drivers = tuple(self._drivers)
-        for driver in drivers:
-            driver.stop("interrupted")
+            runs = tuple(self._runs)
+        for run in runs:
+            run.stop("interrupted")
 
     def get_checkpoints(self) -> list[str]:
         """The ids of all items that the last run left unfinished: in flight, not started, and, if the input is a
@@ -306,167 +260,55 @@ class ParallelCoordinator:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _maker(
-        self,
-        item_id_func: Callable[[Any], str],
-        tokens_func: Callable[[Any], int] | None,
-        scope_func: Callable[[Any], str | None] | None,
-    ) -> ItemMaker:
-        if self._ledger is None:
-            return ItemMaker(item_id_func, tokens_func, scope_func)
-        from agentos.items.codec import encode_input
-
-        pool = self.credential_coordinator
-        if pool is None:
-            return ItemMaker(item_id_func, tokens_func, scope_func, functools.partial(encode_input, redact=str))
-        encode = functools.partial(encode_input, redact=pool.redact_value)
-        return ItemMaker(item_id_func, tokens_func, scope_func, encode, pool.hides_secret, MIN_REDACTED)
-
-    def _driver(
+    def _request(
         self,
         items: Iterable[Any],
         worker_func: Worker,
-        maker: ItemMaker,
-        dry_run: bool,
+        item_id_func: Callable[[Any], str],
+        tokens_func: Callable[[Any], int] | None,
+        scope_func: Callable[[Any], str | None] | None,
         run_id: str | None,
         retry_failed: bool | None,
-        loop: asyncio.AbstractEventLoop | None,
-    ) -> Driver:
-        if not callable(worker_func):
-            raise TypeError(f"worker_func must be a function of (item, credential), not {type(worker_func).__name__}")
-        if isinstance(self._workers, Executor):
-            self._check_executor(worker_func)
-        if run_id is not None:
-            run_id = sanitize_identifier(run_id)
-            if len(run_id) > LONGEST_RUN_ID:
-                raise ValueError(f"a run_id has at most {LONGEST_RUN_ID} characters, not {len(run_id)}")
-        else:
-            run_id = new_run_id() if self._ledger is None else MAIN_RUN
-        retry_failed = self._retry_failed if retry_failed is None else bool(retry_failed)
-        read_from = source_of(items, maker)
-        source: CollectionSource | StreamSource | ResumeFilter = read_from
-        shown = self._show(read_from, items, maker) if dry_run else None
-        record = recorded_results = None
-        if shown is not None:
-            source = CollectionSource((), maker)  # nothing is left to do
-        elif self._ledger is not None:
-            record, recorded_results, source = self._open_ledger(self._ledger, run_id, read_from, maker, retry_failed)
-        try:
-            driver = Driver(
-                self._options(run_id, quiet=dry_run, retry_failed=retry_failed),
-                source,
-                lambda ended: self._make_workers(worker_func, ended, loop, record),
-                self.credential_coordinator,
-                self._clock,
-                self._finished,
-                record,
-                recorded_results,
-                worker_func.folder / "checkpoints" if isinstance(worker_func, Command) and worker_func.folder else None,
-            )
-        except BaseException:
-            if record is not None:
-                record.abandon()
-            raise
-        if shown is not None:
-            driver.account.stats.total = shown
+    ) -> RunRequest:
+        pool = self.credential_coordinator
+        check_worker(worker_func, self._workers, pool, send_secrets=self._send_secrets)
+        options = self._options._replace(
+            run_id=check_run_id(run_id, has_ledger=self._ledger is not None),
+            retry_failed=self._retry_failed if retry_failed is None else bool(retry_failed),
+        )
+        return RunRequest(
+            options=options,
+            items=items,
+            worker_func=worker_func,
+            item_id_func=item_id_func,
+            tokens_func=tokens_func,
+            scope_func=scope_func,
+            workers=self._workers,
+            send_secrets=self._send_secrets,
+            pool=pool,
+            ledger=self._ledger,
+            rerun_changed=self._rerun_changed,
+            clock=self._clock,
+        )
+
+    def _start(self, request: RunRequest, results: list[WorkflowResult] | None = None) -> RunHandle:
+        return start_run(request, on_start=self._on_start, on_finished=self._on_finished, collected=results)
+
+    def _on_start(self, run: RunHandle) -> None:
         with self._lock:
-            if not self._drivers:
+            if not self._runs:
                 self._checkpoints, self._unread = [], []
-            self._drivers.append(driver)
-        return driver
+            self._runs.append(run)
+        signals.watch(run)
 
-    def _open_ledger(
-        self,
-        path: Path,
-        run_id: str,
-        source: CollectionSource | StreamSource,
-        maker: ItemMaker,
-        retry_failed: bool,
-    ) -> tuple[RunRecord, RecordedResults, CollectionSource | StreamSource | ResumeFilter]:
-        from agentos.ledger.record import RunRecord
-        from agentos.ledger.recorded_results import RecordedResults
-        from agentos.ledger.resume_filter import ResumeFilter
-
-        redact = self.credential_coordinator.redact_value if self.credential_coordinator is not None else str
-        record = RunRecord(path, run_id, self._clock, redact)
-        recorded_results = RecordedResults(record)
-        if not any(record.counts_before) and isinstance(source, CollectionSource):
-            return record, recorded_results, source  # nothing can be on record, and no id comes twice
-        resume_filter = ResumeFilter(
-            source, maker, record, recorded_results, retry_failed=retry_failed, rerun_changed=self._rerun_changed
-        )
-        return record, recorded_results, resume_filter
-
-    def _watched(self, driver: Driver) -> ResultStream:
-        stream = ResultStream(driver, _signals.unwatch)
-        _signals.watch(driver)
-        driver.start()
-        return stream
-
-    def _options(self, run_id: str, *, quiet: bool, retry_failed: bool) -> Options:
-        return Options(
-            run_id=run_id,
-            max_workers=self.max_workers,
-            admission=self._admission == "lease",
-            retries=self._retries,
-            retry_on=self._retry_on,
-            classify=self._classify,
-            timeout=self._timeout,
-            halt=self._halt,
-            grace_seconds=self._grace_seconds,
-            max_wait=self._max_wait,
-            reporter=None if quiet else self._reporter,
-            retry_failed=retry_failed,
-        )
-
-    def _check_executor(self, worker_func: Worker) -> None:
-        """Whatever would fail every attempt is told before anything starts."""
-        from agentos.workers.engines.executor import check_credentials
-
-        if isinstance(worker_func, Command):
-            raise TypeError(
-                "a Command is run by this process and not by an executor: call it in a worker function, with subprocess"
-            )
-        check_credentials(self.credential_coordinator, send_secrets=self._send_secrets)
-
-    def _make_workers(
-        self,
-        worker_func: Worker,
-        ended: EndedCall,
-        loop: asyncio.AbstractEventLoop | None,
-        record: RunRecord | None,
-    ) -> Workers:
-        if isinstance(worker_func, Command):
-            from agentos.workers.command.runner import CommandWorkers
-
-            return CommandWorkers(worker_func, ended, self.credential_coordinator)
-        if isinstance(self._workers, Executor):
-            from agentos.workers.engines.executor import ExecutorWorkers
-
-            pool = self.credential_coordinator
-            return ExecutorWorkers(self._workers, worker_func, ended, pool, send_secrets=self._send_secrets)
-        if self._workers == "processes":
-            return ProcessWorkers(worker_func, ended, record.process_started if record is not None else None)
-        if _is_async(worker_func):
-            return TaskWorkers(worker_func, ended, loop)
-        return ThreadWorkers(worker_func, ended)
-
-    def _show(self, source: CollectionSource | StreamSource, items: Iterable[Any], maker: ItemMaker) -> int:
-        """Tells what a run would do; returns the number of items."""
-        shown: Iterable[Any] = items if source.total is not None else itertools.islice(items, DRY_RUN_IDS)
-        ids = [maker.id_of(payload, number) for number, payload in enumerate(shown, start=1)]
-        if self._reporter is not None:
-            self._reporter(DryRun(source.total, ids))
-        return len(ids)
-
-    def _finished(self, driver: Driver) -> None:
-        """On any thread."""
+    def _on_finished(self, run: RunHandle) -> None:
+        """Keep the ids of unfinished items. Called on any thread."""
         with self._lock:
-            if driver in self._drivers:
-                self._drivers.remove(driver)
-            self._checkpoints.extend(driver.unfinished_ids)
-            if driver.unread_ids is not None:
-                self._unread.append(driver.unread_ids)
+            if run in self._runs:
+                self._runs.remove(run)
+            self._checkpoints.extend(run.unfinished_ids)
+            if run.unread_ids is not None:
+                self._unread.append(run.unread_ids)
 
     def _keep_partial(self, error: BaseException, results: list[WorkflowResult]) -> None:
         self.partial_results = results
@@ -483,7 +325,3 @@ class ParallelCoordinator:
                 reporters.warn_capped(max_workers, cap, self._reporter)
             return cap
         return max_workers
-
-
-def _is_async(worker_func: Any) -> bool:
-    return inspect.iscoroutinefunction(worker_func) or inspect.iscoroutinefunction(type(worker_func).__call__)

@@ -1,0 +1,48 @@
+"""BottleneckProbe: finds out what a run waits for at the moment."""
+
+from __future__ import annotations
+
+from agentos import events
+from agentos.verdict import RATE_LIMITED
+
+from ._admission import Admission
+from ._parts import RunParts
+
+# Seconds between two questions to the pool what its waiters wait for: too expensive for every item.
+POOL_SECONDS = 0.5
+
+
+class BottleneckProbe:
+    """Called by the thread that processes the run's messages."""
+
+    def __init__(self, parts: RunParts) -> None:
+        self._scheduler = parts.scheduler
+        self._admission = parts.admission
+        self._pool = parts.pool
+        self._now = parts.clock.now
+        self._pool_due_at = 0.0
+
+    def reason(self, previous: str | None, *, is_reading: bool) -> str | None:
+        """Return what binds the run: a name of `agentos.events`, or None if it waits for its last items only.
+
+        `previous`: what bound it before. `is_reading`: items were requested from the input that have not come yet.
+        """
+        scheduler = self._scheduler
+        if scheduler.running >= scheduler.max_workers:
+            return events.WORKERS if scheduler.ready or not scheduler.is_source_ended else None
+        if self._admission:
+            return self._reason_of_pool(self._admission, previous)
+        if is_reading:
+            return events.INPUT
+        return events.PAUSES if scheduler.waiting() else None
+
+    def _reason_of_pool(self, admission: Admission, previous: str | None) -> str:
+        if self._scheduler.sent_back:
+            return events.LIMITS
+        now = self._now()
+        if previous in (events.KEYS, events.LIMITS) and now < self._pool_due_at:
+            return previous
+        self._pool_due_at = now + POOL_SECONDS
+        assert self._pool is not None
+        is_limited = self._pool.waiting_for(admission.scopes()[0]).reason == RATE_LIMITED
+        return events.LIMITS if is_limited else events.KEYS

@@ -1,0 +1,51 @@
+"""MaxWait: the option `max_wait`, which stops a run in which nothing can start for that long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agentos.verdict import RATE_LIMITED
+
+from ._messages import MaxWaitOver
+from ._parts import RunParts
+
+_TIMER = "max_wait"
+
+
+class MaxWait:
+    """Called by the thread that processes the run's messages."""
+
+    def __init__(self, seconds: float, parts: RunParts, drain: Callable[[str], None]) -> None:
+        """`drain`: stops the run, for a reason."""
+        assert parts.pool is not None
+        assert parts.admission is not None
+        self._seconds = seconds
+        self._pool = parts.pool
+        self._admission = parts.admission
+        self._scheduler = parts.scheduler
+        self._timers = parts.timers
+        self._now = parts.clock.now
+        self._drain = drain
+
+    def watch(self, scope: str | None) -> None:
+        """Begin to wait for the lease of an item. Stops the run at once if the provider asked for a longer wait."""
+        if not self._scheduler.running and self._admission.scopes() == (scope,):
+            waiting = self._pool.waiting_for(scope)
+            if waiting.reason == RATE_LIMITED and waiting.usable_in is not None and waiting.usable_in > self._seconds:
+                usable_in = f"the next credential is usable in {waiting.usable_in:.0f} s"
+                self._drain(f"nothing can start within {self._seconds:g} s: {usable_in}")
+                return
+        if _TIMER not in self._timers:
+            self._timers.set(_TIMER, self._now() + self._seconds, MaxWaitOver())
+
+    def on_over(self, message: MaxWaitOver) -> None:
+        self._timers.remove(_TIMER)
+        if not self._admission:
+            return
+        now = self._now()
+        if self._scheduler.running:
+            self._timers.set(_TIMER, now + self._seconds, message)
+        elif now - self._scheduler.last_start >= self._seconds:
+            self._drain(f"nothing could start within {self._seconds:g} s")
+        else:
+            self._timers.set(_TIMER, self._scheduler.last_start + self._seconds, message)

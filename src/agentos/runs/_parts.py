@@ -1,0 +1,91 @@
+"""RunParts: the objects that the parts of one run share, and how they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agentos.clock import Clock
+from agentos.items.attempt import Attempt
+from agentos.pool.lease_pool import LeasePool
+from agentos.workers.base import Workers
+
+from ._admission import Admission
+from ._attempt_context import RunContext
+from ._messages import LeaseDelivered, Message, ResultsTaken
+from ._progress import RunProgress
+from ._recorder import LedgerRecorder, NullRecorder, Recorder
+from ._result_queue import ResultQueue
+from ._rules.scheduler import Scheduler
+from ._timers import Timers
+from .options import Options
+
+if TYPE_CHECKING:
+    from agentos.ledger.record import RunRecord
+
+# Size of the result queue with a ledger: results come in batches, and a batch must not wait for the last one's reader.
+RECORDED_QUEUE_SIZE = 20_000
+
+
+class RunParts(NamedTuple):
+    """Only the thread that processes the run's messages changes them, except for `results`."""
+
+    options: Options
+    clock: Clock
+    pool: LeasePool | None
+    workers: Workers
+    context: RunContext
+    scheduler: Scheduler
+    admission: Admission | None  # None: items start without a lease
+    running: dict[Attempt, None]  # attempts, in the order of their start
+    timers: Timers
+    results: ResultQueue
+    progress: RunProgress
+    recorder: Recorder
+    post: Callable[[Message], None]
+    report: Callable[[Any], None]
+
+
+def make_parts(
+    options: Options,
+    total: int | None,
+    workers: Workers,
+    pool: LeasePool | None,
+    clock: Clock,
+    post: Callable[[Message], None],
+    run_record: RunRecord | None,
+    checkpoints: Path | None,
+) -> RunParts:
+    """`total`: the number of items, if it is known. `checkpoints`: the folder of the checkpoint folders of commands."""
+    context = RunContext(options.run_id, pool, run_record, checkpoints)
+    scheduler = Scheduler(
+        max_workers=options.max_workers, retries=options.retries, halt=options.halt, total=total, now=clock.now()
+    )
+    admission = None
+    if pool is not None and options.admission:
+        admission = Admission(pool, lambda item, handle: post(LeaseDelivered(item, handle)))
+    size = options.max_workers if run_record is None else max(options.max_workers, RECORDED_QUEUE_SIZE)
+    results = ResultQueue(size, lambda: post(ResultsTaken()))
+    progress = RunProgress(
+        options.run_id, scheduler, pool, options.reporter, clock, results, is_recorded=run_record is not None
+    )
+    recorder: Recorder = NullRecorder(context, progress)
+    if run_record is not None:
+        recorder = LedgerRecorder(run_record, context, progress)
+    return RunParts(
+        options=options,
+        clock=clock,
+        pool=pool,
+        workers=workers,
+        context=context,
+        scheduler=scheduler,
+        admission=admission,
+        running={},
+        timers=Timers(clock, post),
+        results=results,
+        progress=progress,
+        recorder=recorder,
+        post=post,
+        report=progress.report,
+    )

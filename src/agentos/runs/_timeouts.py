@@ -1,0 +1,64 @@
+"""AttemptTimeouts: ends attempts that take longer than the option `timeout` allows, or abandons them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agentos.errors import AttemptTimeout
+from agentos.items.attempt import Attempt
+
+from ._messages import Message, TimeoutExpired, TimeoutIgnored
+from ._parts import RunParts
+
+
+class AttemptTimeouts:
+    """Called by the thread that processes the run's messages."""
+
+    def __init__(self, parts: RunParts, on_abandoned: Callable[[Attempt], None]) -> None:
+        """`on_abandoned`: called with an attempt that no longer counts as running."""
+        self.abandoned = 0  # attempts that go on although their item has ended
+        self._timeout = parts.options.timeout
+        self._grace_seconds = parts.options.grace_seconds
+        self._running = parts.running
+        self._workers = parts.workers
+        self._clock = parts.clock
+        self._post = parts.post
+        self._on_abandoned = on_abandoned
+
+    def watch(self, attempt: Attempt) -> None:
+        """Start the time-out of an attempt, if the run has one."""
+        if self._timeout is not None:
+            self._set_timer(attempt, self._timeout, TimeoutExpired(attempt))
+
+    def error(self) -> AttemptTimeout:
+        return AttemptTimeout(f"the attempt took longer than {self._timeout:g} s")
+
+    def on_expired(self, message: TimeoutExpired) -> None:
+        attempt = message.attempt
+        if attempt not in self._running:
+            return
+        if attempt.is_preparing:
+            self._set_timer(attempt, self._timeout or 0.0, message)
+            return
+        attempt.should_stop = True
+        if not self._workers.can_kill:
+            self._abandon(attempt)
+            return
+        attempt.is_timed_out = True
+        self._workers.kill(attempt)
+        # A task may ignore its cancellation; then it is abandoned, like a thread.
+        self._set_timer(attempt, self._grace_seconds, TimeoutIgnored(attempt))
+
+    def on_ignored(self, message: TimeoutIgnored) -> None:
+        if message.attempt in self._running:
+            self._abandon(message.attempt)
+
+    def _set_timer(self, attempt: Attempt, seconds: float, message: Message) -> None:
+        attempt.timer = self._clock.call_at(self._clock.now() + seconds, lambda: self._post(message))
+
+    def _abandon(self, attempt: Attempt) -> None:
+        del self._running[attempt]
+        attempt.ended_at = self._clock.now()
+        self._workers.abandon(attempt)
+        self.abandoned += 1
+        self._on_abandoned(attempt)
