@@ -202,7 +202,7 @@ def test_short_secret_is_not_redacted_in_results(path: Path) -> None:
 
 
 def test_uncommitted_results_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "MOST_WAITING", 50)
+    monkeypatch.setattr(record, "MAX_UNCOMMITTED", 50)
     may_write = threading.Event()
     plain = batch.Batch.write
 
@@ -288,7 +288,7 @@ def test_older_attempt_overwrites_nothing(path: Path) -> None:  # invariant 23
         attempt.waited = 0.0
         said = batch.Batch(1, 1, 0.0)
         said.attempt_ended(attempt, "transient", f"of attempt {number}")
-        said.saved(attempt, f'"of attempt {number}"', threading.Event())
+        said.save_checkpoint(attempt, f'"of attempt {number}"', threading.Event())
         said.write(connection, str)
     assert connection.execute("SELECT n, error FROM items").fetchall() == [(2, "of attempt 2")]
     assert connection.execute("SELECT n, saved FROM checkpoints").fetchall() == [(2, '"of attempt 2"')]

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from agentos.items import sources as _items
+from agentos.items import duplicates, sources
 from agentos.items.duplicates import RecentIds
+from agentos.ledger import record
 from agentos.workflows.parallel import (
     Interrupted,
     Ledger,
@@ -78,14 +79,19 @@ def test_blocked_generator_does_not_delay_items_already_read(path: Path) -> None
 
 @pytest.mark.parametrize("between", [0, 1000])
 def test_repeated_id_in_stream_fails(path: Path, monkeypatch: pytest.MonkeyPatch, between: int) -> None:
-    monkeypatch.setattr(
-        _items, "RecentIds", lambda: RecentIds(capacity=100)
-    )  # else it takes 100,000 items to get past it
+    """With 1,000 items in between, the source has forgotten the id, and the ledger must know it."""
+    monkeypatch.setattr(sources, "RecentIds", lambda: RecentIds(capacity=100))
 
     def items() -> Iterator[int]:
         yield 0
         yield from range(1, between + 1)
+        if between:  # a run remembers more ids than it may have uncommitted results: see the test below
+            eventually(lambda: has_outcome("0"))
         yield 0
+
+    def has_outcome(item_id: str) -> bool:
+        with Ledger.open(path) as ledger:
+            return ledger.standing(item_id) == ("succeeded", 1)
 
     calls = []
     with coordinator_of(path).stream(items(), lambda item, _: calls.append(item)) as results:
@@ -94,6 +100,11 @@ def test_repeated_id_in_stream_fails(path: Path, monkeypatch: pytest.MonkeyPatch
     assert calls.count(0) == 1
     with Ledger.open(path) as ledger:
         assert ledger.counts().failed == 0  # the record is that of the first
+
+
+def test_more_ids_are_remembered_than_results_can_be_uncommitted() -> None:
+    """Otherwise a repeated id could be neither among the recent ids nor in the ledger."""
+    assert duplicates.MAX_REMEMBERED > record.MAX_UNCOMMITTED
 
 
 def test_repeated_id_of_recorded_item_fails(path: Path) -> None:
@@ -105,7 +116,7 @@ def test_repeated_id_of_recorded_item_fails(path: Path) -> None:
 
 
 def test_recorded_id_repeated_much_later_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_items, "RecentIds", lambda: RecentIds(capacity=1))
+    monkeypatch.setattr(sources, "RecentIds", lambda: RecentIds(capacity=1))
     worker = Doubling()
     coordinator_of(path).execute_parallel(range(3), worker)
     _, results = coordinator_of(path).execute_parallel(iter([0, 1, 2, 0]), worker)

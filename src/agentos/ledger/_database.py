@@ -1,4 +1,4 @@
-"""The ledger's file: made whole or not at all, recognised before it is touched, and its errors in plain words."""
+"""The ledger's SQLite file: atomic creation, validation before use, connections, errors as `LedgerError`."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from pathlib import Path
 from agentos.errors import LedgerError
 from agentos.items.results import Counts
 
-# "AgOS" in the file's header, where SQLite keeps the name of the program that a database belongs to.
+# "AgOS". SQLite stores this number in the file's header, to identify the program that a database belongs to.
 APPLICATION_ID = 0x41674F53
 SCHEMA_VERSION = 1
-# Another program that looks at the ledger may hold it up for so long (seconds) before the run stops.
+# Seconds that a statement waits for a lock of another program. The run stops after that.
 BUSY_SECONDS = 10.0
-# Enough for all sizes of all statements of a batch: see `batch._insert`.
+# Prepared statements per connection: enough for all variants of a batch, see `_batch.STATEMENT_ROWS`.
 CACHED_STATEMENTS = 64
-# Rows that are fetched at a time, at the most; and fewer if they are large (characters).
+# Rows per page; a page ends earlier when its texts exceed PAGE_SIZE characters.
 PAGE_ROWS = 200
 PAGE_SIZE = 4_000_000
 
 
 def count(connection: sqlite3.Connection, run: int) -> Counts:
+    """Return the numbers of a run's items by outcome."""
     total, failed, unfinished = (
-        connection.execute(f"SELECT count(*) FROM items WHERE run = ? {which}", (run,)).fetchone()[0]
-        for which in ("", "AND outcome = 'failed'", "AND outcome IS NULL")
+        connection.execute(f"SELECT count(*) FROM items WHERE run = ? {condition}", (run,)).fetchone()[0]
+        for condition in ("", "AND outcome = 'failed'", "AND outcome IS NULL")
     )
     return Counts(total - failed - unfinished, failed, unfinished)
 
 
 def check(path: Path) -> bool:
-    """Whether there is a ledger. Raises if there is something else.
+    """Return whether there is a ledger. Raise `LedgerError` if the file is not one.
 
-    Only SQLite may open the file: when a program closes any descriptor of a file, it loses all locks on it, and another
-    process would believe that nobody is writing.
+    The file is opened by SQLite only: closing any descriptor of a file releases all POSIX locks that the process holds
+    on it, and a second writer could start.
     """
     try:
         stat = path.stat()
@@ -50,7 +51,7 @@ def check(path: Path) -> bool:
     if not stat.st_size:
         raise LedgerError(f"{path} is empty: a ledger never is. Restore it from a copy, or remove it to start anew")
     try:
-        with explained(path), contextlib.closing(_connect_to_look(path)) as connection:
+        with explained(path), contextlib.closing(_connect_existing(path)) as connection:
             application_id = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
     except LedgerError as error:
@@ -68,17 +69,17 @@ def check(path: Path) -> bool:
 
 
 def create(path: Path) -> None:
-    """Makes the file beside its place and moves it there, so that a ledger is never seen half made."""
+    """Create an empty ledger: atomically, by a rename of a complete file."""
     wal = path.with_name(path.name + "-wal")
     if wal.exists() and wal.stat().st_size:
         raise LedgerError(f"the ledger {path} is gone, but {wal.name} is still there: restore it, or remove that too")
     new = path.with_name(path.name + "-new")
     with explained(path):
-        for suffix in ("", "-wal", "-shm"):  # of a launch that was killed while it made one
+        for suffix in ("", "-wal", "-shm"):  # left by a launch that was killed during this
             new.with_name(new.name + suffix).unlink(missing_ok=True)
         connection = _connect(new)
         try:
-            # Nobody sees it yet: it is synced once, when it is whole.
+            # No other process opens this file before the rename: one sync at the end is enough.
             connection.execute("PRAGMA synchronous = OFF")
             connection.execute("PRAGMA journal_mode = OFF")
             schema = resources.files(__package__).joinpath("schema.sql").read_text("utf-8")
@@ -95,15 +96,15 @@ def create(path: Path) -> None:
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
-    """The one connection that writes, to be used by one thread at a time."""
+    """Return the connection that writes, for one thread at a time."""
     connection = _connect(path)
-    connection.execute("PRAGMA synchronous = FULL")  # it is in WAL mode since it was made
+    connection.execute("PRAGMA synchronous = FULL")  # WAL mode is stored in the file, see `create`
     return connection
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """For a look at a ledger that is known to be one. Any number may look while a run is writing."""
+    """Open a read-only connection for a `with` block, to a file that `check` has accepted."""
     connection = connect_reader(path)
     try:
         yield connection
@@ -112,20 +113,21 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    connection = _connect_to_look(path)
+    """Return a read-only connection. Any number of readers can work while a run is writing."""
+    connection = _connect_existing(path)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-def _connect_to_look(path: Path) -> sqlite3.Connection:
-    """Opened so that it can tidy up: whoever is the last to close a ledger moves what is left in the -wal file to its
-    place. Where that is not allowed, the ledger can still be read."""
+def _connect_existing(path: Path) -> sqlite3.Connection:
+    """Return a connection with write access if possible: the last connection that closes must be able to checkpoint
+    the -wal file. On a read-only file or medium, return a connection that can only read."""
     uri = path.absolute().as_uri()
-    ways = ["?mode=rw", "?mode=ro"]
+    modes = ["?mode=rw", "?mode=ro"]
     if not path.with_name(path.name + "-wal").exists():
-        ways.append("?immutable=1")  # on a medium that cannot be written; nobody can be writing there
-    for way in ways:
-        connection = _connect(uri + way, uri=True)
+        modes.append("?immutable=1")  # read-only medium: there can be no writer
+    for mode in modes:
+        connection = _connect(uri + mode, uri=True)
         try:
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
         except sqlite3.OperationalError as error:
@@ -152,7 +154,7 @@ def _connect(path: Path | str, *, uri: bool = False) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns errors of SQLite and of the system into a `LedgerError` that says what to do."""
+    """Raise a `LedgerError` that says what to do, for errors of SQLite and of the operating system."""
     try:
         yield
     except sqlite3.Error as error:
@@ -177,7 +179,7 @@ def _explanation(error: sqlite3.Error) -> str:
 
 
 def _sync(path: Path) -> None:
-    """Of a file, or of a folder: a new name survives a power cut only when its folder was written too."""
+    """Write a file or a folder to disk. A rename survives a power failure only after a sync of the folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

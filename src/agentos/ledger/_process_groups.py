@@ -1,7 +1,7 @@
-"""Process groups that outlived the launch that started them: recognised, and ended.
+"""Recognises and kills process groups that outlived the launch that started them.
 
-Worker processes end by themselves when their coordinator is gone. What cannot (it is stopped, or one of its own
-children has left the pipe alone) is found here by what the ledger has on record.
+Worker processes end themselves when their coordinator dies. Some cannot (a stopped process, or a child that does not
+watch the pipe): the next launch finds their groups in the ledger.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import subprocess
 import time
 from pathlib import Path
 
-# How long a killed group may take to be gone.
+# Seconds to wait for a killed group to disappear.
 GONE_SECONDS = 2.0
 
 
 def born(pid: int) -> str | None:
-    """When a process was born, in a form that no other process with this number shares. None: there is none."""
+    """Return the start of a process, which distinguishes it from another one with the same pid; None if it does not
+    exist."""
     boot = _boot()
     try:
-        # The name, in parentheses, may hold anything; the 20th field after it is the start, in ticks since the boot.
+        # The name, in parentheses, may hold any characters; the 20th field after it is the start, in ticks since boot.
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         return f"{boot} {fields[19]}" if fields[0] not in "ZX" else None
     except FileNotFoundError:
@@ -29,20 +30,20 @@ def born(pid: int) -> str | None:
             return None
     except (OSError, IndexError):
         return None
-    told = subprocess.run(  # noqa: S603 - where there is no /proc
+    ps = subprocess.run(  # noqa: S603 - for systems without /proc
         ["/bin/ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
-    return told.stdout.strip() or None
+    return ps.stdout.strip() or None
 
 
-def end(pgid: int, was_born: str) -> bool:
-    """Ends the group if it is the one that was recorded; whether there was anything to end."""
+def end(pgid: int, recorded_birth: str) -> bool:
+    """Kill the group if it is the recorded one, and wait up to GONE_SECONDS for its end. Return whether it was."""
     leader = born(pgid)
-    if leader is not None and leader != was_born:
-        return False  # the number belongs to somebody else now
-    # No number is given away while a group has it. So what is left of a group without its leader is still the recorded
-    # one, if it is a session of its own, as ours are, and the machine has not been started anew since.
-    if leader is None and not (was_born.startswith(_boot()) and _is_session(pgid)):
+    if leader is not None and leader != recorded_birth:
+        return False  # another process has this number now
+    # The kernel does not reuse the number of an existing group. A group without its leader is therefore still the
+    # recorded one, if it is a session of its own (as our groups are) and the machine was not rebooted since.
+    if leader is None and not (recorded_birth.startswith(_boot()) and _is_session(pgid)):
         return False
     try:
         os.killpg(pgid, signal.SIGKILL)

@@ -1,7 +1,8 @@
-"""The one thread that writes to a ledger: whatever has come together is one transaction.
+"""`Writer`: the only thread that writes to a ledger, with group commit.
 
-A commit is a sync of the disk, half a millisecond or more, whatever it holds. So the writer waits a moment before it
-starts, and what comes in the meantime shares the commit. Whoever needs it sooner says so.
+A commit syncs the disk, which takes half a millisecond or more for any number of rows. The writer therefore waits
+GATHER_SECONDS before a commit, and rows that arrive meanwhile share it. A caller that waits for its commit skips the
+delay with `call_at_once`.
 """
 
 from __future__ import annotations
@@ -13,32 +14,34 @@ from queue import Empty, SimpleQueue
 
 from agentos.wakeup import Wakeup
 
-# How long the writer waits for others to join; a result is on record about that much later than it was known.
+# Seconds that the writer waits for more rows before a commit: the delay of a result before it is reported.
 GATHER_SECONDS = 0.005
 
 
 class Writer:
-    """`write` is called on the writer's thread and has committed all that was there when it returns; it says whether
-    there was anything. If it raises, `on_failed` is called once, and nothing is written any more."""
+    """Calls `write` on a thread of its own. `write` commits all pending rows and returns whether there were any.
+
+    If `write` raises, `on_failed` is called once with the exception, and nothing is written after that.
+    """
 
     def __init__(self, write: Callable[[], bool], on_failed: Callable[[BaseException], None]) -> None:
         self._write = write
         self._on_failed = on_failed
-        self._calls: SimpleQueue[bool] = SimpleQueue()  # True: at once
+        self._calls: SimpleQueue[bool] = SimpleQueue()  # True: without the delay
         self._wakeup = Wakeup(lambda: self._calls.put(False), is_armed=True)
-        self.call = self._wakeup.notify  # there is something to write; called for every item
+        self.call = self._wakeup.notify  # wakes the writer: there are rows to commit; called for every item
         self._is_closing = False
-        self.is_ended = False  # nothing more will be written
+        self.is_ended = False  # nothing will be written any more
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="agentos-ledger", daemon=True)
         self._thread.start()
 
     def call_at_once(self) -> None:
-        """Write without waiting for more to share the transaction."""
+        """Wake the writer, which commits without the delay. Returns at once."""
         self._calls.put(True)
 
     def close(self, timeout: float | None = None) -> bool:
-        """Writes what is left. False: that could not be done in time."""
+        """Commit the remaining rows and end the thread. Return False if that takes longer than `timeout` seconds."""
         self._is_closing = True
         self.call_at_once()
         self._thread.join(timeout)
@@ -61,9 +64,9 @@ class Writer:
 
     def _gather(self) -> None:
         deadline = time.monotonic() + GATHER_SECONDS
-        while not self._is_closing and (left := deadline - time.monotonic()) > 0:
+        while not self._is_closing and (remaining := deadline - time.monotonic()) > 0:
             try:
-                if self._calls.get(timeout=left):
+                if self._calls.get(timeout=remaining):
                     return
             except Empty:
                 return

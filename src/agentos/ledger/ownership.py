@@ -1,11 +1,12 @@
-"""Who writes to a ledger: one launch of one run at a time.
+"""Ownership of a ledger: one launch of one run writes at a time.
 
-Ownership is a record lock on a file of its own beside the ledger. The kernel frees it when its owner dies, however it
-dies, and no child inherits it. Closing *any* descriptor of that file would free it too, so within this process the file
-is never opened a second time.
+The owner holds a POSIX record lock on a separate file beside the ledger. The kernel releases the lock when the process
+dies, and child processes do not inherit it. Closing *any* descriptor of that file would release it too, so this process
+never opens the file a second time.
 
-The file also says who the owner is, and how many transactions it has seen committed. It is removed at an orderly end;
-so where it is found without an owner, the last launch was killed, and what it has seen must still be in the ledger.
+The file also holds a note: the owner, and the number of transactions that it has committed. An orderly end removes the
+file. A file without a lock therefore means that the last launch was killed, and the ledger must contain at least the
+transactions of the note.
 """
 
 from __future__ import annotations
@@ -25,50 +26,54 @@ from typing import Any, NamedTuple
 
 from agentos.errors import LedgerError, RunBusy
 
-# Of the file: more than the longest host name and run id can take.
+# Size of the note: more than the longest host name and run id need.
 NOTE_BYTES = 2048
 OWN = " (a stream ends with its close(), or when its with block is left)"
-# What the kernel is asked with, and answers in: `struct flock`, whose order of fields is the system's own.
-_QUESTION, _TYPE, _PID = ("qqihh", 3, 2) if sys.platform == "darwin" else ("hhqqi", 0, 4)
+# Format of `struct flock` for F_GETLK, and the indexes of its type and pid: the order of fields depends on the system.
+_FLOCK, _TYPE, _PID = ("qqihh", 3, 2) if sys.platform == "darwin" else ("hhqqi", 0, 4)
 
-_held_lock = threading.Lock()
-_held: set[str] = set()  # real paths of the ledgers that this process owns
-
-
-def _forget() -> None:
-    """In a forked child: the lock stays with the parent, and one of its threads may have held this one."""
-    global _held_lock
-    _held_lock = threading.Lock()
-    _held.clear()
+_owned_lock = threading.Lock()  # guards _owned
+_owned: set[str] = set()  # real paths of the ledgers that this process owns
 
 
-os.register_at_fork(after_in_child=_forget)
+def _reset_after_fork() -> None:
+    """Clear the state in a forked child: the record locks stay with the parent, one of whose threads may have held
+    `_owned_lock`."""
+    global _owned_lock
+    _owned_lock = threading.Lock()
+    _owned.clear()
+
+
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 class Ownership:
+    """The lock on one ledger, held by this process."""
+
     def __init__(self, path: Path, descriptor: int, before: dict[str, Any]) -> None:
         self._path = path
         self._real_path = os.path.realpath(path)
         self._descriptor = descriptor
         self._note: dict[str, Any] = {}
         self._memory: mmap.mmap | None = None
-        self.before = before  # what a launch that was killed has left; else empty
+        self.before = before  # the note of a launch that was killed; else empty
 
     @classmethod
     def take(cls, path: Path) -> Ownership:
-        """Raises `RunBusy` if somebody else has it."""
+        """Lock the ledger. Raise `RunBusy` if another run owns it, and `LedgerError` if the lock cannot be created."""
         real_path = os.path.realpath(path)
-        with _held_lock:
-            if real_path in _held:
+        with _owned_lock:
+            if real_path in _owned:
                 raise _busy(
                     path, {"pid": os.getpid(), "host": socket.gethostname()}, "another run of this program", OWN
                 )
             descriptor = _lock(path)
-            _held.add(real_path)
+            _owned.add(real_path)
         return cls(path, descriptor, _read(descriptor))
 
     def announce(self, run_id: str, ledger_id: str) -> None:
-        os.pwrite(self._descriptor, bytes(NOTE_BYTES), 0)  # a full disk is told here; writing to memory could not tell
+        """Prepare the note about this process. It is written with the number of commits."""
+        os.pwrite(self._descriptor, bytes(NOTE_BYTES), 0)  # raises on a full disk; writing to mapped memory would crash
         self._memory = mmap.mmap(self._descriptor, NOTE_BYTES)
         self._note = {
             "pid": os.getpid(),
@@ -79,22 +84,25 @@ class Ownership:
         }
 
     def saw_commits(self, commits: int) -> None:
-        """Without a sync: it must survive the end of this process, not a power cut. And without a system call, in which
-        this thread would have to give the interpreter away."""
+        """Write the note with the number of commits, to mapped memory.
+
+        Not synced: the note must survive this process, not a power failure. No system call: that would release the GIL.
+        """
         assert self._memory is not None
         self._memory[:] = json.dumps({**self._note, "commits": commits}).encode().ljust(NOTE_BYTES)
 
     def check(self, ledger_id: str, commits: int) -> None:
-        """Raises if the ledger lacks what the launch before has seen committed."""
-        seen = self.before.get("commits", 0)
-        if self.before.get("ledger_id") == ledger_id and seen > commits:
+        """Raise `LedgerError` if the ledger has fewer transactions than the launch before has committed."""
+        committed = self.before.get("commits", 0)
+        if self.before.get("ledger_id") == ledger_id and committed > commits:
             raise LedgerError(
-                f"the ledger {self._path} has lost {seen - commits} of {seen} transactions: it, or its -wal file, was "
-                f"cut off or replaced. Restore both, or remove {_lock_path(self._path).name} to go on with what is left"
+                f"the ledger {self._path} has lost {committed - commits} of {committed} transactions: it, or its -wal "
+                f"file, was cut off or replaced. Restore both, or remove {_lock_path(self._path).name} to go on with "
+                "what is left"
             )
 
     def check_missing(self) -> None:
-        """Raises if there should be a ledger."""
+        """Raise `LedgerError` if the launch before has committed to a ledger that is missing now."""
         if self.before.get("commits"):
             raise LedgerError(
                 f"the ledger {self._path} is gone, and its last launch did not end in order: restore it, or remove "
@@ -102,31 +110,32 @@ class Ownership:
             )
 
     def release(self, *, in_order: bool) -> None:
-        """`in_order`: nothing is left to be found by the next launch."""
-        with _held_lock:
+        """Release the lock. `in_order`: remove the note, because the next launch has nothing to check."""
+        with _owned_lock:
             if in_order:
                 with contextlib.suppress(OSError):
                     _lock_path(self._path).unlink()
             if self._memory is not None:
                 self._memory.close()
             os.close(self._descriptor)
-            _held.discard(self._real_path)
+            _owned.discard(self._real_path)
 
 
 class Owner(NamedTuple):
-    """Who is writing to a ledger. None where the owner has not said it yet, or cannot be seen from here."""
+    """The process that owns a ledger. Fields are None if its note is not written yet or does not belong to it."""
 
     pid: int | None
     host: str | None
     since: float | None  # epoch
     run_id: str | None
-    is_here: bool  # a process of this machine, which can be sent a signal
+    is_here: bool  # a process of this machine, which can receive a signal
 
 
 def owner_of(path: Path) -> Owner | None:
-    """None: nobody. The kernel is asked who has the lock; nobody is kept from it by that, and nobody loses it."""
-    with _held_lock:  # or this process might begin to own it before our descriptor is closed, and lose it then
-        if os.path.realpath(path) in _held:
+    """Return the owner of a ledger, or None. Queries the kernel (F_GETLK), which neither blocks nor takes a lock."""
+    # Otherwise: T1 opens the file here, T2 locks it in `take`, T1 closes its descriptor, which releases T2's lock.
+    with _owned_lock:
+        if os.path.realpath(path) in _owned:
             return Owner(os.getpid(), socket.gethostname(), None, None, is_here=True)
         try:
             descriptor = os.open(_lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
@@ -140,15 +149,16 @@ def owner_of(path: Path) -> Owner | None:
 
 
 def _locked_by(descriptor: int) -> int | None:
-    """None: nobody. Below 1: a process that has no number here, in another container or on another machine."""
-    question = [0] * 5
-    question[_TYPE] = fcntl.F_WRLCK
-    told = struct.unpack(_QUESTION, fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_QUESTION, *question)))
-    return None if told[_TYPE] == fcntl.F_UNLCK else told[_PID]
+    """Return the pid that holds the lock; None if there is none. A pid below 1 means a process that has no number here:
+    in another container or on another machine."""
+    query = [0] * 5
+    query[_TYPE] = fcntl.F_WRLCK
+    answer = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_FLOCK, *query)))
+    return None if answer[_TYPE] == fcntl.F_UNLCK else answer[_PID]
 
 
 def _owner(pid: int, note: dict[str, Any]) -> Owner:
-    if pid > 0 and note.get("pid") != pid:  # a note of the owner before, or by a number that is good elsewhere only
+    if pid > 0 and note.get("pid") != pid:  # written by an earlier owner, or in another pid namespace
         return Owner(pid, socket.gethostname(), None, None, is_here=True)
     return Owner(note.get("pid"), note.get("host"), note.get("since"), note.get("run_id"), is_here=pid > 0)
 
@@ -168,7 +178,7 @@ def _lock(path: Path) -> int:
             raise LedgerError(f"the ledger {path} cannot be written: {lock_path}: {error.strerror}") from error
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The owner before may have removed the file between our opening and our locking it.
+            # T1 opens the file, the owner removes it and releases the lock, T1 locks the removed file: open again.
             if os.path.samestat(os.fstat(descriptor), lock_path.stat()):
                 return descriptor
         except (BlockingIOError, PermissionError):

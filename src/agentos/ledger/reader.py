@@ -1,7 +1,7 @@
-"""Reading a ledger, without a run: what was done, what is left, and what it cost.
+"""`Ledger`: reads the record of a run, also while the run is writing.
 
-Whoever reads sees what was committed, also while a run is writing, and never holds the run up. Iterating takes constant
-memory: rows are fetched in pages, and no transaction stays open between two of them.
+A reader sees committed transactions only, and never blocks the run. Iteration takes constant memory: rows are fetched
+in pages, and no transaction stays open between two pages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentos.items import codec
 from agentos.items.results import Counts
 
 from . import _database as database
-from ._batch import FAILED, SUCCEEDED, shown_id, stored_id
+from ._batch import FAILED, SUCCEEDED, decode_id, encode_id
 from ._database import PAGE_ROWS, PAGE_SIZE
 
 UNFINISHED = "unfinished"
@@ -28,8 +28,9 @@ _EARLIER = "FROM earlier_attempts AS e WHERE e.run = items.run AND e.item_id = i
 _ITEM = f"""SELECT rowid, id, outcome, input, value, error, metadata, n, launch, duration, ended_at, credential_id,
     coalesce(tokens, 0) + (SELECT total(e.tokens) {_EARLIER}), coalesce(cost, 0) + (SELECT total(e.cost) {_EARLIER})
     FROM items"""
-# The plus keeps SQLite from sorting the whole run for each page; the others have an index of their own.
-_WHICH = {
+# The plus disables the index on `run`, with which SQLite would sort the whole run for each page. The other two
+# conditions have an index of their own.
+_CONDITIONS = {
     None: "+run = ?",
     SUCCEEDED: "+run = ? AND outcome = 'succeeded'",
     FAILED: "run = ? AND outcome = 'failed'",
@@ -43,31 +44,35 @@ _TOTALS = """SELECT credential_id, count(*), total(verdict = 'succeeded'), total
 
 @dataclass(frozen=True, slots=True)
 class RecordedItem:
+    """One item as it is recorded."""
+
     id: str
     outcome: str  # "succeeded", "failed" or "unfinished"
     input: Any
     value: Any  # what the worker returned
-    error: str | None  # of a failed item, or of the newest attempt
+    error: str | None  # of the outcome, or of the newest attempt of an unfinished item
     metadata: dict[str, Any]  # for a failure: verdict, error_type, traceback
     attempts: int  # in the launch of the newest one
     launch: int  # of the newest attempt
     duration: float | None  # seconds from its first start in that launch to its end
     ended_at: float | None  # epoch
     credential_id: str | None  # of the newest attempt
-    tokens: int  # of all attempts, as the cost
+    tokens: int  # of all attempts, like `cost`
     cost: float
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedAttempt:
+    """One attempt as it is recorded."""
+
     item_id: str
-    launch: int  # with `n`, its number
-    n: int
+    launch: int
+    n: int  # number of the attempt within the launch
     credential_id: str | None
-    waited: float  # seconds, for its credential
+    waited: float  # seconds, for the credential
     started_at: float  # epoch
     ended_at: float | None  # None: it is running, or was killed
-    verdict: str | None  # "succeeded", "failed", "interrupted", "worker_died", or what the provider said
+    verdict: str | None  # "succeeded", "failed", "interrupted", "worker_died", or the verdict on the provider's answer
     requests: int
     tokens: int
     cost: float
@@ -76,7 +81,7 @@ class RecordedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class CredentialTotals:
-    """What went over one credential."""
+    """The usage of one credential in a run."""
 
     credential_id: str
     attempts: int
@@ -89,7 +94,7 @@ class CredentialTotals:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One start or resume of the run."""
+    """One start or resume of the run, by one process."""
 
     launch: int
     pid: int
@@ -100,7 +105,7 @@ class Launch:
 
 
 class Ledger:
-    """One run of a ledger, for looking at. For one thread at a time; best used in a `with` block."""
+    """Reads one run of a ledger. For one thread at a time; use it in a `with` block."""
 
     def __init__(self, path: Path, run_id: str, run: int, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -110,7 +115,7 @@ class Ledger:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], run_id: str | None = None) -> Ledger:
-        """Without a `run_id`, the run that was launched last. Raises `LedgerError` if that cannot be read."""
+        """Open a run; without a `run_id`, the one that was launched last. Raise `LedgerError` if it cannot be read."""
         path = Path(path).expanduser().resolve()
         if not database.check(path):
             raise LedgerError(f"there is no ledger {path}")
@@ -124,56 +129,60 @@ class Ledger:
         return cls(path, name, run, connection)
 
     def run_ids(self) -> list[str]:
-        """Of all runs in this ledger."""
+        """Return the ids of all runs in this ledger."""
         return [row[0] for row in self._all("SELECT run_id FROM runs ORDER BY run")]
 
     def launches(self) -> list[Launch]:
+        """Return all launches of the run, in their order."""
         query = "SELECT launch, pid, host, started_at, ended_at, stopped FROM launches WHERE run = ? ORDER BY launch"
         return [Launch(*row) for row in self._all(query, self._run)]
 
     def counts(self) -> Counts:
+        """Return the numbers of items by outcome."""
         with database.explained(self.path):
             return database.count(self._connection, self._run)
 
     def item(self, item_id: str) -> RecordedItem | None:
+        """Return one item; None if it is not recorded."""
         if not isinstance(item_id, str):
             raise TypeError(f"the id of an item is a string, not {type(item_id).__name__}")
-        rows = self._all(f"{_ITEM} WHERE run = ? AND id = ?", self._run, stored_id(item_id))
+        rows = self._all(f"{_ITEM} WHERE run = ? AND id = ?", self._run, encode_id(item_id))
         return _item(rows[0]) if rows else None
 
     def items(self, outcome: str | None = None) -> Iterator[RecordedItem]:
-        """In the order in which they were first written down; all, or those with one outcome."""
-        if outcome not in _WHICH:
+        """Yield all items, or those with one outcome, in the order in which they were first recorded."""
+        if outcome not in _CONDITIONS:
             raise ValueError(f"outcome must be 'succeeded', 'failed', 'unfinished' or None, not {outcome!r}")
-        for page in self._pages(f"{_ITEM} WHERE {_WHICH[outcome]}"):
+        for page in self._pages(f"{_ITEM} WHERE {_CONDITIONS[outcome]}"):
             yield from (_item(row) for row in page)
 
     def ids(self) -> Iterator[str]:
-        """Of all items, in the same order. Costs much less than the items."""
+        """Yield the ids of all items, in the order of `items`, without reading inputs and values."""
         for page in self._pages("SELECT rowid, id FROM items WHERE +run = ?"):
-            yield from (shown_id(row[1]) for row in page)
+            yield from (decode_id(row[1]) for row in page)
 
     def standing(self, item_id: str) -> tuple[str, int] | None:
-        """Its outcome, and the launch of its newest attempt. Costs much less than the item."""
+        """Return the outcome of an item and the launch of its newest attempt, without reading input and value; None if
+        the item is not recorded."""
         query = "SELECT coalesce(outcome, ?), launch FROM items WHERE run = ? AND id = ?"
-        rows = self._all(query, UNFINISHED, self._run, stored_id(item_id))
+        rows = self._all(query, UNFINISHED, self._run, encode_id(item_id))
         return (rows[0][0], rows[0][1]) if rows else None
 
     def slowest(self, count: int) -> list[tuple[str, float]]:
-        """The items that took longest from their first start to their end, with that time in seconds."""
+        """Return the items that took longest from their first start to their end: ids and seconds."""
         query = "SELECT id, duration FROM items WHERE run = ? AND duration > 0 ORDER BY duration DESC LIMIT ?"
-        return [(shown_id(item_id), duration) for item_id, duration in self._all(query, self._run, count)]
+        return [(decode_id(item_id), duration) for item_id, duration in self._all(query, self._run, count)]
 
     def attempts(self, item_id: str | None = None) -> Iterator[RecordedAttempt]:
-        """Of one item, or of all, item by item; the first of each comes first."""
+        """Yield the attempts of one item, or of all items, item by item, oldest first."""
         if item_id is not None:
-            yield from self._attempts_of([stored_id(item_id)])
+            yield from self._attempts_of([encode_id(item_id)])
             return
         for page in self._pages("SELECT rowid, id FROM items WHERE +run = ?"):
             yield from self._attempts_of([row[1] for row in page])
 
     def credentials(self) -> list[CredentialTotals]:
-        """What went over each credential, the most used first."""
+        """Return the usage of each credential, the one with the most attempts first."""
         totals = [
             CredentialTotals(name, attempts, int(succeeded), int(requests), int(tokens), cost, waited)
             for name, attempts, succeeded, requests, tokens, cost, waited in self._all(_TOTALS, self._run)
@@ -181,6 +190,7 @@ class Ledger:
         return sorted(totals, key=lambda total: total.attempts, reverse=True)
 
     def close(self) -> None:
+        """Close the connection."""
         self._connection.close()
 
     def __enter__(self) -> Ledger:
@@ -192,14 +202,14 @@ class Ledger:
     def __repr__(self) -> str:
         return f"<Ledger {self.path}, run {self.run_id}>"
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
 
     def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with database.explained(self.path):
             return self._connection.execute(query, values).fetchall()
 
     def _pages(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
-        """Of rows that begin with their number."""
+        """Yield pages of a query whose first column is the row number."""
         last = 0
         while page := self._page(f"{query} AND rowid > ? ORDER BY rowid LIMIT {PAGE_ROWS}", last):
             last = page[-1][0]
@@ -216,10 +226,10 @@ class Ledger:
         return page
 
     def _attempts_of(self, ids: list[str | bytes]) -> Iterator[RecordedAttempt]:
-        places = ", ".join("?" * len(ids))
-        query = f"{_ATTEMPT} AND item_id IN ({places}) ORDER BY item_id, launch, n"
+        parameters = ", ".join("?" * len(ids))
+        query = f"{_ATTEMPT} AND item_id IN ({parameters}) ORDER BY item_id, launch, n"
         for item_id, *row in self._all(query, self._run, *ids):
-            yield RecordedAttempt(shown_id(item_id), *row)
+            yield RecordedAttempt(decode_id(item_id), *row)
 
 
 def _find_run(connection: sqlite3.Connection, path: Path, run_id: str | None) -> tuple[str, int]:
@@ -230,20 +240,20 @@ def _find_run(connection: sqlite3.Connection, path: Path, run_id: str | None) ->
         query = "SELECT run_id, run FROM runs WHERE run_id = ?"
         row = connection.execute(query, (sanitize_identifier(run_id),)).fetchone()
     if row is None:
-        known = ", ".join(repr(name) for (name,) in connection.execute("SELECT run_id FROM runs LIMIT 20"))
-        what = "no run yet" if run_id is None else f"no run {run_id!r}"
-        raise LedgerError(f"the ledger {path} has {what}" + (f": it has {known}" if known else ""))
+        run_ids = ", ".join(repr(name) for (name,) in connection.execute("SELECT run_id FROM runs LIMIT 20"))
+        problem = "no run yet" if run_id is None else f"no run {run_id!r}"
+        raise LedgerError(f"the ledger {path} has {problem}" + (f": it has {run_ids}" if run_ids else ""))
     name, run = row
     return name, run
 
 
 def _item(row: tuple[Any, ...]) -> RecordedItem:
-    _, item_id, outcome, given, value, error, metadata, n, launch, duration, ended_at, credential_id, *usage = row
+    _, item_id, outcome, input_text, value, error, metadata, n, launch, duration, ended_at, credential_id, *usage = row
     tokens, cost = usage
     return RecordedItem(
-        id=shown_id(item_id),
+        id=decode_id(item_id),
         outcome=outcome or UNFINISHED,
-        input=None if given is None else codec.decode(given),
+        input=None if input_text is None else codec.decode(input_text),
         value=None if value is None else codec.decode(value),
         error=error,
         metadata={} if metadata is None else codec.decode(metadata),

@@ -1,8 +1,9 @@
-"""One launch of a run, as it is written down.
+"""`RunRecord`: writes one launch of a run to the ledger.
 
-Three threads meet here. The run's role says what has happened (an attempt started, an attempt or an item ended); a
-worker saves checkpoints and waits for them; the writer turns what has come together into one transaction. A result is
-handed on to the run only after its COMMIT. A launch may write only while it is the newest of its run.
+Three kinds of threads use it. The run's thread adds events (an attempt started, an attempt or an item ended); workers
+save checkpoints and block until these are committed; the writer thread commits all pending events in one transaction. A
+result is delivered to the run after its COMMIT only. The number of the launch is a fencing token: every transaction of
+a launch that is not the newest of its run fails.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ from agentos.redaction import json_text
 
 from . import _database as database
 from . import _process_groups as process_groups
-from ._batch import Batch, storable, stored_id
+from ._batch import Batch, encode_id, to_valid_text
 from ._writer import Writer
 from .ownership import Ownership
 
-# Results that may wait for their commit before nothing new starts: so many, or so many characters of them.
-MOST_WAITING = 20_000
-MOST_WAITING_SIZE = 64_000_000
-# When a run is ended at once, its last commit may take so long; what is not on record by then is not reported.
+# Back-pressure: with this many uncommitted results, or this many characters of them, no further item starts. Fewer than
+# `duplicates.MAX_REMEMBERED`: of two items with one id, the first is either remembered or recorded.
+MAX_UNCOMMITTED = 20_000
+MAX_UNCOMMITTED_SIZE = 64_000_000
+# Seconds for the last commit of a run that is killed. Results that are not committed by then are not reported.
 LAST_COMMIT_SECONDS = 0.8
-# A folder whose last change is so long ago (nanoseconds) will show any further one: its clock ticks in milliseconds.
+# Nanoseconds after which another change of a folder surely gets another timestamp: file systems count milliseconds.
 SETTLED_NS = 1_000_000_000
-# Who waits for a commit looks up so often (seconds) whether there will be one.
-LOOK_UP_SECONDS = 0.2
+# Interval in seconds at which a thread that waits for its commit checks whether the writer has ended.
+WRITER_CHECK_SECONDS = 0.2
 
 _COUNT_COMMIT = """UPDATE written SET commits = commits + 1
     WHERE (SELECT max(launch) FROM launches WHERE run = ?) = ?"""
@@ -49,18 +51,21 @@ _FINISHED_FILES = """SELECT name, item_id FROM files
 
 
 class RunRecord:
+    """The record of one launch, open for writing."""
+
     encode_result = staticmethod(codec.encode_result)
 
     def __init__(self, path: Path, run_id: str, clock: Clock, redact: Callable[[str], str]) -> None:
-        """Opens the ledger, or makes it, and begins a launch. Raises `LedgerError` if that cannot be."""
+        """Open or create the ledger, and begin a launch. Raise `RunBusy` if another run writes to it, and `LedgerError`
+        if it cannot be used."""
         self.path = path
         self.run_id = run_id
         self._clock = clock
         self.redact = redact
-        # Instants are kept as the clock on the wall shows them, but counted on the one that nobody can set.
+        # Instants are recorded as epoch seconds but measured with the monotonic clock, which is never adjusted.
         self._epoch_minus_now = clock.epoch() - clock.now()
-        self.folder = path.with_name(path.name + "-files") / run_id  # for the files of this run's items
-        self._waiting = self._waiting_size = 0  # results that are not on record yet; only the run's role touches these
+        self.folder = path.with_name(path.name + "-files") / run_id  # holds the files of this run's items
+        self._uncommitted = self._uncommitted_size = 0  # results without a commit; used by the run's thread only
         self._unwritten: list[Batch] = []
         self._owner = Ownership.take(path)
         try:
@@ -87,7 +92,7 @@ class RunRecord:
         self._owner.check(ledger_id, self._commits)
         if self._owner.before:
             self._check_integrity()
-        execute("BEGIN IMMEDIATE")  # from here on there is a -wal file
+        execute("BEGIN IMMEDIATE")  # creates the -wal file
         self._files = [(f"{self.path}{suffix}", os.stat(f"{self.path}{suffix}")) for suffix in ("", "-wal")]  # noqa: PTH116
         self._folder = str(self.path.parent)
         self._folder_changed_at = 0
@@ -102,17 +107,17 @@ class RunRecord:
             "INSERT INTO launches (run, launch, pid, host, started_at) VALUES (?, ?, ?, ?, ?)",
             (self.run, self.launch, os.getpid(), socket.gethostname(), epoch),
         )
-        self._end_what_was_left()
+        self._clean_up_after_earlier_launches()
         self.counts_before = database.count(self._connection, self.run)
         self._commit()
 
     def _check_integrity(self) -> None:
-        """The launch before was killed, maybe with the whole machine."""
-        told = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if told != "ok":
-            raise LedgerError(f"the ledger {self.path} is damaged ({told}): restore it from a copy")
+        """Raise `LedgerError` if the file is damaged. The launch before was killed, perhaps by a power failure."""
+        problem = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise LedgerError(f"the ledger {self.path} is damaged ({problem}): restore it from a copy")
 
-    def _end_what_was_left(self) -> None:
+    def _clean_up_after_earlier_launches(self) -> None:
         execute, run = self._connection.execute, self.run
         for pgid, born in execute("SELECT pgid, born FROM processes WHERE run = ?", (run,)).fetchall():
             process_groups.end(pgid, born)
@@ -121,15 +126,15 @@ class RunRecord:
             "UPDATE items SET verdict = ? WHERE run = ? AND outcome IS NULL AND verdict IS NULL", (INTERRUPTED, run)
         )
         self._remove_finished_files()
-        # Also of items that were killed before it was on record that they have one.
+        # Includes files of items whose launch was killed before the files were recorded.
         self._leftovers = self._file_names()
         self.has_files = bool(self._leftovers)
 
     def _remove_finished_files(self) -> None:
-        """Of items that succeeded just before their launch was killed, or that did not ask for them this time."""
-        there = self._file_names()
+        """Remove files of items that succeeded: just before their launch was killed, or without using them again."""
+        existing = self._file_names()
         for name, _ in self._connection.execute(_FINISHED_FILES, (self.run,)).fetchall():
-            if name in there:
+            if name in existing:
                 remove_database(self.folder / name)
         finished = f"SELECT item_id FROM ({_FINISHED_FILES})"
         self._connection.execute(f"DELETE FROM files WHERE run = ? AND item_id IN ({finished})", (self.run, self.run))
@@ -137,65 +142,70 @@ class RunRecord:
     def _file_names(self) -> set[str]:
         return {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
 
-    # --- in the run's role ----------------------------------------------------------------------------------------
+    # --- the run's thread ----------------------------------------------------------------------------------------
 
     def start(
         self, on_recorded: Callable[[list[WorkflowResult], int], None], on_failed: Callable[[BaseException], None]
     ) -> None:
-        """Both are called on the writer's thread: with results that are on record now, and the size of their values;
-        or because nothing can be written any more."""
+        """Start the writer thread. It calls `on_recorded` with committed results and their size, or `on_failed` once,
+        when nothing can be written any more."""
         self._on_recorded = on_recorded
         self._batch_lock = threading.Lock()  # guards _batch, which is replaced when it is written
         self._batch = self._new_batch()
         self._writer = Writer(self._write, on_failed)
 
     def is_full(self) -> bool:
-        return self._waiting >= MOST_WAITING or self._waiting_size >= MOST_WAITING_SIZE
+        """Return whether the run must wait for a commit before it starts another item."""
+        return self._uncommitted >= MAX_UNCOMMITTED or self._uncommitted_size >= MAX_UNCOMMITTED_SIZE
 
     def is_waiting(self) -> bool:
-        """Whether something has ended that is not on record yet."""
-        return self._waiting > 0
+        """Return whether some item has ended whose result is not delivered yet."""
+        return self._uncommitted > 0
 
     def unwritten_ids(self) -> list[str]:
-        """Of the items that have ended and will never be on record, because nothing can be written any more."""
+        """Return the ids of items that have ended but can no longer be recorded, because the writer has failed."""
         return [result.item_id for batch in (*self._unwritten, self._batch) for result in batch.results]
 
     def commit_now(self) -> None:
-        """Nothing more will come for now: what is there need not wait."""
+        """Commit pending events without the delay of a group commit. Returns at once."""
         self._writer.call_at_once()
 
     def attempt_started(self, attempt: Attempt) -> None:
+        """Record a running attempt."""
         attempt.is_on_record = True
         with self._batch_lock:
             self._batch.attempt_started(attempt)
         self._writer.call()
 
     def attempt_ended(self, attempt: Attempt, verdict: str, error: str | None) -> None:
-        """The attempt, but not its item."""
+        """Record the end of an attempt that did not end its item."""
         with self._batch_lock:
             self._batch.attempt_ended(attempt, verdict, error)
         self._writer.call()
 
     def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> None:
-        self._waiting += 1
+        """Record the outcome of an item. `attempt` is None for an item that was not started."""
+        self._uncommitted += 1
         with self._batch_lock:
-            self._waiting_size += self._batch.item_ended(item, attempt, result, value)
+            self._uncommitted_size += self._batch.item_ended(item, attempt, result, value)
             if self._leftovers and database_name(item.id) in self._leftovers:
-                self._batch.file_requested(item.id, database_name(item.id))  # to be found if its removal is not reached
+                # If this launch is killed before it removes the file, the next one does.
+                self._batch.file_requested(item.id, database_name(item.id))
         self._writer.call()
 
     def results_delivered(self, results: list[WorkflowResult], size: int) -> None:
-        """What `on_recorded` told has arrived in the role."""
-        self._waiting -= len(results)
-        self._waiting_size -= size
+        """Reduce the back-pressure by results that have arrived from `on_recorded`."""
+        self._uncommitted -= len(results)
+        self._uncommitted_size -= size
 
     def discard_item(self, item: Item) -> None:
+        """Delete the record of an item whose input has changed."""
         with self._batch_lock:
             self._batch.discard_item(item)
         self._writer.call()
 
     def close(self, stopped: str | None, *, at_once: bool = False) -> None:
-        """Writes what is left, and that the launch has ended. Raises if it cannot: see `unwritten_ids`."""
+        """Commit pending events and the end of the launch. Raise `LedgerError` if that fails: see `unwritten_ids`."""
         if not self._writer.close(LAST_COMMIT_SECONDS if at_once else None):
             threading.Thread(target=self._close_later, args=(stopped,), name="agentos-ledger-end", daemon=True).start()
             raise LedgerError(f"the ledger {self.path} did not take the last results in time: they are not reported")
@@ -205,11 +215,11 @@ class RunRecord:
 
     def _close_later(self, stopped: str | None) -> None:
         self._writer.close()
-        with contextlib.suppress(LedgerError):  # nobody is there to be told any more
+        with contextlib.suppress(LedgerError):  # the run has ended: there is no caller to raise to
             self._close(stopped, in_order=self._writer.error is None)
 
     def abandon(self) -> None:
-        """The run could not be started after all."""
+        """End the launch of a run that could not be started."""
         self._close("it could not be started", in_order=True)
 
     def _close(self, stopped: str | None, *, in_order: bool) -> None:
@@ -228,51 +238,54 @@ class RunRecord:
         execute("BEGIN IMMEDIATE")
         self._remove_finished_files()
         for folder in (self.folder, self.folder.parent):
-            with contextlib.suppress(OSError):  # it is not there, or not empty
+            with contextlib.suppress(OSError):  # missing, or not empty
                 folder.rmdir()
         execute("DELETE FROM processes WHERE run = ?", (self.run,))
         execute(
             "UPDATE launches SET ended_at = ?, stopped = ? WHERE run = ? AND launch = ?",
-            (self._clock.epoch(), storable(stopped), self.run, self.launch),
+            (self._clock.epoch(), to_valid_text(stopped), self.run, self.launch),
         )
         self._commit()
 
-    # --- from any thread ------------------------------------------------------------------------------------------
+    # --- any thread -----------------------------------------------------------------------------------------------
 
     def load(self, item: Item) -> Any:
-        """What the item has saved, in this launch or before."""
+        """Return the checkpoint of the item, of this launch or an earlier one; None if there is none."""
         if item.checkpoint is not None:
             return codec.decode(item.checkpoint)
         if not item.has_record:
             return None
         with database.explained(self.path), database.reading(self.path) as connection:
             query = "SELECT saved FROM checkpoints WHERE run = ? AND item_id = ?"
-            row = connection.execute(query, (self.run, stored_id(item.id))).fetchone()
+            row = connection.execute(query, (self.run, encode_id(item.id))).fetchone()
         return None if row is None else codec.decode(row[0])
 
-    def save(self, attempt: Attempt, saved: str) -> None:
-        """Returns when it is on record."""
+    def save(self, attempt: Attempt, checkpoint: str) -> None:
+        """Record a checkpoint, given as JSON; block until it is committed. Raise `LedgerError` if the attempt is not
+        the newest of its item, or the run has ended."""
         if attempt.attempt != attempt.item.attempts:
             raise LedgerError(f"the checkpoint was not saved: attempt {attempt.attempt} is not the newest of its item")
-        saver = threading.Event()
-        if not attempt.is_on_record:  # a checkpoint is worth nothing without the input that it belongs to
+        committed = threading.Event()
+        if not attempt.is_on_record:  # a checkpoint can be used only with the input that it belongs to
             self.attempt_started(attempt)
-        saved = json_text.redact_json(saved, self.redact)
+        checkpoint = json_text.redact_json(checkpoint, self.redact)
         with self._batch_lock:
-            self._batch.saved(attempt, saved, saver)
+            self._batch.save_checkpoint(attempt, checkpoint, committed)
         self._writer.call_at_once()
-        while not saver.wait(LOOK_UP_SECONDS):
+        while not committed.wait(WRITER_CHECK_SECONDS):
             if self._writer.is_ended:
                 raise LedgerError("the checkpoint was not saved: the run is over") from self._writer.error
         if attempt.attempt == attempt.item.attempts:
-            attempt.item.checkpoint = saved
+            attempt.item.checkpoint = checkpoint
 
     def file_requested(self, item_id: str, name: str) -> None:
+        """Record that the item may create a file of this name."""
         with self._batch_lock:
             self._batch.file_requested(item_id, name)
         self._writer.call()
 
     def process_started(self, pid: int) -> None:
+        """Record a process group, which the next launch kills if this one cannot."""
         born = process_groups.born(pid)
         if born is not None:
             with self._batch_lock:
@@ -280,10 +293,11 @@ class RunRecord:
             self._writer.call()
 
     def process_ended(self, pid: int) -> None:
+        """Delete a process group from the record, with the next commit."""
         with self._batch_lock:
             self._batch.process_ended(pid)
 
-    # --- on the writer's thread -----------------------------------------------------------------------------------
+    # --- the writer's thread -------------------------------------------------------------------------------------
 
     def _new_batch(self) -> Batch:
         return Batch(self.run, self.launch, self._epoch_minus_now)
@@ -299,14 +313,14 @@ class RunRecord:
             try:
                 batch.write(self._connection, self.redact)
                 self._commit()
-            except (RuntimeError, ValueError, TypeError, OverflowError) as error:  # takes a bug of ours to happen
+            except (RuntimeError, ValueError, TypeError, OverflowError) as error:  # only a bug leads here
                 raise LedgerError(f"the ledger {self.path} was not written: {error!r}") from error
             finally:
                 if self._connection.in_transaction:
                     self._connection.rollback()
         self._unwritten = []
-        for saver in batch.savers:
-            saver.set()
+        for committed in batch.commit_events:
+            committed.set()
         if batch.results:
             self._on_recorded(batch.results, batch.size)
         return True
@@ -320,18 +334,20 @@ class RunRecord:
         self._check_files()
 
     def _check_files(self) -> None:
-        """A file that was removed or replaced takes all that is written to it, and nobody ever sees it again. So this
-        comes after a commit and before anything is told of it."""
+        """Raise `LedgerError` if the ledger was removed or replaced: what is written to it since then is lost.
+
+        Called after each commit, before its results are reported.
+        """
         changed_at = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - a path object costs more than the call
         if changed_at == self._folder_changed_at and time.time_ns() - changed_at > SETTLED_NS:
             return
         for path, stat in self._files:
-            if not _is_still(path, stat):
+            if not _is_same_file(path, stat):
                 raise LedgerError(f"the ledger {self.path} was removed or replaced while in use ({path})")
         self._folder_changed_at = changed_at
 
 
-def _is_still(path: str, stat: os.stat_result) -> bool:
+def _is_same_file(path: str, stat: os.stat_result) -> bool:
     try:
         return os.path.samestat(stat, os.stat(path))  # noqa: PTH116 - a path object costs more than the call
     except FileNotFoundError:

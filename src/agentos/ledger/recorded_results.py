@@ -1,7 +1,7 @@
-"""Results that were on record when the run began: fetched when they are taken, so that they cost no memory before.
+"""`RecordedResults`: results of earlier launches, fetched from the ledger when the caller takes them.
 
-The run marks what it has met in its input; whoever reads the results fetches those rows in between, whenever no new
-result is there. So a million recorded results neither delay new work nor fill the outbox.
+The resume filter adds row numbers; the thread that takes results fetches these rows whenever there is no new result. A
+million recorded results therefore neither delay new items nor fill the result queue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentos.items import codec
 from agentos.items.results import WorkflowResult
 
 from . import _database as database
-from ._batch import SUCCEEDED, shown_id
+from ._batch import SUCCEEDED, decode_id
 from ._database import PAGE_ROWS, PAGE_SIZE
 from .record import RunRecord
 
@@ -24,38 +24,41 @@ _COLUMNS = "rowid, id, outcome, error, duration, metadata, value, n, credential_
 
 
 class RecordedResults:
-    """One thread adds, others fetch, one at a time."""
+    """A queue of recorded results. One thread adds; another one fetches, or several, one at a time."""
 
     def __init__(self, record: RunRecord) -> None:
         self._path = record.path
-        self._added: deque[array[int]] = deque()
+        self._pending: deque[array[int]] = deque()  # row numbers that are not fetched yet, by page
         self._page: deque[WorkflowResult] = deque()
-        self._lock = threading.Lock()  # guards the connection: a reader that gives up leaves its fetch behind
+        self._lock = threading.Lock()  # guards the connection: a fetch may go on after its task was cancelled
         self._connection: sqlite3.Connection | None = None
 
     def add(self, numbers: array[int]) -> None:
+        """Add rows, by their numbers."""
         for first in range(0, len(numbers), PAGE_ROWS):
-            self._added.append(numbers[first : first + PAGE_ROWS])
+            self._pending.append(numbers[first : first + PAGE_ROWS])
 
     def next(self) -> WorkflowResult | None:
-        """None: no more have been added so far."""
+        """Return the next result; fetch a page if necessary. None if there is none so far."""
         if not self._page:
             self.fetch()
         return self._page.popleft() if self._page else None
 
     def has_page(self) -> bool:
-        """Whether `next` will not have to wait for the disk."""
-        return bool(self._page) or not self._added
+        """Return whether `next` will return without reading from the disk."""
+        return bool(self._page) or not self._pending
 
     def fetch(self) -> None:
+        """Read the next page. No-op if the current page is not used up."""
         with self._lock:
-            if self._added and not self._page:
+            if self._pending and not self._page:
                 with database.explained(self._path):
-                    self._fetch(self._added.popleft())
+                    self._fetch(self._pending.popleft())
 
     def close(self) -> None:
+        """Drop the remaining results and close the connection. Blocks while a fetch is under way."""
         with self._lock:
-            self._added.clear()
+            self._pending.clear()
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
@@ -63,22 +66,23 @@ class RecordedResults:
     def _fetch(self, numbers: array[int]) -> None:
         if self._connection is None:
             self._connection = database.connect_reader(self._path)
-        places = ", ".join("?" * len(numbers))
+        parameters = ", ".join("?" * len(numbers))
         size = 0
-        # One by one, so that the rest can be left for the next page if they are large.
-        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM items WHERE rowid IN ({places})", tuple(numbers)):
+        # Row by row: large rows end the page early, and the rest becomes the next page.
+        query = f"SELECT {_COLUMNS} FROM items WHERE rowid IN ({parameters})"
+        for row in self._connection.execute(query, tuple(numbers)):
             numbers.remove(row[0])
             self._page.append(_result(row))
             size += len(row[6] or "")
             if size > PAGE_SIZE and numbers:
-                self._added.appendleft(numbers)
+                self._pending.appendleft(numbers)
                 return
 
 
 def _result(row: tuple[Any, ...]) -> WorkflowResult:
     _, item_id, outcome, error, duration, metadata, value, attempts, credential_id = row
     return WorkflowResult(
-        shown_id(item_id),
+        decode_id(item_id),
         outcome == SUCCEEDED,
         error,
         duration,

@@ -21,30 +21,48 @@ from agentos.items.sources import CollectionSource, ItemMaker, Problem, ReadItem
 from agentos.redaction import json_text
 
 from . import _database as database
-from ._batch import FAILED, SUCCEEDED, stored_id
+from ._batch import FAILED, SUCCEEDED, encode_id
 from .record import RunRecord
 from .recorded_results import RecordedResults
 
-# Items that are read ahead, at most, while everything is on record; and looked up by one statement.
+# Items that are read ahead at most, while all are on record; also the ids that one query looks up.
 MAX_READ_AHEAD = 512
-# How long to wait for the next item that was asked for, before those that have come are looked up.
+# Seconds to wait for the next requested item before the items that have arrived are looked up.
 GATHER_SECONDS = 0.001
-# Recorded results are handed over when nothing has come for so long, or all was read: first comes what is new.
+# Seconds without input after which the number of recorded items is reported: new items have priority.
 IDLE_SECONDS = 0.02
 
-# Id, row number, short input, hash of a long one, outcome, launch.
-Known = tuple[str | bytes, int, str | None, bytes | None, str | None, int]
-_KNOWN = "SELECT id, rowid, iif(input_hash IS NULL, input, NULL), input_hash, outcome, launch FROM items"
+# Id, row number, short input, hash of a long input, outcome, launch.
+RecordedRow = tuple[str | bytes, int, str | None, bytes | None, str | None, int]
+_SELECT_ROW = "SELECT id, rowid, iif(input_hash IS NULL, input, NULL), input_hash, outcome, launch FROM items"
+
+
+# Decisions about an item whose id is on record.
+USE_RECORD = "use record"  # return the recorded outcome
+RUN = "run"  # the item is unfinished, or failed and is retried
+REFUSE = "refuse"  # the input has changed: the item fails
+REPLACE = "replace"  # the input has changed: discard the record and run
+
+
+def decide(outcome: str | None, is_changed: bool, *, retry_failed: bool, rerun_changed: bool) -> str:
+    """Return the decision about an item with this recorded outcome."""
+    if is_changed:
+        return REPLACE if rerun_changed else REFUSE
+    if outcome is None or (outcome == "failed" and retry_failed):
+        return RUN
+    return USE_RECORD
 
 
 class RunWithRecord(Receiver, Protocol):
-    """Who is told."""
+    """The receiver of the filtered items: a run."""
 
     def items_recorded(self, succeeded: int, failed: int) -> None:
-        """So many items of the input have their outcome on record."""
+        """Receive the numbers of items whose recorded outcome is used."""
 
 
 class ResumeFilter:
+    """A source of those items of another source that are not on record, or run again."""
+
     has_reader_thread = True
 
     def __init__(
@@ -59,10 +77,10 @@ class ResumeFilter:
     ) -> None:
         self._source = source
         source.make = maker.make_bare
-        self._complete = maker.complete  # only what will be started needs that
+        self._complete = maker.complete  # for items that will be started
         self._record = record
         self._recorded_results = recorded_results
-        # By outcome and whether the input has changed.
+        # By recorded outcome, and whether the input has changed.
         self._decisions = {
             (outcome, is_changed): decide(outcome, is_changed, retry_failed=retry_failed, rerun_changed=rerun_changed)
             for outcome in (SUCCEEDED, FAILED, None)
@@ -70,128 +88,134 @@ class ResumeFilter:
         }
         self.total = source.total
         self.has_scopes = source.has_scopes
-        self._inbox: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self._mailbox: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._receiver: RunWithRecord
         self._is_closed = False
         # Used by the filter's own thread only:
-        self._wanted = 0  # items that the run has asked for
-        self._coming = 0  # items that the source was asked for
-        self._ahead = 1
+        self._requested = 0  # items that the run has requested and not received
+        self._expected = 0  # items that were requested from the source and have not arrived
+        self._read_ahead = 1
         self._end: tuple[BaseException | None] | None = None
-        self._succeeded = self._failed = 0  # not told yet
-        self._held: list[ReadItem] = []  # being looked up
-        self._is_in_order = True  # as far as is known
-        self._coming_up: dict[str | bytes, Known] = {}  # rows that follow on those that were met
+        self._succeeded = self._failed = 0  # recorded items that are not reported yet
+        self._pending: list[ReadItem] = []  # items that are being looked up
+        self._is_in_order = True  # so far, the input has the order of the rows
+        self._next_rows: dict[str | bytes, RecordedRow] = {}  # the rows that follow in the table, by id
         self._last_row = 0
-        self._seen = bytearray()  # one bit per row that this launch has met
+        self._matched_rows = bytearray()  # a bit per row: this launch has read an item with its id
 
-    # --- towards the run ------------------------------------------------------------------------------------------
+    # --- for the run -----------------------------------------------------------------------------------------------
 
     def request(self, count: int, receiver: RunWithRecord) -> None:
+        """Let the filter's thread deliver `count` more items. Returns at once."""
         self._receiver = receiver
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="agentos-resume-filter", daemon=True)
             self._thread.start()
-        self._inbox.put(("wanted", count))
+        self._mailbox.put(("requested", count))
 
     def unread_ids(self) -> Iterator[str] | None:
-        """After `close`. What was not read may be on record already, and is not listed then."""
+        """Return the ids of undelivered items without a usable record; None if the source cannot list them. Call it
+        after `close`. Blocks until the filter's thread has ended."""
         if self._thread is not None:
             self._thread.join()
-        left = [*self._held, *self._drained(wait=False)]
+        undelivered = [*self._pending, *self._take_messages(wait=False)]
         unread = self._source.unread()
-        if unread is None and not left:
+        if unread is None and not undelivered:
             return None
-        return self._unfinished(itertools.chain(left, unread or ()))
+        return self._unrecorded_ids(itertools.chain(undelivered, unread or ()))
 
     def close(self) -> None:
+        """End the filter's thread after its current query. Does not wait for it."""
         self._is_closed = True
-        self._inbox.put(("closed", None))
+        self._mailbox.put(("closed", None))
         self._source.close()
 
-    # --- towards the source ---------------------------------------------------------------------------------------
+    # --- for the source -------------------------------------------------------------------------------------------
 
-    def items_read(self, read: list[ReadItem]) -> None:
-        self._inbox.put(("read", read))
+    def items_read(self, read_items: list[ReadItem]) -> None:
+        """Receive items from the source, on any thread."""
+        self._mailbox.put(("read", read_items))
 
     def source_ended(self, error: BaseException | None) -> None:
-        self._inbox.put(("ended", error))
+        """Receive the end of the source, on any thread."""
+        self._mailbox.put(("ended", error))
 
-    # --- on its own thread ----------------------------------------------------------------------------------------
+    # --- the filter's thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             with database.explained(self._record.path), database.reading(self._record.path) as connection:
                 while not self._is_closed and self._end is None:
-                    self._take(connection)
+                    self._step(connection)
         except BaseException as error:
             self._end = (error,)
-        self._tell_recorded()
+        self._report_recorded()
         if self._end is not None and not self._is_closed:
             self._receiver.source_ended(self._end[0])
 
-    def _take(self, connection: sqlite3.Connection) -> None:
-        read = self._drained()
+    def _step(self, connection: sqlite3.Connection) -> None:
+        read_items = self._take_messages()
         if self._is_closed:
-            self._inbox.put(("read", read))  # for `unread_ids`
+            self._mailbox.put(("read", read_items))  # for `unread_ids`
             return
-        if read:
-            self._held = read
-            passed = self._sifted(connection, read)
-            self._held = []
-            self._wanted = max(0, self._wanted - len(passed))  # more may have come than was asked for
-            self._ahead = min(2 * self._ahead, MAX_READ_AHEAD) if not passed else 1
+        if read_items:
+            self._pending = read_items
+            passed = self._filter(connection, read_items)
+            self._pending = []
+            self._requested = max(0, self._requested - len(passed))  # read-ahead may deliver more than was requested
+            self._read_ahead = min(2 * self._read_ahead, MAX_READ_AHEAD) if not passed else 1
             if passed:
                 self._receiver.items_read(passed)
-        missing = max(self._wanted, self._ahead) - self._coming
-        if self._wanted > 0 and missing > 0 and self._end is None:
-            self._coming += missing
+        missing = max(self._requested, self._read_ahead) - self._expected
+        if self._requested > 0 and missing > 0 and self._end is None:
+            self._expected += missing
             self._source.request(missing, self)
 
-    def _drained(self, *, wait: bool = True) -> list[ReadItem]:
-        """What has been read, and is in the inbox together with all else."""
-        read: list[ReadItem] = []
+    def _take_messages(self, *, wait: bool = True) -> list[ReadItem]:
+        """Handle the messages in the mailbox; return the items among them. With `wait`, block until there is a message,
+        and GATHER_SECONDS for further expected items."""
+        read_items: list[ReadItem] = []
         try:
-            message = self._inbox.get(wait, IDLE_SECONDS)
+            message = self._mailbox.get(wait, IDLE_SECONDS)
         except Empty:
             if not wait:
-                return read
-            self._tell_recorded()
-            message = self._inbox.get()
+                return read_items
+            self._report_recorded()
+            message = self._mailbox.get()
         while True:
-            kind, about = message
+            kind, content = message
             if kind == "read":
-                read += about
-            elif kind == "wanted":
-                self._wanted += about
+                read_items += content
+            elif kind == "requested":
+                self._requested += content
             elif kind == "ended":
-                self._end = (about,)
-            is_more_coming = 0 < len(read) < self._coming and self._end is None
+                self._end = (content,)
+            is_more_expected = 0 < len(read_items) < self._expected and self._end is None
             try:
-                message = self._inbox.get(is_more_coming, GATHER_SECONDS)
+                message = self._mailbox.get(is_more_expected, GATHER_SECONDS)
             except Empty:
-                self._coming -= len(read)
-                return read
+                self._expected -= len(read_items)
+                return read_items
 
-    def _tell_recorded(self) -> None:
+    def _report_recorded(self) -> None:
         if self._succeeded or self._failed:
             self._receiver.items_recorded(self._succeeded, self._failed)
             self._succeeded = self._failed = 0
 
-    def _sifted(self, connection: sqlite3.Connection, read: list[ReadItem]) -> list[ReadItem]:
-        """Those that are not on record, or cannot stay so."""
-        recorded = array("q")
+    def _filter(self, connection: sqlite3.Connection, read_items: list[ReadItem]) -> list[ReadItem]:
+        """Return the items that run or fail; count the others and add their rows to the recorded results."""
+        recorded_rows = array("q")
         passed: list[ReadItem] = []
-        for item, problem, row, decision in self._decided(connection, read):
+        for item, problem, row, decision in self._decisions_for(connection, read_items):
             if row is None:
                 passed.append((item, problem or self._complete(item)))
                 continue
             _, number, _, _, outcome, launch = row
-            if launch == self._record.launch or self._has_seen(number):
+            if launch == self._record.launch or self._is_repeated(number):
                 problem = Problem.repeated(item.id)
             elif decision is USE_RECORD:
-                recorded.append(number)
+                recorded_rows.append(number)
                 if outcome == SUCCEEDED:
                     self._succeeded += 1
                 else:
@@ -202,86 +226,71 @@ class ResumeFilter:
             else:
                 item.is_changed = decision is REPLACE
             passed.append((item, problem or self._complete(item)))
-        self._recorded_results.add(recorded)
+        self._recorded_results.add(recorded_rows)
         return passed
 
-    def _decided(
-        self, connection: sqlite3.Connection, read: list[ReadItem]
-    ) -> Iterator[tuple[Item, Problem | None, Known | None, str | None]]:
-        """What is on record about each item, and what becomes of it for that."""
-        ids = [stored_id(item.id) for item, _ in read]
-        known = self._known(connection, ids)
-        # The inputs as they would be on record.
-        inputs = json_text.redact_json_texts([item.input for item, _ in read], self._record.redact)
-        for (item, problem), item_id, given in zip(read, ids, inputs, strict=True):
-            row = known.get(item_id)
+    def _decisions_for(
+        self, connection: sqlite3.Connection, read_items: list[ReadItem]
+    ) -> Iterator[tuple[Item, Problem | None, RecordedRow | None, str | None]]:
+        """Yield each item with its problem, its row and the decision about it."""
+        ids = [encode_id(item.id) for item, _ in read_items]
+        rows = self._rows_of(connection, ids)
+        # Recorded inputs are redacted.
+        inputs = json_text.redact_json_texts([item.input for item, _ in read_items], self._record.redact)
+        for (item, problem), item_id, input_text in zip(read_items, ids, inputs, strict=True):
+            row = rows.get(item_id)
             if row is None or (problem is not None and problem.is_unrecorded):
                 yield item, problem, None, None
                 continue
             item.has_record = True
             _, _, short_input, input_hash, outcome, _ = row
             decision = None
-            # Without an input on record the item failed because of that; maybe it can be recorded now.
+            # An item without a recorded input failed because its input was unrecordable. It may be recordable now.
             if short_input is not None or input_hash is not None:
-                is_changed = input_hash != item.input_hash or (short_input is not None and short_input != given)
+                is_changed = input_hash != item.input_hash or (short_input is not None and short_input != input_text)
                 decision = self._decisions[outcome, is_changed]
             yield item, problem, row, decision
 
-    def _known(self, connection: sqlite3.Connection, ids: list[str | bytes]) -> dict[str | bytes, Known]:
-        """What is on record about these ids."""
+    def _rows_of(self, connection: sqlite3.Connection, ids: list[str | bytes]) -> dict[str | bytes, RecordedRow]:
+        """Return the recorded rows of these ids."""
         if self._is_in_order:
-            self._read_on(connection)
-        known = {item_id: self._coming_up.pop(item_id) for item_id in ids if item_id in self._coming_up}
-        if len(known) <= len(ids) // 2:
+            self._load_next_rows(connection)
+        rows = {item_id: self._next_rows.pop(item_id) for item_id in ids if item_id in self._next_rows}
+        if len(rows) <= len(ids) // 2:
             self._is_in_order = False
-            self._coming_up.clear()
-        missing = [item_id for item_id in ids if item_id not in known] if len(known) < len(ids) else []
+            self._next_rows.clear()
+        missing = [item_id for item_id in ids if item_id not in rows] if len(rows) < len(ids) else []
         for first in range(0, len(missing), MAX_READ_AHEAD):
-            some = missing[first : first + MAX_READ_AHEAD]
-            query = f"{_KNOWN} WHERE run = ? AND id IN ({', '.join('?' * len(some))})"
-            rows = connection.execute(query, (self._record.run, *some)).fetchall()
-            known.update([(row[0], row) for row in rows])
-        return known
+            chunk = missing[first : first + MAX_READ_AHEAD]
+            query = f"{_SELECT_ROW} WHERE run = ? AND id IN ({', '.join('?' * len(chunk))})"
+            rows.update([(row[0], row) for row in connection.execute(query, (self._record.run, *chunk)).fetchall()])
+        return rows
 
-    def _read_on(self, connection: sqlite3.Connection) -> None:
-        """Items mostly come in the order in which they were written down, and rows in their order cost a third."""
-        if len(self._coming_up) < MAX_READ_AHEAD:
-            query = f"{_KNOWN} WHERE rowid > ? AND +run = ? ORDER BY rowid LIMIT {2 * MAX_READ_AHEAD}"
+    def _load_next_rows(self, connection: sqlite3.Connection) -> None:
+        """Load the next rows of the table. Inputs mostly have the order of the rows, and reading these in order costs a
+        third of looking them up by id."""
+        if len(self._next_rows) < MAX_READ_AHEAD:
+            query = f"{_SELECT_ROW} WHERE rowid > ? AND +run = ? ORDER BY rowid LIMIT {2 * MAX_READ_AHEAD}"
             rows = connection.execute(query, (self._last_row, self._record.run)).fetchall()
             if rows:
                 self._last_row = rows[-1][1]
-                self._coming_up.update([(row[0], row) for row in rows])
+                self._next_rows.update([(row[0], row) for row in rows])
 
-    def _has_seen(self, number: int) -> bool:
-        """And has from now on."""
+    def _is_repeated(self, number: int) -> bool:
+        """Return whether an item with this row was read before; mark the row as read."""
         byte, bit = number >> 3, 1 << (number & 7)
-        if byte >= len(self._seen):
-            self._seen.extend(bytes(byte + 1 - len(self._seen) + len(self._seen) // 2))
-        if self._seen[byte] & bit:
+        if byte >= len(self._matched_rows):
+            self._matched_rows.extend(bytes(byte + 1 - len(self._matched_rows) + len(self._matched_rows) // 2))
+        if self._matched_rows[byte] & bit:
             return True
-        self._seen[byte] |= bit
+        self._matched_rows[byte] |= bit
         return False
 
-    def _unfinished(self, unread: Iterator[ReadItem]) -> Iterator[str]:
-        while some := list(itertools.islice(unread, MAX_READ_AHEAD)):
+    def _unrecorded_ids(self, unread: Iterator[ReadItem]) -> Iterator[str]:
+        while chunk := list(itertools.islice(unread, MAX_READ_AHEAD)):
             try:
                 with database.explained(self._record.path), database.reading(self._record.path) as connection:
-                    decided = [(item, decision) for item, _, _, decision in self._decided(connection, some)]
-            except LedgerError:  # nobody can say what is on record
-                decided = [(item, None) for item, _ in some]
-            yield from [item.id for item, decision in decided if decision != USE_RECORD]
-
-
-# What becomes of an item whose id is on record.
-USE_RECORD = "recorded"  # it has its outcome: that is returned, and nothing is executed
-RUN = "again"  # it was not finished, or failed and is to be tried again
-REFUSE = "changed"  # the id means something else now: refused
-REPLACE = "forget"  # the same, but asked for: what is on record is put aside
-
-
-def decide(outcome: str | None, is_changed: bool, *, retry_failed: bool, rerun_changed: bool) -> str:
-    if is_changed:
-        return REPLACE if rerun_changed else REFUSE
-    if outcome is None or (outcome == "failed" and retry_failed):
-        return RUN
-    return USE_RECORD
+                    decisions = [(item, decision) for item, _, _, decision in self._decisions_for(connection, chunk)]
+            except LedgerError:  # the record cannot be read: list all ids
+                decisions = [(item, None) for item, _ in chunk]
+            yield from [item.id for item, decision in decisions if decision != USE_RECORD]
