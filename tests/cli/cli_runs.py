@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agentos.home.run_folder import SPEC_VERSION, Ended, ItemsFrom, RunFolder, RunSpec
+from agentos.home.run_folder import SPEC_VERSION, ItemSource, LaunchEnd, RunFolder, RunSpec
 from agentos.items.file_names import log_name
 from agentos.workflows.parallel import CredentialCoordinator, Interrupted, ParallelCoordinator, current_item
 from tests.support.patience import eventually
@@ -24,7 +24,7 @@ def prepare(run_id: str, items: list[str], **more: Any) -> RunFolder:
     """A run that has not started."""
     folder = RunFolder(run_id)
     folder.make()
-    source = ItemsFrom("inline", items=items)
+    source = ItemSource("inline", items=items)
     folder.write_spec(RunSpec(SPEC_VERSION, run_id, time.time(), "/somewhere", [source], command=COMMAND, **more))
     return folder
 
@@ -45,7 +45,7 @@ def make_run(run_id: str, items: list[str], worker: Callable[..., Any], **more: 
     """One that has ended."""
     folder = prepare(run_id, items, total=len(items))
     execute(folder, items, worker, **more)
-    folder.write_ended(Ended(1, 0, "2 workers, not the keys", 1.5))
+    folder.write_end(LaunchEnd(1, 0, "2 workers, not the keys", 1.5))
     return folder
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.cli import main
-from agentos.home import run_status as _overview
+from agentos.home import run_status
 from agentos.ledger.ownership import Owner
 from agentos.workers.command import reports as _reports
 from agentos.workers.command.reports import MOST_BYTES, read_reports
@@ -76,7 +76,7 @@ def test_stop_of_what_is_not_running_says_how_it_stands() -> None:
 def test_a_run_on_another_machine_is_not_stopped_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare("far", ["a"])
     owner = Owner(os.getpid(), "elsewhere", 0.0, "far", is_here=False)
-    monkeypatch.setattr(_overview, "owner_of", lambda _path: owner)
+    monkeypatch.setattr(run_status, "owner_of", lambda _path: owner)
     told = agentos("stop", "far", status=1).stderr
     assert f"run far is running as pid {os.getpid()} on elsewhere: stop it there" in told
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from agentos.cli.launch._item_formats import FORMATS, items_in
 from agentos.cli.launch.item_input import BadItems, Item, Items, SizedItems, changed_files, read_items
 from agentos.errors import HomeError
-from agentos.home.run_folder import ItemsFrom, RunFolder, RunSpec
+from agentos.home.run_folder import ItemSource, RunFolder, RunSpec
 from agentos.items.fields import field_of
 from agentos.workflows.parallel import ParallelCoordinator
 
@@ -35,7 +35,7 @@ def of_file(
     folder: RunFolder, name: str, content: bytes, told: str | None = None, id_field: str | None = None
 ) -> Items:
     Path(name).write_bytes(content)
-    return read_items([ItemsFrom("file", told, name)], folder, id_field)
+    return read_items([ItemSource("file", told, name)], folder, id_field)
 
 
 def problem(folder: RunFolder, name: str, content: bytes, id_field: str | None = None) -> str:
@@ -146,7 +146,7 @@ def test_a_mistake_is_told_with_its_place_and_what_was_expected(
 def test_a_file_that_is_not_there_or_cannot_be_read_is_wrong_usage(folder: RunFolder) -> None:
     for name in ("none.txt", ".", "a\0b"):
         with pytest.raises(BadItems, match="expected a file"):
-            read_items([ItemsFrom("file", None, name)], folder, None)
+            read_items([ItemSource("file", None, name)], folder, None)
 
 
 @given(st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass")), st.sampled_from(FORMATS))
@@ -175,7 +175,7 @@ def test_any_json_is_items_or_bad_items(values: list[Any], name: str) -> None:
         path = Path(place) / name
         path.write_text(text)
         try:
-            items = read_items([ItemsFrom("file", None, str(path))], RunFolder("fuzz"), None)
+            items = read_items([ItemSource("file", None, str(path))], RunFolder("fuzz"), None)
         except BadItems:
             return
         ids = [items.id_of(item) for item in items]
@@ -187,14 +187,14 @@ def test_any_json_is_items_or_bad_items(values: list[Any], name: str) -> None:
 
 def test_an_argument_is_a_string_or_an_object(folder: RunFolder) -> None:
     given = ["a", "12", "[1]", '{"id": 7}', "{id}", " {broken"]
-    items = read_items([ItemsFrom("inline", items=given)], folder, None)
+    items = read_items([ItemSource("inline", items=given)], folder, None)
     assert list(items) == ["a", "12", "[1]", {"id": 7}, "{id}", " {broken"]
     assert [items.id_of(item) for item in items] == ["a", "12", "[1]", "7", "{id}", " {broken"]
 
 
 def test_ids_are_compared_over_all_sources(folder: RunFolder) -> None:
     Path("a.csv").write_text("id\nx\ny\n")
-    sources = [ItemsFrom("file", None, "a.csv"), ItemsFrom("inline", items=["z", "y"])]
+    sources = [ItemSource("file", None, "a.csv"), ItemSource("inline", items=["z", "y"])]
     with pytest.raises(BadItems, match=r"--item 2: the id 'y' is that of a.csv, line 3, too"):
         read_items(sources, folder, None)
 
@@ -237,7 +237,7 @@ def test_files_and_arguments_are_a_sized_collection_for_the_coordinator(folder: 
 def test_files_that_have_changed_or_are_gone_are_told(folder: RunFolder) -> None:
     Path("a.txt").write_text("a")
     Path("b.txt").write_text("b")
-    sources = [ItemsFrom("file", None, "a.txt"), ItemsFrom("file", None, "b.txt"), ItemsFrom("inline", items=["c"])]
+    sources = [ItemSource("file", None, "a.txt"), ItemSource("file", None, "b.txt"), ItemSource("inline", items=["c"])]
     read_items(sources, folder, None)
     assert sources[0].path == str(Path("a.txt").absolute())
     assert sources[0].format == "txt"
@@ -255,7 +255,7 @@ def test_files_that_have_changed_or_are_gone_are_told(folder: RunFolder) -> None
 
 
 def test_arguments_and_names_that_are_no_text_are_kept_in_the_spec(folder: RunFolder) -> None:
-    spec = RunSpec(1, "run-1", 0.0, "/tmp/\udcff", [ItemsFrom("inline", items=["\udc80"])], command=["x", "\udcfe"])
+    spec = RunSpec(1, "run-1", 0.0, "/tmp/\udcff", [ItemSource("inline", items=["\udc80"])], command=["x", "\udcfe"])
     folder.make()
     folder.write_spec(spec)
     assert folder.read_spec() == spec
@@ -265,7 +265,7 @@ def test_arguments_and_names_that_are_no_text_are_kept_in_the_spec(folder: RunFo
 
 
 def from_stdin(folder: RunFolder, told: str | None = None, *, is_resume: bool = False) -> Items:
-    return read_items([ItemsFrom("stdin", told)], folder, None, is_resume=is_resume)
+    return read_items([ItemSource("stdin", told)], folder, None, is_resume=is_resume)
 
 
 def test_items_of_stdin_are_handed_out_as_they_come_and_kept_before(folder: RunFolder, stdin: int) -> None:
@@ -327,7 +327,7 @@ def test_what_comes_later_under_the_same_run_id_is_added_to_what_came_before(fol
 
 def test_a_dry_run_keeps_nothing(folder: RunFolder, stdin: int) -> None:
     feed(stdin, b"a\n")
-    assert list(read_items([ItemsFrom("stdin")], folder, None, keep=False)) == ["a"]
+    assert list(read_items([ItemSource("stdin")], folder, None, keep=False)) == ["a"]
     assert not folder.path.exists()
 
 
@@ -359,7 +359,7 @@ def test_a_mistake_in_stdin_is_told_when_it_is_reached(folder: RunFolder, stdin:
         next(items)
     feed(stdin, b"")
     with pytest.raises(BadItems, match="once"):
-        read_items([ItemsFrom("stdin"), ItemsFrom("stdin")], folder, None)
+        read_items([ItemSource("stdin"), ItemSource("stdin")], folder, None)
 
 
 def test_an_array_on_stdin_says_which_format_to_tell(folder: RunFolder, stdin: int) -> None:
@@ -371,7 +371,7 @@ def test_an_array_on_stdin_says_which_format_to_tell(folder: RunFolder, stdin: i
 
 def test_files_come_before_stdin(folder: RunFolder, stdin: int) -> None:
     feed(stdin, b"b\n")
-    items = read_items([ItemsFrom("stdin"), ItemsFrom("inline", items=["a"])], folder, None)
+    items = read_items([ItemSource("stdin"), ItemSource("inline", items=["a"])], folder, None)
     assert list(items) == ["a", "b"]
 
 
@@ -423,10 +423,10 @@ def check_kept(content: bytes, told: str) -> None:
 LEFT_BEHIND = """
 import sys, threading
 from agentos.errors import HomeError
-from agentos.home.run_folder import ItemsFrom, RunFolder
+from agentos.home.run_folder import ItemSource, RunFolder
 from agentos.cli.launch.item_input import read_items
 
-items = iter(read_items([ItemsFrom("stdin")], RunFolder("left"), None))
+items = iter(read_items([ItemSource("stdin")], RunFolder("left"), None))
 print(next(items), flush=True)
 threading.Thread(target=next, args=(items, None), daemon=True).start()
 print("over", flush=True)

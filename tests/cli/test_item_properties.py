@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agentos.cli.launch._item_formats import FORMATS, STDIN, BadItems, Item, items_in
 from agentos.cli.launch.item_input import read_items
-from agentos.home.run_folder import ItemsFrom, RunFolder
+from agentos.home.run_folder import ItemSource, RunFolder
 from tests.redaction.test_redaction import in_chunks
 from tests.support.properties import holds_for
 from tests.support.texts import NUMBERS, ODD, fuzzy, json_values, mutated, scratch
@@ -160,6 +160,6 @@ def _home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(kind: str, told: str, path: str | None, id_field: str | None, **more: Any) -> list[Item] | str:
     try:
-        return list(read_items([ItemsFrom(kind, told, path)], RunFolder("fuzz"), id_field, **more))
+        return list(read_items([ItemSource(kind, told, path)], RunFolder("fuzz"), id_field, **more))
     except BadItems as error:
         return re.sub(r"name the file .json|--format json| \(plain lines\? --format txt\)", "", error.problem)

@@ -57,12 +57,12 @@ def running_ids(_context: click.Context, _parameter: click.Parameter, incomplete
     """Only those that can be stopped."""
     from agentos.errors import LedgerError
     from agentos.home.run_folder import run_folders
-    from agentos.home.run_status import owner_of_run
+    from agentos.home.run_status import run_owner
 
     found = []
     for folder in run_folders():
         try:
-            is_running = folder.run_id.startswith(incomplete) and owner_of_run(folder) is not None
+            is_running = folder.run_id.startswith(incomplete) and run_owner(folder) is not None
         except LedgerError:
             continue
         if is_running:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from agentos.home.run_folder import ItemsFrom
+from agentos.home.run_folder import ItemSource
 
 from .completion import files
 
@@ -34,13 +34,13 @@ def several(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def sources(options: dict[str, Any]) -> list[ItemsFrom]:
+def sources(options: dict[str, Any]) -> list[ItemSource]:
     """What `ITEMS` has been told."""
     told = [
-        ItemsFrom("stdin" if path == "-" else "file", options["format_"], None if path == "-" else path)
+        ItemSource("stdin" if path == "-" else "file", options["format_"], None if path == "-" else path)
         for path in options["items"]
     ]
-    return [*told, ItemsFrom("inline", items=list(options["inline"]))] if options["inline"] else told
+    return [*told, ItemSource("inline", items=list(options["inline"]))] if options["inline"] else told
 
 
 class Parallel(click.ParamType[Any]):

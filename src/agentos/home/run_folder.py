@@ -1,8 +1,8 @@
-"""Where runs are kept: `$AGENTOS_HOME/runs/RUN_ID/`, a folder per run.
+"""The folder of a run, `$AGENTOS_HOME/runs/RUN_ID/`, and the files in it.
 
-`run.json` says what the run is (see `RunSpec`), so that `agentos resume RUN` needs nothing else. `ledger.db` is its
-record, `items.jsonl` what came by stdin, `logs/` the output of its items, `checkpoints/` a folder for each item that
-has not succeeded yet, and `ended.json` how its last launch ended.
+`run.json` describes the run (`RunSpec`), so that `agentos resume RUN` needs nothing else. `ledger.db` is its record,
+`items.jsonl` the items that came by stdin, `logs/` the output of items, `checkpoints/` a folder for each item that has
+not succeeded yet, and `ended.json` how the last launch ended.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .paths import PRIVATE, home, write_atomically
 SPEC_VERSION = 1
 
 
-class ItemsFrom(msgspec.Struct, omit_defaults=True):
-    """Where items come from: a file (with its hash, to see whether it has changed), `--item`, or stdin (kept)."""
+class ItemSource(msgspec.Struct, omit_defaults=True):
+    """A source of items: a file (with its hash, to detect changes), `--item`, or stdin (kept in the folder)."""
 
     kind: str  # "file", "inline" or "stdin"
     format: str | None = None  # "jsonl", "json", "csv" or "txt"
@@ -34,21 +34,21 @@ class ItemsFrom(msgspec.Struct, omit_defaults=True):
 
 
 class RunSpec(msgspec.Struct, omit_defaults=True):
-    """What a run is. Never holds a secret: keys are named by their file or variables."""
+    """The description of a run. Holds no secret: keys are named by their file or variables."""
 
     version: int
     run_id: str
     created_at: float  # epoch
     cwd: str
-    items: list[ItemsFrom]
+    items: list[ItemSource]
     command: list[str] | None = None
     function: str | None = None  # "module:function"
     options: dict[str, Any] = {}  # of `agentos run`, by their names
-    total: int | None = None  # of items, where that was known when the run was created
+    total: int | None = None  # number of items, if it was known when the run was created
 
 
-class Ended(msgspec.Struct, omit_defaults=True):
-    """How the last launch ended, as far as the ledger does not tell."""
+class LaunchEnd(msgspec.Struct, omit_defaults=True):
+    """How the last launch ended, where the ledger does not record it."""
 
     launch: int
     exit_status: int
@@ -58,9 +58,10 @@ class Ended(msgspec.Struct, omit_defaults=True):
 
 
 class RunFolder:
-    """The folder of one run, whether it is there or not."""
+    """The paths of one run, whether its folder exists or not."""
 
     def __init__(self, run_id: str) -> None:
+        """Raise `ValueError` for an id that cannot be the name of a folder."""
         self.run_id = sanitize_identifier(run_id)
         self.path = home() / "runs" / run_id
         self.ledger = self.path / "ledger.db"
@@ -68,12 +69,13 @@ class RunFolder:
         self.logs = self.path / "logs"
         self.checkpoints = self.path / "checkpoints"
         self._spec = self.path / "run.json"
-        self._ended = self.path / "ended.json"
+        self._end = self.path / "ended.json"
 
     def exists(self) -> bool:
         return self._spec.exists()
 
     def make(self) -> None:
+        """Make the folder, if it does not exist. Raise `HomeError`."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
         except OSError as error:
@@ -82,6 +84,7 @@ class RunFolder:
             ) from None
 
     def read_spec(self) -> RunSpec:
+        """Raise `UnknownRun` if there is no such run, `HomeError` if its description cannot be read."""
         try:
             return msgspec.convert(json.loads(self._spec.read_bytes()), RunSpec)
         except FileNotFoundError:
@@ -90,36 +93,38 @@ class RunFolder:
             raise HomeError(f"{self._spec} cannot be read: {error}") from None
 
     def write_spec(self, spec: RunSpec) -> None:
+        """Write the description, without the password of a store. Raise `HomeError`."""
         if "store" in spec.options:
             options = {**spec.options, "store": with_password_left_out(spec.options["store"])}
             spec = msgspec.structs.replace(spec, options=options)
-        # Arguments and names of files may be bytes that are no text. Those are surrogates, which only `json` writes.
+        # Arguments and file names that are not UTF-8 hold surrogates, which `json` can write and msgspec cannot.
         try:
             write_atomically(self._spec, json.dumps(msgspec.to_builtins(spec), indent=2).encode())
         except OSError as error:
             raise HomeError(f"{self._spec} cannot be written: {error.strerror}") from None
 
-    def read_ended(self) -> Ended | None:
+    def read_end(self) -> LaunchEnd | None:
+        """Return how the last launch ended; None if that was not written or cannot be read."""
         try:
-            return msgspec.json.decode(self._ended.read_bytes(), type=Ended)
+            return msgspec.json.decode(self._end.read_bytes(), type=LaunchEnd)
         except (OSError, msgspec.DecodeError):
             return None
 
-    def write_ended(self, ended: Ended) -> None:
-        """Where that fails, what the ledger says is known."""
+    def write_end(self, end: LaunchEnd) -> None:
+        """Write how the launch ended. A failure is ignored: the ledger has the outcomes."""
         with contextlib.suppress(OSError):
-            write_atomically(self._ended, msgspec.json.encode(ended))
+            write_atomically(self._end, msgspec.json.encode(end))
 
 
 def run_folders() -> Iterator[RunFolder]:
-    """Of all runs, the newest first."""
+    """Yield the folders of all runs, the newest first."""
     folder = home() / "runs"
     if not folder.is_dir():
         return
-    made: list[tuple[float, str]] = []
+    created: list[tuple[float, str]] = []
     for path in folder.iterdir():
-        # What is no run, or is removed just now, is passed over.
+        # Skip what is no run, and a run that another process removes meanwhile.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
-            made.append(((path / "run.json").stat().st_mtime, sanitize_identifier(path.name)))
-    for _, run_id in sorted(made, reverse=True):
+            created.append(((path / "run.json").stat().st_mtime, sanitize_identifier(path.name)))
+    for _, run_id in sorted(created, reverse=True):
         yield RunFolder(run_id)

@@ -1,4 +1,7 @@
-"""A run as it stands: from its folder, its ledger, and who holds its lock."""
+"""The status of a run, read from its folder, its ledger and the lock of its owner; and its failures by cause.
+
+Reading disturbs no run that is going on.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,30 @@ from .run_folder import RunFolder, RunSpec
 
 RUNNING = "running"
 FINISHED = "finished"
-STOPPED = "stopped"  # early, in good order: interrupted, halted, no usable credential
+STOPPED = "stopped"  # early and in order: interrupted, halted, no usable credential
 KILLED = "killed"
 NOT_STARTED = "not started"
 UNREADABLE = "unreadable"
 
-# Of failures so many causes are told apart; the rest is counted together.
-MOST_CAUSES = 1000
+# Causes that are told apart in one run; further failures are counted as OTHER_CAUSES. Bounds the memory.
+MAX_CAUSES = 1000
 OTHER_CAUSES = "(other causes)"
-EXAMPLES = 3
-# What differs between failures that have one cause: addresses, digests, numbers.
+# Ids of items that are remembered for each cause.
+MAX_EXAMPLES = 3
+# Addresses, digests and numbers: the parts in which failures of one cause differ.
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\b(?=[a-fA-F-]*\d)[0-9a-fA-F][0-9a-fA-F-]{7,}\b|\d+(?:[.,:]\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class RunStatus:
+    """A run as it was when its files were read."""
+
     folder: RunFolder
     spec: RunSpec | None
     counts: Counts
     launches: list[Launch]
     owner: Owner | None
-    problem: str | None = None  # why it cannot be read
+    problem: str | None = None  # why the run cannot be read
 
     @property
     def state(self) -> str:
@@ -58,64 +64,68 @@ class Overview:
 
     @property
     def total(self) -> int | None:
+        """Return the number of items; None if it is not known before the run has finished."""
         if self.spec is None or self.spec.total is None:
             return self.counts.total if self.state == FINISHED else None
         return self.spec.total
 
     @property
-    def left(self) -> int | None:
-        """None: not known, because nobody knows how many items there are."""
+    def remaining(self) -> int | None:
+        """Return the number of items without an outcome; None if the total is not known."""
         return None if self.total is None else max(self.total - self.counts.succeeded - self.counts.failed, 0)
 
     @property
     def ended_at(self) -> float:
-        """Or started, or created: the last that is known of it."""
+        """Return when the run ended; else when it started, or was created. Epoch seconds."""
         if self.launches:
             return self.launches[-1].ended_at or self.launches[-1].started_at
         return self.spec.created_at if self.spec is not None else 0.0
 
     @property
-    def what(self) -> str:
+    def command_text(self) -> str:
+        """Return the function or the command line; "" if the description cannot be read."""
         if self.spec is None:
             return ""
         return self.spec.function or shlex.join(self.spec.command or ())
 
     @property
     def state_text(self) -> str:
+        """Return the state for people, with the command that continues the run."""
         if self.owner is not None:
-            place = "" if self.owner.is_here else f" on {self.owner.host}"
-            return f"running (pid {self.owner.pid}{place})"
+            host = "" if self.owner.is_here else f" on {self.owner.host}"
+            return f"running (pid {self.owner.pid}{host})"
         if self.problem is not None:
             return f"cannot be read: {first_line(self.problem)}"
         if self.state == FINISHED:
             return FINISHED
-        how = first_line(self.launches[-1].stopped) if self.state == STOPPED else self.state
-        return f"{how}: agentos resume {self.folder.run_id}"
+        state = first_line(self.launches[-1].stopped) if self.state == STOPPED else self.state
+        return f"{state}: agentos resume {self.folder.run_id}"
 
 
-def overview_of(folder: RunFolder) -> Overview:
-    """Never raises: a run that cannot be read says so."""
+def read_status(folder: RunFolder) -> RunStatus:
+    """Return the status of a run. Raises nothing: a run that cannot be read has a `problem`."""
     try:
         spec = folder.read_spec()
     except HomeError as error:
-        return Overview(folder, None, Counts(0, 0, 0), [], None, str(error))
+        return RunStatus(folder, None, Counts(0, 0, 0), [], None, str(error))
     owner: Owner | None = None
     try:
         owner = owner_of(folder.ledger)
         if not folder.ledger.exists():
-            return Overview(folder, spec, Counts(0, 0, 0), [], owner)
+            return RunStatus(folder, spec, Counts(0, 0, 0), [], owner)
         with Ledger.open(folder.ledger) as ledger:
-            # A launch that starts or ends between the two looks would seem to have been killed.
+            # Owner and launches are read one after the other. A launch that starts or ends in between would have no
+            # owner and no end, as one that was killed: read again until the launches stay the same.
             launches: list[Launch] | None = None
             while launches != (launches := ledger.launches()):
                 owner = owner_of(folder.ledger)
-            return Overview(folder, spec, ledger.counts(), launches, owner)
+            return RunStatus(folder, spec, ledger.counts(), launches, owner)
     except (LedgerError, OSError) as error:
-        return Overview(folder, spec, Counts(0, 0, 0), [], owner, str(error))
+        return RunStatus(folder, spec, Counts(0, 0, 0), [], owner, str(error))
 
 
-def owner_of_run(folder: RunFolder) -> Owner | None:
-    """None: it is not running."""
+def run_owner(folder: RunFolder) -> Owner | None:
+    """Return the process that carries out the run; None if it is not running. Raise `LedgerError`."""
     try:
         return owner_of(folder.ledger)
     except OSError as error:
@@ -123,8 +133,8 @@ def owner_of_run(folder: RunFolder) -> Owner | None:
 
 
 @contextmanager
-def ledger_of(folder: RunFolder) -> Iterator[Ledger]:
-    """Problems with it are our own failure."""
+def open_ledger(folder: RunFolder) -> Iterator[Ledger]:
+    """Yield the ledger of a run. Raise `LedgerError`, also if the run has not started yet."""
     try:
         with Ledger.open(folder.ledger) as ledger:
             yield ledger
@@ -138,30 +148,30 @@ def ledger_of(folder: RunFolder) -> Iterator[Ledger]:
 
 
 @dataclass(slots=True)
-class Cause:
-    """Failures that have the same cause, as far as their texts tell."""
+class FailureCause:
+    """Failures whose type and text are the same, apart from ids and numbers."""
 
     error_type: str | None
-    error: str  # as it is if it is the same for all, else without what differs
+    error: str  # with placeholders where the failures differ
     count: int = 0
     ids: list[str] = field(default_factory=list)
 
 
-def failures_by_cause(ledger: Ledger) -> list[Cause]:
-    """The most frequent first."""
-    causes: dict[tuple[str | None, str], Cause] = {}
+def failures_by_cause(ledger: Ledger) -> list[FailureCause]:
+    """Return the causes of failures, the most frequent first."""
+    causes: dict[tuple[str | None, str], FailureCause] = {}
     for item in ledger.items("failed"):
         error_type = item.metadata.get("error_type")
         text = _without_id(first_line(item.error), item.id)
-        alike = _NUMBERS.sub("<n>", text)
-        key = (error_type, alike)
-        if key not in causes and len(causes) >= MOST_CAUSES:
+        pattern = _NUMBERS.sub("<n>", text)
+        key = (error_type, pattern)
+        if key not in causes and len(causes) >= MAX_CAUSES:
             key, text = (None, OTHER_CAUSES), OTHER_CAUSES
-        cause = causes.setdefault(key, Cause(error_type if text != OTHER_CAUSES else None, text))
+        cause = causes.setdefault(key, FailureCause(error_type if text != OTHER_CAUSES else None, text))
         if cause.error != text:
-            cause.error = alike
+            cause.error = pattern
         cause.count += 1
-        if len(cause.ids) < EXAMPLES:
+        if len(cause.ids) < MAX_EXAMPLES:
             cause.ids.append(item.id)
     return sorted(causes.values(), key=lambda cause: cause.count, reverse=True)
 

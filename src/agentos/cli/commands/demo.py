@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from agentos.home.run_folder import SPEC_VERSION, ItemsFrom, RunFolder, RunSpec
+from agentos.home.run_folder import SPEC_VERSION, ItemSource, RunFolder, RunSpec
 from agentos.testing import SimulatedProvider
 
 from ..console import INTERRUPTED, SUCCEEDED, Command
@@ -115,7 +115,7 @@ def _described(host: str) -> tuple[RunFolder, RunSpec]:
         run_id=run_id,
         created_at=time.time(),
         cwd=os.getcwd(),  # noqa: PTH109
-        items=[ItemsFrom("inline", items=[f"document-{number:02d}" for number in range(1, ITEMS + 1)])],
+        items=[ItemSource("inline", items=[f"document-{number:02d}" for number in range(1, ITEMS + 1)])],
         command=[sys.executable, str(Path(_demo_item.__file__)), host, "{id}"],
         options={"parallel": WORKERS, "keys": str(keys_file), "store": "memory:"},
     )

@@ -1,4 +1,4 @@
-"""The results of a run as rows, in constant memory."""
+"""`agentos export`: writes the results of a run as rows, in constant memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agentos.ledger.reader import Ledger, RecordedItem
+import click
 
-from ..console import Failure
+from agentos.home.run_status import open_ledger
+from agentos.ledger.reader import RecordedItem
+
+from ..completion import files, run_ids
+from ..console import Command, Failure
+from ..find import find_run
 
 COLUMNS = (
     "id",
@@ -28,32 +33,56 @@ COLUMNS = (
 )
 
 
-def export_items(ledger: Ledger, only: str | None, told: str, output: BinaryIO) -> None:
-    write = _FORMATS[told](output)
-    for item in ledger.items(only):
-        write(item)
+@click.command(cls=Command)
+@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+@click.option(
+    "--format",
+    "row_format",
+    type=click.Choice(["jsonl", "csv"]),
+    default="jsonl",
+    show_default=True,
+    help="How rows are written.",
+)
+@click.option(
+    "--output", metavar="FILE", shell_complete=files, help="Instead of stdout; it is replaced when all is written."
+)
+@click.option("--only", type=click.Choice(["succeeded", "failed", "unfinished"]), help="Items with this outcome.")
+def export(run_id: str, row_format: str, output: str | None, only: str | None) -> None:
+    """The results of a run, a row for each item that was started: id, outcome, value, error, attempts, duration,
+    ended_at, credential_id, tokens, cost. In CSV the value is JSON text.
+
+    \b
+    Examples:
+      agentos export 20261116-093012-1f3a5c > results.jsonl
+      agentos export 20261116-093012-1f3a5c --only failed --format csv --output failed.csv
+    """
+    folder = find_run(run_id)
+    with open_ledger(folder) as ledger, _open_output(output) as file:
+        write = _FORMATS[row_format](file)
+        for item in ledger.items(only):
+            write(item)
 
 
 @contextmanager
-def opened(path: str | None) -> Iterator[BinaryIO]:
-    """stdout, or a file that is there when it is whole. A device or a pipe is written to as it is."""
+def _open_output(path: str | None) -> Iterator[BinaryIO]:
+    """Yield stdout, or a file that replaces `path` when it is complete. A device or a pipe is written directly."""
     if path is None or path == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     target = Path(path).resolve()
-    is_plain = target.is_file() or not target.exists()
-    place = target.with_name(f"{target.name}.part") if is_plain else target
+    is_replaced = target.is_file() or not target.exists()
+    written_path = target.with_name(f"{target.name}.part") if is_replaced else target
     try:
-        with place.open("wb") as file:
+        with written_path.open("wb") as file:
             yield file
-        if is_plain:
-            place.replace(target)
+        if is_replaced:
+            written_path.replace(target)
     except OSError as error:
         raise Failure(f"{path} cannot be written: {error.strerror or error}") from None
     finally:
-        if is_plain:
-            place.unlink(missing_ok=True)
+        if is_replaced:
+            written_path.unlink(missing_ok=True)
 
 
 def _jsonl(output: BinaryIO) -> Callable[[RecordedItem], None]:
@@ -65,7 +94,7 @@ def _jsonl(output: BinaryIO) -> Callable[[RecordedItem], None]:
 
 
 def _csv(output: BinaryIO) -> Callable[[RecordedItem], None]:
-    rows = csv.writer(_Encoded(output))
+    rows = csv.writer(_Encoder(output))
     rows.writerow(COLUMNS)
 
     def write(item: RecordedItem) -> None:
@@ -76,8 +105,8 @@ def _csv(output: BinaryIO) -> Callable[[RecordedItem], None]:
     return write
 
 
-class _Encoded:
-    """Ids may be names of files that are no text: those are written as the bytes that they are."""
+class _Encoder:
+    """Encodes text as UTF-8. Ids that are file names and not UTF-8 (surrogates) become their original bytes."""
 
     def __init__(self, output: BinaryIO) -> None:
         self._output = output

@@ -1,4 +1,4 @@
-"""What `agentos show` says of a run, and of one of its items: as facts for programs, and as lines for people."""
+"""`agentos show`: a run, or one of its items, as records for programs and as lines for people."""
 
 from __future__ import annotations
 
@@ -8,167 +8,221 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+import click
+
 from agentos.durations import format_duration
 from agentos.home.run_folder import RunFolder
-from agentos.home.run_status import FINISHED, RUNNING, Overview, failures_by_cause
+from agentos.home.run_status import FINISHED, RUNNING, RunStatus, failures_by_cause, open_ledger, read_status
 from agentos.items.file_names import log_name
 from agentos.ledger.reader import UNFINISHED, Launch, Ledger, RecordedAttempt, RecordedItem
 from agentos.reporters.format import escape_controls, local_time, plural, shell_argument, shorten, size, table
 
-# So many of each are listed; all are in `agentos export`.
-MOST_SLOW = 5
-MOST_CAUSES_SHOWN = 10
-MOST_UNFINISHED = 10
-# Characters of an input or a value.
-MOST_OF_A_VALUE = 1000
-MOST_OF_AN_ID = 60
-NUMBERS = frozenset(range(1, 7))
+from ..completion import item_ids, run_ids
+from ..console import Command, Failure, say, say_json
+from ..find import find_run, unknown_item
+
+# Entries of each list; `agentos export` has them all.
+MAX_SLOWEST = 5
+MAX_CAUSES = 10
+MAX_UNFINISHED = 10
+# Characters of an input or a value, and of an id.
+MAX_VALUE = 1000
+MAX_ID = 60
+_RIGHT_ALIGNED = frozenset(range(1, 7))
+
+
+@click.command(cls=Command)
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=run_ids)
+@click.argument("item_id", metavar="[ITEM]", required=False, shell_complete=item_ids)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def show(run_id: str | None, item_id: str | None, as_json: bool) -> None:
+    """A run, or one of its items: what happened, and why. Without RUN: the newest.
+
+    \b
+    Examples:
+      agentos show
+      agentos show 20261116-093012-1f3a5c
+      agentos show 20261116-093012-1f3a5c a
+    """
+    folder = find_run(run_id)
+    if item_id is None:
+        _show_run(folder, as_json=as_json)
+        return
+    with open_ledger(folder) as ledger:
+        item = ledger.item(item_id)
+        if item is None:
+            raise unknown_item(ledger, item_id)
+        attempts = list(ledger.attempts(item_id))
+    if as_json:
+        say_json(_item_record(folder, item, attempts))
+    else:
+        _say_all(_item_lines(folder, item, attempts))
+
+
+def _show_run(folder: RunFolder, *, as_json: bool) -> None:
+    status = read_status(folder)
+    if status.problem is not None and status.state != RUNNING:
+        raise Failure(status.problem)
+    if not status.launches:
+        record = _full_record(status, None)
+    else:
+        with open_ledger(folder) as ledger:
+            record = _full_record(status, ledger)
+    if as_json:
+        say_json(record)
+    else:
+        _say_all(_run_lines(status, record))
+
+
+def _say_all(lines: Iterator[str]) -> None:
+    for line in lines:
+        say(line)
 
 
 # --- a run --------------------------------------------------------------------------------------------------------
 
 
-def run_facts(overview: Overview) -> dict[str, Any]:
-    """Of any run, also of one that has not started or cannot be read."""
-    spec, counts = overview.spec, overview.counts
+def run_record(status: RunStatus) -> dict[str, Any]:
+    """Return the record of a run, also of one that has not started or cannot be read."""
+    spec, counts = status.spec, status.counts
     return {
-        "run_id": overview.folder.run_id,
-        "state": overview.state,
-        "stopped": overview.launches[-1].stopped if overview.launches else None,
-        "pid": overview.owner.pid if overview.owner is not None else None,
-        "host": overview.owner.host if overview.owner is not None else None,
-        "problem": overview.problem,
+        "run_id": status.folder.run_id,
+        "state": status.state,
+        "stopped": status.launches[-1].stopped if status.launches else None,
+        "pid": status.owner.pid if status.owner is not None else None,
+        "host": status.owner.host if status.owner is not None else None,
+        "problem": status.problem,
         "created_at": spec.created_at if spec is not None else None,
         "command": spec.command if spec is not None else None,
         "function": spec.function if spec is not None else None,
-        "folder": str(overview.folder.path),
-        "total": overview.total,
+        "folder": str(status.folder.path),
+        "total": status.total,
         "succeeded": counts.succeeded,
         "failed": counts.failed,
         "unfinished": counts.unfinished,
-        "left": overview.left,
-        "is_resumable": overview.is_resumable,
+        "left": status.remaining,
+        "is_resumable": status.is_resumable,
     }
 
 
-def all_facts(overview: Overview, ledger: Ledger | None) -> dict[str, Any]:
-    """And of one that has a ledger, what is in there."""
-    ended = overview.folder.read_ended()
-    facts = {
-        **run_facts(overview),
-        "cwd": overview.spec.cwd if overview.spec is not None else None,
-        "launches": [asdict(launch) for launch in overview.launches],
-        "bound_by": ended.bound_by if ended is not None else None,
+def _full_record(status: RunStatus, ledger: Ledger | None) -> dict[str, Any]:
+    """Return the record of one run; what only a ledger knows is empty without one."""
+    end = status.folder.read_end()
+    record = {
+        **run_record(status),
+        "cwd": status.spec.cwd if status.spec is not None else None,
+        "launches": [asdict(launch) for launch in status.launches],
+        "bound_by": end.bound_by if end is not None else None,
         "slowest": [],
         "failures": [],
         "credentials": [],
         "unfinished_ids": [],
     }
     if ledger is not None:
-        facts["slowest"] = [{"id": item_id, "duration": seconds} for item_id, seconds in ledger.slowest(MOST_SLOW)]
-        facts["failures"] = [asdict(cause) for cause in failures_by_cause(ledger)]
-        facts["credentials"] = [asdict(totals) for totals in ledger.credentials()]
-        unfinished = itertools.islice(ledger.items(UNFINISHED), MOST_UNFINISHED)
-        facts["unfinished_ids"] = [item.id for item in unfinished]
-    facts["next"] = next_commands(overview, facts)
-    return facts
+        record["slowest"] = [{"id": item_id, "duration": seconds} for item_id, seconds in ledger.slowest(MAX_SLOWEST)]
+        record["failures"] = [asdict(cause) for cause in failures_by_cause(ledger)]
+        record["credentials"] = [asdict(totals) for totals in ledger.credentials()]
+        unfinished = itertools.islice(ledger.items(UNFINISHED), MAX_UNFINISHED)
+        record["unfinished_ids"] = [item.id for item in unfinished]
+    record["next"] = _next_commands(status, record)
+    return record
 
 
-def run_lines(overview: Overview, facts: dict[str, Any]) -> Iterator[str]:
-    yield f"Run {overview.folder.run_id}: {overview.state_text}"
-    yield from _what(overview)
-    yield f"  Items: {items_text(overview)}"
-    yield from _launches(overview)
-    if facts["bound_by"]:
-        yield f"  Bound by: {escape_controls(facts['bound_by'])}"
-    yield from _failures(facts["failures"])
-    if facts["slowest"]:
+def _run_lines(status: RunStatus, record: dict[str, Any]) -> Iterator[str]:
+    yield f"Run {status.folder.run_id}: {status.state_text}"
+    yield from _description_lines(status)
+    yield f"  Items: {_items_text(status)}"
+    yield from _launch_lines(status)
+    if record["bound_by"]:
+        yield f"  Bound by: {escape_controls(record['bound_by'])}"
+    yield from _failure_lines(record["failures"])
+    if record["slowest"]:
         yield "\nSlowest items:"
-        rows = [(format_duration(slow["duration"]), shorten(slow["id"], MOST_OF_AN_ID)) for slow in facts["slowest"]]
+        rows = [(format_duration(slow["duration"]), shorten(slow["id"], MAX_ID)) for slow in record["slowest"]]
         yield from table(rows, right=frozenset({0}), indent="  ")
-    yield from _credentials(facts["credentials"])
-    if facts["unfinished_ids"]:
-        more = overview.counts.unfinished - len(facts["unfinished_ids"])
-        ids = [shorten(item_id, MOST_OF_AN_ID) for item_id in facts["unfinished_ids"]]
+    yield from _credential_lines(record["credentials"])
+    if record["unfinished_ids"]:
+        more = status.counts.unfinished - len(record["unfinished_ids"])
+        ids = [shorten(item_id, MAX_ID) for item_id in record["unfinished_ids"]]
         yield f"\nUnfinished: {', '.join(ids)}" + (f", and {more} more" if more > 0 else "")
-    if facts["next"]:
+    if record["next"]:
         yield "\nNext:"
-        yield from (f"  {command}" for command in facts["next"])
+        yield from (f"  {command}" for command in record["next"])
 
 
-def items_text(overview: Overview) -> str:
-    counts, left = overview.counts, overview.left
-    of = "" if overview.total is None else f"{overview.total}: "
-    rest = f"{counts.unfinished} begun, and maybe more, left" if left is None else f"{left} left"
-    return f"{of}{counts.succeeded} succeeded, {counts.failed} failed, {rest}"
+def _items_text(status: RunStatus) -> str:
+    counts, remaining = status.counts, status.remaining
+    total = "" if status.total is None else f"{status.total}: "
+    rest = f"{counts.unfinished} begun, and maybe more, left" if remaining is None else f"{remaining} left"
+    return f"{total}{counts.succeeded} succeeded, {counts.failed} failed, {rest}"
 
 
-def next_commands(overview: Overview, facts: dict[str, Any]) -> list[str]:
-    run_id, commands = overview.folder.run_id, []
-    if overview.state == RUNNING:
+def _next_commands(status: RunStatus, record: dict[str, Any]) -> list[str]:
+    run_id, commands = status.folder.run_id, []
+    if status.state == RUNNING:
         commands.append(f"agentos stop {run_id}")
-        running = next(filter(None, map(shell_argument, facts["unfinished_ids"])), None)
-        if running is not None:
-            commands.append(f"agentos logs {run_id} --follow {running}")
-    elif overview.is_resumable:
+        running_id = next(filter(None, map(shell_argument, record["unfinished_ids"])), None)
+        if running_id is not None:
+            commands.append(f"agentos logs {run_id} --follow {running_id}")
+    elif status.is_resumable:
         commands.append(f"agentos resume {run_id}")
-    failed = next(
-        filter(None, (shell_argument(item_id) for cause in facts["failures"] for item_id in cause["ids"])), None
+    failed_id = next(
+        filter(None, (shell_argument(item_id) for cause in record["failures"] for item_id in cause["ids"])), None
     )
-    if failed is not None:
-        if overview.state == FINISHED:
+    if failed_id is not None:
+        if status.state == FINISHED:
             commands.append(f"agentos retry {run_id}")
-        commands.append(f"agentos show {run_id} {failed}")
-    logged = next(
-        (item_id for cause in facts["failures"] for item_id in cause["ids"] if _has_log(overview, item_id)), None
+        commands.append(f"agentos show {run_id} {failed_id}")
+    logged_id = next(
+        (item_id for cause in record["failures"] for item_id in cause["ids"] if _has_log(status, item_id)), None
     )
-    if logged is not None and (name := shell_argument(logged)) is not None:
+    if logged_id is not None and (name := shell_argument(logged_id)) is not None:
         commands.append(f"agentos logs {run_id} {name}")
-    if overview.counts.succeeded:
+    if status.counts.succeeded:
         commands.append(f"agentos export {run_id} --format jsonl")
     return commands
 
 
-def _has_log(overview: Overview, item_id: str) -> bool:
-    return (overview.folder.logs / log_name(item_id)).exists()
+def _has_log(status: RunStatus, item_id: str) -> bool:
+    return (status.folder.logs / log_name(item_id)).exists()
 
 
-def _what(overview: Overview) -> Iterator[str]:
-    spec = overview.spec
+def _description_lines(status: RunStatus) -> Iterator[str]:
+    spec = status.spec
     if spec is not None:
-        yield f"  {'Function' if spec.function else 'Command'}: {shorten(overview.what, MOST_OF_A_VALUE)}"
+        yield f"  {'Function' if spec.function else 'Command'}: {shorten(status.command_text, MAX_VALUE)}"
         yield f"  Created: {local_time(spec.created_at)} in {escape_controls(spec.cwd)}"
-    yield f"  Folder: {escape_controls(str(overview.folder.path))}"
+    yield f"  Folder: {escape_controls(str(status.folder.path))}"
 
 
-def _launches(overview: Overview) -> Iterator[str]:
-    if overview.launches:
+def _launch_lines(status: RunStatus) -> Iterator[str]:
+    if status.launches:
         yield "  Launches:"
         rows = [
             (
                 str(launch.launch),
                 local_time(launch.started_at),
                 format_duration(None if launch.ended_at is None else launch.ended_at - launch.started_at),
-                _how_it_ended(launch, is_running=overview.state == RUNNING and launch is overview.launches[-1]),
+                _launch_state(launch, is_running=status.state == RUNNING and launch is status.launches[-1]),
             )
-            for launch in overview.launches
+            for launch in status.launches
         ]
         yield from table(rows, right=frozenset({0, 2}), indent="    ")
 
 
-def _how_it_ended(launch: Launch, *, is_running: bool) -> str:
+def _launch_state(launch: Launch, *, is_running: bool) -> str:
     if launch.ended_at is None:
         return f"running (pid {launch.pid} on {launch.host})" if is_running else "killed"
     return escape_controls(launch.stopped) if launch.stopped is not None else "finished"
 
 
-def _failures(causes: list[dict[str, Any]]) -> Iterator[str]:
+def _failure_lines(causes: list[dict[str, Any]]) -> Iterator[str]:
     if not causes:
         return
     yield "\nFailures by cause:"
     rows = []
-    for cause in causes[:MOST_CAUSES_SHOWN]:
-        ids = ", ".join(shorten(item_id, MOST_OF_AN_ID) for item_id in cause["ids"])
+    for cause in causes[:MAX_CAUSES]:
+        ids = ", ".join(shorten(item_id, MAX_ID) for item_id in cause["ids"])
         more = cause["count"] - len(cause["ids"])
         kind = f"{escape_controls(cause['error_type'])}: " if cause["error_type"] else ""
         rows.append((str(cause["count"]), f"{kind}{cause['error']}", ids + (", …" if more else "")))
@@ -179,27 +233,27 @@ def _failures(causes: list[dict[str, Any]]) -> Iterator[str]:
         yield f"  and {plural(len(causes) - len(rows), 'more cause')}"
 
 
-def _credentials(totals: list[dict[str, Any]]) -> Iterator[str]:
+def _credential_lines(totals: list[dict[str, Any]]) -> Iterator[str]:
     if not totals:
         return
     yield ""
     rows: list[tuple[str, ...]] = [("Credential", "attempts", "succeeded", "requests", "tokens", "cost", "waited")]
     rows += [
         (
-            shorten(total["credential_id"], MOST_OF_AN_ID),
+            shorten(total["credential_id"], MAX_ID),
             *(str(total[name]) for name in ("attempts", "succeeded", "requests", "tokens")),
             f"{total['cost']:.4g}",
             format_duration(total["waited"]),
         )
         for total in totals
     ]
-    yield from table(rows, right=NUMBERS)
+    yield from table(rows, right=_RIGHT_ALIGNED)
 
 
 # --- an item ------------------------------------------------------------------------------------------------------
 
 
-def item_facts(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAttempt]) -> dict[str, Any]:
+def _item_record(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAttempt]) -> dict[str, Any]:
     log = folder.logs / log_name(item.id)
     return {
         **asdict(item),
@@ -209,7 +263,7 @@ def item_facts(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAtt
     }
 
 
-def item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAttempt]) -> Iterator[str]:
+def _item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAttempt]) -> Iterator[str]:
     took = f" after {format_duration(item.duration)}" if item.duration else ""
     yield f"Item {escape_controls(item.id)} of run {folder.run_id}: {item.outcome}{took}"
     yield f"  Input: {_value_text(item.input)}"
@@ -217,7 +271,7 @@ def item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAtt
         yield f"  Value: {_value_text(item.value)}"
     if item.error:
         kind = item.metadata.get("error_type")
-        yield "  Error: " + (f"{escape_controls(str(kind))}: " if kind else "") + _indented(item.error)
+        yield "  Error: " + (f"{escape_controls(str(kind))}: " if kind else "") + _indent(item.error)
     if item.tokens or item.cost:
         yield f"  Used: {plural(item.tokens, 'token')}, cost {item.cost:.4g}"
     yield "  Attempts:" if attempts else "  Attempts: none; it could not be started as given"
@@ -225,7 +279,7 @@ def item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAtt
         yield from table([_attempt_row(attempt) for attempt in attempts], right=frozenset({2, 3}), indent="    ")
     traceback = item.metadata.get("traceback")
     if isinstance(traceback, str) and traceback:
-        yield f"  Traceback:\n    {_indented(traceback)}"
+        yield f"  Traceback:\n    {_indent(traceback)}"
     log = folder.logs / log_name(item.id)
     yield f"  Log: {escape_controls(str(log))} ({size(log.stat().st_size)})" if log.exists() else "  Log: none"
     name = shell_argument(item.id)
@@ -243,7 +297,7 @@ def _attempt_row(attempt: RecordedAttempt) -> tuple[str, ...]:
     error = shorten((attempt.error or "").strip().partition("\n")[0], 200)
     return (
         f"{attempt.launch}.{attempt.n}",
-        shorten(attempt.credential_id or "no credential", MOST_OF_AN_ID),
+        shorten(attempt.credential_id or "no credential", MAX_ID),
         waited,
         format_duration(took),
         escape_controls(attempt.verdict or "running, or killed"),
@@ -252,8 +306,8 @@ def _attempt_row(attempt: RecordedAttempt) -> tuple[str, ...]:
 
 
 def _value_text(value: Any) -> str:
-    return shorten(json.dumps(value, ensure_ascii=False), MOST_OF_A_VALUE)
+    return shorten(json.dumps(value, ensure_ascii=False), MAX_VALUE)
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n    ".join(escape_controls(line) for line in text.strip().splitlines())

@@ -8,7 +8,7 @@ import time
 
 import click
 
-from agentos.home.run_status import overview_of, owner_of_run
+from agentos.home.run_status import read_status, run_owner
 
 from ..completion import running_ids
 from ..console import Command, say
@@ -37,9 +37,9 @@ def stop(run_id: str, wait: bool) -> None:
       agentos stop 20261116-093012-1f3a5c --wait
     """
     folder = find_run(run_id)
-    owner = owner_of_run(folder)
+    owner = run_owner(folder)
     if owner is None:
-        raise NotStopped(f"run {run_id} is not running: {overview_of(folder).state_text}")
+        raise NotStopped(f"run {run_id} is not running: {read_status(folder).state_text}")
     if not owner.is_here or owner.pid is None:
         raise NotStopped(f"run {run_id} is running as pid {owner.pid} on {owner.host}: stop it there")
     try:
@@ -50,6 +50,6 @@ def stop(run_id: str, wait: bool) -> None:
         raise NotStopped(f"run {run_id} is running as pid {owner.pid}, which belongs to another user") from None
     say(f"Told run {run_id} (pid {owner.pid}) to stop. Once more: at once.")
     if wait:
-        while (present := owner_of_run(folder)) is not None and present.pid == owner.pid:
+        while (present := run_owner(folder)) is not None and present.pid == owner.pid:
             time.sleep(POLL_SECONDS)
-        say(f"Run {run_id} has ended: {overview_of(folder).state_text}")
+        say(f"Run {run_id} has ended: {read_status(folder).state_text}")

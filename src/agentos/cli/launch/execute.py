@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 
 from agentos.errors import LedgerError, WorkerStartError
-from agentos.home.run_folder import Ended, RunFolder, RunSpec
+from agentos.home.run_folder import LaunchEnd, RunFolder, RunSpec
 from agentos.items.results import ProgressStats
 from agentos.ledger.reader import Ledger
 from agentos.terminal.screen import Screen
@@ -87,7 +87,7 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
     if (event := reporter.run_ended) is not None:
         with Ledger.open(folder.ledger) as ledger:
             launch = len(ledger.launches())
-        folder.write_ended(Ended(launch, status, event.bound_by, event.stats.elapsed, event.stats.stopped))
+        folder.write_end(LaunchEnd(launch, status, event.bound_by, event.stats.elapsed, event.stats.stopped))
     return status
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from agentos.home.run_folder import ItemsFrom, RunFolder, RunSpec
+from agentos.home.run_folder import ItemSource, RunFolder, RunSpec
 from agentos.items.fields import field_of, field_text, find
 from agentos.redaction.json_text import redact_json
 
@@ -63,7 +63,7 @@ class SizedItems(Items):
 
 
 def read_items(
-    sources: list[ItemsFrom],
+    sources: list[ItemSource],
     folder: RunFolder,
     id_field: str | None,
     *,
@@ -193,7 +193,7 @@ class _Read:
 # --- where they come from -----------------------------------------------------------------------------------------
 
 
-def _of_file(source: ItemsFrom) -> tuple[str, str, Iterator[tuple[int, Item]]]:
+def _of_file(source: ItemSource) -> tuple[str, str, Iterator[tuple[int, Item]]]:
     name = source.path or ""
     path = Path(name)
     try:
