@@ -40,12 +40,12 @@ NAMES ?=
 bench: .tools/bench/.ready
 	$(BENCH_BIN)/python -m benchmarks --write docs/benchmarks.md $(NAMES)
 
-# The proofs that take longer than a test run may: random histories for so many minutes, chaos and a thousand kills.
+# Long random tests: histories for MINUTES minutes, then chaos and a thousand kills (about five minutes more).
 MINUTES ?= 5
 soak: setup
 	AGENTOS_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -q -s tests/soak
 
-# Bugs that are planted one by one in a copy of the source: the suite has to notice each.
+# Plants bugs one by one in a copy of the source: a named test must detect each.
 mutants: setup
 	$(BIN)/python -m tests.mutants
 

@@ -27,9 +27,9 @@ class Workers:
 
     def __init__(self, count: int, kind: str, *arguments: str) -> None:
         self._processes = [_start(kind, arguments) for _ in range(count)]
-        self.tell("ready")
+        self.request_all("ready")
 
-    def tell(self, *lines: str) -> list[str]:
+    def request_all(self, *lines: str) -> list[str]:
         """Send each process its line, or all the same one. Return their answers."""
         commands = lines if len(lines) > 1 else lines * len(self._processes)
         for process, line in zip(self._processes, commands, strict=True):

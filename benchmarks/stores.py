@@ -125,7 +125,7 @@ def _pairs(ours: Workers, name: str, peer: Workers, processes: int) -> list[Seri
     def round_of(workers: Workers) -> Callable[[], float]:
         def run_round() -> float:
             start = time.perf_counter()
-            workers.tell(str(PAIRS))
+            workers.request_all(str(PAIRS))
             return (time.perf_counter() - start) / (PAIRS * processes)
 
         return run_round
@@ -214,7 +214,7 @@ def of_limits(stores: Stores) -> Iterator[Row]:
     """Compare the grants of all processes in each span of time with the number that the limits allow."""
     for name, url_of in (("sqlite", stores.sqlite), ("redis", stores.redis)):
         workers = Workers(LIMIT_PROCESSES, "shares", url_of("limits"), str(KEYS), str(RATE), str(LIMIT_THREADS))
-        granted = sorted(float(at) for answer in workers.tell(str(LIMIT_SECONDS)) for at in answer.split())
+        granted = sorted(float(at) for answer in workers.request_all(str(LIMIT_SECONDS)) for at in answer.split())
         workers.close()
         end = granted[0] + LIMIT_SECONDS
         spans = [end - SPAN * number for number in range(1, int(LIMIT_SECONDS / SPAN))]

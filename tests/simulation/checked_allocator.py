@@ -103,7 +103,7 @@ class CheckedWaitQueue(WaitQueue):
 
 
 class CheckedLeaseEnd(LeaseEnd):
-    """The end of leases, reported: also what a lease that ends unused gives back."""
+    """Ends of leases, reported to the oracle; a lease that ends unused is reported with usage 0."""
 
     def __init__(self, allocator: CheckedAllocator) -> None:
         super().__init__(allocator)

@@ -137,7 +137,7 @@ def _check_run(process: Process) -> None:
 
 def check_sent(world: World, process: Process, record: LeaseRecord) -> None:
     """Invariants 2 and 3 for the requests that were really sent, answered or not. Skipped once a process has redeclared
-    limits; counted anew for each log epoch."""
+    limits; each log epoch has its own count."""
     assert record.credential is not None
     key = world.scenario.keys.get(record.credential.id)
     limits = None if key is None else key.limits

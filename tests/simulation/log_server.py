@@ -76,7 +76,7 @@ class LogServer:
         self.entries.append(entry)
         self._apply(entry)
         for link in self.links:
-            link.tell(len(self.entries), entry)
+            link.deliver(len(self.entries), entry)
 
     def keep(self, position: int, state: bytes) -> None:
         if position <= (self.kept or (0, b""))[0]:
@@ -249,7 +249,7 @@ class Connection:
             self._reach_server()
             self._heard, self._missed = heard, missed if heard is not None else None
 
-    def tell(self, position: int, entry: Entry) -> None:
+    def deliver(self, position: int, entry: Entry) -> None:
         """Deliver a new entry of the log after a short delay. Entries of another epoch are dropped: a process that
         slept while the server was flushed would take them for entries of the old log."""
         if self._heard is not None and not self.is_cut:
