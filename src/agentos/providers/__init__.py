@@ -1,4 +1,5 @@
-"""What providers say and are: their error bodies, headers and texts, and presets for the keys file.
+"""Knowledge about providers: reads verdicts from their answers, and has presets for the keys file.
 
-Doors: `verdicts` (reads an answer), `presets` (facts about each provider).
+Doors: `verdicts` (reads an answer), `patterns` (reads output by a user's regular expression), `presets` (facts about
+each provider).
 """

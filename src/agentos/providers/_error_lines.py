@@ -1,6 +1,7 @@
-"""Which of the lines that a command prints are an API's error: any program may print words about limits and keys.
+"""Decides which lines that a command printed are errors of an API: any program may print words about limits and keys.
 
-A wrong word here puts a good credential aside, so a line has to look like what agents, SDKs and HTTP clients print.
+A false positive takes a working credential out of use, so a line has to look like the output of agents, SDKs or HTTP
+clients.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import re
 
 from agentos.verdict import OVERLOADED, RATE_LIMITED, TRANSIENT
 
-# What loggers and agents print before a message: instants, levels, their names; colours are taken away.
-_MOST_LINE = 4000
+_MAX_LINE = 4000
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# Before a message, loggers and agents print times, levels and their names.
 _START = (
     r"^\W*(?:\d[\d:.,TZ+/ -]{3,40}\W*)?"
     r"(?:(?:\[[^\]\n]{1,40}\]|(?:stream |fatal |last )?error\b|warn(?:ing)?\b|fatal\b|execution failed\b"
@@ -50,7 +51,7 @@ _RAISED = re.compile(
     r"|(?:\w*Error: |Error code: )[45]\d\d\b(?: -| \{| status code| incorrect api| invalid))",
     re.IGNORECASE,
 )  # fmt: skip
-# What HTTP clients print, of whatever server.
+# What HTTP clients print, for any server.
 _HTTP = re.compile(
     r"\bHTTP(?:/\d(?:\.\d)?)?(?: status| error| response)?(?: code)?\W{0,3}[45]\d\d\b"
     r"|\bstatus(?:[ _]?code)?\W{0,3}[45]\d\d\b|\b[45]\d\d (?:client|server) error\b"
@@ -62,7 +63,7 @@ _HTTP = re.compile(
     re.IGNORECASE,
 )
 _ABOUT_API = re.compile(r"\bapi\b|\bapi[ _-]?key\b|\bbearer\b|\b(?:openai|anthropic|googleapis|x\.ai)\b", re.IGNORECASE)
-# Somebody's tests and sentences about errors, not an error.
+# Tests and texts about errors, which are no errors themselves.
 _ABOUT_ERRORS = re.compile(
     r"\b(?:expect(?:ed|s|ing)?|assert\w*|should|mock\w*|handle[ds]?|fixtures?|docs)\b|\btests?(?:_| |/|\b.*\bfailed\b)"
     r"|^\s*E  ",
@@ -71,19 +72,19 @@ _ABOUT_ERRORS = re.compile(
 
 
 def is_about_errors(line: str) -> bool:
-    return _ABOUT_ERRORS.search(line[:_MOST_LINE]) is not None
+    return _ABOUT_ERRORS.search(line[:_MAX_LINE]) is not None
 
 
 def is_of_api(line: str) -> bool:
-    """A notice of a known agent, a sentence of a provider, an exception of an SDK."""
-    line = _COLOUR.sub("", line[:_MOST_LINE])
+    """Return whether a line is a notice of a known agent, a message of a provider, or an exception of an SDK."""
+    line = _COLOUR.sub("", line[:_MAX_LINE])
     return _NOTICE.match(line) is not None or (_RAISED.match(line) is not None and not is_about_errors(line))
 
 
 def is_believed(line: str, kind: str) -> bool:
-    """Whether a line that reads like `kind` is an API's error.
+    """Return whether a line that reads like `kind` is an error of an API.
 
-    A server that refuses for a while may be any; one that refuses a key has to be an API's, or git's would do.
+    A temporary refusal may come from any HTTP server. A refused key must mention an API: git prints such errors, too.
     """
     if is_of_api(line):
         return True

@@ -1,7 +1,7 @@
-"""The rules: from what an answer says to a verdict.
+"""Concludes a verdict from the status, headers and body of an answer.
 
-Evidence is weighed in this order: a code in the body, a header of the provider, the status, the text. A status alone is
-often wrong: quotas hide under 429, 400, 402 and 403, bad keys under 400, overload under 429.
+The evidence in order of weight: a code in the body, a header of the provider, the status, the text. A status alone is
+often wrong: providers send used-up quotas with 429, 400, 402 and 403, bad keys with 400, and overload with 429.
 """
 
 from __future__ import annotations
@@ -18,11 +18,22 @@ from agentos.verdict import (
     Verdict,
 )
 
-from . import _dates as clocks
-from . import _headers as headers
-from . import _phrases as texts
-from ._bodies import Said
-from ._headers import Allowance, Headers
+from . import _dates as dates
+from . import _phrases as phrases
+from ._bodies import BodyFacts
+from ._headers import (
+    DAY,
+    HOUR,
+    MINUTE,
+    NOT_REPORTED,
+    Headers,
+    ReportedLimit,
+    is_plan_used_up,
+    lower,
+    plan_reset,
+    reported_limits,
+    retry_after,
+)
 from ._phrases import Meaning
 
 _BY_STATUS = {
@@ -34,294 +45,322 @@ _BY_STATUS = {
     503: OVERLOADED,
     529: OVERLOADED,
 }
-MOST_MESSAGE = 300
-# Where the end of a long window is known, a hint shorter than this does not mean it.
-_SHORTEST_BELIEVED = 3600.0
-# An allowance of nothing does not come back by waiting; it may be bought. Looked at again after a day.
-_NO_ALLOWANCE_WAIT = clocks.DAY
-# GitHub asks for at least this after a secondary limit that names no wait.
+# Characters of a verdict's message.
+MAX_MESSAGE = 300
+# Seconds. A shorter hint for a used-up day or month is about a shorter limit, and the end of the window counts.
+_MIN_LONG_HINT = 3600.0
+# Seconds until an allowance of zero is tried again: it does not reset, but the user may buy one.
+_NO_ALLOWANCE_WAIT = DAY
+# Seconds that GitHub asks to wait, at least, after a secondary limit without a hint.
 _SECONDARY_WAIT = 60.0
 _LONG_WINDOWS = ("day", "month", "plan")
-_PERIODS = {"day": headers.DAY, "hour": headers.HOUR}
-_WINDOW_OF_PERIOD = {headers.MINUTE: "minute", headers.HOUR: "hour", headers.DAY: "day"}
+_PERIODS = {"day": DAY, "hour": HOUR}
+_WINDOW_OF_PERIOD = {MINUTE: "minute", HOUR: "hour", DAY: "day"}
 
 
-def judge(status: int | None, told: Headers, said: Said | None, provider: str, now: float) -> Verdict:
-    """The verdict. `told` are the headers in lower case; `said` is None where the body is no error."""
-    is_failure = (status is not None and status >= 400) or said is not None
-    if said is not None and said.headers:
-        told = {**headers.lower(said.headers), **told}
-    requests, tokens = headers.allowances(told, provider, now) if told else (headers.UNTOLD, headers.UNTOLD)
+def judge(status: int | None, headers: Headers, facts: BodyFacts | None, provider: str, now: float) -> Verdict:
+    """Return the verdict of an answer. `headers` are in lower case; `facts` is None if the body is no error."""
+    is_failure = (status is not None and status >= 400) or facts is not None
+    if facts is not None and facts.headers:
+        headers = {**lower(facts.headers), **headers}
+    requests, tokens = reported_limits(headers, provider, now) if headers else (NOT_REPORTED, NOT_REPORTED)
     if not is_failure:
-        return _paced(NO_VERDICT, requests, tokens)
-    said = said or Said()
-    text = said.text
-    status = status if status is not None and status >= 400 else said.status
-    hint = headers.retry_after(told, now)
-    meant = _meaning(status, told, said, text, provider, requests, hint)
-    if meant is None:
-        return _paced(Verdict(None, message=_message(status, text)), requests, tokens)
-    return concluded(meant, status, told, said, provider, now, requests, tokens)
+        return _with_limits(NO_VERDICT, requests, tokens)
+    facts = facts or BodyFacts()
+    text = facts.text
+    status = status if status is not None and status >= 400 else facts.status
+    hint = retry_after(headers, now)
+    meaning = _meaning(status, headers, facts, text, provider, requests, hint)
+    if meaning is None:
+        return _with_limits(Verdict(None, message=_message(status, text)), requests, tokens)
+    return verdict_of(meaning, status, headers, facts, provider, now, requests, tokens)
 
 
-def concluded(
-    meant: Meaning,
+def verdict_of(
+    meaning: Meaning,
     status: int | None,
-    told: Headers,
-    said: Said,
+    headers: Headers,
+    facts: BodyFacts,
     provider: str,
     now: float,
-    requests: Allowance = headers.UNTOLD,
-    tokens: Allowance = headers.UNTOLD,
+    requests: ReportedLimit = NOT_REPORTED,
+    tokens: ReportedLimit = NOT_REPORTED,
 ) -> Verdict:
-    """The verdict of a known kind: how long, over which window, for which model."""
-    kind, window = meant
-    text = said.text
-    hint = _hint(kind, told, said, text, requests, tokens, now)
-    window = window or _window_untold(kind, hint, told, said, requests, tokens)
+    """Return the verdict of a known kind, with its wait, window and model."""
+    kind, window = meaning
+    text = facts.text
+    hint = _hint(kind, headers, facts, text, requests, tokens, now)
+    window = window or _derived_window(kind, hint, headers, facts, requests, tokens)
     verdict = Verdict(
         kind,
         retry_after=hint,
-        cool_down=_cool_down(kind, window, hint, told, said, text, provider, now),
+        cool_down=_cool_down(kind, window, hint, headers, facts, text, provider, now),
         window=window,
-        scope=_scope(said, text) if kind in RETRY_ON_OTHER_KEY and kind != AUTH_FAILED else None,
+        scope=_scope(facts, text) if kind in RETRY_ON_OTHER_KEY and kind != AUTH_FAILED else None,
         message=_message(status, text),
     )
     if window in _PERIODS and requests.remaining == 0 and requests.limit is not None:
         requests = requests._replace(period=_PERIODS[window])
-    return _paced(verdict, requests, tokens)
+    return _with_limits(verdict, requests, tokens)
 
 
 def one_line(text: str) -> str:
-    text = " ".join(text[: 4 * MOST_MESSAGE].split())
-    return text if len(text) <= MOST_MESSAGE else f"{text[: MOST_MESSAGE - 1]}…"
+    """Return a text in one line of at most `MAX_MESSAGE` characters."""
+    text = " ".join(text[: 4 * MAX_MESSAGE].split())
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…"
 
 
-# --- what it is ---------------------------------------------------------------------------------------------------
+# --- the kind -----------------------------------------------------------------------------------------------------
 
 
 def _meaning(
-    status: int | None, told: Headers, said: Said, text: str, provider: str, requests: Allowance, hint: float | None
+    status: int | None,
+    headers: Headers,
+    facts: BodyFacts,
+    text: str,
+    provider: str,
+    requests: ReportedLimit,
+    hint: float | None,
 ) -> Meaning | None:
-    is_google = _is_google(said, text, provider)
-    codes = [told.get("x-codex-rate-limit-reached-type", ""), *said.codes, told.get("x-amzn-errortype", "")]
-    coded = next((found for code in codes if code and (found := texts.meaning_of_code(code))), None)
-    if coded is not None and coded[0] == PERMANENT:
-        return coded
+    is_google = _is_google(facts, text, provider)
+    codes = [headers.get("x-codex-rate-limit-reached-type", ""), *facts.codes, headers.get("x-amzn-errortype", "")]
+    codes = [code for code in codes if code]
+    by_code = next(filter(None, map(phrases.meaning_of_code, codes)), None)
+    if by_code is not None and by_code[0] == PERMANENT:
+        return by_code
     if status is None:
-        status = next((standing_in for code in codes if code and (standing_in := texts.status_of_code(code))), None)
-    if said.quotas and (coded is None or coded[0] in (RATE_LIMITED, QUOTA_EXHAUSTED)):
-        return _of_quotas(said)
-    if status == 503 and coded is not None and coded[0] == RATE_LIMITED:
+        status = next(filter(None, map(phrases.status_of_code, codes)), None)
+    if facts.quotas and (by_code is None or by_code[0] in (RATE_LIMITED, QUOTA_EXHAUSTED)):
+        return _by_quotas(facts)
+    if status == 503 and by_code is not None and by_code[0] == RATE_LIMITED:
         return OVERLOADED, "capacity"
-    if coded is not None and coded[0] != RATE_LIMITED:
-        return _with_window(coded, text)
-    if headers.is_plan_used_up(told) and status == 429:
+    if by_code is not None and by_code[0] != RATE_LIMITED:
+        return _with_window(by_code, text)
+    if is_plan_used_up(headers) and status == 429:
         return QUOTA_EXHAUSTED, "plan"
-    if coded is None and status != 429:
-        meant = _by_status(status, told, text, provider, requests, hint)
-        if meant is None or meant[0] != RATE_LIMITED:
-            return meant
-        coded = meant
-    return _of_limit(status, coded, codes, text, told, is_google=is_google)
+    if by_code is None and status != 429:
+        meaning = _by_status(status, headers, text, provider, requests, hint)
+        if meaning is None or meaning[0] != RATE_LIMITED:
+            return meaning
+        by_code = meaning
+    return _by_limit(status, by_code, codes, text, headers, is_google=is_google)
 
 
-def _of_limit(
-    status: int | None, coded: Meaning | None, codes: list[str], text: str, told: Headers, *, is_google: bool
+def _by_limit(
+    status: int | None, by_code: Meaning | None, codes: list[str], text: str, headers: Headers, *, is_google: bool
 ) -> Meaning:
-    """What calls itself a limit: a wait, or a long allowance that is used up, or no room for anybody, or too much."""
-    if status == 413 or texts.is_too_large(text):
+    """Return what a refusal by a limit means: a rate, a used-up quota, an overloaded provider, or a request that is
+    too large for any wait."""
+    if status == 413 or phrases.is_too_large(text):
         return PERMANENT, None
-    if texts.is_busy(text):
+    if phrases.is_busy(text):
         return OVERLOADED, "capacity"
-    if coded is not None and coded[1] == "concurrency":
-        return coded
-    if is_google and texts.names_no_allowance(text):
+    if by_code is not None and by_code[1] == "concurrency":
+        return by_code
+    if is_google and phrases.names_no_allowance(text):
         return QUOTA_EXHAUSTED, "plan"
-    paid = texts.money(text)
-    if paid is not None:
-        return paid
-    window = (coded[1] if coded is not None else None) or texts.window(text, longest=is_google)
+    by_money = phrases.money(text)
+    if by_money is not None:
+        return by_money
+    window = (by_code[1] if by_code is not None else None) or phrases.window(text, longest=is_google)
     if window in ("month", "plan"):
         return QUOTA_EXHAUSTED, window
-    if window == "day" and (is_google or texts.wait(text) is None):
-        # A day that rolls says when the next request fits; any other is over until it ends.
-        is_rolling = not is_google and "rate_limit_exceeded" in codes and headers.retry_after(told, 0.0) is not None
+    if window == "day" and (is_google or phrases.wait(text) is None):
+        # A sliding window comes with the wait for the next request; a calendar day is used up until it ends.
+        is_rolling = not is_google and "rate_limit_exceeded" in codes and retry_after(headers, 0.0) is not None
         return (RATE_LIMITED if is_rolling else QUOTA_EXHAUSTED), window
-    if coded is None and window is None and not is_google and texts.is_current_quota(text):
+    if by_code is None and window is None and not is_google and phrases.is_current_quota(text):
         return QUOTA_EXHAUSTED, "credits"
     if "concurren" in text.lower():
         window = window or "concurrency"
     return RATE_LIMITED, window
 
 
-def _of_quotas(said: Said) -> Meaning:
-    """Google's violated quotas: the longest window counts, whatever the hint says."""
-    if any(value == "0" for _, value in said.quotas) or texts.names_no_allowance(said.text):
+def _by_quotas(facts: BodyFacts) -> Meaning:
+    """Return what Google's violated quotas mean: the longest window counts, also against a short hint."""
+    if any(value == "0" for _, value in facts.quotas) or phrases.names_no_allowance(facts.text):
         return QUOTA_EXHAUSTED, "plan"
-    window = texts.window(" ".join(quota for quota, _ in said.quotas), longest=True)
+    window = phrases.window(" ".join(quota for quota, _ in facts.quotas), longest=True)
     return (QUOTA_EXHAUSTED if window in _LONG_WINDOWS else RATE_LIMITED), window
 
 
 def _by_status(
-    status: int | None, told: Headers, text: str, provider: str, requests: Allowance, hint: float | None
+    status: int | None, headers: Headers, text: str, provider: str, requests: ReportedLimit, hint: float | None
 ) -> Meaning | None:
-    """What the status says, and what the text adds to it, where no code says more."""
+    """Return what status and text mean, for answers without a specific code."""
     if status is None:
         return by_text(text)
     if status == 402:
-        # With a wait it is a budget for what is in flight; without, it is money.
-        if hint is not None and hint < _SHORTEST_BELIEVED:
+        # With a short wait it is a budget for requests in flight, else it is money.
+        if hint is not None and hint < _MIN_LONG_HINT:
             return RATE_LIMITED, "concurrency"
-        return texts.money(text) or (QUOTA_EXHAUSTED, texts.window(text) or "credits")
-    if status == 403 and _is_github_limit(told, text, provider, requests):
+        return phrases.money(text) or (QUOTA_EXHAUSTED, phrases.window(text) or "credits")
+    if status == 403 and _is_github_limit(headers, text, provider, requests):
         return RATE_LIMITED, None
     if status in (400, 403, 412):
-        paid = texts.money(text)
-        if paid is not None:
-            return paid
-        if texts.is_about_key(text):
+        by_money = phrases.money(text)
+        if by_money is not None:
+            return by_money
+        if phrases.is_about_key(text):
             return AUTH_FAILED, None
     if status == 498 and "groq" in provider:
         return OVERLOADED, "capacity"
-    if status >= 500 and texts.is_busy(text):
+    if status >= 500 and phrases.is_busy(text):
         return OVERLOADED, "capacity"
-    if status == 424 and told.get("x-amzn-errortype", "").startswith("ModelError"):
+    if status == 424 and headers.get("x-amzn-errortype", "").startswith("ModelError"):
         return TRANSIENT, None
     kind = _BY_STATUS.get(status) or (TRANSIENT if status >= 500 else PERMANENT)
     return kind, "capacity" if kind == OVERLOADED else None
 
 
-def _is_github_limit(told: Headers, text: str, provider: str, requests: Allowance) -> bool:
-    if texts.is_limit(text):
+def _is_github_limit(headers: Headers, text: str, provider: str, requests: ReportedLimit) -> bool:
+    if phrases.is_limit(text):
         return True
-    return requests.remaining == 0 and ("x-ratelimit-resource" in told or provider == "github")
+    return requests.remaining == 0 and ("x-ratelimit-resource" in headers or provider == "github")
 
 
 def by_text(text: str) -> Meaning | None:
-    """What a text alone says: an error without a status, a line that a command printed."""
+    """Return what a text alone means: of an error without a status, or of a line that a command printed."""
     if not text:
         return None
-    if texts.is_busy(text) and not texts.is_plan(text):
+    if phrases.is_busy(text) and not phrases.is_plan(text):
         return OVERLOADED, "capacity"
     if "not your usage limit" in text.lower():
         return OVERLOADED, "capacity"
-    paid = texts.money(text)
-    if paid is not None:
-        return paid
-    if texts.is_plan(text):
+    by_money = phrases.money(text)
+    if by_money is not None:
+        return by_money
+    if phrases.is_plan(text):
         return _plan_by_text(text)
-    if texts.is_limited(text):
-        return (QUOTA_EXHAUSTED, "plan") if texts.window(text) == "plan" else (RATE_LIMITED, None)
-    if texts.is_about_key(text):
+    if phrases.is_limited(text):
+        return (QUOTA_EXHAUSTED, "plan") if phrases.window(text) == "plan" else (RATE_LIMITED, None)
+    if phrases.is_about_key(text):
         return AUTH_FAILED, None
-    status = texts.status(text)
+    status = phrases.status(text)
     if status is not None:
-        return _by_status(status, {}, text, "", headers.UNTOLD, None)
-    if texts.is_too_large(text):
+        return _by_status(status, {}, text, "", NOT_REPORTED, None)
+    if phrases.is_too_large(text):
         return PERMANENT, None
-    return (TRANSIENT, None) if texts.is_broken(text) else None
+    return (TRANSIENT, None) if phrases.is_broken(text) else None
 
 
 def _plan_by_text(text: str) -> Meaning:
-    window = texts.window(text)
+    window = phrases.window(text)
     if window in ("minute", "hour"):
         return RATE_LIMITED, window
-    if window is None and texts.is_current_quota(text) and "billing" in text.lower():
+    if window is None and phrases.is_current_quota(text) and "billing" in text.lower():
         return QUOTA_EXHAUSTED, "credits"
     if window is None and "quota" in text.lower():
-        return QUOTA_EXHAUSTED, None  # how long tells the wait
+        return QUOTA_EXHAUSTED, None  # the wait decides the window
     return QUOTA_EXHAUSTED, window or "plan"
 
 
-def _with_window(coded: Meaning, text: str) -> Meaning:
-    kind, window = coded
+def _with_window(by_code: Meaning, text: str) -> Meaning:
+    kind, window = by_code
     if kind == QUOTA_EXHAUSTED and window is None:
-        paid = texts.money(text)
-        window = texts.window(text) or (paid[1] if paid is not None else None)
+        by_money = phrases.money(text)
+        window = phrases.window(text) or (by_money[1] if by_money is not None else None)
     return kind, window
 
 
-# --- how long -----------------------------------------------------------------------------------------------------
+# --- the wait -----------------------------------------------------------------------------------------------------
 
 
 def _hint(
-    kind: str, told: Headers, said: Said, text: str, requests: Allowance, tokens: Allowance, now: float
+    kind: str,
+    headers: Headers,
+    facts: BodyFacts,
+    text: str,
+    requests: ReportedLimit,
+    tokens: ReportedLimit,
+    now: float,
 ) -> float | None:
-    """What the answer says of the wait: a header, else the body, else the sentence, else the exhausted allowance."""
-    hint = headers.retry_after(told, now)
+    """Return the wait that an answer states: in a header, else a field, else a sentence, else for a used-up limit."""
+    hint = retry_after(headers, now)
     if hint is not None or kind in (PERMANENT, AUTH_FAILED):
         return hint
-    hint = said.wait if said.wait is not None else texts.wait(text)
+    hint = facts.wait if facts.wait is not None else phrases.wait(text)
     if hint is None and kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
         if kind == QUOTA_EXHAUSTED:
-            hint = headers.plan_reset(told, now)
+            hint = plan_reset(headers, now)
         resets = [each.reset for each in (requests, tokens) if each.remaining == 0 and each.reset is not None]
         if hint is None and resets:
             hint = max(resets)
     return hint
 
 
-def _window_untold(
-    kind: str, hint: float | None, told: Headers, said: Said, requests: Allowance, tokens: Allowance
+def _derived_window(
+    kind: str,
+    hint: float | None,
+    headers: Headers,
+    facts: BodyFacts,
+    requests: ReportedLimit,
+    tokens: ReportedLimit,
 ) -> str | None:
-    """The window, where no word names it: by the allowance that is used up, else by the length of the wait."""
+    """Return the window of a limit that the answer does not name: that of the used-up limit, else by the wait."""
     if kind == OVERLOADED:
         return "capacity"
     if kind == RATE_LIMITED:
-        for used_up in (requests, tokens):
-            if used_up.remaining == 0 and used_up.period in _WINDOW_OF_PERIOD:
-                return _WINDOW_OF_PERIOD[used_up.period]
+        for reported in (requests, tokens):
+            if reported.remaining == 0 and reported.period in _WINDOW_OF_PERIOD:
+                return _WINDOW_OF_PERIOD[reported.period]
         if hint is None:
-            names = [told.get("x-amzn-errortype", ""), *said.codes]
+            names = [headers.get("x-amzn-errortype", ""), *facts.codes]
             return "minute" if any("throttl" in name.lower() for name in names) else None
-        return "minute" if hint <= headers.MINUTE else "day" if hint >= clocks.DAY else None
+        return "minute" if hint <= MINUTE else "day" if hint >= DAY else None
     if kind == QUOTA_EXHAUSTED and hint is not None:
-        return "day" if hint <= clocks.DAY else "plan" if hint <= 7 * clocks.DAY else "month"
+        return "day" if hint <= DAY else "plan" if hint <= 7 * DAY else "month"
     return None
 
 
 def _cool_down(
-    kind: str, window: str | None, hint: float | None, told: Headers, said: Said, text: str, provider: str, now: float
+    kind: str,
+    window: str | None,
+    hint: float | None,
+    headers: Headers,
+    facts: BodyFacts,
+    text: str,
+    provider: str,
+    now: float,
 ) -> float | None:
-    """What we would wait, where the answer names no wait, or one that cannot be meant."""
+    """Return the wait to use instead of the hint: if there is none, or if it is too short for a used-up window."""
     if kind not in RETRY_ON_OTHER_KEY or kind == AUTH_FAILED:
         return None
     if hint is None:
-        clock = clocks.seconds_until_clock(text, now)
-        if clock is not None:
-            return clock
-        if kind == RATE_LIMITED and texts.is_secondary(text):
+        wait = dates.seconds_until_clock(text, now)
+        if wait is not None:
+            return wait
+        if kind == RATE_LIMITED and phrases.is_secondary(text):
             return _SECONDARY_WAIT
     if kind != QUOTA_EXHAUSTED:
         return None
-    until: float | None = None
+    reset: float | None = None
     if window == "day":
-        until = clocks.seconds_until_day(now, is_pacific=_is_google(said, text, provider))
+        reset = dates.seconds_until_day(now, is_pacific=_is_google(facts, text, provider))
     elif window == "month":
-        until = clocks.seconds_until_month(now)
+        reset = dates.seconds_until_month(now)
     elif window == "plan":
-        if texts.names_no_allowance(text) or any(value == "0" for _, value in said.quotas):
+        if phrases.names_no_allowance(text) or any(value == "0" for _, value in facts.quotas):
             return _NO_ALLOWANCE_WAIT
-        until = headers.plan_reset(told, now)
-        return until if until is not None and (hint is None or hint < until) else None
-    if until is None or (hint is not None and hint >= min(until, _SHORTEST_BELIEVED)):
+        reset = plan_reset(headers, now)
+        return reset if reset is not None and (hint is None or hint < reset) else None
+    if reset is None or (hint is not None and hint >= min(reset, _MIN_LONG_HINT)):
         return None
-    return until
+    return reset
 
 
-# --- the rest -----------------------------------------------------------------------------------------------------
+# --- other fields--------------------------------------------------------------------------------------------------
 
 
-def _is_google(said: Said, text: str, provider: str) -> bool:
-    return said.is_google or provider.startswith(("gemini", "vertex", "google")) or texts.is_about_google(text)
+def _is_google(facts: BodyFacts, text: str, provider: str) -> bool:
+    return facts.is_google or provider.startswith(("gemini", "vertex", "google")) or phrases.is_about_google(text)
 
 
-def _scope(said: Said, text: str) -> str | None:
-    """The model, where the answer names exactly one: it narrows the cool-down."""
-    if said.models:
-        return next(iter(said.models)) if len(said.models) == 1 else None
-    return texts.model(text)
+def _scope(facts: BodyFacts, text: str) -> str | None:
+    """Return the model if the answer names exactly one: only requests for it cool down."""
+    if facts.models:
+        return next(iter(facts.models)) if len(facts.models) == 1 else None
+    return phrases.model(text)
 
 
 def _message(status: int | None, text: str) -> str:
@@ -329,8 +368,8 @@ def _message(status: int | None, text: str) -> str:
     return one_line(f"{start}: {text}" if start and text else start or text)
 
 
-def _paced(verdict: Verdict, requests: Allowance, tokens: Allowance) -> Verdict:
-    if requests is headers.UNTOLD and tokens is headers.UNTOLD:
+def _with_limits(verdict: Verdict, requests: ReportedLimit, tokens: ReportedLimit) -> Verdict:
+    if requests is NOT_REPORTED and tokens is NOT_REPORTED:
         return verdict
     return verdict._replace(
         remaining_requests=requests.remaining,

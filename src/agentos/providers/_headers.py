@@ -1,4 +1,4 @@
-"""What the headers of an answer say: how long to wait, and what is left of which allowance."""
+"""Reads the headers of an answer: how long to wait, and what is left of which limit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LIMIT, _REMAINING, _RESET = "limit", "remaining", "reset"
 _TOGETHER = "tokenlimit-tokens"  # counted per second
 
 
-class Allowance(NamedTuple):
-    """One allowance as the headers tell it: what is left, until when, of how much, counted over how long."""
+class ReportedLimit(NamedTuple):
+    """A limit as headers report it: what is left, seconds until it resets, of how much, per how many seconds."""
 
     remaining: int | None = None
     reset: float | None = None
@@ -29,11 +29,11 @@ class Allowance(NamedTuple):
     period: float | None = None
 
 
-UNTOLD = Allowance()
+NOT_REPORTED = ReportedLimit()
 
 
 class _Dimension(NamedTuple):
-    """What is counted, by the name of its headers."""
+    """What a limit counts, by the name of its headers."""
 
     is_tokens: bool
     name: str  # empty: the headers name no dimension
@@ -41,13 +41,13 @@ class _Dimension(NamedTuple):
 
 
 def lower(headers: Any) -> Headers:
-    """Headers of any library with their names in lower case; empty if these are none."""
+    """Return headers of any library with their names in lower case; {} for an object that is no mapping."""
     try:
         try:
             return {str.lower(name): str.strip(value) for name, value in headers.items()}
         except TypeError:  # bytes, or numbers
             return {_text(name).lower(): _text(value).strip() for name, value in headers.items()}
-    except Exception:  # not a mapping after all: it says nothing
+    except Exception:
         return {}
 
 
@@ -56,13 +56,14 @@ def _text(value: Any) -> str:
 
 
 def server_now(headers: Headers, now: float) -> float:
-    """The server's own clock, where it tells it, makes ours irrelevant for what it says of instants."""
+    """Return the server's time if the answer has it, else `now`: instants in the answer are by the server's clock."""
     date = headers.get("date")
-    told = http_date(date) if date else None
-    return now if told is None else told
+    server_time = http_date(date) if date else None
+    return now if server_time is None else server_time
 
 
 def retry_after(headers: Headers, now: float) -> float | None:
+    """Return the seconds to wait that a header states, at least 0; None if none does."""
     for name in ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after"):
         milliseconds = parse_number(headers.get(name))
         if milliseconds is not None:
@@ -79,37 +80,38 @@ def retry_after(headers: Headers, now: float) -> float | None:
     return max(seconds, 0.0)
 
 
-def allowances(headers: Headers, provider: str, now: float) -> tuple[Allowance, Allowance]:
-    """What is left of requests and of tokens: of several dimensions, the one of which least is left."""
+def reported_limits(headers: Headers, provider: str, now: float) -> tuple[ReportedLimit, ReportedLimit]:
+    """Return the limits of requests and of tokens; of several each, the one of which least is left."""
     fields: dict[_Dimension, dict[str, str]] = {}
     for name, value in headers.items():
-        if "limit-" in name and (meant := _meaning(name)) is not None:
-            dimension, field = meant
-            told = fields.get(dimension)
-            if told is None:
-                told = fields[dimension] = {}
-            told[field] = value
+        if "limit-" in name and (meaning := _meaning(name)) is not None:
+            dimension, field = meaning
+            values = fields.get(dimension)
+            if values is None:
+                values = fields[dimension] = {}
+            values[field] = value
     if not fields:
-        return UNTOLD, UNTOLD
-    # No epoch or date is shorter; without one, nobody's clock matters.
-    has_instant = any(len(told.get(_RESET, "")) >= 10 for told in fields.values())
+        return NOT_REPORTED, NOT_REPORTED
+    # No epoch or date is shorter. Without one the server's clock is not needed.
+    has_instant = any(len(values.get(_RESET, "")) >= 10 for values in fields.values())
     at = server_now(headers, now) if has_instant else now
-    requests, tokens = UNTOLD, UNTOLD
-    for dimension, told in fields.items():
-        reset = told.get(_RESET)
+    requests, tokens = NOT_REPORTED, NOT_REPORTED
+    for dimension, values in fields.items():
+        reset = values.get(_RESET)
         wait = None if reset is None else wait_of(reset, at)
-        limit, remaining = _count(told.get(_LIMIT)), _count(told.get(_REMAINING))
+        limit, remaining = _count(values.get(_LIMIT)), _count(values.get(_REMAINING))
         period = None if limit is None else dimension.period or _period(headers, provider, dimension, wait)
-        read = Allowance(None if remaining is None else int(remaining), wait, limit, period)
+        reported = ReportedLimit(None if remaining is None else int(remaining), wait, limit, period)
         if dimension.is_tokens:
-            tokens = read if tokens is UNTOLD else min(tokens, read, key=_scarcity)
+            tokens = reported if tokens is NOT_REPORTED else min(tokens, reported, key=_scarcity)
         else:
-            requests = read if requests is UNTOLD else min(requests, read, key=_scarcity)
+            requests = reported if requests is NOT_REPORTED else min(requests, reported, key=_scarcity)
     return requests, tokens
 
 
-@lru_cache(maxsize=512)  # the same few names come with every answer
+@lru_cache(maxsize=512)  # every answer has the same few names
 def _meaning(name: str) -> tuple[_Dimension, str] | None:
+    """Return what a header counts and which field of it; None for any other header."""
     if name.startswith("x-tokenlimit-"):
         field, dimension = name[13:], _TOGETHER
     elif name.startswith("anthropic-ratelimit-"):
@@ -124,32 +126,32 @@ def _meaning(name: str) -> tuple[_Dimension, str] | None:
     words = re.split(r"[-_]", dimension)
     is_tokens = "tokens" in words or "token" in words
     if not is_tokens and dimension and not any(word.startswith("req") for word in words):
-        return None  # images, seconds of audio, a plan's windows: not what is paced here
+        return None  # images, seconds of audio, windows of a plan: not paced
     period = next((_PERIODS[word] for word in words if word in _PERIODS), None)
     return _Dimension(is_tokens, dimension, period), field
 
 
 def _count(text: str | None) -> float | None:
-    """Less than nothing left is how some say that they do not know."""
-    found = parse_number(text)
-    if found is None and text is not None:
-        found = parse_number(re.split(r"[;,]", text)[0])  # "100, 100;w=60"
-    return None if found is None or found < 0 else found
+    """Return a number of requests or tokens; None for a negative one, which some providers send for "unknown"."""
+    count = parse_number(text)
+    if count is None and text is not None:
+        count = parse_number(re.split(r"[;,]", text)[0])  # "100, 100;w=60"
+    return None if count is None or count < 0 else count
 
 
-def _scarcity(allowance: Allowance) -> tuple[float, float, float]:
-    """Least left first; of equals, the one that takes longest; what tells nothing last."""
-    remaining, reset, limit, _ = allowance
-    untold = float("inf")
+def _scarcity(reported: ReportedLimit) -> tuple[float, float, float]:
+    """Return a sort key: least left first, of equals the one that resets last, unknown numbers at the end."""
+    remaining, reset, limit, _ = reported
+    unknown = float("inf")
     return (
-        untold if remaining is None else remaining,
+        unknown if remaining is None else remaining,
         0.0 if reset is None else -reset - 1,
-        untold if limit is None else limit,
+        unknown if limit is None else limit,
     )
 
 
 def _period(headers: Headers, provider: str, dimension: _Dimension, reset: float | None) -> float:
-    """The seconds that a limit counts over, where the name of its header does not say them."""
+    """Return the seconds that a limit counts over, for headers whose names do not contain a period."""
     is_together = "together" in provider or ("x-tokenlimit-limit" in headers and reset is not None and reset <= 1)
     if dimension.is_tokens:
         return 1.0 if is_together and dimension.name == _TOGETHER else MINUTE
@@ -162,11 +164,11 @@ def _period(headers: Headers, provider: str, dimension: _Dimension, reset: float
         return 1.0
     if reset is None or reset <= MINUTE:
         return MINUTE
-    return HOUR if reset <= HOUR else DAY  # one that ends later than in a minute is longer than a minute
+    return HOUR if reset <= HOUR else DAY
 
 
 def plan_reset(headers: Headers, now: float) -> float | None:
-    """Seconds until the last of a plan's used-up windows opens again, in the headers of subscriptions."""
+    """Return the seconds until the last used-up window of a subscription resets; None without such headers."""
     waits: list[float | None] = []
     at = server_now(headers, now)
     for name, value in headers.items():
@@ -185,8 +187,8 @@ def _snapshot_reset(text: str, now: float) -> float | None:
     from urllib.parse import parse_qs  # rare
 
     fields = parse_qs(text)
-    left = parse_number(fields.get("rem", ["1"])[0])
-    return wait_of(fields.get("rst", [""])[0], now) if left is not None and left <= 0 else None
+    remaining = parse_number(fields.get("rem", ["1"])[0])
+    return wait_of(fields.get("rst", [""])[0], now) if remaining is not None and remaining <= 0 else None
 
 
 def is_plan_used_up(headers: Headers) -> bool:

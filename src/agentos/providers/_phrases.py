@@ -1,4 +1,4 @@
-"""The phrases and codes that providers use, by what they mean. Families, not sentences: wordings change."""
+"""Recognises the codes and phrases of providers by their meaning. Patterns match families, because wordings change."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import lru_cache
 from agentos.durations import DURATION, parse_number, sum_amounts
 from agentos.verdict import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
 
-Meaning = tuple[str, str | None]  # a kind and, where it is told, a window
+Meaning = tuple[str, str | None]  # a kind of verdict, and the window of the limit if it is named
 
-# --- codes: words that programs compare ---------------------------------------------------------------------------
+# --- codes ---------------------------------------------------------------------------------------------------------
 
-# First match wins. Codes are in snake case here, whatever their provider writes.
+# The first match wins. Codes are converted to snake case before.
 _STRONG_CODES: tuple[tuple[str, str, str | None], ...] = (
     (r"in_flight|concurren", RATE_LIMITED, "concurrency"),
     (r"context_length|context_window|string_above_max|(request|prompt|payload|content|input)_(entity_)?too_(large|long)",
@@ -35,7 +35,7 @@ _STRONG_CODES: tuple[tuple[str, str, str | None], ...] = (
      r"|incomplete_signature|missing_auth|on_hold|account_(deactivated|suspended|disabled|inactive)|oauth_org"
      r"|consumer_(suspended|invalid)|service_disabled", AUTH_FAILED, None),
 )  # fmt: skip
-# Codes that say no more than a status does: they stand in for one that is missing.
+# Codes that mean no more than a status, for answers without one.
 _CODE_STATUSES: tuple[tuple[str, int], ...] = (
     (r"rate_?limit|resource_exhausted", 429),
     (r"payment_required", 402),
@@ -50,20 +50,21 @@ _CODE_STATUSES: tuple[tuple[str, int], ...] = (
 
 @lru_cache(maxsize=512)
 def meaning_of_code(code: str) -> Meaning | None:
-    """What a code says by itself; None for codes that only repeat the status, and for unknown ones."""
-    plain = _snake(code)
-    if plain == "provider_unavailable":
+    """Return what a code means; None for a code that only repeats the status, or is unknown."""
+    snake_code = _snake(code)
+    if snake_code == "provider_unavailable":
         return TRANSIENT, None
     for pattern, kind, window in _STRONG_CODES:
-        if re.search(pattern, plain):
+        if re.search(pattern, snake_code):
             return kind, window
     return None
 
 
 @lru_cache(maxsize=512)
 def status_of_code(code: str) -> int | None:
-    plain = _snake(code)
-    return next((status for pattern, status in _CODE_STATUSES if re.search(pattern, plain)), None)
+    """Return the HTTP status that a code stands for; None if it is unknown."""
+    snake_code = _snake(code)
+    return next((status for pattern, status in _CODE_STATUSES if re.search(pattern, snake_code)), None)
 
 
 def _snake(code: str) -> str:
@@ -98,7 +99,7 @@ _LIMIT = (
     r"rate[ -]?limit|too many (?:requests|tokens|connections|concurrent)|throttl|abuse detection|requests? rate is too"
     r"|resource (?:has been )?exhausted|slow down"
 )
-# Said of what has happened, where no status says that it is an error: many texts are about limits.
+# For texts without a status, which may only mention limits: matches statements that a limit was hit.
 _LIMITED = (
     r"(?<!\w)rate[ _-]?limit(?:s|ed)? (?:was |has been |is |were )?(?:exceeded|reached|hit)"
     r"|\brate[ _-]limited\b|RateLimitError|(?<!\w)rate_limit_(?:error|exceeded)\b"
@@ -184,7 +185,7 @@ def is_plan(text: str) -> bool:
 
 
 def is_secondary(text: str) -> bool:
-    """GitHub's limits beside the counted ones."""
+    """Return whether a text is about GitHub's secondary limits, which no header counts."""
     return _is(r"secondary rate limit|abuse detection", text)
 
 
@@ -197,6 +198,7 @@ def is_current_quota(text: str) -> bool:
 
 
 def money(text: str) -> Meaning | None:
+    """Return a meaning for texts about credits, billing and spending limits; None for any other."""
     if not _is(_MONEY, text):
         return None
     if _is(_CREDITS, text):
@@ -205,7 +207,7 @@ def money(text: str) -> Meaning | None:
 
 
 def is_too_large(text: str) -> bool:
-    """More than could ever be admitted: no wait makes it fit."""
+    """Return whether a request is larger than its limit: no wait makes it fit."""
     if _is(_TOO_LARGE, text):
         return True
     room = _compiled(_ROOM).search(text) if text else None
@@ -216,32 +218,34 @@ def is_too_large(text: str) -> bool:
 
 
 def window(text: str, *, longest: bool = False) -> str | None:
-    """The window that a text names: the first that it names, or the longest."""
+    """Return the first window that a text names, or the longest one; None if it names none."""
     if not text:
         return None
-    places: list[tuple[int, str]] = []
+    positions: list[tuple[int, str]] = []
     for name, pattern in _WINDOWS:
-        found = _compiled(pattern).search(text)
-        if found is not None:
+        match = _compiled(pattern).search(text)
+        if match is not None:
             if longest:
                 return name
-            places.append((found.start(), name))
-    return min(places)[1] if places else None
+            positions.append((match.start(), name))
+    return min(positions)[1] if positions else None
 
 
 def wait(text: str) -> float | None:
-    """Seconds to wait, where a sentence names a duration."""
-    found = _compiled(_WAIT).search(text) if text else None
-    if found is None:
+    """Return the seconds to wait that a sentence names; None if it names none."""
+    match = _compiled(_WAIT).search(text) if text else None
+    if match is None:
         return None
-    return parse_number(found[2]) if found[2] else sum_amounts(found[1])
+    return parse_number(match[2]) if match[2] else sum_amounts(match[1])
 
 
 def status(text: str) -> int | None:
-    found = _compiled(_STATUS).search(text) if text else None
-    return int(found[1] or found[2]) if found is not None else None
+    """Return the HTTP status of an error that a text names; None if it names none."""
+    match = _compiled(_STATUS).search(text) if text else None
+    return int(match[1] or match[2]) if match is not None else None
 
 
 def model(text: str) -> str | None:
-    found = _compiled(_MODEL).search(text) if text else None
-    return None if found is None else next(name for name in found.groups() if name).rstrip(".")
+    """Return the model that a text names; None if it names none."""
+    match = _compiled(_MODEL).search(text) if text else None
+    return None if match is None else next(name for name in match.groups() if name).rstrip(".")

@@ -1,6 +1,6 @@
-"""Status, headers and body of what SDKs and HTTP libraries raise and return, found by the attributes they share.
+"""Finds status, headers and body in exceptions and responses of SDKs and HTTP libraries, by attributes they share.
 
-Nothing here does I/O: a body is read only where it has arrived already.
+Does no input: a body is used only if it has arrived already.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from agentos.verdict import NO_VERDICT, TRANSIENT, Verdict
 
 from . import _bodies as bodies
-from . import _evidence as rules
-from . import _headers as headers
-from . import _phrases as texts
-from ._bodies import Said
+from . import _evidence as evidence
+from . import _phrases as phrases
+from ._bodies import BodyFacts
+from ._headers import Headers, lower
 
-# Libraries whose connection errors are known by name; those of others are known by the exceptions they wrap.
+# Libraries whose connection errors are recognised by name. Those of others wrap an exception of Python.
 _TRANSPORTS = frozenset(
     {
         "httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "requests", "urllib3", "urllib", "http", "socket", "ssl",
@@ -26,7 +26,7 @@ _TRANSPORTS = frozenset(
         "grpc", "websockets", "h11", "h2", "anyio",
     }
 )  # fmt: skip
-_BROKEN = frozenset(
+_CONNECTION_ERRORS = frozenset(
     {
         "APIConnectionError", "APITimeoutError", "NetworkError", "TimeoutException", "RemoteProtocolError",
         "ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout", "ReadError", "WriteError",
@@ -38,16 +38,16 @@ _BROKEN = frozenset(
         "APIConnectionTimeoutError", "ServiceRequestError",
     }
 )  # fmt: skip
-# What litellm writes before the provider's own words.
+# What litellm writes before the message of the provider.
 _LITELLM_PREFIX = r"^(?:(?:litellm\.)?\w+(?:Error|Timeout): )*(?:\w*Exception(?: - |: ))?"
-_MOST_TEXT = 100_000
+_MAX_TEXT = 100_000
 # The two private attributes that are read. litellm documents its own; aiohttp has no other way to a body that arrived.
 _LITELLM_HEADERS = "_hidden_params"
 _AIOHTTP_BODY = "_body"
 
 
 def attribute(thing: Any, name: str) -> Any:
-    """None also where reading it fails: some SDKs raise from a property, and that must not hide the real error."""
+    """Return an attribute, or None if it is missing or a property that raises: that must not hide the real error."""
     try:
         return getattr(thing, name, None)
     except Exception:
@@ -55,16 +55,16 @@ def attribute(thing: Any, name: str) -> Any:
 
 
 def of_exception(exc: BaseException, provider: str, now: float) -> Verdict:
-    """What one exception says, without its causes."""
+    """Return the verdict of one exception, without its causes."""
     cls: Any = type(exc)
-    if not exc.__dict__ and not _can_tell(cls):  # nobody has added anything to it
+    if not exc.__dict__ and not _has_answer(cls):
         return _of_broken_connection(exc)
     response = attribute(exc, "response")
     status = _status(exc, response)
-    told = _headers(exc, response)
+    headers = _headers(exc, response)
     original = attribute(exc, "llm_provider")
     if isinstance(original, str):
-        return _of_litellm(exc, status, told, provider or original.lower(), now)
+        return _of_litellm(exc, status, headers, provider or original.lower(), now)
     body, is_error = _body_of_exception(exc, response), status is not None and status >= 400
     codes = [code for name in ("error_code", "code", "type") if isinstance(code := attribute(exc, name), str) and code]
     rpc = _rpc_status(exc)
@@ -73,57 +73,60 @@ def of_exception(exc: BaseException, provider: str, now: float) -> Verdict:
         body = body or rpc[1]
     if not is_error and not (_is_of_sdk(exc, response) and (codes or _is_errors_body(body))):
         return _of_broken_connection(exc)
-    said = bodies.read(body, now, is_error=True) or Said()
-    said.codes.extend(code for code in codes if " " not in code and len(code) < 200 and not code.isdigit())
-    _add_own_words(said, exc)
-    verdict = rules.judge(status, told, said, provider, now)
+    facts = bodies.read(body, now, is_error=True) or BodyFacts()
+    facts.codes.extend(code for code in codes if " " not in code and len(code) < 200 and not code.isdigit())
+    _add_message(facts, exc)
+    verdict = evidence.judge(status, headers, facts, provider, now)
     return verdict if verdict.kind is not None else _of_broken_connection(exc)
 
 
 @lru_cache(maxsize=512)
-def _can_tell(cls: type) -> bool:
-    """Whether exceptions of this class may say something without having anything of their own."""
+def _has_answer(cls: type) -> bool:
+    """Return whether exceptions of a class may hold an answer without instance attributes."""
     if cls.__module__ == "builtins":
         return False
-    return any(hasattr(cls, name) for name in ("__getattr__", *_TELLING))
+    return any(hasattr(cls, name) for name in ("__getattr__", *_ANSWER_ATTRIBUTES))
 
 
-_TELLING = ("response", "status_code", "status", "code", "body", "details", "data", "headers", "llm_provider", "type")
+_ANSWER_ATTRIBUTES = (
+    "response", "status_code", "status", "code", "body", "details", "data", "headers", "llm_provider", "type",
+)  # fmt: skip
 
 
 def of_response(response: Any, provider: str, now: float) -> Verdict:
-    """What an answer that raised nothing says: a library's response, an SDK's parsed object, an event of a stream."""
+    """Return the verdict of an answer that raised nothing: a response, a parsed object, an event of a stream."""
     if isinstance(response, Mapping):
         metadata = response.get("ResponseMetadata")
         if not isinstance(metadata, Mapping):
-            return rules.judge(None, {}, bodies.read(dict(response), now, is_error=False), provider, now)
+            return evidence.judge(None, {}, bodies.read(dict(response), now, is_error=False), provider, now)
         status = _status(None, response)
         is_error = status is not None and status >= 400
-        said = bodies.read(dict(response), now, is_error=is_error)
-        return rules.judge(status, _headers(None, response), said, provider, now)
+        facts = bodies.read(dict(response), now, is_error=is_error)
+        return evidence.judge(status, _headers(None, response), facts, provider, now)
     if response is None or isinstance(response, str | bytes | int | float | list | tuple):
         return NO_VERDICT
-    inner = next((found for name in _INNER_RESPONSES if (found := attribute(response, name)) is not None), None)
+    inner_responses = (attribute(response, name) for name in _INNER_RESPONSES)
+    inner = next((each for each in inner_responses if each is not None), None)
     status = _status(response, inner)
-    told = _headers(response, inner)
+    headers = _headers(response, inner)
     is_error = status is not None and status >= 400
     body = _arrived_body(inner) if inner is not None else None
     if body is None:
         body = _arrived_body(response)
     if body is None:
         body = _parsed_error(response)
-    said = bodies.read(body, now, is_error=is_error) if body is not None else None
-    return rules.judge(status, told, said, provider, now)
+    facts = bodies.read(body, now, is_error=is_error) if body is not None else None
+    return evidence.judge(status, headers, facts, provider, now)
 
 
 _INNER_RESPONSES = ("http_response", "response", "raw_response", "sdk_http_response")
 
 
-# --- where they keep it -------------------------------------------------------------------------------------------
+# --- status, headers, body ----------------------------------------------------------------------------------------
 
 
 def _status(thing: Any, response: Any) -> int | None:
-    """The exception's own status first: the response of an error inside a stream is a 200."""
+    """Return the HTTP status; of an exception first, as the response of an error inside a stream has 200."""
     for holder in (thing, response):
         if holder is None:
             continue
@@ -142,25 +145,25 @@ def _is_status(status: Any) -> bool:
     return isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599
 
 
-def _headers(thing: Any, response: Any) -> headers.Headers:
+def _headers(thing: Any, response: Any) -> Headers:
     candidates = [attribute(thing, "litellm_response_headers"), attribute(response, "headers")]
     candidates += [attribute(thing, "headers"), attribute(attribute(thing, "raw_response"), "headers")]
     if isinstance(response, Mapping):
         metadata = response.get("ResponseMetadata")
         candidates.append(metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None)
-    for found in candidates:
-        if found is not None and hasattr(found, "items") and (told := headers.lower(found)):
-            return told
+    for candidate in candidates:
+        if candidate is not None and hasattr(candidate, "items") and (lowered := lower(candidate)):
+            return lowered
     return _headers_of_wrapper(thing)
 
 
-def _headers_of_wrapper(thing: Any) -> headers.Headers:
-    """litellm and LangChain keep them in a dict of their own."""
+def _headers_of_wrapper(thing: Any) -> Headers:
+    """Return the headers that litellm and LangChain keep in a dict."""
     hidden = attribute(thing, _LITELLM_HEADERS) or attribute(thing, "response_metadata")
     if not isinstance(hidden, Mapping):
         return {}
-    told = headers.lower(hidden.get("additional_headers") or hidden.get("headers"))
-    return {name.removeprefix("llm_provider-"): value for name, value in told.items()}
+    lowered = lower(hidden.get("additional_headers") or hidden.get("headers"))
+    return {name.removeprefix("llm_provider-"): value for name, value in lowered.items()}
 
 
 def _body_of_exception(exc: BaseException, response: Any) -> Any:
@@ -174,7 +177,8 @@ def _body_of_exception(exc: BaseException, response: Any) -> Any:
 
 
 def _is_of_sdk(exc: BaseException, response: Any) -> bool:
-    """Without a status, a program's own `code` or `details` are about its own affairs."""
+    """Return whether an exception without a status is of an SDK: `code` and `details` of a user's own exception do not
+    describe an answer."""
     root = type(exc).__module__.partition(".")[0]
     return root in _TRANSPORTS or hasattr(exc, "body") or isinstance(response, Mapping)
 
@@ -198,7 +202,7 @@ def _arrived_body(response: Any) -> Any:
 
 
 def _parsed_error(thing: Any) -> Any:
-    """The error of an SDK's parsed object: an `.error` that a gateway added, a failed response, an event."""
+    """Return the error in a parsed object: an `.error` that a gateway added, a failed response, an event; or None."""
     failed = attribute(thing, "response")
     error = attribute(thing, "error") or attribute(failed, "error")
     if isinstance(error, dict | str) and error:
@@ -212,39 +216,40 @@ def _parsed_error(thing: Any) -> Any:
 
 
 def _rpc_status(exc: BaseException) -> tuple[str, str] | None:
-    """gRPC's errors have methods where others have attributes."""
+    """Return the name of the status and the details of a gRPC error, which has methods instead of attributes."""
     if not any(cls.__name__ == "RpcError" for cls in type(exc).__mro__):
         return None
     try:
         code, details = exc.code(), exc.details()  # type: ignore[attr-defined]
-        return str(code.name), str(details)[:_MOST_TEXT]
-    except Exception:  # not that kind of RpcError
+        return str(code.name), str(details)[:_MAX_TEXT]
+    except Exception:  # another class of this name
         return None
 
 
-def _add_own_words(said: Said, exc: BaseException) -> None:
-    if not said.texts:
-        own = attribute(exc, "message")
-        if isinstance(own, str) and own:
-            said.texts.append(own[:_MOST_TEXT])
+def _add_message(facts: BodyFacts, exc: BaseException) -> None:
+    """Add the exception's message to facts without a text."""
+    if not facts.texts:
+        message = attribute(exc, "message")
+        if isinstance(message, str) and message:
+            facts.texts.append(message[:_MAX_TEXT])
 
 
-def _of_litellm(exc: BaseException, status: int | None, told: headers.Headers, provider: str, now: float) -> Verdict:
-    """litellm changes statuses and codes, but passes the provider's own words on."""
+def _of_litellm(exc: BaseException, status: int | None, headers: Headers, provider: str, now: float) -> Verdict:
+    """Return the verdict of a litellm exception: it changes statuses and codes, but quotes the provider's answer."""
     body = attribute(exc, "body")
     message = attribute(exc, "message")
     text = message if isinstance(message, str) else _text(exc)
-    text = re.sub(_LITELLM_PREFIX, "", text[:_MOST_TEXT])
+    text = re.sub(_LITELLM_PREFIX, "", text[:_MAX_TEXT])
     start = text.find("{")
-    found = bodies.unfold(text)
-    if not isinstance(found, dict) and start >= 0:
-        found = bodies.first_object(text[start:])
-    said = bodies.read(body if isinstance(body, dict) and body else found or text, now, is_error=True) or Said()
-    if said.status is not None:
-        status = said.status
-    elif said.codes and status is not None and status >= 500:
-        status = next((own for code in said.codes if (own := texts.status_of_code(code))), status)
-    return rules.judge(status, told, said, provider, now)
+    quoted = bodies.unfold(text)
+    if not isinstance(quoted, dict) and start >= 0:
+        quoted = bodies.first_object(text[start:])
+    facts = bodies.read(body if isinstance(body, dict) and body else quoted or text, now, is_error=True) or BodyFacts()
+    if facts.status is not None:
+        status = facts.status
+    elif facts.codes and status is not None and status >= 500:
+        status = next(filter(None, map(phrases.status_of_code, facts.codes)), status)
+    return evidence.judge(status, headers, facts, provider, now)
 
 
 # --- connections --------------------------------------------------------------------------------------------------
@@ -252,15 +257,15 @@ def _of_litellm(exc: BaseException, status: int | None, told: headers.Headers, p
 
 def _of_broken_connection(exc: BaseException) -> Verdict:
     cls: Any = type(exc)
-    if isinstance(exc, ConnectionError | TimeoutError) or _is_known_as_broken(cls):
-        return Verdict(TRANSIENT, message=rules.one_line(_text(exc)))
+    if isinstance(exc, ConnectionError | TimeoutError) or _is_connection_error(cls):
+        return Verdict(TRANSIENT, message=evidence.one_line(_text(exc)))
     return NO_VERDICT
 
 
 @lru_cache(maxsize=512)
-def _is_known_as_broken(cls: type) -> bool:
+def _is_connection_error(cls: type) -> bool:
     return any(
-        base.__name__ in _BROKEN and base.__module__.partition(".")[0] in _TRANSPORTS
+        base.__name__ in _CONNECTION_ERRORS and base.__module__.partition(".")[0] in _TRANSPORTS
         for base in cls.__mro__
         if isinstance(base.__module__, str)
     )
@@ -269,5 +274,5 @@ def _is_known_as_broken(cls: type) -> bool:
 def _text(exc: BaseException) -> str:
     try:
         return str(exc)
-    except Exception:  # an exception is somebody's code, too
+    except Exception:  # `__str__` may be of a user
         return type(exc).__name__

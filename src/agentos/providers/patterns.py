@@ -1,4 +1,4 @@
-"""Pattern: a user's own way to read a verdict from the output of a command."""
+"""Pattern: a regular expression of the user that reads a verdict from the output of a command."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from agentos.verdict import RATE_LIMITED, Verdict
 
 
 class Pattern(NamedTuple):
-    """An own way to read a command's output: what a match of `regex` means. A group `seconds` in it tells the wait."""
+    """The verdict of a command whose output matches `regex`. A group `seconds` in it is the wait."""
 
     regex: re.Pattern[str]
     verdict: str = RATE_LIMITED
     retry_after: float | None = None
 
     def read(self, text: str) -> Verdict | None:
+        """Return the verdict if the text matches, else None."""
         match = self.regex.search(text)
         if match is None:
             return None
         wait = self.retry_after
-        told = match.groupdict().get("seconds")
-        if told is not None:
+        seconds = match.groupdict().get("seconds")
+        if seconds is not None:
             with contextlib.suppress(ValueError):
-                wait = float(told)
+                wait = float(seconds)
         return Verdict(self.verdict, wait, message=match.group(0)[:300])

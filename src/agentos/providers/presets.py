@@ -1,8 +1,7 @@
-"""What is known about providers: the variable that their tools read, when their days begin, and a call that costs
-nothing and tells whether a key is accepted.
+"""Facts about providers: the variable that their tools read, when their days begin, and a free call that checks a key.
 
-Plain data. A keys file overrides it with a `[provider.NAME]` table. Nothing here is about limits: those depend on the
-account, and what is not declared is learned.
+Plain data. A keys file overrides it with a `[provider.NAME]` table. There are no limits: they depend on the account,
+and limits that are not declared are learned.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class CheckCall:
-    """A GET request. The key is in a header, never in the address: addresses are logged on the way."""
+    """A GET request that checks a key. The key is in a header, not in the URL: proxies log URLs."""
 
     path: str  # after the base URL
     key_header: str = "Authorization"
@@ -24,13 +23,13 @@ class CheckCall:
 @dataclass(frozen=True, slots=True)
 class Preset:
     name: str
-    variable: str  # in which the provider's own tools look for the key
-    base_url: str | None = None  # as the provider's SDK spells it: some end in a version, some do not
+    variable: str  # read by the provider's own tools
+    base_url: str | None = None  # as the provider's SDK spells it, with or without a version
     check: CheckCall | None = None
     aliases: tuple[str, ...] = ()
-    other_variables: tuple[str, ...] = ()  # in which keys are also kept
-    base_url_variables: tuple[str, ...] = ()  # that its SDK reads too; the first that is set holds
-    day_resets: str | None = None  # when the provider's day begins, where that is known and not midnight UTC
+    other_variables: tuple[str, ...] = ()  # common alternatives to `variable`
+    base_url_variables: tuple[str, ...] = ()  # read by its SDK; the first one that is set counts
+    day_resets: str | None = None  # None: midnight UTC, or unknown
 
 
 _MODELS = CheckCall("/models")
@@ -55,7 +54,7 @@ PRESETS = (
         base_url_variables=("GOOGLE_GEMINI_BASE_URL",),
         day_resets="00:00 America/Los_Angeles",
     ),
-    # Its address belongs to the resource, so there is a check only where one is given.
+    # Each resource has its own URL: without one in the keys file or the environment there is no check.
     Preset(
         "azure",
         "AZURE_OPENAI_API_KEY",
@@ -65,7 +64,7 @@ PRESETS = (
         base_url_variables=("AZURE_OPENAI_ENDPOINT",),
     ),
     Preset("mistral", "MISTRAL_API_KEY", "https://api.mistral.ai/v1", _MODELS, aliases=("mistralai",)),
-    # The SDK's base URL has no /openai/v1, but everybody else's has.
+    # With /openai/v1, as other clients need it; the provider's SDK adds it itself.
     Preset("groq", "GROQ_API_KEY", "https://api.groq.com/openai/v1", _MODELS),
     Preset(
         "cohere",
@@ -76,7 +75,7 @@ PRESETS = (
         base_url_variables=("CO_API_URL",),
     ),
     Preset("deepseek", "DEEPSEEK_API_KEY", "https://api.deepseek.com", _MODELS),
-    # Its list of models is shown to everybody, so it would say nothing about a key.
+    # Its list of models needs no key, so it cannot check one.
     Preset("openrouter", "OPENROUTER_API_KEY", "https://openrouter.ai/api/v1", CheckCall("/key")),
     Preset("xai", "XAI_API_KEY", "https://api.x.ai/v1", _MODELS, aliases=("grok",)),
     Preset("together", "TOGETHER_API_KEY", "https://api.together.xyz/v1", _MODELS, aliases=("togetherai",)),
@@ -86,7 +85,7 @@ PRESETS = (
         "github",
         "GITHUB_TOKEN",
         "https://api.github.com",
-        CheckCall("/rate_limit"),  # the one call that is not counted
+        CheckCall("/rate_limit"),  # the only call that does not count
         other_variables=("GH_TOKEN",),
         base_url_variables=("GITHUB_API_URL",),
     ),
@@ -106,21 +105,22 @@ _BY_NAME = {name: preset for preset in PRESETS for name in (preset.name, *preset
 
 
 def preset_of(provider: str | None) -> Preset | None:
-    """By its name or another that it goes by, in any case of letters."""
+    """Return the preset with this name or alias, in upper or lower case; None if there is none."""
     return None if provider is None else _BY_NAME.get(provider.lower())
 
 
 def preset_of_variable(variable: str) -> Preset | None:
-    """Whose variable a name begins with: `OPENAI_API_KEY_2` is OpenAI's. The longest beginning counts."""
-    found: tuple[int, Preset | None] = (0, None)
+    """Return the preset whose variable is the longest prefix of a name (`OPENAI_API_KEY_2`: openai); None if there is
+    none."""
+    best: tuple[int, Preset | None] = (0, None)
     for preset in PRESETS:
-        for known in (preset.variable, *preset.other_variables):
-            if variable.startswith(known) and len(known) > found[0]:
-                found = len(known), preset
-    return found[1]
+        for prefix in (preset.variable, *preset.other_variables):
+            if variable.startswith(prefix) and len(prefix) > best[0]:
+                best = len(prefix), preset
+    return best[1]
 
 
 def base_url_of(preset: Preset, environ: Mapping[str, str]) -> str | None:
-    """Where the preset's calls go: to what its SDK would be told by the environment, else to the provider itself."""
-    told = next((environ[name] for name in preset.base_url_variables if environ.get(name)), preset.base_url)
-    return None if told is None else told.rstrip("/")
+    """Return the base URL that the preset's SDK would use in this environment; None if there is none."""
+    base_url = next((environ[name] for name in preset.base_url_variables if environ.get(name)), preset.base_url)
+    return None if base_url is None else base_url.rstrip("/")

@@ -1,11 +1,12 @@
-"""From an exception, a response or a command's output to a verdict: what the provider said.
+"""Reads the verdict of a provider from an exception, a response, the output of a command, or a response object.
 
-Three doors to one set of rules (`_verdicts`), and a fourth for whatever object a worker shows. No SDK is imported:
-everything is read by the attributes that SDKs share. None of them raises: what cannot be read says nothing.
+All four use the same rules (`_evidence`). No SDK is imported: objects are read by the attributes that SDKs share. No
+function raises: the result for an object that cannot be read is `NO_VERDICT`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,24 +17,24 @@ from agentos.errors import Overloaded, QuotaExhausted, RateLimited, WorkerVerdic
 from agentos.verdict import NO_VERDICT, RETRY_ON_OTHER_KEY, Verdict
 
 from . import _bodies as bodies
-from . import _command_output as output
-from . import _evidence as rules
-from . import _headers
-from . import _sdk_objects as objects
+from . import _command_output as command_output
+from . import _evidence as evidence
+from . import _sdk_objects as sdk_objects
+from ._headers import lower
 
 __all__ = ["Verdict", "from_exception", "from_observed", "from_output", "from_response"]
 
-# An SDK's own exception may wrap the transport's, which may wrap the system's; more than this is somebody else's story.
-_MOST_CAUSES = 5
-# Of a group's exceptions, so many are looked at.
-_MOST_OF_GROUP = 100
+# Exceptions of a chain that are read: an SDK's wraps the HTTP library's, which wraps one of Python.
+_MAX_CAUSES = 5
+# Exceptions of a group that are read.
+_MAX_OF_GROUP = 100
 
 
 def from_exception(exc: BaseException, *, provider: str | None = None, now: float | None = None) -> Verdict:
-    """What an exception says about the provider; a verdict of kind None if nothing. `now` is epoch seconds.
+    """Return the verdict in an exception; of kind None if it is not about a provider. `now` is epoch seconds.
 
-    The outermost of an exception and its causes that says something is believed; of a group, the first that makes its
-    item go on with another credential.
+    Of an exception and its causes, the outermost with a verdict counts; of a group, the first that makes its item
+    continue with another credential.
     """
     return _guarded(_from_exception, exc, _provider(provider), _instant(now))
 
@@ -46,7 +47,7 @@ def from_response(
     provider: str | None = None,
     now: float | None = None,
 ) -> Verdict:
-    """What an answer says; a verdict of kind None if it is not an error, with what it tells of limits all the same.
+    """Return the verdict of an answer; of kind None, with the limits that the headers report, if it is no error.
 
     `body` is an object, text or bytes: of an answer, or of an event inside a stream whose status was 200.
     """
@@ -56,21 +57,21 @@ def from_response(
 def from_output(
     text: str | bytes, exit_status: int | None = None, *, provider: str | None = None, now: float | None = None
 ) -> Verdict:
-    """What a command's output says: text, JSON or lines of JSON, as coding agents print them.
+    """Return the verdict in the output of a command: text, JSON or lines of JSON, as coding agents print them.
 
-    Exit status 75 is a limit, whatever was printed; 0 is a success, unless the output is nothing but an agent's word
-    that its limit is reached.
+    Exit status 75 is a limit with any output; 0 is a success, unless the output is only an agent's notice that its
+    limit is reached.
     """
     return _guarded(_from_output, (text, exit_status), _provider(provider), _instant(now))
 
 
 def from_observed(response: Any, *, provider: str | None = None, now: float | None = None) -> Verdict:
-    """What a response object of any HTTP library or SDK says. Reads nothing that has not arrived already."""
-    return _guarded(objects.of_response, response, _provider(provider), _instant(now))
+    """Return the verdict of a response object of an HTTP library or SDK. Reads no body that has not arrived already."""
+    return _guarded(sdk_objects.of_response, response, _provider(provider), _instant(now))
 
 
 def _guarded(read: Callable[[Any, str, float], Verdict], thing: Any, provider: str, now: float) -> Verdict:
-    """Objects of others may raise anything from anywhere, and an answer that breaks us must not break its run."""
+    """Return `NO_VERDICT` if reading raises: properties of foreign objects may, and that must not stop a run."""
     try:
         return read(thing, provider, now)
     except Exception:
@@ -86,46 +87,46 @@ def _instant(now: float | None) -> float:
 
 
 def _from_response(answer: tuple[Any, Any, Any], provider: str, now: float) -> Verdict:
-    status, told, body = answer
+    status, headers, body = answer
     if isinstance(status, bool) or not isinstance(status, int):
         status = None
     is_error = status is not None and status >= 400
-    said = bodies.read(body, now, is_error=is_error) if body is not None else None
-    return rules.judge(status, _headers.lower(told) if told else {}, said, provider, now)
+    facts = bodies.read(body, now, is_error=is_error) if body is not None else None
+    return evidence.judge(status, lower(headers) if headers else {}, facts, provider, now)
 
 
 def _from_output(printed: tuple[Any, Any], provider: str, now: float) -> Verdict:
     text, exit_status = printed
-    return output.read(text, exit_status, provider, now)
+    return command_output.read(text, exit_status, provider, now)
 
 
 def _from_exception(exc: BaseException, provider: str, now: float) -> Verdict:
-    for one in _chain(exc):
-        if isinstance(one, BaseExceptionGroup):
-            verdict = _from_group(one, provider, now)
-        elif isinstance(one, WorkerVerdict):
-            verdict = _from_worker(one, now)
-        elif type(one).__name__ == "CalledProcessError":
-            verdict = _from_command(one, provider, now)
+    for cause in _chain(exc):
+        if isinstance(cause, BaseExceptionGroup):
+            verdict = _from_group(cause, provider, now)
+        elif isinstance(cause, WorkerVerdict):
+            verdict = _from_worker(cause, now)
+        elif type(cause).__name__ == "CalledProcessError":
+            verdict = _from_command(cause, provider, now)
         else:
-            verdict = objects.of_exception(one, provider, now)
+            verdict = sdk_objects.of_exception(cause, provider, now)
         if verdict.kind is not None:
             return verdict
     return NO_VERDICT
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = exc
-    for _ in range(_MOST_CAUSES):
-        if seen is None:
+    cause: BaseException | None = exc
+    for _ in range(_MAX_CAUSES):
+        if cause is None:
             return
-        yield seen
-        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
 def _from_group(group: BaseExceptionGroup[Any], provider: str, now: float) -> Verdict:
     first = NO_VERDICT
-    for leaf in _leaves(group, [_MOST_OF_GROUP]):
+    for leaf in itertools.islice(_leaves(group), _MAX_OF_GROUP):
         verdict = _from_exception(leaf, provider, now)
         if verdict.kind in RETRY_ON_OTHER_KEY:
             return verdict
@@ -134,28 +135,27 @@ def _from_group(group: BaseExceptionGroup[Any], provider: str, now: float) -> Ve
     return first
 
 
-def _leaves(group: BaseExceptionGroup[Any], left: list[int]) -> Iterator[BaseException]:
-    for one in group.exceptions:
-        if isinstance(one, BaseExceptionGroup):
-            yield from _leaves(one, left)
-        elif left[0] > 0:
-            left[0] -= 1
-            yield one
+def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    for exc in group.exceptions:
+        if isinstance(exc, BaseExceptionGroup):
+            yield from _leaves(exc)
+        else:
+            yield exc
 
 
 def _from_worker(exc: WorkerVerdict, now: float) -> Verdict:
     wait = parse_number(exc.retry_after) if isinstance(exc, RateLimited | Overloaded) else None
     if isinstance(exc, QuotaExhausted) and (until := parse_number(exc.until)) is not None:
         wait = until - now
-    return Verdict(exc.kind, None if wait is None else max(wait, 0.0), message=rules.one_line(str(exc)))
+    return Verdict(exc.kind, None if wait is None else max(wait, 0.0), message=evidence.one_line(str(exc)))
 
 
 def _from_command(exc: BaseException, provider: str, now: float) -> Verdict:
-    """`subprocess.CalledProcessError`: what the command printed, if that was kept."""
-    printed = [objects.attribute(exc, name) for name in ("stdout", "stderr")]
+    """Return the verdict in the output of a `subprocess.CalledProcessError`."""
+    printed = [sdk_objects.attribute(exc, name) for name in ("stdout", "stderr")]
     text = "\n".join(
         piece.decode("utf-8", "replace") if isinstance(piece, bytes) else piece
         for piece in printed
         if isinstance(piece, bytes | str)
     )
-    return output.read(text, objects.attribute(exc, "returncode"), provider, now)
+    return command_output.read(text, sdk_objects.attribute(exc, "returncode"), provider, now)
