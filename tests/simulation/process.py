@@ -121,7 +121,7 @@ class Process:
         return store
 
     def request_now(self, record: RecordHandle) -> bool:
-        return False if self.store.is_shared else self.store.request(record, False)
+        return self.store.request_now(record)
 
     def on_event(self, event: Any) -> None:
         if self.world.memory is not None:
@@ -385,7 +385,7 @@ class Process:
         if self.is_closing:
             return
         tokens = self.rng.choice([0, 0, 100, 600, 5000])
-        record = RecordHandle("caller", 1, tokens, self.rng.choice(self.world.scenario.models))
+        record = self.make_handle("caller", 1, tokens, self.rng.choice(self.world.scenario.models))
         self.callers[record] = None
         record.deliver = lambda: self.call_later(
             self.world.short_delay(), "a caller's lease is delivered", lambda: self._serve_caller(record)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentos.pool._record_handle import RecordHandle
 from agentos.pool._replicas import shared_pool as shared
+from agentos.pool._replicas.handles import NumberedHandle
 from agentos.pool.lease_states import LIVE, WAITING
 
 from .log_server import Connection
@@ -26,11 +26,11 @@ def joined(seed: int = PUSHED) -> tuple[World, SimulatedMember]:
 def test_unclaimed_lease_of_lost_session_is_requested_again() -> None:
     """Otherwise its requester, already notified, finds an ended lease and waits for ever."""
     _, member = joined()
-    unused, used = RecordHandle("unused"), RecordHandle("used")
+    unused, used = NumberedHandle("unused"), NumberedHandle("used")
     for record in (unused, used):
         member.ask(record, wait=True, front=False, by_thread=False)
         record.deliver = lambda: None
-        served = RecordHandle()
+        served = NumberedHandle()
         served.id, served.state = record.id, LIVE
         member._serve(served, is_firm=True)
     member.handles.unclaimed.discard(used.id)  # as `confirm` says

@@ -31,8 +31,6 @@ _jitter = random.random
 
 
 class MemoryStore:
-    is_shared = False
-
     def __init__(self, clock: Clock, on_event: Callable[[Any], None]) -> None:
         self._now = clock.now
         self._clock = clock
@@ -60,12 +58,29 @@ class MemoryStore:
         self._act(served, events)
         return granted
 
+    def request_now(self, record: RecordHandle, _timeout: float | None = None) -> bool:
+        """Return True if the lease is live at once; else nothing has changed."""
+        allocator = self._allocator  # not `request(record, False)`: one call less for each lease
+        self._acquire()
+        try:
+            granted = allocator.request(record, self._now(), False)
+            if not (allocator.served or allocator.events or allocator.waiting):
+                return granted
+            served, events = self._collect()
+        finally:
+            self._release()
+        self._act(served, events)
+        return granted
+
     def end(self, record: RecordHandle, verdict: Verdict | None, success: bool = False) -> None:
         """End a lease together with the provider's answer: a verdict, a success or nothing. No-op if it is not live."""
         allocator = self._allocator
         self._acquire()
         try:
-            allocator.lease_end.end(record, self._now(), verdict, success, 0.0 if verdict is None else _jitter())
+            if verdict is None:
+                allocator.lease_end.end(record, self._now(), None, success)
+            else:
+                allocator.lease_end.end(record, self._now(), verdict, success, _jitter())
             if not (allocator.served or allocator.events or allocator.waiting):
                 return
             served, events = self._collect()

@@ -15,9 +15,5 @@ class RecordHandle(LeaseRecord):
     deliver: Callable[[], None]  # called when the lease is live, or never can be; set before a request that waits
 
     @property
-    def credential_id(self) -> str | None:
-        return None if self.credential is None else self.credential.id
-
-    @property
     def provider(self) -> str | None:
         return None if self.credential is None else self.credential.provider.name

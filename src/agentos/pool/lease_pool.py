@@ -71,6 +71,7 @@ class LeasePool:
         # The steps of a lease are the store's own methods: one call less for each request.
         self.make_handle = self._store.make_handle
         self.request = self._store.request
+        self._request_now = self._store.request_now
         self.confirm = self._store.confirm
         self.withdraw = self._store.withdraw
         self.expire = self._store.expire
@@ -201,11 +202,9 @@ class LeasePool:
     # --- the steps of a lease, for runs and workers ---------------------------------------------------------------
 
     def request_now(self, handle: LeaseHandle, timeout: float | None = None) -> bool:
-        """Return True if the lease is live at once; else nothing has changed. A request that may wait is not sent to a
-        shared store twice, so this returns False for it."""
-        if self._store.is_shared and (timeout is None or timeout > 0):
-            return False
-        return self.request(handle, False)
+        """Return True if the lease is live at once; else nothing has changed. `timeout`: how long the caller would wait
+        for it after that; a store may return False if that is not 0 (`Store.request_now`)."""
+        return self._request_now(handle, timeout)
 
     def end(self, handle: LeaseHandle, verdict: Verdict | None = None, success: bool = False) -> None:
         """End a lease together with the verdict on the provider's answer; no-op if it is not live."""

@@ -52,8 +52,6 @@ class LeaseHandle(Protocol):
 class Store(Protocol[H]):
     """The state of a pool, and the one place that changes it. `H`: the class of its handles."""
 
-    is_shared: bool
-
     @property
     def make_handle(self) -> type[H]: ...
 
@@ -67,6 +65,13 @@ class Store(Protocol[H]):
         """Block until all members know what this one has done, or the store is lost."""
 
     def request(self, handle: H, wait: bool = True, front: bool = False, blocks: bool = False, /) -> bool: ...
+
+    def request_now(self, handle: H, timeout: float | None = None, /) -> bool:
+        """Return True if the lease is live at once; else nothing has changed.
+
+        `timeout`: how long the caller would wait after that. A store for which a request costs a round trip may return
+        False if it is not 0: the request that waits follows anyway.
+        """
 
     def end(self, handle: H, verdict: Verdict | None, success: bool = False, /) -> None: ...
 

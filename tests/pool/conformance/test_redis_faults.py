@@ -11,9 +11,9 @@ import pytest
 
 from agentos import errors
 from agentos.events import StoreReached, StoreUnreachable
-from agentos.pool._record_handle import RecordHandle
 from agentos.pool._replicas import member
 from agentos.pool._replicas import states as kept_states
+from agentos.pool._replicas.handles import NumberedHandle
 from agentos.pool._replicas.redis import RedisLog
 from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits
 from tests.conftest import BUSY, eventually
@@ -286,7 +286,7 @@ def test_a_lease_that_was_lost_before_its_waiter_came_for_it_is_asked_for_again(
     settle(common_server.url(name))
     one = open_pool(common_server.url(name))
     store = one.pool._store
-    record, told = RecordHandle("item"), threading.Semaphore(0)
+    record, told = NumberedHandle("item"), threading.Semaphore(0)
     record.deliver = told.release
     store.request(record)
     assert told.acquire(timeout=20)

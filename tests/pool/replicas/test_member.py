@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agentos.pool._record_handle import RecordHandle
+from agentos.pool._replicas.handles import NumberedHandle
 from agentos.pool._replicas.log import Answer, Entry, Start, StoreLost
 from agentos.pool._replicas.shared import SharedStore
 from agentos.pool._replicas.shared_pool import CLAIM_SECONDS, SharedPool
@@ -99,8 +99,8 @@ def join(kept: Kept) -> Iterator[Callable[[], SharedStore]]:
         store.close()
 
 
-def ask(store: SharedStore) -> RecordHandle:
-    record = RecordHandle()
+def ask(store: SharedStore) -> NumberedHandle:
+    record = NumberedHandle()
     record.deliver = lambda: None
     store.request(record)
     return record
@@ -118,7 +118,7 @@ def waiters(store: SharedStore) -> int:
     return len(copy_of(store).pool.queue)
 
 
-def lease(store: SharedStore) -> RecordHandle:
+def lease(store: SharedStore) -> NumberedHandle:
     record = ask(store)
     eventually(lambda: record.state == LIVE)
     assert store.confirm(record)
@@ -211,7 +211,7 @@ def test_when_all_is_lost_nothing_is_granted_until_old_leases_have_run_out(
     after = ask(store)
     eventually(lambda: kept.entries)
     assert before.state == ENDED
-    newcomer = RecordHandle()
+    newcomer = NumberedHandle()
     assert not join().request(newcomer, wait=False)
     assert after.state == WAITING
     kept.clock.advance(TTL)

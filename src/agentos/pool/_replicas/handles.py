@@ -11,6 +11,12 @@ from .._rules.records import LeaseRecord
 from ..lease_states import LIVE, WAITING
 
 
+class NumberedHandle(RecordHandle):
+    """A handle with the number that its session chose for the lease."""
+
+    __slots__ = ("id",)
+
+
 class Handles:
     """Whoever uses it has the member's lock."""
 
@@ -53,7 +59,8 @@ class Handles:
         self._count_waiting(-1)
         handle.state = LIVE
         self.unclaimed.add(handle.id)
-        handle.credential, handle.fence, handle.granted_at = record.credential, record.fence, record.granted_at
+        handle.credential, handle.credential_id = record.credential, record.credential_id
+        handle.fence, handle.granted_at = record.fence, record.granted_at
 
     def wait_again(self, handle: RecordHandle) -> None:
         """What it was served is worth nothing, or lost."""

@@ -23,6 +23,7 @@ from ..credential import Credential, fingerprint
 from ..lease_states import ENDED, LIVE, WAITING
 from ..states import CredentialForecast, CredentialSnapshot, forecast, later, snapshot
 from . import shared_pool as shared
+from .handles import NumberedHandle
 from .log import Log
 from .member import Member
 from .shared_pool import SharedPool, Statement
@@ -40,12 +41,10 @@ _jitter = random.random
 
 
 class SharedStore:
-    is_shared = True
-
     def __init__(self, log: Log, name: str, clock: Clock, on_event: Callable[[Any], None], ttl: float,
                  redact: Callable[[str], str], run: str | None = None) -> None:  # fmt: skip
         self._redact = redact
-        self.make_handle = RecordHandle
+        self.make_handle = NumberedHandle
         self._member = Member(log, name, clock, on_event, ttl)
         self._member.run_name = run
 
@@ -85,6 +84,10 @@ class SharedStore:
         with member.changed:
             member.handles.unclaimed.discard(record.id)
             return bool(record.state == LIVE)
+
+    def request_now(self, record: RecordHandle, timeout: float | None = None) -> bool:
+        """Return False for a request that may wait: it is not sent to the store twice."""
+        return timeout is not None and timeout <= 0 and self.request(record, False)
 
     def end(self, record: RecordHandle, verdict: Verdict | None, success: bool = False) -> None:
         """Does nothing if the lease is not live."""

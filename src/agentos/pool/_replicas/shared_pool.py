@@ -89,6 +89,12 @@ class Session:
         return request_class
 
 
+class OwnedRecord(LeaseRecord):
+    """The record of a lease that a session holds or waits for."""
+
+    __slots__ = ("id", "owner")
+
+
 class SharedPool:
     """One process's copy. `served` and `events` are for its owner to take, as in `Allocator`."""
 
@@ -251,7 +257,7 @@ class SharedPool:
     def _ask(self, session: Session, at: float, lease: int, requester: str | None, requests: int, tokens: int,
              scope: str | None, prefer: str | None, waits_for_probe: bool, wait: bool,
              front: bool) -> None:  # fmt: skip
-        record = LeaseRecord(requester, requests, tokens, scope, prefer)
+        record = OwnedRecord(requester, requests, tokens, scope, prefer)
         record.request_class = session.request_class(scope)
         record.id, record.owner, record.waits_for_probe = lease, session, waits_for_probe
         if self.pool.request(record, at, wait, front) or record.state == REFUSED:

@@ -256,7 +256,10 @@ class Allocator:
                 and not credential.removed
                 and not (credential.cooled and credential.usable_at(scope))
             ):
-                if self._is_admitted(credential, record, now):
+                # The first test is `_is_admitted` for the common case, without a call.
+                if (credential.is_proven and not record.tokens and credential.group.pace.is_free) or self._is_admitted(
+                    credential, record, now
+                ):
                     chosen = credential
                     break
                 if not credential.paced_until(scope, 1, 0, now):  # it lacks room for this request, not for any
@@ -288,6 +291,7 @@ class Allocator:
         credential.fence = fence = credential.fence + 1
         credential.leases[fence] = record
         record.credential = credential
+        record.credential_id = credential.id
         record.fence = fence
         record.state = LIVE
         record.granted_at = now

@@ -100,7 +100,7 @@ class LeaseEnd:
         record.is_unused = record.is_answered = record.settled = False
         record.charges = ()
         record.state = WAITING
-        record.credential = None
+        record.credential = record.credential_id = None
 
     def _end_unused(self, record: LeaseRecord, now: float) -> None:
         self._allocator.correct(record, 0, 0, now)

@@ -35,12 +35,11 @@ class LeaseRecord:
     __slots__ = (
         "charges",
         "credential",
+        "credential_id",
         "fence",
         "granted_at",
-        "id",
         "is_answered",
         "is_unused",
-        "owner",
         "prefer",
         "request_class",
         "requester",
@@ -53,6 +52,11 @@ class LeaseRecord:
         "too_large",
         "waits_for_probe",
     )
+
+    # Set by subclasses, in a pool that several processes share: the process that holds the lease, and its number there.
+    # Not slots of this class: a lease of one process has neither.
+    owner: Any = None
+    id: Any = None
 
     def __init__(
         self,
@@ -79,8 +83,7 @@ class LeaseRecord:
         self.waits_for_probe = False  # it does not mind waiting until a new credential has proved itself
         self.too_large: str | None = None  # why no credential can ever serve it
         self.credential: CredentialRecord | None = None
-        self.id: Any = None  # where several processes share the pool, its owner and a number;
-        self.owner: Any = None  # and that owner
+        self.credential_id: str | None = None
 
 
 class CredentialRecord:
