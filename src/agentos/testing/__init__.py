@@ -1,8 +1,8 @@
-"""Public fakes: a clock that is moved by hand, and a provider that can be called.
+"""Public fakes for tests: a clock that is advanced by hand, and a simulated provider.
 
-They are what this package tests itself with, and are meant for the tests of programs that use it. The provider's rules
-work in virtual time (`provider.ask(key, now=…)`) and over HTTP (`with provider:`), for the clients of OpenAI, Anthropic
-and Gemini. `python -m agentos.testing` serves one in a process of its own.
+This package tests itself with them. The provider's rules work in virtual time (`provider.ask(key, now=…)`) and over
+HTTP (`with provider:`), for the clients of OpenAI, Anthropic and Gemini. `python -m agentos.testing` serves a provider
+in a process of its own.
 """
 
 from .clock import FakeClock
@@ -22,13 +22,13 @@ from .scripts import Scripted
 
 __all__ = [
     "FakeClock",
-    # The provider, and what it says.
+    # The provider and its answers.
     "SimulatedProvider",
     "Answer",
     "LogEntry",
     "Latency",
     "Scripted",
-    # Ways to enforce a limit.
+    # Rules that enforce a limit.
     "Rule",
     "TokenBucket",
     "TokensPerMinute",

@@ -42,8 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
         overload=[_episode(text) for text in options.overload],
     )
     with provider:
-        where = {"url": provider.url, "base_url": provider.base_url, "keys": keys}
-        sys.stdout.write(json.dumps(where) + "\n")
+        started = {"url": provider.url, "base_url": provider.base_url, "keys": keys}
+        sys.stdout.write(json.dumps(started) + "\n")
         sys.stdout.flush()
         try:
             sys.stdin.read()

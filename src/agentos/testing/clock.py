@@ -1,4 +1,4 @@
-"""Time for tests: a clock that is moved by hand, and the time line on which a simulated provider lives."""
+"""Time for tests: a clock that is advanced by hand, and the time line of a simulated provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentos.clock import Clock, Timer
 
 
 class FakeClock:
-    """Time that passes only when told to: `CredentialCoordinator(keys, clock=clock)`, then `clock.advance(60)`."""
+    """A clock that stands still until `advance`: `CredentialCoordinator(keys, clock=clock)`, `clock.advance(60)`."""
 
     def __init__(self, epoch: float = 1_800_000_000.0) -> None:
         self._lock = threading.Lock()  # guards all below
@@ -34,7 +34,7 @@ class FakeClock:
         return timer
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass, stopping at each timer on the way. Timers are called on this thread, at their instants."""
+        """Advance time, stopping at each timer on the way. Timers are called on this thread, at their instants."""
         end = self.now() + seconds
         while (call := self._next_call(end)) is not None:
             call()
@@ -52,22 +52,22 @@ class FakeClock:
 
 
 class TimeLine:
-    """What `now` means to a provider: when it started, and which date an instant has.
+    """Instants of a provider: its start, and the date of each instant.
 
-    With a `FakeClock` (or any `Clock`), its own dates. With a plain callable, or instants that are simply given: the
-    instants are taken as seconds since 1970 themselves, so that a day and a minute begin at 0. With nothing: real time.
+    With a `FakeClock` (or any `Clock`), dates come from it. With a plain callable, or with explicit instants, instants
+    are seconds since 1970 themselves, so that a day and a minute begin at 0. With neither: real time.
     """
 
     def __init__(self, clock: Clock | Callable[[], float] | None) -> None:
         self._now: Callable[[], float] = time.monotonic
-        self._offset: float | None = None  # from an instant to its date; None: not known before the first instant
+        self._offset: float | None = None  # from an instant to its date; None until the first instant
         self._started_at: float | None = None
         if clock is not None:
             self._now, self._offset = (clock, 0.0) if callable(clock) else (clock.now, clock.epoch() - clock.now())
             self._started_at = self._now()
 
     def read(self, now: float | None = None) -> float:
-        """The instant it is: the given one, or the clock's. The first of all is the start."""
+        """Return `now`, or the clock's instant. The first instant that is read is the start."""
         if self._offset is None:
             self._offset = time.time() - time.monotonic() if now is None else 0.0
         instant = self._now() if now is None else now
@@ -76,7 +76,7 @@ class TimeLine:
         return instant
 
     def date(self, instant: float) -> float:
-        """Seconds since 1970."""
+        """Return an instant as seconds since 1970."""
         return instant + (self._offset or 0.0)
 
     def since_start(self, instant: float) -> float:

@@ -1,4 +1,4 @@
-"""How each style of provider words its answers: statuses, rate-limit headers, waits and error bodies."""
+"""Dialects: statuses, rate-limit headers, waits and error bodies in the style of each provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .rules import DailyQuota, Rule
 from .scripts import Kind
 
 Style = Literal["openai", "anthropic", "gemini"]
-# How a wait is told: `retry-after` in seconds with fractions, in whole ones or as a date, `retry-after-ms`, or not.
+# Form of a wait: `retry-after` in seconds with fractions, in whole ones or as a date, `retry-after-ms`, or none.
 RetryAfter = Literal["seconds", "whole", "ms", "date"] | None
 
 STATUSES: dict[Kind, int] = {
@@ -28,10 +28,10 @@ STATUSES: dict[Kind, int] = {
 
 
 class Refusal(NamedTuple):
-    """Why a request is not served, in no provider's words yet."""
+    """Why a request is not served, independent of the style."""
 
     kind: Kind
-    # Seconds; None: not known, or there is no use in waiting.
+    # Seconds; None: not known, or waiting cannot help.
     wait: float | None = None
     # The rule that does not admit it.
     rule: Rule | None = None
@@ -47,20 +47,20 @@ def status_of(style: Style, kind: Kind) -> int:
 
 
 def limit_headers(style: Style, rules: Sequence[Rule], refused_by: Rule | None, date: float) -> dict[str, str]:
-    """What is left of each dimension. The rule that refused speaks for its dimension, else the first that is there."""
+    """Return limit, remainder and reset of requests and tokens, from the refusing rule or the first one of each."""
     headers: dict[str, str] = {}
     for counts in ("requests", "tokens"):
-        ours = [rule for rule in rules if rule.counts == counts and rule.has_headers]
-        if not ours or style == "gemini":
+        candidates = [rule for rule in rules if rule.counts == counts and rule.has_headers]
+        if not candidates or style == "gemini":
             continue
-        rule = refused_by if refused_by in ours else ours[0]
+        rule = refused_by if refused_by in candidates else candidates[0]
         limit, remaining = _plain(rule.stated_limit), str(rule.remaining(date))
         until_full = max(0.0, rule.full_at(date) - date)
         if style == "anthropic":
-            names = [f"anthropic-ratelimit-{counts}-{what}" for what in ("limit", "remaining", "reset")]
+            names = [f"anthropic-ratelimit-{counts}-{field}" for field in ("limit", "remaining", "reset")]
             reset = _rfc_3339(date + until_full)
         else:
-            names = [f"x-ratelimit-{what}-{counts}" for what in ("limit", "remaining", "reset")]
+            names = [f"x-ratelimit-{field}-{counts}" for field in ("limit", "remaining", "reset")]
             reset = go_duration(until_full)
         headers.update(zip(names, (limit, remaining, reset), strict=True))
     return headers
@@ -144,7 +144,7 @@ def _gemini_error(status: int, refusal: Refusal, form: RetryAfter) -> dict[str, 
     details: list[dict[str, Any]] = []
     if kind in ("limit", "quota"):
         details.append(_quota_failure(kind, rule, refusal.model))
-        # Real ones tell a short wait also when the quota of the day is gone.
+        # The real service gives a short wait also when the quota of the day is used up.
         wait = 20.0 if kind == "quota" else refusal.wait
         if wait is not None and form is not None:
             delay = f"{_plain(_up_to_ms(wait))}s"
@@ -158,16 +158,16 @@ def _gemini_error(status: int, refusal: Refusal, form: RetryAfter) -> dict[str, 
 
 def _quota_failure(kind: Kind, rule: Rule | None, model: str) -> dict[str, Any]:
     is_daily = kind == "quota" or isinstance(rule, DailyQuota)
-    what = "ContentInputTokens" if rule is not None and rule.counts == "tokens" else "Requests"
-    quota_id = f"Generate{what}Per{'Day' if is_daily else 'Minute'}PerProjectPerModel-FreeTier"
-    counted = "requests" if what == "Requests" else "input_token_count"
-    metric = f"generativelanguage.googleapis.com/generate_content_free_tier_{counted}"
+    unit = "ContentInputTokens" if rule is not None and rule.counts == "tokens" else "Requests"
+    quota_id = f"Generate{unit}Per{'Day' if is_daily else 'Minute'}PerProjectPerModel-FreeTier"
+    suffix = "requests" if unit == "Requests" else "input_token_count"
+    metric = f"generativelanguage.googleapis.com/generate_content_free_tier_{suffix}"
     violation = {"quotaMetric": metric, "quotaId": quota_id, "quotaDimensions": {"location": "global", "model": model}}
     return {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
 
 
 def go_duration(seconds: float) -> str:
-    """As Go prints durations: `120ms`, `1.5s`, `6m0s`."""
+    """Format a duration as Go does: `120ms`, `1.5s`, `6m0s`."""
     ms = round(_up_to_ms(seconds) * 1000)
     if ms < 1000:
         return f"{ms}ms" if ms else "0s"
@@ -182,12 +182,12 @@ def _rfc_3339(date: float) -> str:
 
 
 def _up_to_ms(seconds: float) -> float:
-    """Never too early: rounded up to milliseconds. A microsecond is noise of the arithmetic, not a wait."""
+    """Round up to milliseconds, so that a wait is never too short. A microsecond is rounding error, not a wait."""
     return math.ceil(seconds * 1000 - 1e-3) / 1000
 
 
 def _plain(number: float) -> str:
-    """Whole numbers without a point, others with up to three digits, never more than it is."""
+    """Format whole numbers without a point, others with up to three digits, rounded down."""
     if abs(number - round(number)) < 1e-9:
         return str(round(number))
     return f"{math.floor(number * 1000 + 1e-6) / 1000:.3f}".rstrip("0").rstrip(".")

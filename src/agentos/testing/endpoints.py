@@ -1,4 +1,4 @@
-"""What can be called over HTTP: where each style keeps the key, what a request costs, and what it is answered."""
+"""HTTP endpoints: where each style has the key, what a request costs, and the body of its answer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from urllib.parse import parse_qs, unquote
 
 from .dialects import Style
 
-# Tokens that an answer has, unless its request allows fewer.
+# Tokens of an answer, unless its request allows fewer.
 COMPLETION_TOKENS = 16
-# What is admitted for a request that does not say how long its answer may be.
+# Tokens reserved for the answer to a request that states no maximum.
 DEFAULT_MAX_TOKENS = 16
 TEXT = "A simulated answer."
 
 
 @dataclass(slots=True)
 class Call:
-    """A request, understood."""
+    """A parsed request."""
 
     # "work", "chat", "responses", "models", "messages" or "generate"
     endpoint: str
@@ -44,8 +44,8 @@ class Call:
         return self.prompt_tokens + self.completion_tokens
 
 
-def understand(method: str, target: str, headers: dict[str, str], body: bytes) -> Call | None:
-    """None if there is no such endpoint."""
+def parse_call(method: str, target: str, headers: dict[str, str], body: bytes) -> Call | None:
+    """Return the parsed request; None if there is no such endpoint."""
     path, _, query = target.partition("?")
     bearer = headers.get("authorization", "").removeprefix("Bearer ")
     if method == "GET":
@@ -71,7 +71,7 @@ def understand(method: str, target: str, headers: dict[str, str], body: bytes) -
 
 
 def _list_of_models(path: str, headers: dict[str, str], bearer: str) -> Call | None:
-    """OpenAI's and Anthropic's have one address: the header that holds the key tells them apart."""
+    """Parse a request for the list of models. OpenAI and Anthropic share a path and differ in the key's header."""
     if path.endswith("/v1beta/models"):
         return Call("models", "gemini", headers.get("x-goog-api-key", ""))
     if not path.endswith("/v1/models"):
@@ -88,8 +88,9 @@ def _call(endpoint: str, style: Style, key: str, body: bytes, *prompts: str) -> 
     request = request if isinstance(request, dict) else {}
     settings = request.get("generationConfig")
     settings = settings if isinstance(settings, dict) else {}
-    most = (request.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
-    allowed = next((value for value in (*most, settings.get("maxOutputTokens")) if isinstance(value, int)), None)
+    values = [request.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens")]
+    values.append(settings.get("maxOutputTokens"))
+    max_tokens = next((value for value in values if isinstance(value, int)), DEFAULT_MAX_TOKENS)
     length = sum(_length(request.get(name)) for name in prompts)
     return Call(
         endpoint,
@@ -98,12 +99,12 @@ def _call(endpoint: str, style: Style, key: str, body: bytes, *prompts: str) -> 
         model=request.get("model"),
         is_stream=bool(request.get("stream")),
         prompt_tokens=math.ceil(length / 4),
-        max_tokens=DEFAULT_MAX_TOKENS if allowed is None else allowed,
+        max_tokens=max_tokens,
     )
 
 
 def _length(prompt: Any) -> int:
-    """Characters of everything that is said in a prompt, however deep."""
+    """Return the number of characters in a prompt, nested texts included."""
     if isinstance(prompt, str):
         return len(prompt)
     if isinstance(prompt, list):
@@ -114,17 +115,17 @@ def _length(prompt: Any) -> int:
 
 
 def content(call: Call) -> dict[str, Any]:
-    """The body of a request that is served."""
+    """Return the body of the answer to a served request."""
     return _CONTENTS[call.endpoint](call)
 
 
 def events(call: Call, breaks_with: dict[str, Any] | None) -> list[bytes]:
-    """The same as server-sent events, one piece each. A broken stream ends with its error after the first piece."""
-    named = call.endpoint in ("messages", "responses")
+    """Return the answer as server-sent events. A broken stream ends with its error after the first two events."""
+    is_named = call.endpoint in ("messages", "responses")
     pieces = _STREAMS[call.endpoint](call)
     if breaks_with is not None:
         pieces = [*pieces[:2], _stream_error(call, breaks_with)]
-    lines = [(f"event: {piece['type']}\n" if named else "") + f"data: {json.dumps(piece)}\n\n" for piece in pieces]
+    lines = [(f"event: {piece['type']}\n" if is_named else "") + f"data: {json.dumps(piece)}\n\n" for piece in pieces]
     if call.endpoint == "chat" and breaks_with is None:
         lines.append("data: [DONE]\n\n")
     return [line.encode() for line in lines]
@@ -209,8 +210,8 @@ def _responses(call: Call, status: str = "completed", error: Any = None) -> dict
 
 
 def _responses_stream(call: Call) -> list[dict[str, Any]]:
-    place = {"item_id": "msg_sim", "output_index": 0, "content_index": 0}
-    deltas = [{"type": "response.output_text.delta", **place, "delta": word, "logprobs": []} for word in _words()]
+    position = {"item_id": "msg_sim", "output_index": 0, "content_index": 0}
+    deltas = [{"type": "response.output_text.delta", **position, "delta": word, "logprobs": []} for word in _words()]
     pieces: list[dict[str, Any]] = [
         {"type": "response.created", "response": _responses(call, "in_progress")},
         *deltas,

@@ -1,8 +1,8 @@
-"""The provider on a port of this machine: HTTP/1.1 with kept connections, on one thread, for thousands of clients.
+"""Serve a simulated provider on a local port: HTTP/1.1 with keep-alive, on one thread, for thousands of clients.
 
-Written by hand because it has to cost little: a benchmark on the same machine measures its client, and the standard
-library's server takes a thread per connection. It understands what HTTP clients send (a head, then a body of a stated
-length or in chunks), and answers the requests of one connection in their order.
+Written by hand to use little processor time: benchmarks on the same machine measure the client, and the standard
+library's server needs a thread per connection. Bodies have a stated length or come in chunks; the requests of one
+connection are answered in order.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .endpoints import Call
 if TYPE_CHECKING:
     from .provider import Answer, SimulatedProvider
 
-# Bytes of a head that no client of ours comes near.
-LONGEST_HEAD = 65_536
-# Connections that may wait to be accepted; the system has its own bound.
+# Largest head of a request in bytes; a longer one is refused.
+MAX_HEAD = 65_536
+# Connections that may wait to be accepted; the system may lower it.
 BACKLOG = 4096
 _REASONS = {status.value: status.phrase for status in HTTPStatus} | {529: "Overloaded"}
 
 
 class HttpServer:
-    """Serves from the moment it is made until `close`."""
+    """A server on its own thread, from its creation until `close`."""
 
     def __init__(self, provider: SimulatedProvider) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
@@ -46,7 +46,7 @@ class HttpServer:
         return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
 
     def close(self) -> None:
-        """Cuts all connections, and returns when the thread has ended."""
+        """Abort all connections; block until the thread has ended."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -67,7 +67,7 @@ class HttpServer:
 
 
 class _Connection(asyncio.Protocol):
-    """One client. A request is answered before the next one of the same connection is read."""
+    """One connection. Its next request is read after the answer to the previous one."""
 
     _numbers = itertools.count(1)
 
@@ -77,12 +77,12 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None  # the answer that is under way
+        self._timer: asyncio.TimerHandle | None = None  # of the pending answer
         self._answer: Answer | None = None
         self._call: Call | None = None
-        self._keeps = True
+        self._keeps_alive = True
 
-    # --- what asyncio calls ---------------------------------------------------------------------------------------
+    # --- callbacks of asyncio -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -110,7 +110,7 @@ class _Connection(asyncio.Protocol):
         while self._answer is None and self._buffer:
             head_end = self._buffer.find(b"\r\n\r\n")
             if head_end < 0:
-                if len(self._buffer) > LONGEST_HEAD:
+                if len(self._buffer) > MAX_HEAD:
                     self._reply(431, {}, {"error": "the head is too long"})
                     self._close()
                 return
@@ -119,16 +119,16 @@ class _Connection(asyncio.Protocol):
             for line in lines[1:]:
                 name, _, value = line.partition(":")
                 headers[name.strip().lower()] = value.strip()
-            body, rest_at = self._body(headers, head_end + 4)
+            body, end = self._body(headers, head_end + 4)
             if body is None:
                 return
-            del self._buffer[:rest_at]
-            self._keeps = headers.get("connection", "").lower() != "close"
+            del self._buffer[:end]
+            self._keeps_alive = headers.get("connection", "").lower() != "close"
             method, _, target = lines[0].partition(" ")
-            self._take(method, target.partition(" ")[0], headers, body)
+            self._handle(method, target.partition(" ")[0], headers, body)
 
     def _body(self, headers: dict[str, str], start: int) -> tuple[bytes | None, int]:
-        """The body and where it ends; no body while it is not all there."""
+        """Return the body and its end in the buffer; None while it is incomplete."""
         if "expect" in headers and len(self._buffer) == start:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if headers.get("transfer-encoding", "").lower() == "chunked":
@@ -151,11 +151,11 @@ class _Connection(asyncio.Protocol):
 
     # --- answering ------------------------------------------------------------------------------------------------
 
-    def _take(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
+    def _handle(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
         if method == "GET" and target.partition("?")[0] == "/_stats":
             self._reply(200, {}, self._provider.stats())
             return
-        call = endpoints.understand(method, target, headers, body)
+        call = endpoints.parse_call(method, target, headers, body)
         if call is None:
             self._reply(404, {}, {"error": {"message": "no such endpoint", "type": "invalid_request_error"}})
             return
@@ -175,7 +175,7 @@ class _Connection(asyncio.Protocol):
         assert answer is not None
         assert call is not None
         self._timer = None
-        self._end_call()  # before the client can come back
+        self._end_call()  # before the client can send its next request
         self._reply(answer.status, answer.headers, endpoints.content(call) if answer.status == 200 else answer.body)
         self._read_next()
 
@@ -196,7 +196,7 @@ class _Connection(asyncio.Protocol):
                 return
         self._end_call()
         self._write(b"0\r\n\r\n")
-        if not self._keeps:
+        if not self._keeps_alive:
             self._close()
         self._loop.call_soon(self._read_next)
 
@@ -209,13 +209,13 @@ class _Connection(asyncio.Protocol):
         data = json.dumps(content).encode()
         head = {**headers, "content-type": "application/json", "content-length": str(len(data))}
         self._write(self._head(status, head) + data)
-        if not self._keeps:
+        if not self._keeps_alive:
             self._close()
 
     def _head(self, status: int, headers: dict[str, str]) -> bytes:
         number = f"req_sim_{next(self._numbers)}"
         headers = {"date": formatdate(usegmt=True), "request-id": number, "x-request-id": number, **headers}
-        if not self._keeps:
+        if not self._keeps_alive:
             headers["connection"] = "close"
         lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}", *(f"{n}: {v}" for n, v in headers.items())]
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

@@ -1,4 +1,4 @@
-"""How long a simulated provider takes to answer."""
+"""Latency: how long a simulated provider takes to answer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 import random
 from collections.abc import Callable
 
-# A draw: given the provider's own source of chance, seconds.
+# Draws seconds from the provider's random source.
 Draw = Callable[[random.Random], float]
 
 
 class Latency:
-    """The usual distributions. A provider draws from its own seeded source, so that two runs take equally long."""
+    """The usual distributions. A provider draws from its own seeded source, so that two runs have equal latencies."""
 
     @staticmethod
     def fixed(seconds: float) -> Draw:
-        return lambda chance: seconds  # noqa: ARG005 - every draw is given the source
+        return lambda chance: seconds  # noqa: ARG005 - part of the signature of every draw
 
     @staticmethod
     def uniform(least: float, most: float) -> Draw:
@@ -23,5 +23,5 @@ class Latency:
 
     @staticmethod
     def lognormal(median: float, sigma: float) -> Draw:
-        """Like most services: near the median, with a long tail. A sigma of 0.5 doubles it one time in twelve."""
+        """Near the median with a long tail. With a sigma of 0.5, one in twelve takes twice the median or more."""
         return lambda chance: chance.lognormvariate(math.log(median), sigma)

@@ -1,7 +1,7 @@
-"""A provider in virtual time: what it allows, what it answers, and its own log to judge a client by.
+"""Simulated provider in virtual time: limits, answers, and a log to evaluate a client by.
 
-There is no HTTP in here and no waiting. `ask` says what a request at an instant is answered, and takes it from the
-limits if it is served; `finish` says that the request has ended. `with provider:` serves the same rules over HTTP.
+No HTTP and no waiting here. `ask` returns the answer to a request at an instant, and charges the limits if the request
+is served; `finish` ends the request. `with provider:` serves the same rules over HTTP.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from .clock import TimeLine
 from .dialects import Refusal, RetryAfter, Style
 from .latency import Draw, Latency
 from .rules import Concurrency, Rule, TokenBucket
-from .scripts import Kind, Scripted, scripted
+from .scripts import Kind, Scripted, parse_scripted
 
 if TYPE_CHECKING:
     from .http_server import HttpServer
 
 OK = "ok"
-# Enough for the longest benchmark; what is older is forgotten, but stays in the counts.
+# Entries of the log, enough for the longest benchmark. Older ones are dropped, but stay in the counts.
 LOG_SIZE = 1_000_000
 Limiting = Sequence[Rule] | Mapping[str, Sequence[Rule]]
 
 
 class LogEntry(NamedTuple):
-    """One request, as the provider saw it."""
+    """One request, as seen by the provider."""
 
-    # The instant it was asked, on the provider's clock.
+    # Instant of the request, on the provider's clock.
     at: float
     key: str
     group: str
     status: int
-    # "ok", the name of the rule that refused, "quota", "dead", "overloaded", … "scripted: …" for prescribed answers.
+    # "ok", the name of the rule that refused, "quota", "dead", "overloaded", …; "scripted …" for scripted answers.
     reason: str
     model: str | None
     tokens: float
@@ -50,19 +50,19 @@ class LogEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Answer:
-    """What a request is answered. Give it to `finish` when the request has ended."""
+    """The answer to a request. Pass it to `finish` when the request has ended."""
 
     status: int
     headers: dict[str, str]
-    # The error's; what a served request is answered depends on its endpoint.
+    # Of an error; empty for a served request, whose body depends on the endpoint.
     body: dict[str, Any]
     # Seconds until the answer comes.
     latency: float
     reason: str
-    # A stream is to break with this error after its beginning.
+    # A stream breaks with this error after its first events.
     breaks_with: dict[str, Any] | None = None
     drops: bool = False
-    # What `finish` has to correct: rules with what was taken from each, at a date.
+    # For `finish`: rules and the amount taken from each, at the date `taken_at`.
     taken: list[tuple[Rule, float]] = field(default_factory=list, repr=False)
     taken_at: float = field(default=0.0, repr=False)
     group: str = field(default="", repr=False)
@@ -71,13 +71,12 @@ class Answer:
 class SimulatedProvider:
     """A provider of rate-limited keys, in virtual time or, in a `with` block, on a port of this machine.
 
-    `requests_per_second` and `burst` are a token bucket for each key. `limits` says it in full: rules that must all
-    admit a request, for each group of keys, or a mapping of groups to rules. `groups` maps keys to the group they
-    share (unless told, each is alone), `key_limits` are rules for each single key on top, and `per_model` counts each
-    model by itself. Keys that are not among `keys` are refused like dead ones.
+    `requests_per_second` and `burst` are a token bucket for each key. `limits` replaces it: rules that must all admit a
+    request, for each group of keys, or a mapping of groups to rules. `groups` maps keys to the group that they share
+    (by default, each key has its own), `key_limits` are additional rules for each single key, and `per_model` counts
+    each model separately. Keys that are not among `keys` are refused like dead ones.
 
-    `clock` is a `FakeClock`, any callable that returns seconds, or nothing for real time; every method takes `now`
-    instead, too.
+    `clock` is a `FakeClock`, any callable that returns seconds, or None for real time. Methods accept `now` instead.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class SimulatedProvider:
         self._latency = latency if callable(latency) else Latency.fixed(latency)
         self._chance = random.Random(seed)  # noqa: S311 - not for secrets
         self._time = TimeLine(clock)
-        self._episodes = list(overload)  # since the start
+        self._episodes = list(overload)  # seconds since the start
         self._lock = threading.Lock()  # guards all below, and the rules
         self._dead = set(dead)
         self._out_of_quota: dict[str, Kind] = {self._groups[key]: "quota" for key in out_of_quota}
@@ -137,20 +136,20 @@ class SimulatedProvider:
         model: str | None = None,
         style: Style | None = None,
     ) -> Answer:
-        """What a request with this key is answered. `tokens` is what it may cost at most, as the request says."""
+        """Return the answer to a request with this key. `tokens`: the most that it may cost, as the request states."""
         with self._lock:
             now = self._time.read(now)
             date = self._time.date(now)
             group = self._groups.get(key, key)
             rules = self._rules_of(key, group, model) if key in self._groups else []
-            prescribed = self._next_scripted(key)
-            if prescribed is not None:
-                refusal = Refusal(prescribed.kind, prescribed.retry_after) if prescribed.kind else None
+            script_entry = self._next_scripted(key)
+            if script_entry is not None:
+                refusal = Refusal(script_entry.kind, script_entry.retry_after) if script_entry.kind else None
             else:
                 refusal = self._refusal(key, group, rules, now, tokens, model)
             answer = self._answer(refusal, date, style or self.style)
-            if prescribed is not None:
-                self._prescribe(answer, prescribed, style or self.style)
+            if script_entry is not None:
+                self._apply_script(answer, script_entry, style or self.style)
             elif refusal is None:
                 answer.taken = [(rule, tokens if rule.counts == "tokens" else 1) for rule in rules]
                 answer.taken_at = date
@@ -163,11 +162,11 @@ class SimulatedProvider:
             if self.headers == "on":
                 refused_by = refusal.rule if refusal is not None else None
                 answer.headers |= dialects.limit_headers(style or self.style, rules, refused_by, date)
-            self._note(answer, LogEntry(now, key, group, answer.status, answer.reason, model, tokens))
+            self._record(answer, LogEntry(now, key, group, answer.status, answer.reason, model, tokens))
             return answer
 
     def finish(self, answer: Answer, *, now: float | None = None, tokens: float | None = None) -> None:
-        """The request has ended, and has really cost so many tokens (None: as many as it was admitted with)."""
+        """End a request that cost `tokens` (None: as many as it was admitted with)."""
         with self._lock:
             if answer.status >= 400:
                 return
@@ -180,10 +179,10 @@ class SimulatedProvider:
                     rule.give_back(date, amount - tokens, answer.taken_at)
             answer.taken = []
 
-    # --- what happens to it ---------------------------------------------------------------------------------------
+    # --- faults ---------------------------------------------------------------------------------------------------
 
     def kill(self, key: str) -> None:
-        """From now on this key is not valid."""
+        """Refuse this key from now on."""
         with self._lock:
             self._dead.add(key)
 
@@ -192,7 +191,7 @@ class SimulatedProvider:
             self._dead.discard(key)
 
     def exhaust(self, key: str, *, status: int = 429) -> None:
-        """From now on the allowance of this key's group is used up, which is told with 429 or with 402."""
+        """Refuse this key's group from now on, because its quota is used up; with status 429 or 402."""
         with self._lock:
             self._out_of_quota[self._groups[key]] = "payment" if status == 402 else "quota"
 
@@ -201,44 +200,44 @@ class SimulatedProvider:
             self._out_of_quota.pop(self._groups[key], None)
 
     def overload_for(self, seconds: float, *, now: float | None = None) -> None:
-        """For so long, everybody is told that the provider is overloaded."""
+        """Answer every request as overloaded for `seconds`."""
         with self._lock:
             self._overloaded_until = self._time.read(now) + seconds
 
     def script(
         self, answers: Iterable[int | str | Scripted], *, key: str | None = None, retry_after: float | None = None
     ) -> None:
-        """Prescribes the next answers, to a key or to anybody, whatever the limits are. They cost nothing.
+        """Set the next answers, to one key or to any, regardless of the limits. They cost nothing.
 
         An answer is a status, a kind ("quota", "overloaded", …) or a `Scripted`.
         """
         with self._lock:
-            self._scripts[key].extend(scripted(answer, retry_after) for answer in answers)
+            self._scripts[key].extend(parse_scripted(answer, retry_after) for answer in answers)
 
     def reset(self) -> None:
-        """As new: full limits, all keys good, no script, an empty log. What `overload` said stays, by its own time."""
+        """Restore full limits, valid keys, no script and an empty log. Episodes of `overload` remain."""
         with self._lock:
             for state in (self._dead, self._out_of_quota, self._rules, self._scripts, self.log, self.counts):
                 state.clear()
             self.peak_concurrency.clear()
             self._overloaded_until = -math.inf
 
-    # --- judging --------------------------------------------------------------------------------------------------
+    # --- evaluation -----------------------------------------------------------------------------------------------
 
     @property
     def answered(self) -> int:
-        """Requests that were served."""
+        """Return the number of served requests."""
         with self._lock:
             return sum(counts[200] for counts in self.counts.values())
 
     @property
     def limited(self) -> int:
-        """Answers with 429."""
+        """Return the number of answers with status 429."""
         with self._lock:
             return sum(counts[429] for counts in self.counts.values())
 
     def stats(self) -> dict[str, Any]:
-        """Everything a judge in another process needs."""
+        """Return counts and log for an evaluation in another process."""
         with self._lock:
             return {
                 "answered": sum(counts[200] for counts in self.counts.values()),
@@ -249,15 +248,15 @@ class SimulatedProvider:
             }
 
     def legal_minimum(self, requests: int, *, tokens: float = 0, now: float | None = None) -> float:
-        """The shortest time, in seconds, in which so many requests can be served within all keys' limits.
+        """Return the shortest time in seconds in which `requests` can be served within the limits of all keys.
 
-        It begins with fresh limits, and each request takes no time: concurrency is not considered.
+        Limits are fresh at the start, and each request takes no time: concurrency is not considered.
         """
         with self._lock:
             start = self._time.date(self._time.read(now))
             lanes = list(self._fresh_lanes())
         soonest = [(start, number) for number in range(len(lanes))]
-        last = start
+        last_at = start
         while requests > 0:
             at, number = soonest[0]
             fits_at = _fits_at(lanes[number], at, tokens)
@@ -265,12 +264,12 @@ class SimulatedProvider:
                 for rule in lanes[number]:
                     rule.admit(at, tokens if rule.counts == "tokens" else 1)
                 requests -= 1
-                last = at
+                last_at = at
             elif fits_at == math.inf:
                 return math.inf
-            else:  # another key of its group came first, or its limits are spent: later, and others before it
+            else:  # a key of the same group came first, or its limits are used up: try other keys before it
                 heapq.heapreplace(soonest, (fits_at, number))
-        return last - start
+        return last_at - start
 
     # --- the HTTP side --------------------------------------------------------------------------------------------
 
@@ -288,17 +287,17 @@ class SimulatedProvider:
 
     @property
     def base_url(self) -> str:
-        """Where all endpoints begin; the OpenAI SDK wants `/v1` behind it."""
+        """Return the common prefix of all endpoints; the OpenAI SDK needs `/v1` after it."""
         if self._server is None:
             raise RuntimeError("the provider has an address only inside its `with` block")
         return self._server.base_url
 
     @property
     def url(self) -> str:
-        """The plain endpoint: POST anything with a Bearer key."""
+        """Return the plain endpoint: POST any body with a Bearer key."""
         return f"{self.base_url}/v1/work"
 
-    # --- inside, under the lock -----------------------------------------------------------------------------------
+    # --- internal, under the lock ---------------------------------------------------------------------------------
 
     def _rules_of(self, key: str, group: str, model: str | None) -> list[Rule]:
         model = model if self.per_model else None
@@ -307,13 +306,13 @@ class SimulatedProvider:
             rules = self._rules[group, "", model] = _fresh(self._limits, group)
         if not self._key_limits:
             return rules
-        own = self._rules.get((group, key, model))
-        if own is None:
-            own = self._rules[group, key, model] = _fresh(self._key_limits, group)
-        return rules + own
+        key_rules = self._rules.get((group, key, model))
+        if key_rules is None:
+            key_rules = self._rules[group, key, model] = _fresh(self._key_limits, group)
+        return rules + key_rules
 
     def _fresh_lanes(self) -> Iterator[list[Rule]]:
-        """For each key the rules it is under, those of its group shared with the others there."""
+        """Yield fresh rules for each key; keys of one group share the rules of the group."""
         of_group = {group: _fresh(self._limits, group) for group in self._groups.values()}
         for key in self.keys:
             rules = of_group[self._groups[key]] + _fresh(self._key_limits, key)
@@ -328,7 +327,7 @@ class SimulatedProvider:
     def _refusal(
         self, key: str, group: str, rules: list[Rule], now: float, tokens: float, model: str | None
     ) -> Refusal | None:
-        """None if the request is served."""
+        """Return None if the request is served."""
         model = model or "sim-1"
         if self._is_overloaded(now):
             return Refusal("overloaded", model=model)
@@ -356,19 +355,19 @@ class SimulatedProvider:
         reason = refusal.rule.name if refusal.rule is not None else refusal.kind
         return Answer(status, headers, dialects.error_body(style, status, refusal, form), 0.0, reason)
 
-    def _prescribe(self, answer: Answer, prescribed: Scripted, style: Style) -> None:
+    def _apply_script(self, answer: Answer, script_entry: Scripted, style: Style) -> None:
         answer.reason = f"scripted {answer.reason}"
-        answer.drops = prescribed.drops
-        if prescribed.status is not None and prescribed.kind is not None:
-            answer.status = prescribed.status
+        answer.drops = script_entry.drops
+        if script_entry.status is not None and script_entry.kind is not None:
+            answer.status = script_entry.status
             if style == "gemini":
-                answer.body["error"]["code"] = prescribed.status
-        if prescribed.breaks_with is not None:
-            refusal = Refusal(prescribed.breaks_with, prescribed.retry_after)
+                answer.body["error"]["code"] = script_entry.status
+        if script_entry.breaks_with is not None:
+            refusal = Refusal(script_entry.breaks_with, script_entry.retry_after)
             status = dialects.status_of(style, refusal.kind)
             answer.breaks_with = dialects.error_body(style, status, refusal, self.retry_after)
 
-    def _note(self, answer: Answer, entry: LogEntry) -> None:
+    def _record(self, answer: Answer, entry: LogEntry) -> None:
         answer.group = entry.group
         if answer.status < 400:
             self._running[entry.group] += 1

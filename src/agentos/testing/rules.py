@@ -1,9 +1,8 @@
-"""How providers enforce limits: one small class per kind, in virtual time.
+"""Rules: how providers enforce limits, one small class per kind, in virtual time.
 
-Each kind answers two questions. `fits_at(now, amount)` is the first instant from `now` on at which so much would fit
-(`math.inf`: never), and `admit(now, amount)` takes it, whether it fits or not: the provider asks all its rules before
-it takes from any. `now` is always given, in seconds since 1970. A rule in a provider's list is a pattern: every group
-of keys gets a fresh copy.
+`fits_at(now, amount)` returns the first instant from `now` on at which the amount fits (`math.inf`: never).
+`admit(now, amount)` takes it, whether it fits or not: the provider asks all its rules before it takes from any.
+`now` is an argument, in seconds since 1970. A rule in a provider's list is a pattern: every group of keys gets a copy.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal, Self
 from zoneinfo import ZoneInfo
 
-# Seconds, or parts of a request: dates have steps of 0.2 microseconds, and an instant that was promised must hold.
+# In seconds, or parts of a request. Dates have steps of 0.2 microseconds, and a promised instant must hold.
 TOLERANCE = 1e-6
 
 Counts = Literal["requests", "tokens"]
 
 
 class Rule:
-    """What all kinds share."""
+    """Base class of all kinds."""
 
-    # What an amount is an amount of.
+    # The unit of an amount.
     counts: Counts = "requests"
     # Shown in errors and in the provider's log.
     name: str = ""
-    # How much the rate-limit headers say is allowed: per minute, except for daily quotas.
+    # The limit in rate-limit headers: per minute, except for daily quotas.
     stated_limit: float = 0.0
-    # Whether headers have anything to say about it.
+    # Whether rate-limit headers report it.
     has_headers: bool = True
 
     def fits_at(self, now: float, amount: float = 1) -> float:
@@ -41,14 +40,14 @@ class Rule:
         raise NotImplementedError
 
     def give_back(self, now: float, amount: float, taken_at: float) -> None:
-        """Corrects what was taken at an instant; a negative amount takes more."""
+        """Return an amount that was taken at `taken_at`; a negative amount takes more."""
 
     def remaining(self, now: float) -> int:
-        """How much would fit now, in whole numbers."""
+        """Return the whole amount that fits now."""
         raise NotImplementedError
 
     def full_at(self, now: float) -> float:
-        """When everything is there again, if nobody asks for anything."""
+        """Return the instant at which the limit is whole again without further requests."""
         raise NotImplementedError
 
     def fresh(self) -> Self:
@@ -74,7 +73,7 @@ class TokenBucket(Rule):
         return now if missing <= TOLERANCE * max(1.0, self.rate) else now + missing / self.rate
 
     def admit(self, now: float, amount: float = 1) -> None:
-        # Debt has a bottom, or a client that hammers a provider that counts refusals would be out for ever.
+        # Debt is bounded: where refusals count, a client that keeps sending would otherwise never be admitted again.
         self._level = max(-self.burst, self._level_at(now) - amount)
         self._at = now
 
@@ -95,7 +94,7 @@ class TokenBucket(Rule):
 
 
 class TokensPerMinute(TokenBucket):
-    """Model tokens, as most providers count them: a minute's worth at once, then as they come back."""
+    """Model tokens, as most providers count them: a minute's worth at once, then as the bucket refills."""
 
     def __init__(self, limit: float) -> None:
         super().__init__(limit / 60, limit, counts="tokens")
@@ -108,7 +107,7 @@ class FixedWindow(Rule):
         self.limit = _positive("limit", limit)
         self.period = _positive("period", period)
         self.counts = counts
-        self.name = _named(counts, period)
+        self.name = _limit_name(counts, period)
         self.stated_limit = limit * 60 / period
         self._used = 0.0
         self._ends_at = -math.inf
@@ -141,7 +140,7 @@ class FixedWindow(Rule):
 
 
 class PerSecondSlices(FixedWindow):
-    """A limit per minute that is really checked second by second: a sixtieth of it, and at least one, in each."""
+    """A limit per minute that is checked second by second: a sixtieth of it, and at least one, in each."""
 
     def __init__(self, per_minute: float) -> None:
         super().__init__(max(1, math.floor(per_minute / 60)), 1.0)
@@ -150,7 +149,7 @@ class PerSecondSlices(FixedWindow):
 
 
 class DailyQuota(FixedWindow):
-    """`limit` a day, where days begin at a time of day somewhere: "00:00 UTC", "00:00 America/Los_Angeles"."""
+    """`limit` a day. Days begin at a time in a zone: "00:00 UTC", "00:00 America/Los_Angeles"."""
 
     def __init__(self, limit: float, resets: str = "00:00 UTC", *, counts: Counts = "requests") -> None:
         super().__init__(limit, 86_400.0, counts=counts)
@@ -163,60 +162,60 @@ class DailyQuota(FixedWindow):
     def _end_after(self, now: float) -> float:
         local = datetime.fromtimestamp(now + TOLERANCE, self._zone)
         reset = local.replace(hour=self._hour, minute=self._minute, second=0, microsecond=0)
-        # A day later by the clock on the wall there, whatever daylight saving does in between.
+        # One day later in local time: a day with a change of summer time has 23 or 25 hours.
         return (reset if reset > local else reset + timedelta(days=1)).timestamp()
 
 
 class SlidingWindow(Rule):
-    """`limit` in any stretch of `period` seconds, exactly."""
+    """`limit` in any period of `period` seconds, exactly."""
 
     def __init__(self, limit: float, period: float = 60.0, *, counts: Counts = "requests") -> None:
         self.limit = _positive("limit", limit)
         self.period = _positive("period", period)
         self.counts = counts
-        self.name = _named(counts, period)
+        self.name = _limit_name(counts, period)
         self.stated_limit = limit * 60 / period
-        self._taken: deque[tuple[float, float]] = deque()  # when and how much, in order
+        self._entries: deque[tuple[float, float]] = deque()  # instant and amount, in order
         self._used = 0.0
 
     def fits_at(self, now: float, amount: float = 1) -> float:
         if amount > self.limit:
             return math.inf
-        self._forget(now)
+        self._drop_expired(now)
         excess = self._used + amount - self.limit
-        leaves_at = now
-        for taken_at, taken in self._taken:
+        expires_at = now
+        for taken_at, taken_amount in self._entries:
             if excess <= TOLERANCE:
                 break
-            excess -= taken
-            leaves_at = taken_at + self.period
-        return leaves_at
+            excess -= taken_amount
+            expires_at = taken_at + self.period
+        return expires_at
 
     def admit(self, now: float, amount: float = 1) -> None:
-        self._forget(now)
-        self._taken.append((now, amount))
+        self._drop_expired(now)
+        self._entries.append((now, amount))
         self._used += amount
 
     def give_back(self, now: float, amount: float, taken_at: float) -> None:
-        insort(self._taken, (taken_at, -amount))
+        insort(self._entries, (taken_at, -amount))
         self._used -= amount
-        self._forget(now)
+        self._drop_expired(now)
 
     def remaining(self, now: float) -> int:
-        self._forget(now)
+        self._drop_expired(now)
         return max(0, math.floor(self.limit - self._used + TOLERANCE))
 
     def full_at(self, now: float) -> float:
-        self._forget(now)
-        return self._taken[-1][0] + self.period if self._taken else now
+        self._drop_expired(now)
+        return self._entries[-1][0] + self.period if self._entries else now
 
-    def _forget(self, now: float) -> None:
-        while self._taken and self._taken[0][0] + self.period <= now + TOLERANCE:
-            self._used -= self._taken.popleft()[1]
+    def _drop_expired(self, now: float) -> None:
+        while self._entries and self._entries[0][0] + self.period <= now + TOLERANCE:
+            self._used -= self._entries.popleft()[1]
 
 
 class Concurrency(Rule):
-    """`limit` requests at once. When one will end is not known, so a refusal suggests to wait for `hint` seconds."""
+    """`limit` requests at once. The end of a request is not known, so a refusal suggests a wait of `hint` seconds."""
 
     name = "concurrent requests"
     has_headers = False
@@ -249,6 +248,6 @@ def _positive(name: str, value: float) -> float:
     return value
 
 
-def _named(counts: Counts, period: float) -> str:
+def _limit_name(counts: Counts, period: float) -> str:
     span = {1.0: "second", 60.0: "minute", 3600.0: "hour", 86_400.0: "day"}.get(period, f"{period:g} s")
     return f"{counts} per {span}"

@@ -1,11 +1,11 @@
-"""Answers that are prescribed: what the provider says next, whatever its limits are."""
+"""Scripted answers: what the provider answers next, regardless of its limits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-# Why a request is not served. Each style of provider has its own status and body for each.
+# Reasons for not serving a request. Each style of provider has its own status and body for each.
 Kind = Literal["limit", "quota", "payment", "dead", "overloaded", "forbidden", "bad_request", "server_error"]
 
 _KIND_OF_STATUS: dict[int, Kind] = {
@@ -21,22 +21,22 @@ _KIND_OF_STATUS: dict[int, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """One prescribed answer. Plain ones can be written shorter: a status, or a kind such as "quota"."""
+    """One scripted answer. Simple ones can be written as a status, or as a kind such as "quota"."""
 
-    # None: served, in the order of the limits and without them.
+    # None: served, without a look at the limits.
     kind: Kind | None = None
-    # Where the style's own status for that kind is not meant.
+    # Replaces the style's own status for that kind.
     status: int | None = None
-    # Seconds, told in whatever way the provider tells waits.
+    # Seconds, in the form that the provider uses for waits.
     retry_after: float | None = None
-    # A stream that begins well and then breaks with this kind, inside its 200.
+    # A stream starts with status 200 and then breaks with this kind.
     breaks_with: Kind | None = None
     # The connection is closed without an answer.
     drops: bool = False
 
 
-def scripted(answer: int | str | Scripted, retry_after: float | None = None) -> Scripted:
-    """An entry of a script, written in any of its ways. `retry_after` is for those that say nothing themselves."""
+def parse_scripted(answer: int | str | Scripted, retry_after: float | None = None) -> Scripted:
+    """Return an entry of a script from any of its forms. `retry_after` applies to entries without their own."""
     if isinstance(answer, Scripted):
         return answer
     if isinstance(answer, str):
