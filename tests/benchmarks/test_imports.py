@@ -1,7 +1,7 @@
 """Benchmarks and examples import the public contract; a benchmark of an inner part also imports that part.
 
-Not every benchmark can be imported here, because the peers are installed in another environment. So the imports are read
-from the syntax trees.
+The peers are installed in another environment, so not every benchmark can be imported here: the imports are read from
+the syntax trees.
 """
 
 import ast
