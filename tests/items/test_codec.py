@@ -105,11 +105,11 @@ NOON = datetime.datetime(2026, 11, 16, 12, tzinfo=datetime.UTC)
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_plain_data_and_what_can_be_turned_into_it_is_recorded(value: Any, recorded: Any) -> None:
+def test_encode_accepts_plain_data_and_convertible_types(value: Any, recorded: Any) -> None:
     assert codec.decode(codec.encode(value, "result")) == recorded
 
 
-def test_a_number_that_json_does_not_have_is_recorded_as_nothing() -> None:
+def test_nan_and_infinity_are_encoded_as_null() -> None:
     assert codec.decode(codec.encode([math.nan, math.inf], "result")) == [None, None]
 
 
@@ -136,7 +136,7 @@ class Raises:
     ],
     ids=["object", "function", "recursive", "tuple keys", "twin keys", "raises"],
 )
-def test_anything_else_is_refused_with_its_type_and_what_to_use_instead(value: Any, words: list[str]) -> None:
+def test_unrecordable_value_error_names_the_type(value: Any, words: list[str]) -> None:
     with pytest.raises(UnrecordableValue) as caught:
         codec.encode(value, "result")
     assert not [word for word in words if word not in str(caught.value)]
@@ -149,11 +149,11 @@ def test_anything_else_is_refused_with_its_type_and_what_to_use_instead(value: A
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-def test_whatever_json_can_hold_comes_back_equal(value: Any) -> None:
+def test_json_values_are_decoded_equal(value: Any) -> None:
     assert codec.decode(codec.encode(value, "result")) == value
 
 
-def test_equal_inputs_look_the_same_in_every_process() -> None:
+def test_equal_values_encode_equally_in_every_process() -> None:
     program = "from agentos.items import codec; print(codec.encode({'b': {'x','y','z'}, 'a': 1}, 'input'))"
     texts = {
         subprocess.run(
@@ -164,7 +164,7 @@ def test_equal_inputs_look_the_same_in_every_process() -> None:
     assert texts == {'{"a":1,"b":["x","y","z"]}\n'}
 
 
-def test_a_long_input_is_compared_by_its_digest_and_a_short_one_as_it_is() -> None:
+def test_only_long_inputs_have_a_digest() -> None:
     assert codec.encode_input("short", str) == ('"short"', None)
     _, digest = codec.encode_input("x" * 10_000, str)
     _, other_digest = codec.encode_input("x" * 9_999 + "y", str)
@@ -177,13 +177,13 @@ def redact(text: str) -> str:
     return text.replace("12345678", "****")
 
 
-def test_a_secret_goes_out_of_strings_and_keys_but_a_number_stays_a_number() -> None:
+def test_redact_json_masks_strings_and_keys_not_numbers() -> None:
     text = codec.encode({"key 12345678": ["a 12345678 b", 12345678, 1.5]}, "result")
     clean = json_text.redact_json(text, redact)
     assert codec.decode(clean) == {"key ****": ["a **** b", 12345678, 1.5]}
 
 
-def test_an_input_is_compared_without_its_secrets() -> None:
+def test_digest_of_input_ignores_secrets() -> None:
     def digest(secret: str) -> bytes | None:
         return codec.encode_input("x" * 600 + secret, lambda text: text.replace(secret, "****"))[1]
 
@@ -191,11 +191,11 @@ def test_an_input_is_compared_without_its_secrets() -> None:
     assert codec.encode_input("x" * 480 + "k" * 30, lambda text: text.replace("k" * 30, "****"))[1] is None
 
 
-def test_a_number_that_looks_like_a_secret_changes_nothing() -> None:
+def test_redact_json_keeps_text_with_matching_number() -> None:
     assert json_text.redact_json('{"n":[12345678]}', redact) == '{"n":[12345678]}'
 
 
-def test_texts_with_nothing_to_hide_are_returned_as_they_are() -> None:
+def test_redact_json_texts_returns_same_list_without_secrets() -> None:
     texts = ['"a"', None, "[1]"]
     assert json_text.redact_json_texts(texts, redact) is texts
     assert json_text.redact_json_texts([*texts, '"12345678"'], redact) == [*texts, '"****"']
@@ -203,7 +203,7 @@ def test_texts_with_nothing_to_hide_are_returned_as_they_are() -> None:
 
 @pytest.mark.parametrize("between", ["", "\x1b[31m", "\x1b]0;title\x07"])
 @pytest.mark.parametrize("encode", [lambda value: codec.encode(value, "result"), json.dumps])
-def test_a_secret_is_found_in_json_whatever_is_escaped_in_it(encode: Callable[[Any], str], between: str) -> None:
+def test_redact_json_finds_escaped_secrets(encode: Callable[[Any], str], between: str) -> None:
     redactor = Redactor(['it\'s a "sécret"/\\'])
     for written in (str, shlex.quote, repr, ascii, json.dumps):
         value = {"said": ["so: " + between.join(written('it\'s a "sécret"/\\')), 1]}

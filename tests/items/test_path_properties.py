@@ -54,7 +54,7 @@ def as_seen(name: str) -> set[str]:
 
 @holds_for(examples=50, pair=twins())
 @example(pair=("a" * 10_240, "a" * 10_239))
-def test_two_ids_never_have_one_file(pair: tuple[str, str]) -> None:
+def test_distinct_ids_have_distinct_file_names(pair: tuple[str, str]) -> None:
     one, other = pair
     assume(one != other)
     for name in (log_name, database_name, folder_name):
@@ -63,7 +63,7 @@ def test_two_ids_never_have_one_file(pair: tuple[str, str]) -> None:
 
 
 @holds_for(examples=40, item_id=IDS)
-def test_the_files_of_an_id_are_plain_and_in_their_folder(item_id: str) -> None:
+def test_file_names_are_plain_and_stay_in_their_folder(item_id: str) -> None:
     folder = Path(os.path.realpath(scratch()))
     for name in (log_name(item_id), database_name(item_id), folder_name(item_id)):
         assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name)
@@ -79,7 +79,7 @@ def test_the_files_of_an_id_are_plain_and_in_their_folder(item_id: str) -> None:
 
 
 @holds_for(examples=25, run_id=IDS)
-def test_a_run_has_a_folder_among_the_runs_or_its_id_is_refused(run_id: str) -> None:
+def test_run_folder_is_below_runs_or_id_is_refused(run_id: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTOS_HOME", str(scratch()))
         try:

@@ -51,7 +51,7 @@ def owning(path: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
             program.kill()
 
 
-def test_nobody_owns_a_ledger_that_is_not_there_or_at_rest(tmp_path: Path) -> None:
+def test_missing_or_closed_ledger_has_no_owner(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     assert owner_of(path) is None
     assert owner_of(tmp_path / "none" / "run.db") is None
@@ -59,7 +59,7 @@ def test_nobody_owns_a_ledger_that_is_not_there_or_at_rest(tmp_path: Path) -> No
     assert owner_of(path) is None
 
 
-def test_the_owner_is_told_with_what_it_has_said_and_keeps_its_lock(tmp_path: Path) -> None:
+def test_owner_of_returns_the_note_and_keeps_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     before = time.time()
     with owning(path, "announced") as program:
@@ -74,7 +74,7 @@ def test_the_owner_is_told_with_what_it_has_said_and_keeps_its_lock(tmp_path: Pa
     assert owner_of(path) is None  # killed: its note is still there
 
 
-def test_the_note_of_a_launch_that_was_killed_is_not_mistaken_for_the_next_ones(tmp_path: Path) -> None:
+def test_note_of_a_killed_launch_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     with owning(path, "announced") as first:
         pass
@@ -84,7 +84,7 @@ def test_the_note_of_a_launch_that_was_killed_is_not_mistaken_for_the_next_ones(
         assert second.pid != first.pid
 
 
-def test_a_process_may_ask_about_the_ledger_that_it_owns_itself(tmp_path: Path) -> None:
+def test_owner_of_reports_the_calling_process(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     own = Ownership.take(path)
     try:

@@ -127,7 +127,7 @@ def prefixed(prefix: str, text: str) -> str:
 # --- lines --------------------------------------------------------------------------------------------------------
 
 
-def test_a_complete_line_gets_the_prefix_and_one_space() -> None:
+def test_complete_line_gets_prefix_and_space() -> None:
     stream = Recorder()
     OutputPrefixer("[a]", stream).write("hello\n")
     assert stream.text == "[a] hello\n"
@@ -139,13 +139,13 @@ def test_each_line_of_one_write_gets_the_prefix() -> None:
     assert stream.text == "[a] one\n[a] two\n[a] three\n"
 
 
-def test_empty_lines_stay_bare() -> None:
+def test_empty_lines_get_no_prefix() -> None:
     stream = Recorder()
     OutputPrefixer("[a]", stream).write("\none\n\n\ntwo\n\n")
     assert stream.text == "\n[a] one\n\n\n[a] two\n\n"
 
 
-def test_a_line_of_spaces_is_not_empty() -> None:
+def test_line_of_spaces_gets_the_prefix() -> None:
     stream = Recorder()
     OutputPrefixer("[a]", stream).write("  \n")
     assert stream.text == "[a]   \n"
@@ -161,7 +161,7 @@ def test_only_a_newline_ends_a_line(separator) -> None:
     assert stream.text == f"[a] one{separator}two\n"
 
 
-def test_a_partial_line_is_held_until_its_newline() -> None:
+def test_partial_line_is_held_until_its_newline() -> None:
     stream = Recorder()
     prefixer = OutputPrefixer("[a]", stream)
     prefixer.write("hel")
@@ -171,7 +171,7 @@ def test_a_partial_line_is_held_until_its_newline() -> None:
     assert stream.text == "[a] hello\n"
 
 
-def test_what_follows_the_last_newline_is_held() -> None:
+def test_text_after_the_last_newline_is_held() -> None:
     stream = Recorder()
     prefixer = OutputPrefixer("[a]", stream)
     prefixer.write("one\ntw")
@@ -180,7 +180,7 @@ def test_what_follows_the_last_newline_is_held() -> None:
     assert stream.text == "[a] one\n[a] two\n"
 
 
-def test_a_newline_alone_is_an_empty_line_only_if_nothing_is_held() -> None:
+def test_newline_completes_a_held_line_or_is_empty() -> None:
     stream = Recorder()
     prefixer = OutputPrefixer("[a]", stream)
     prefixer.write("one")
@@ -189,7 +189,7 @@ def test_a_newline_alone_is_an_empty_line_only_if_nothing_is_held() -> None:
     assert stream.text == "[a] one\n\n"
 
 
-def test_print_works_into_it() -> None:
+def test_print_writes_to_a_prefixer() -> None:
     stream = Recorder()
     prefixer = OutputPrefixer("[a]", stream)
     print("one", 2, file=prefixer)
@@ -197,7 +197,7 @@ def test_print_works_into_it() -> None:
     assert stream.text == "[a] one 2\n\n"
 
 
-def test_the_stream_is_given_whole_lines_only() -> None:
+def test_stream_receives_whole_lines_only() -> None:
     stream = Recorder()
     with OutputPrefixer("[a]", stream) as prefixer:
         for chunk in ("o", "ne\n", "\n", "two\nthr", "ee", "\nfour"):
@@ -217,7 +217,7 @@ CHUNKS = st.lists(st.text(alphabet=["a", "b", " ", "\n", "\r", "ü"], max_size=6
 
 
 @given(chunks=CHUNKS)
-def test_any_chunking_of_a_text_gives_the_same_output(chunks) -> None:
+def test_output_is_independent_of_chunks(chunks) -> None:
     at_once, in_pieces = Recorder(), Recorder()
     text = "".join(chunks)
     with OutputPrefixer("[a]", at_once) as prefixer:
@@ -229,7 +229,7 @@ def test_any_chunking_of_a_text_gives_the_same_output(chunks) -> None:
 
 
 @given(chunks=CHUNKS)
-def test_before_the_flush_exactly_the_complete_lines_are_out(chunks) -> None:
+def test_complete_lines_are_written_before_flush(chunks) -> None:
     stream = Recorder()
     prefixer = OutputPrefixer("[a]", stream)
     for chunk in chunks:
@@ -241,7 +241,7 @@ def test_before_the_flush_exactly_the_complete_lines_are_out(chunks) -> None:
 # --- flush and the end --------------------------------------------------------------------------------------------
 
 
-def test_flush_writes_a_partial_line_as_a_line_of_its_own() -> None:
+def test_flush_writes_a_partial_line() -> None:
     stream = Recorder()
     prefixer = OutputPrefixer("[a]", stream)
     prefixer.write("one\nhalf")
@@ -251,7 +251,7 @@ def test_flush_writes_a_partial_line_as_a_line_of_its_own() -> None:
     assert stream.text == "[a] one\n[a] half\n[a] rest\n"
 
 
-def test_a_second_flush_writes_nothing() -> None:
+def test_second_flush_writes_nothing() -> None:
     stream = Recorder()
     prefixer = OutputPrefixer("[a]", stream)
     prefixer.flush()
@@ -262,7 +262,7 @@ def test_a_second_flush_writes_nothing() -> None:
     assert stream.writes == ["[a] half\n"]
 
 
-def test_flush_flushes_the_stream_after_the_line_is_written() -> None:
+def test_flush_flushes_the_stream_after_writing() -> None:
     written_at_flush = []
     stream = Recorder()
     stream.flush = lambda: written_at_flush.append(stream.text)  # type: ignore[method-assign]
@@ -273,7 +273,7 @@ def test_flush_flushes_the_stream_after_the_line_is_written() -> None:
     assert written_at_flush == ["[a] half\n"]
 
 
-def test_a_stream_that_can_only_write_will_do() -> None:
+def test_stream_without_flush_is_supported() -> None:
     stream = WriteOnly()
     with OutputPrefixer("[a]", stream) as prefixer:
         prefixer.write("half")
@@ -281,7 +281,7 @@ def test_a_stream_that_can_only_write_will_do() -> None:
     assert stream.text == "[a] half\n"
 
 
-def test_leaving_the_with_block_flushes() -> None:
+def test_with_block_flushes_at_its_end() -> None:
     stream = Recorder()
     with OutputPrefixer("[a]", stream) as prefixer:
         assert isinstance(prefixer, OutputPrefixer)
@@ -291,7 +291,7 @@ def test_leaving_the_with_block_flushes() -> None:
     assert stream.flushes == 1
 
 
-def test_an_exception_in_the_with_block_flushes_and_goes_on() -> None:
+def test_exception_in_with_block_flushes_and_propagates() -> None:
     stream = Recorder()
 
     def fail() -> None:
@@ -304,7 +304,7 @@ def test_an_exception_in_the_with_block_flushes_and_goes_on() -> None:
     assert stream.text == "[a] last words\n"
 
 
-def test_a_failing_stream_is_told_to_the_writer_and_locks_nobody_out() -> None:
+def test_failing_stream_raises_and_releases_its_lock() -> None:
     class Failing(Recorder):
         is_broken = True
 
@@ -325,13 +325,13 @@ def test_a_failing_stream_is_told_to_the_writer_and_locks_nobody_out() -> None:
 # --- sys.stdout ---------------------------------------------------------------------------------------------------
 
 
-def test_without_a_stream_the_lines_go_to_stdout(capsys) -> None:
+def test_lines_go_to_stdout_without_a_stream(capsys) -> None:
     with OutputPrefixer("[a]") as prefixer:
         prefixer.write("one\ntwo")
     assert capsys.readouterr().out == "[a] one\n[a] two\n"
 
 
-def test_without_a_stream_stdout_is_looked_up_when_a_line_is_written() -> None:
+def test_stdout_is_looked_up_at_each_write() -> None:
     prefixer = OutputPrefixer("[a]")
     first, second = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(first):
@@ -342,7 +342,7 @@ def test_without_a_stream_stdout_is_looked_up_when_a_line_is_written() -> None:
     assert second.getvalue() == "[a] begun here, ended there\n"
 
 
-def test_a_given_stream_is_used_whatever_stdout_is() -> None:
+def test_given_stream_is_used_instead_of_stdout() -> None:
     stream, stdout = Recorder(), io.StringIO()
     with contextlib.redirect_stdout(stdout):
         OutputPrefixer("[a]", stream).write("one\n")
@@ -357,7 +357,7 @@ THREADS, LINES = 8, 25
 
 @pytest.mark.usefixtures("_eager_switching")
 @pytest.mark.parametrize("kind", [CharacterFile, UnhashableCharacterFile, UnreferableCharacterFile])
-def test_many_prefixers_on_one_stream_never_mix_two_lines(tmp_path, kind) -> None:
+def test_prefixers_on_one_stream_never_mix_lines(tmp_path, kind) -> None:
     stream = kind(tmp_path / "out")
 
     def job(number: int) -> Callable[[], None]:
@@ -379,7 +379,7 @@ def test_many_prefixers_on_one_stream_never_mix_two_lines(tmp_path, kind) -> Non
 
 
 @pytest.mark.usefixtures("_eager_switching")
-def test_many_threads_on_one_prefixer_never_mix_or_lose_a_line(tmp_path) -> None:
+def test_threads_on_one_prefixer_never_mix_lines(tmp_path) -> None:
     stream = CharacterFile(tmp_path / "out")
     prefixer = OutputPrefixer("[shared]", stream)
 
@@ -426,7 +426,7 @@ class MeetingPoint:
         return True
 
 
-def test_two_threads_that_meet_at_a_new_stream_still_write_one_after_the_other() -> None:
+def test_two_threads_get_the_same_lock_for_a_new_stream() -> None:
     stream = MeetingPoint()
     in_threads(*(lambda name=name: OutputPrefixer(name, stream).write("one\n") and None for name in ("[a]", "[b]")))
     assert sorted(stream.lines) == ["[a] one\n", "[b] one\n"]
@@ -444,7 +444,7 @@ class SlowText(str):
 
 
 @pytest.mark.usefixtures("_eager_switching")
-def test_pieces_from_many_threads_are_all_written_once() -> None:
+def test_pieces_from_many_threads_are_written_once() -> None:
     stream = Recorder()
     with OutputPrefixer("[#]", stream) as prefixer:
 
@@ -460,7 +460,7 @@ def test_pieces_from_many_threads_are_all_written_once() -> None:
 
 
 @pytest.mark.usefixtures("_eager_switching")
-def test_flushes_from_many_threads_write_each_held_line_once(tmp_path) -> None:
+def test_concurrent_flushes_write_each_held_line_once(tmp_path) -> None:
     stream = CharacterFile(tmp_path / "out")
     prefixer = OutputPrefixer("[a]", stream)
     for number in range(LINES):
@@ -470,7 +470,7 @@ def test_flushes_from_many_threads_write_each_held_line_once(tmp_path) -> None:
     assert (tmp_path / "out").read_text().splitlines() == [f"[a] half {number}" for number in range(LINES)]
 
 
-def test_a_stream_that_blocks_holds_up_no_other_stream() -> None:
+def test_blocked_stream_does_not_delay_another_stream() -> None:
     is_writing, may_go_on = threading.Event(), threading.Event()
 
     class Blocking(Recorder):
@@ -491,7 +491,7 @@ def test_a_stream_that_blocks_holds_up_no_other_stream() -> None:
     assert slow.text == "[slow] one\n"
 
 
-def test_a_stream_is_not_kept_alive_by_having_been_written_to() -> None:
+def test_prefixer_keeps_no_reference_to_its_stream() -> None:
     stream = Recorder()
     OutputPrefixer("[a]", stream).write("one\n")
     reference = weakref.ref(stream)
@@ -500,13 +500,13 @@ def test_a_stream_is_not_kept_alive_by_having_been_written_to() -> None:
     assert reference() is None
 
 
-def test_it_can_take_the_place_of_stdout_and_still_finds_the_way_out(capfd: pytest.CaptureFixture[str]) -> None:
+def test_prefixer_can_replace_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     with contextlib.redirect_stdout(OutputPrefixer("[a]")):  # type: ignore[type-var]
         print("x")
     assert capfd.readouterr().out in ("[a] x\n", "")  # the real stdout may be somebody else's
 
 
-def test_print_from_many_threads_into_one_prefixer_keeps_lines_whole() -> None:
+def test_print_from_many_threads_keeps_lines_whole() -> None:
     stream = io.StringIO()
     prefixer = OutputPrefixer("[a]", stream)
     barrier = threading.Barrier(8, timeout=60)

@@ -110,7 +110,7 @@ def redacted(redactor: Redactor, chunks: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_secret_is_found_however_it_is_written(name: str, secret: str) -> None:
+def test_secret_is_masked_in_every_form(name: str, secret: str) -> None:
     written = WRITERS[name](secret).encode()
     redactor = Redactor([secret])
     for before, after in [(b"", b""), (b"key: ", b" refused\n"), (b"\xff\x1b", b"\x1b[0m\xff"), (b"key=", b"&x=1")]:
@@ -134,9 +134,7 @@ def test_any_text_can_be_a_secret(secret: str, name: str) -> None:
 @example(b"", b"", SECRETS[0], False)
 @example(b"b", b"", SECRETS[0], False)
 @example(b"be", b"", SECRETS[0], False)
-def test_of_base64_only_what_other_bytes_have_a_part_in_is_left(
-    before: bytes, after: bytes, secret: str, url: bool
-) -> None:
+def test_base64_of_secret_is_masked_at_every_alignment(before: bytes, after: bytes, secret: str, url: bool) -> None:
     encode = base64.urlsafe_b64encode if url else base64.b64encode
     text = encode(before + secret.encode() + after)
     first, end = -(-8 * len(before) // 6), 8 * (len(before) + len(secret.encode())) // 6
@@ -146,7 +144,7 @@ def test_of_base64_only_what_other_bytes_have_a_part_in_is_left(
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 @pytest.mark.parametrize("secret", [*SECRETS, "clé\tsecrète\x7f"])
-def test_what_bash_prints_is_found(secret: str, locale: str) -> None:
+def test_secret_is_masked_as_bash_prints_it(secret: str, locale: str) -> None:
     for script in ('printf %q "$1"', 'x=$1; echo "${x@Q}"', "x=$1; declare -p x", 'set -x; : "$1"'):
         done = subprocess.run(
             ["bash", "-c", script, "bash", secret], env={"LC_ALL": locale}, capture_output=True, check=True
@@ -156,7 +154,7 @@ def test_what_bash_prints_is_found(secret: str, locale: str) -> None:
         assert len(clean) < 30
 
 
-def test_a_short_secret_is_left_in_streams_and_told_of() -> None:
+def test_short_secret_stays_unless_asked_for() -> None:
     redactor = Redactor(["seven77", SECRET])
     assert redactor.too_short
     assert redactor.data(b"seven77 " + SECRET.encode()) == b"seven77 ****"
@@ -165,7 +163,7 @@ def test_a_short_secret_is_left_in_streams_and_told_of() -> None:
     assert not Redactor([SECRET]).too_short
 
 
-def test_without_secrets_nothing_is_held_back() -> None:
+def test_stream_without_secrets_holds_nothing_back() -> None:
     stream = Redactor([]).stream()
     assert stream.feed(b"text\x1b]0;") == b"text\x1b]0;"
     assert stream.flush() == b""
@@ -175,12 +173,12 @@ def test_without_secrets_nothing_is_held_back() -> None:
 # --- several secrets ----------------------------------------------------------------------------------------------
 
 
-def test_a_secret_that_begins_like_a_shorter_one_leaves_no_rest() -> None:
+def test_secret_with_another_as_prefix_is_masked_entirely() -> None:
     for secrets in ([SECRET, SECRET[:12]], [SECRET[:12], SECRET]):
         assert Redactor(secrets).text(f"Bearer {SECRET} refused, {SECRET[:12]}") == "Bearer **** refused, ****"
 
 
-def test_secrets_that_overlap_become_one_mask_and_neighbours_two() -> None:
+def test_overlapping_secrets_share_a_mask_adjacent_ones_do_not() -> None:
     redactor = Redactor(["abcdefghij", "ghijklmnop", "klmnopqrst"])
     assert redactor.text("-abcdefghijklmnop-") == "-****-"
     assert redactor.text("-abcdefghijklmnopqrst-") == "-****-"
@@ -195,7 +193,7 @@ def test_secrets_that_overlap_become_one_mask_and_neighbours_two() -> None:
     shortest=st.sampled_from([8, 15, 23]),
     text=st.lists(st.text("ab", max_size=40).map(str.encode), max_size=4).map(b"c".join),
 )
-def test_every_place_of_every_form_is_found(forms: list[bytes], shortest: int, text: bytes) -> None:
+def test_finder_returns_all_spans_of_all_forms(forms: list[bytes], shortest: int, text: bytes) -> None:
     forms = [form for form in forms if len(form) >= shortest]
     text = text.join(forms[:2])
     places = {(at, at + len(form)) for form in forms for at in range(len(text)) if text.startswith(form, at)}
@@ -220,11 +218,11 @@ def test_no_secret_is_left_in_any_text(secrets: list[str], pieces: list[str]) ->
     assert clean.count("c") == text.count("c")
 
 
-def test_a_secret_inside_another_leaves_no_rest_of_it() -> None:
+def test_secret_inside_another_leaves_no_rest() -> None:
     assert Redactor(["before-inside-after", "inside-a"]).text("-before-inside-after-") == "-****-"
 
 
-def test_a_form_of_any_length_is_found_wherever_it_stands() -> None:
+def test_form_of_any_length_is_found_at_any_position() -> None:
     for length in range(8, 32):
         form = bytes(range(65, 65 + length))
         for at in range(32):
@@ -235,7 +233,7 @@ def test_a_form_of_any_length_is_found_wherever_it_stands() -> None:
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_secret_in_two_chunks_is_found_wherever_it_was_cut(secret: str) -> None:
+def test_secret_in_two_chunks_is_masked(secret: str) -> None:
     redactor = Redactor([secret])
     for write in (str, WRITERS["URL of every byte"], WRITERS["JSON"], WRITERS["hex"]):
         data = b"a " + write(secret).encode() + b" z"
@@ -244,7 +242,7 @@ def test_a_secret_in_two_chunks_is_found_wherever_it_was_cut(secret: str) -> Non
         assert redacted(redactor, [data[at : at + 1] for at in range(len(data))]) == b"a **** z"
 
 
-def test_of_two_secrets_that_a_chunk_cuts_off_both_are_held_back() -> None:
+def test_stream_holds_back_both_of_two_overlapping_secrets() -> None:
     """The one begins inside the other."""
     both = "0123456789012345678901234567"
     redactor = Redactor([f"first-{both}-one", f"{both}-two"])
@@ -254,7 +252,7 @@ def test_of_two_secrets_that_a_chunk_cuts_off_both_are_held_back() -> None:
         assert stream.feed(end) + stream.flush() == rest
 
 
-def test_a_secret_that_might_have_become_a_longer_one_is_masked_at_the_end() -> None:
+def test_flush_masks_secret_that_begins_a_longer_one() -> None:
     redactor = Redactor(["abcdefghij", "abcdefghijklmnop"])
     assert redacted(redactor, [b"-abcdefghij"]) == b"-****"
     assert redacted(redactor, [b"-abcdefghij", b"kl"]) == b"-****kl"
@@ -282,7 +280,7 @@ CUTS = st.lists(st.integers(0, 200), max_size=12)
 )
 @example(["sabababab"], b"\x1b[sabababab", [3])
 @example(["sabababab"], b"ab\x1b[s\x1b[0mabababab", [5])
-def test_the_output_is_the_same_for_every_chunking(secrets: list[str], data: bytes, cuts: list[int]) -> None:
+def test_output_is_independent_of_chunks(secrets: list[str], data: bytes, cuts: list[int]) -> None:
     redactor = Redactor(secrets)
     clean = redactor.data(data)
     assert redacted(redactor, in_chunks(data, cuts)) == clean
@@ -291,7 +289,7 @@ def test_the_output_is_the_same_for_every_chunking(secrets: list[str], data: byt
 
 
 @given(data=OUTPUTS, cuts=CUTS, secret=st.sampled_from(["abababab", SECRET]))
-def test_only_a_possible_secret_or_code_is_held_back(data: bytes, cuts: list[int], secret: str) -> None:
+def test_stream_holds_back_less_than_the_longest_form(data: bytes, cuts: list[int], secret: str) -> None:
     redactor = Redactor([secret])
     stream = redactor.stream()
     longest = max(map(len, redactor._finder._forms))
@@ -301,7 +299,7 @@ def test_only_a_possible_secret_or_code_is_held_back(data: bytes, cuts: list[int
         assert len(held) < longest
 
 
-def test_what_cannot_become_a_secret_is_shown_at_once() -> None:
+def test_stream_returns_text_that_cannot_become_a_secret() -> None:
     stream = Redactor([SECRET]).stream()
     assert stream.feed(b"a line\nand a half") == b"a line\nand a half"
     assert stream.feed(SECRET[:-1].encode()) == b""
@@ -311,7 +309,7 @@ def test_what_cannot_become_a_secret_is_shown_at_once() -> None:
     assert stream.flush() == b""
 
 
-def test_a_stream_can_go_on_after_a_flush() -> None:
+def test_stream_can_be_fed_after_flush() -> None:
     stream = Redactor([SECRET]).stream()
     half = SECRET[:9].encode()
     assert stream.feed(half) + stream.flush() + stream.feed(SECRET[9:].encode()) == SECRET.encode()
@@ -319,7 +317,7 @@ def test_a_stream_can_go_on_after_a_flush() -> None:
 
 
 @given(data=st.binary(max_size=200), cuts=CUTS)
-def test_what_holds_no_secret_passes_byte_by_byte(data: bytes, cuts: list[int]) -> None:
+def test_output_without_secret_is_unchanged(data: bytes, cuts: list[int]) -> None:
     redactor = Redactor(SECRETS)
     assert redactor.data(data) is data
     assert redacted(redactor, in_chunks(data, cuts)) == data
@@ -335,7 +333,7 @@ def test_what_holds_no_secret_passes_byte_by_byte(data: bytes, cuts: list[int]) 
     cuts=CUTS,
 )
 @example(SECRETS[0], "raw", [CODES[0]], [])
-def test_a_secret_is_found_across_terminal_codes(secret: str, name: str, codes: list[bytes], cuts: list[int]) -> None:
+def test_secret_across_terminal_codes_is_masked(secret: str, name: str, codes: list[bytes], cuts: list[int]) -> None:
     written = WRITERS[name](secret).encode()
     spread = b"".join(bytes([byte]) + code for byte, code in zip(written, itertools.cycle(codes), strict=False))
     data = b"\x1b[31mkey: " + spread + b"\x1b[0m.\n"
@@ -344,7 +342,7 @@ def test_a_secret_is_found_across_terminal_codes(secret: str, name: str, codes: 
     assert clean == b"\x1b[31mkey: ****" + codes[(len(written) - 1) % len(codes)] + b"\x1b[0m.\n"
 
 
-def test_a_secret_inside_a_terminal_code_or_right_after_its_beginning_is_found() -> None:
+def test_secret_inside_terminal_code_is_masked() -> None:
     redactor = Redactor([SECRET])
     raw = SECRET.encode()
     assert redactor.data(b"\x1b]0;" + raw + b"\x07") == b"\x1b]0;****\x07"
@@ -355,7 +353,7 @@ def test_a_secret_inside_a_terminal_code_or_right_after_its_beginning_is_found()
             assert redacted(redactor, [data[:cut], data[cut:]]) == beginning + b"****"
 
 
-def test_a_code_without_an_end_is_not_held_back_for_ever() -> None:
+def test_unterminated_code_is_released() -> None:
     stream = Redactor([SECRET]).stream()
     assert stream.feed(b"a\x1b]0;title") == b"a"
     assert stream.feed(b"\n") == b"\x1b]0;title\n"
@@ -368,7 +366,7 @@ def test_a_code_without_an_end_is_not_held_back_for_ever() -> None:
 
 @pytest.mark.parametrize("size", [29, 1000, 4000, 5000])
 @pytest.mark.parametrize("length", [4000, 4084, 4088, 4092, 4096, 4100, 9000])
-def test_codes_that_are_too_long_are_the_same_text_for_every_chunking(length: int, size: int) -> None:
+def test_long_codes_are_redacted_independently_of_chunks(length: int, size: int) -> None:
     redactor = Redactor([SECRET])
     for inside in (
         b"\x1b]" + b"x" * length + b"\x1b\\",
@@ -381,7 +379,7 @@ def test_codes_that_are_too_long_are_the_same_text_for_every_chunking(length: in
         assert redactor.data(data) in (b"**** ****", data.replace(SECRET.encode(), b"****"))
 
 
-def test_endless_codes_are_not_held_back_for_ever() -> None:
+def test_endless_codes_are_released() -> None:
     stream = Redactor([SECRET]).stream()
     shown = stream.feed(SECRET[:9].encode())
     for _ in range(100):
@@ -393,12 +391,12 @@ def test_endless_codes_are_not_held_back_for_ever() -> None:
 
 
 @given(st.text(st.characters(), max_size=60))
-def test_a_text_without_secrets_is_returned_as_it_is(text: str) -> None:
+def test_text_without_secret_is_returned_unchanged(text: str) -> None:
     assert Redactor(SECRETS).text(text) is text
 
 
 @given(before=st.text(st.characters(), max_size=9), secret=st.sampled_from(SECRETS))
-def test_the_rest_of_a_text_stays_lone_surrogates_too(before: str, secret: str) -> None:
+def test_lone_surrogates_around_a_secret_stay(before: str, secret: str) -> None:
     before += "\udc80\ud83d"
     assert Redactor([secret]).text(f"{before}{secret}{before}") == f"{before}****{before}"
 
@@ -406,7 +404,7 @@ def test_the_rest_of_a_text_stays_lone_surrogates_too(before: str, secret: str) 
 # --- no secret shows ----------------------------------------------------------------------------------------------
 
 
-def test_neither_is_copied_or_pickled_or_shows_a_secret() -> None:
+def test_redactor_is_not_copied_and_shows_no_secret() -> None:
     redactor = Redactor([SECRET])
     stream = redactor.stream()
     stream.feed(SECRET[:-1].encode())
@@ -420,7 +418,7 @@ def test_neither_is_copied_or_pickled_or_shows_a_secret() -> None:
             assert SECRET[:8] not in str(caught.value)
 
 
-def test_a_wrong_argument_shows_no_secret() -> None:
+def test_error_for_wrong_argument_shows_no_secret() -> None:
     stream = Redactor([SECRET]).stream()
     stream.feed(SECRET[:-1].encode())
     with pytest.raises(TypeError) as caught:
@@ -445,7 +443,7 @@ def test_a_wrong_argument_shows_no_secret() -> None:
     ],
     ids=["strings", "long strings", "parameters", "codes", "letters", "pairs", "almost", "secrets"],
 )
-def test_the_worst_outputs_take_seconds_at_most(data: bytes) -> None:
+def test_worst_case_outputs_take_less_than_ten_seconds(data: bytes) -> None:
     redactor = Redactor([SECRET, "a" * 200, "ab" * 100, "aaaaaaaa", "s" * 100, "]" * 50])
     start = time.process_time()
     clean = redacted(redactor, [data[at : at + 4096] for at in range(0, len(data), 4096)])
@@ -456,7 +454,7 @@ def test_the_worst_outputs_take_seconds_at_most(data: bytes) -> None:
 # --- the pool's redactor ------------------------------------------------------------------------------------------
 
 
-def test_the_pool_takes_its_secrets_out_in_every_form() -> None:
+def test_pool_redacts_its_secrets_in_every_form() -> None:
     pool = CredentialCoordinator([SECRET])
     encoded = base64.b64encode(SECRET.encode()).decode().rstrip("=")
     assert pool.redact(f"{SECRET} is {encoded[:-1]}") == "**** is ****"
@@ -466,7 +464,7 @@ def test_the_pool_takes_its_secrets_out_in_every_form() -> None:
     assert pool.redactor().data(SECRET.encode()) == b"****"
 
 
-def test_a_short_secret_is_taken_out_of_messages_only() -> None:
+def test_pool_redacts_short_secrets_in_messages_only() -> None:
     pool = CredentialCoordinator([Credential('k"1', id="short"), SECRET])
     assert pool.redactor().too_short
     assert pool.redact('k"1, k\\"1') == "****, ****"
@@ -474,7 +472,7 @@ def test_a_short_secret_is_taken_out_of_messages_only() -> None:
     assert not pool.hides_secret('k"1')
 
 
-def test_the_pool_has_another_redactor_when_a_credential_was_added() -> None:
+def test_added_credential_changes_the_redactor_of_the_pool() -> None:
     pool = CredentialCoordinator([SECRET])
     before = pool.redactor()
     assert pool.redactor() is before

@@ -67,9 +67,7 @@ def test_no_form_of_any_secret_survives_any_chunking(made: tuple[list[str], byte
 
 
 @holds_for(examples=20, made=outputs(), cuts=CUTS)
-def test_what_is_replaced_is_all_places_of_all_forms_and_nothing_else(
-    made: tuple[list[str], bytes], cuts: list[int]
-) -> None:
+def test_redactor_masks_all_forms_and_nothing_else(made: tuple[list[str], bytes], cuts: list[int]) -> None:
     secrets, output = made
     output = output.replace(b"\x1b", b"")
     starts: set[int] = set()
@@ -91,7 +89,7 @@ def test_what_is_replaced_is_all_places_of_all_forms_and_nothing_else(
 @holds_for(
     examples=15, made=outputs(), cuts=CUTS, tail=st.sampled_from([b"", b"\x1b", b"\x1b[", b"\x1b]0;", b"\x1b[31"])
 )
-def test_no_more_is_held_back_than_the_longest_form_and_its_codes(
+def test_stream_holds_back_at_most_a_form_and_codes(
     made: tuple[list[str], bytes], cuts: list[int], tail: bytes
 ) -> None:
     secrets, output = made
@@ -106,7 +104,7 @@ def test_no_more_is_held_back_than_the_longest_form_and_its_codes(
 
 
 @holds_for(examples=15, made=outputs(), at=st.integers(0, 200), cuts=CUTS)
-def test_what_is_all_but_a_secret_passes_unchanged(made: tuple[list[str], bytes], at: int, cuts: list[int]) -> None:
+def test_near_miss_of_a_secret_is_unchanged(made: tuple[list[str], bytes], at: int, cuts: list[int]) -> None:
     secrets = made[0]
     form = max(forms_of(secrets[0]), key=len)
     near = form[: at % len(form)] + b"\x00" + form[at % len(form) + 1 :]
@@ -123,9 +121,7 @@ def test_what_is_all_but_a_secret_passes_unchanged(made: tuple[list[str], bytes]
     after=st.binary(max_size=9),
     cuts=CUTS,
 )
-def test_of_any_secret_in_base64_nothing_but_shared_characters_is_left(
-    secret: str, before: bytes, after: bytes, cuts: list[int]
-) -> None:
+def test_base64_of_any_secret_is_masked(secret: str, before: bytes, after: bytes, cuts: list[int]) -> None:
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         text = encode(before + to_bytes(secret) + after)
         first, end = -(-8 * len(before) // 6), 8 * (len(before) + len(to_bytes(secret))) // 6

@@ -1,4 +1,4 @@
-"""What items print: their lines, their logs, the prefix of each line.
+"""The output of items: redacted, logged, split into whole lines and prefixed.
 
-Doors: `stream`, `prefix`, `capture`.
+Doors: `stream` (`Output`, `Log`), `prefix` (`OutputPrefixer`), `capture` (`OutputCapture`, for Python workers).
 """

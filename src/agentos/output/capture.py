@@ -1,7 +1,7 @@
-"""What Python workers print: told apart by item, without secrets, kept in logs, and never two lines mixed.
+"""`OutputCapture`: separates the output of Python workers by item, with redaction, logs and whole lines.
 
-While a run executes, `sys.stdout` and `sys.stderr` are these. Each print is known by the item that its thread or task
-works on; what is printed elsewhere is nobody's, and passes as it is, but for secrets.
+During a run it replaces `sys.stdout` and `sys.stderr`. A write belongs to the item of its thread or task; a write
+outside of items is only redacted.
 """
 
 from __future__ import annotations
@@ -20,87 +20,93 @@ from agentos.redaction.redactor import Redactor
 
 from .stream import Log, Output, OutputCall
 
-NOBODY = ""
-# How long leaving waits for one who prints.
-LEAVE_SECONDS = 0.5
+NO_ITEM = ""  # id for output outside of items
+# Seconds that the end of the capture waits for a thread that is writing.
+EXIT_SECONDS = 0.5
 
 
-class Printed:
-    """A context manager. `item_ended` must be told of each, so that what it has printed last is shown."""
+class OutputCapture:
+    """A context manager that captures standard output and error. Call `item_ended` for each item, to show its last
+    lines."""
 
     def __init__(self, folder: Path, redactor: Redactor | None, show: OutputCall) -> None:
         self._folder = folder
         self._redactor = redactor
         self._show = show
-        self._lock = threading.Lock()  # guards _outputs and what is in them
-        self._outputs: dict[str, _Attempt] = {}  # by item
-        self._before: tuple[Any, Any] = (None, None)
+        self._lock = threading.Lock()  # guards _attempts and its values
+        self._attempts: dict[str, _AttemptOutput] = {}  # by item id
+        self._original_streams: tuple[Any, Any] = (None, None)
 
     def write(self, stream: str, data: bytes) -> None:
+        """Process data that the current item has written to "stdout" or "stderr"."""
         try:
             item = current_item()
             item_id, attempt = item.id, item.attempt
         except RuntimeError:
-            item_id, attempt = NOBODY, 1
+            item_id, attempt = NO_ITEM, 1
         with self._lock:
-            self._of(item_id, attempt)[stream].feed(data)
+            self._outputs_of(item_id, attempt)[stream].feed(data)
 
     def item_ended(self, item_id: str) -> None:
+        """Show the last lines of an item and close its log."""
         with self._lock:
-            ended = self._outputs.pop(item_id, None)
-            if ended is not None:
-                ended.close()
+            attempt_output = self._attempts.pop(item_id, None)
+            if attempt_output is not None:
+                attempt_output.close()
 
-    def _of(self, item_id: str, attempt: int) -> dict[str, Output]:
-        """Under the lock. What is left of an earlier attempt comes before the output of the next one."""
-        known = self._outputs.get(item_id)
-        if known is not None and known.number >= attempt:
-            return known.outputs
-        if known is not None:
-            known.close()
-        made = self._outputs[item_id] = self._begun(item_id, attempt)
-        return made.outputs
+    def _outputs_of(self, item_id: str, attempt: int) -> dict[str, Output]:
+        """Return the outputs of an attempt; close those of an earlier one first. Call it with the lock held."""
+        current = self._attempts.get(item_id)
+        if current is not None and current.number >= attempt:
+            return current.outputs
+        if current is not None:
+            current.close()
+        current = self._attempts[item_id] = self._start_attempt(item_id, attempt)
+        return current.outputs
 
-    def _begun(self, item_id: str, attempt: int) -> _Attempt:
+    def _start_attempt(self, item_id: str, attempt: int) -> _AttemptOutput:
         log = None
-        if item_id != NOBODY:
-            with contextlib.suppress(OSError):  # the log will say so, if that matters
+        if item_id != NO_ITEM:
+            with contextlib.suppress(OSError):  # without the folder there is no log, and the output is still shown
                 self._folder.mkdir(parents=True, exist_ok=True)
             log = Log(self._folder, item_id, attempt, lambda _: None)
         outputs = {name: Output(item_id, name, self._redactor, log, self._show) for name in ("stdout", "stderr")}
-        return _Attempt(attempt, log, outputs)
+        return _AttemptOutput(attempt, log, outputs)
 
-    def __enter__(self) -> Printed:
-        self._before = sys.stdout, sys.stderr
+    def __enter__(self) -> OutputCapture:
+        self._original_streams = sys.stdout, sys.stderr
         sys.stdout = _text_stream("stdout", self.write)
         sys.stderr = _text_stream("stderr", self.write)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        sys.stdout, sys.stderr = self._before
-        # Whoever reads our output may hold up a worker that prints, for ever; the program's end need not wait for that.
-        if self._lock.acquire(timeout=LEAVE_SECONDS):
-            left, self._outputs = self._outputs, {}
+        sys.stdout, sys.stderr = self._original_streams
+        # A worker that writes to a pipe without a reader holds the lock for ever: the program must end anyway.
+        if self._lock.acquire(timeout=EXIT_SECONDS):
+            attempts, self._attempts = self._attempts, {}
             self._lock.release()
-            for attempt in left.values():
+            for attempt in attempts.values():
                 attempt.close()
 
 
-class _Attempt(NamedTuple):
-    """What an item's newest attempt prints."""
+class _AttemptOutput(NamedTuple):
+    """The streams and the log of an item's newest attempt."""
 
     number: int
     log: Log | None
     outputs: dict[str, Output]
 
     def close(self) -> None:
+        """Show the last lines and close the log."""
         for output in self.outputs.values():
             output.close()
         if self.log is not None:
             self.log.close()
 
 
-class _Raw(io.RawIOBase):
+class _RawStream(io.RawIOBase):
+    """The lowest layer of a text stream: passes bytes to a function."""
+
     def __init__(self, name: str, write: Callable[[str, bytes], None]) -> None:
         self._name = name
         self._write = write
@@ -115,7 +121,10 @@ class _Raw(io.RawIOBase):
 
 
 def _text_stream(name: str, write: Callable[[str, bytes], None]) -> io.TextIOWrapper:
-    """Every write goes through at once: only then is it known whose it is."""
+    """Return a text stream without a buffer: each write must be processed by the thread or task that made it."""
     return io.TextIOWrapper(
-        cast(io.BufferedWriter, _Raw(name, write)), encoding="utf-8", errors="backslashreplace", write_through=True
+        cast(io.BufferedWriter, _RawStream(name, write)),
+        encoding="utf-8",
+        errors="backslashreplace",
+        write_through=True,
     )

@@ -1,6 +1,6 @@
-"""What a command prints, on its way: without secrets, then to its log, to whoever shows it, and to the judge.
+"""Passes the output of an attempt through redaction to its log, to the display, and to the result.
 
-Everything here is bytes: what a command prints need not be text.
+All data are bytes: the output of a command need not be text.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pathlib import Path
 from agentos.items.file_names import log_name
 from agentos.redaction.redactor import Redactor
 
-# A longer line is shown in pieces.
-LONGEST_LINE = 64 * 1024
-# So much of the end of each stream is kept for the result, and to be judged.
-KEPT_BYTES = 64 * 1024
+# Bytes. A longer line is shown in pieces.
+MAX_LINE_BYTES = 64 * 1024
+# Bytes at the end of each stream that are stored in the result, and searched for messages of providers.
+TAIL_BYTES = 64 * 1024
 
-# Called with an item's id, "stdout" or "stderr", and whole lines, the last of which ends with a newline as well.
+# Called with an item's id, "stdout" or "stderr", and whole lines, each with its newline.
 OutputCall = Callable[[str, str, bytes], None]
 
 
 class Lines:
-    """Gives out whole lines. What has no newline yet is held, up to the longest line."""
+    """Splits a stream into whole lines. Holds an incomplete line, up to MAX_LINE_BYTES."""
 
     __slots__ = ("_held",)
 
@@ -30,6 +30,7 @@ class Lines:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
+        """Return the lines that are complete with this data."""
         complete, newline, rest = data.rpartition(b"\n")
         if newline:
             complete = self._held + complete + newline
@@ -37,49 +38,52 @@ class Lines:
         else:
             complete, self._held = b"", self._held + rest
         if _has_long_line(complete):
-            complete = _in_pieces(complete)
-        while len(self._held) > LONGEST_LINE:
-            complete += self._held[:LONGEST_LINE] + b"\n"
-            self._held = self._held[LONGEST_LINE:]
+            complete = _split_long_lines(complete)
+        while len(self._held) > MAX_LINE_BYTES:
+            complete += self._held[:MAX_LINE_BYTES] + b"\n"
+            self._held = self._held[MAX_LINE_BYTES:]
         return complete
 
     def flush(self) -> bytes:
+        """Return the incomplete line, with a newline."""
         held, self._held = self._held, b""
         return held + b"\n" if held else b""
 
 
 def _has_long_line(lines: bytes) -> bool:
-    """Looks back from where the longest line would end, again and again: most lines are never looked at."""
+    """Return whether a line exceeds MAX_LINE_BYTES. Searches backwards from where such a line would end, so most lines
+    are skipped."""
     start = 0
-    while len(lines) - start > LONGEST_LINE + 1:
-        newline = lines.rfind(b"\n", start, start + LONGEST_LINE + 1)
+    while len(lines) - start > MAX_LINE_BYTES + 1:
+        newline = lines.rfind(b"\n", start, start + MAX_LINE_BYTES + 1)
         if newline < 0:
             return True
         start = newline + 1
     return False
 
 
-def _in_pieces(lines: bytes) -> bytes:
+def _split_long_lines(lines: bytes) -> bytes:
     pieces = []
     for line in lines[:-1].split(b"\n"):
-        starts = range(0, max(1, len(line)), LONGEST_LINE)
-        pieces += [line[start : start + LONGEST_LINE] + b"\n" for start in starts]
+        starts = range(0, max(1, len(line)), MAX_LINE_BYTES)
+        pieces += [line[start : start + MAX_LINE_BYTES] + b"\n" for start in starts]
     return b"".join(pieces)
 
 
 class Log:
-    """An item's log: the output of all its attempts, in the order in which it came. Made when there is any."""
+    """An item's log: the output of all its attempts, in order. The file is created at the first output."""
 
     __slots__ = ("_descriptor", "_heading", "_on_error", "_path")
 
     def __init__(self, folder: Path, item_id: str, attempt: int, on_error: Callable[[OSError], None]) -> None:
-        """Further attempts are told apart by a heading."""
+        """A heading separates the output of a further attempt. `on_error` is called instead of raising `OSError`."""
         self._path = folder / log_name(item_id)
         self._heading = f"--- attempt {attempt} ---\n".encode()
         self._on_error = on_error
         self._descriptor: int | None = None
 
     def write(self, data: bytes) -> None:
+        """Append to the log."""
         try:
             if self._descriptor is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -92,6 +96,7 @@ class Log:
             self._on_error(error)
 
     def close(self) -> None:
+        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -111,17 +116,19 @@ class Output:
         self._show = show
         self._lines = Lines()
         self._tail = b""
-        self.is_cut = False  # its tail is not all of it
-        self.is_ended = False  # nothing more will come
+        self.is_cut = False  # the tail is not the whole output
+        self.is_ended = False  # the stream has reached its end
 
     def feed(self, data: bytes) -> None:
+        """Process a chunk of output."""
         self._pass_on(data if self._redaction is None else self._redaction.feed(data))
 
     def mute(self) -> None:
-        """From now on it is shown to nobody."""
+        """Stop showing lines. The log and the tail go on."""
         self._show = None
 
     def close(self) -> None:
+        """Process what the redaction holds back, and show an incomplete last line."""
         if self._redaction is not None:
             self._pass_on(self._redaction.flush())
         show = self._show
@@ -130,6 +137,7 @@ class Output:
 
     @property
     def tail(self) -> bytes:
+        """Return the last TAIL_BYTES of the redacted output."""
         return self._tail
 
     def _pass_on(self, data: bytes) -> None:
@@ -137,9 +145,9 @@ class Output:
             return
         if self._log is not None:
             self._log.write(data)
-        self._tail = data if len(data) >= KEPT_BYTES else self._tail + data
-        if len(self._tail) > KEPT_BYTES:
-            self._tail = self._tail[-KEPT_BYTES:]
+        self._tail = data if len(data) >= TAIL_BYTES else self._tail + data
+        if len(self._tail) > TAIL_BYTES:
+            self._tail = self._tail[-TAIL_BYTES:]
             self.is_cut = True
         show = self._show
         if show is not None and (lines := self._lines.feed(data)):

@@ -24,7 +24,7 @@ from agentos.events import (
     ThreadAbandoned,
 )
 from agentos.home.run_folder import RunFolder
-from agentos.output.capture import Printed
+from agentos.output.capture import OutputCapture
 from agentos.output.prefix import prefix_lines
 from agentos.pool.lease_pool import LeasePool
 from agentos.redaction.redactor import Redactor
@@ -61,7 +61,7 @@ class RunReporter:
         self.pool: LeasePool | None = None
         self.signal: int | None = None  # the signal that stopped the run
         self.run_ended: RunEnded | None = None
-        self._capture: Printed | None = None
+        self._capture: OutputCapture | None = None
         self._mode = mode
         self._run_id = run_id
         self._lock = threading.Lock()  # guards _report until `start` has chosen it
@@ -84,7 +84,7 @@ class RunReporter:
 
     def capture_output(self, logs: Path, redactor: Redactor | None) -> None:
         """Show and log what Python code prints, until `stop`."""
-        self._capture = Printed(logs, redactor, self.show_output)
+        self._capture = OutputCapture(logs, redactor, self.show_output)
         self._capture.__enter__()
 
     def start(self, run: ResultStream | None) -> None:
