@@ -13,13 +13,14 @@ from typing import Any, Protocol
 # command, must not load this module.
 MAX_AMOUNT = 1e15
 
-_current: ContextVar[CurrentItem] = ContextVar("agentos_current_item")
+# Set by the workers of a run around the call of a worker function.
+running_item: ContextVar[CurrentItem] = ContextVar("agentos_current_item")
 
 
 def current_item() -> CurrentItem:
     """Return the item of the calling worker: in a thread, a task or a worker process. Raise `RuntimeError` outside."""
     try:
-        return _current.get()
+        return running_item.get()
     except LookupError:
         raise RuntimeError("current_item() is for workers: no item is running here") from None
 

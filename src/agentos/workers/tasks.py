@@ -1,4 +1,4 @@
-"""Attempts as asyncio tasks: on the caller's loop, or on a loop of their own in a thread."""
+"""Carry out attempts as asyncio tasks: on the caller's event loop, or on a loop of their own in a thread."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agentos.items.attempt import Attempt
-from agentos.items.context import _current
+from agentos.items.context import running_item
 from agentos.wakeup import Wakeup
 
 from .base import EndedCall, Workers
+
+# Seconds that cancelled tasks have to clean up when the run ends.
+CLEANUP_SECONDS = 0.5
 
 
 class TaskWorkers(Workers):
@@ -25,79 +28,81 @@ class TaskWorkers(Workers):
         ended: EndedCall,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        """`loop`: the caller's; None: a loop of these workers, in a thread that starts with the first attempt."""
         self._worker_func = worker_func
         self._ended = ended
         self._loop = loop if loop is not None else asyncio.new_event_loop()
         self._is_own_loop = self.can_submit = loop is None
         self._thread: threading.Thread | None = None
-        self._todo: deque[Callable[[], None]] = deque()
+        self._loop_thread_id: int | None = None  # of the thread that runs these workers' own loop
+        self._calls: deque[Callable[[], None]] = deque()  # for the loop's thread
         self._wakeup = Wakeup(self._wake_loop, is_armed=True)  # a system call, so one of them serves many attempts
-        self._will_drive = False
-        self._ident: int | None = None  # of the thread that runs our own loop
+        self._is_call_scheduled = False  # by `run_on_worker_thread`, for this turn of the loop
 
     def start(self, attempt: Attempt, _running: int, /) -> None:
         if self._is_own_loop and self._thread is None:
             self._thread = threading.Thread(target=self._run_loop, name="agentos-loop", daemon=True)
             self._thread.start()
-        if threading.get_ident() == self._ident:
+        if threading.get_ident() == self._loop_thread_id:
             self._launch(attempt)
         else:
-            self._in_loop(lambda: self._launch(attempt))
+            self._enqueue(lambda: self._launch(attempt))
 
     def run_on_worker_thread(self, call: Callable[[], None], /) -> bool:
         if not self._is_own_loop or self._loop.is_closed():
             return False
-        if not self._will_drive:  # once for all tasks that end in one turn of the loop
-            self._will_drive = True
-            self._loop.call_soon(self._drive, call)
+        if not self._is_call_scheduled:  # once for all tasks that end in one turn of the loop
+            self._is_call_scheduled = True
+            self._loop.call_soon(self._run_scheduled, call)
         return True
 
-    def _drive(self, call: Callable[[], None]) -> None:
-        self._will_drive = False
+    def _run_scheduled(self, call: Callable[[], None]) -> None:
+        self._is_call_scheduled = False
         call()
 
     def submit(self, call: Callable[[], None], /) -> None:
-        self._in_loop(call)
+        self._enqueue(call)
 
     def interrupt(self, attempt: Attempt, /) -> None:
-        self._in_loop(lambda: _cancel(attempt))
+        self._enqueue(lambda: _cancel(attempt))
 
     def kill(self, attempt: Attempt, /) -> None:
-        self._in_loop(lambda: _cancel(attempt))
+        self._enqueue(lambda: _cancel(attempt))
 
     def close(self) -> None:
         if self._is_own_loop:
             if self._thread is None:
                 self._loop.close()
             else:
-                self._in_loop(self._loop.stop)
+                self._enqueue(self._loop.stop)
 
-    def _in_loop(self, call: Callable[[], None]) -> None:
-        self._todo.append(call)
+    def _enqueue(self, call: Callable[[], None]) -> None:
+        """Have the loop's thread make the call. Called from any thread."""
+        self._calls.append(call)
         self._wakeup.notify()
 
     def _wake_loop(self) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._do)
+            self._loop.call_soon_threadsafe(self._run_calls)
         except RuntimeError:
             # The caller's loop is closed, and with it every task that ran there.
-            self._todo.clear()
+            self._calls.clear()
 
-    def _do(self) -> None:
+    def _run_calls(self) -> None:
         self._wakeup.arm()
-        while self._todo:
-            self._todo.popleft()()
+        while self._calls:
+            self._calls.popleft()()
 
     def _launch(self, attempt: Attempt) -> None:
         attempt.is_preparing = True
         # A caller's loop may have a task factory. Our own has none, and without `create_task` an item costs 1 µs less.
         if self._is_own_loop:
-            attempt.task = asyncio.Task(self._carry_out(attempt), loop=self._loop)
+            attempt.task = asyncio.Task(self._run_attempt(attempt), loop=self._loop)
         else:
-            attempt.task = self._loop.create_task(self._carry_out(attempt))
+            attempt.task = self._loop.create_task(self._run_attempt(attempt))
 
-    async def _carry_out(self, attempt: Attempt) -> None:
-        _current.set(attempt)
+    async def _run_attempt(self, attempt: Attempt) -> None:
+        running_item.set(attempt)
         attempt.is_preparing = False
         try:
             if attempt.should_stop:
@@ -107,36 +112,53 @@ class TaskWorkers(Workers):
             attempt.task = None
             self._ended(attempt, None, exc)
         else:
-            attempt.task = None  # which knows the attempt: a circle that only the garbage collector would end
+            attempt.task = None  # the task refers to the attempt: only the garbage collector would free the cycle
             self._ended(attempt, value, None)
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._ident = threading.get_ident()
+        self._loop_thread_id = threading.get_ident()
         try:
             self._loop.run_forever()
-            self._cancel_the_rest()
+            self._cancel_remaining_tasks()
         finally:
             self._loop.close()
 
-    def _cancel_the_rest(self) -> None:
-        """Gives what still runs one chance to clean up; what ignores even that is closed where it stands."""
-        self._loop.run_until_complete(asyncio.sleep(0))  # who has not begun yet must begin, to end
-        rest = asyncio.all_tasks(self._loop)
-        for task in rest:
+    def _cancel_remaining_tasks(self) -> None:
+        """Cancel all tasks, wait CLEANUP_SECONDS for them, and close the coroutines that still have not ended."""
+        self._loop.run_until_complete(asyncio.sleep(0))  # a task must have started before its cancellation can end it
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
             task.cancel()
-        if rest:
-            _, rest = self._loop.run_until_complete(asyncio.wait(rest, timeout=0.5))
+        if tasks:
+            _, tasks = self._loop.run_until_complete(asyncio.wait(tasks, timeout=CLEANUP_SECONDS))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        for task in rest:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio does for its own
+        _silence_destruction(self._loop, tasks)
+        for task in tasks:
             coroutine = task.get_coro()
-            with contextlib.suppress(RuntimeError):  # it may ignore that too
+            with contextlib.suppress(RuntimeError):  # the coroutine ignores GeneratorExit as well
                 coroutine.close()
 
 
+def _silence_destruction(loop: asyncio.AbstractEventLoop, tasks: set[asyncio.Task[Any]]) -> None:
+    """Drop asyncio's message about each of these tasks that is destroyed while it is pending."""
+    # Ids, because references would keep the tasks alive. The loop has ended: no later task can get one of these ids.
+    task_ids = {id(task) for task in tasks}
+    handler = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if id(context.get("task")) in task_ids:
+            return
+        if handler is None:
+            loop.default_exception_handler(context)
+        else:
+            handler(loop, context)
+
+    loop.set_exception_handler(handle)
+
+
 def _cancel(attempt: Attempt) -> None:
-    # A task that is cancelled before its first step never runs, and could not say that it has ended; but it looks at
-    # `should_stop` first thing.
+    # A task that is cancelled before its first step never runs, and could not report its end. It is left alone, because
+    # its first step reads `should_stop`.
     if attempt.task is not None and not attempt.is_preparing:
         attempt.task.cancel()

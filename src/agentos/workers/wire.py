@@ -1,8 +1,8 @@
-"""An attempt that was sent to another process: what its worker sees there, and how its outcome comes back.
+"""The wire format between a run and a worker in another process, and what the worker sees of its attempt there.
 
-The attempt travels as a pickled dict, the outcome as a pickled `("ended", (value, error, usage, observed))`, so that
-whoever carries the two never meets a foreign object: a worker process of our own (`_child`), or the engine behind an
-executor (`_remote`).
+The attempt travels as a pickled dict, the outcome as a pickled `("ended", (value, error, usage, observed))`. The
+transport (a pipe to a worker process, or the engine behind an executor) handles bytes only, and never has to import the
+user's classes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from agentos.errors import WorkerError
-from agentos.items.context import CurrentItem, _current
+from agentos.items.context import CurrentItem, running_item
 from agentos.providers import verdicts
 from agentos.redaction.mask import MASK
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SentAttempt(CurrentItem):
-    """The attempt as a worker in another process sees it, without what depends on how it got there."""
+    """The attempt as a worker in another process sees it. Subclasses add what depends on the transport."""
 
     __slots__ = ("_run_id", "credential", "is_lent", "observed", "payload")
 
@@ -39,7 +39,7 @@ class SentAttempt(CurrentItem):
         self.is_lent = False
         self.should_stop = False
         self.usage = None
-        self.observed: list[Verdict] = []  # what comes back together with the outcome
+        self.observed: list[Verdict] = []  # sent back together with the outcome
 
     @property
     def run_id(self) -> str:
@@ -60,7 +60,7 @@ class SentAttempt(CurrentItem):
 
 
 class SentLease:
-    """The attempt's own lease, lent to a block of its worker. It ends with the attempt, where the coordinator is."""
+    """The attempt's own lease, lent to a `with` block of its worker. It ends with the attempt, in the run's process."""
 
     def __init__(self, attempt: SentAttempt) -> None:
         self._attempt = attempt
@@ -96,11 +96,11 @@ class SentLease:
         return f"<Lease of {self.credential_id} {MASK}>"
 
 
-# --- where the coordinator is -------------------------------------------------------------------------------------
+# --- in the run's process -----------------------------------------------------------------------------------------
 
 
-def message_of(attempt: Attempt, **more: Any) -> dict[str, Any]:
-    """What every attempt takes along."""
+def attempt_message(attempt: Attempt, **more: Any) -> dict[str, Any]:
+    """Return the fields that every attempt is sent with, and those of its transport (`more`)."""
     return {
         "id": attempt.id,
         "attempt": attempt.attempt,
@@ -112,15 +112,17 @@ def message_of(attempt: Attempt, **more: Any) -> dict[str, Any]:
     }
 
 
-def packed(message: dict[str, Any], dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
+def encode(message: dict[str, Any], dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
+    """Pickle the message of an attempt. Raise `TypeError` if its item cannot be pickled."""
     try:
         return dumps(message)
     except Exception as error:
         raise TypeError(f"the item cannot be sent to a worker process: {error}") from error
 
 
-def outcome(attempt: Attempt, content: tuple[Any, Any, Any, list[Verdict]]) -> Any:
-    """The worker's value; or raises what it raised, as far as that could travel."""
+def decode_outcome(attempt: Attempt, content: tuple[Any, Any, Any, list[Verdict]]) -> Any:
+    """Return the worker's value, or raise its error as a `WorkerError`. Sets the attempt's usage and applies the
+    verdicts that the worker has observed."""
     value, error, attempt.usage, observed = content
     for verdict in observed:
         attempt.observed(verdict)
@@ -131,54 +133,54 @@ def outcome(attempt: Attempt, content: tuple[Any, Any, Any, list[Verdict]]) -> A
         type_name=error["type_name"],
         trace=error["trace"],
         verdict=error["verdict"],
-        original=_unpickled(error["original"]),
+        original=_load_exception(error["original"]),
     )
 
 
-def _unpickled(exception: bytes | None) -> BaseException | None:
-    """Some exceptions can be pickled but not read back: those are told by their text alone."""
+def _load_exception(pickled: bytes | None) -> BaseException | None:
+    """Return the worker's exception, or None: some exceptions can be pickled but not unpickled."""
     try:
-        original = pickle.loads(exception) if exception is not None else None  # noqa: S301 - from our own worker
+        original = pickle.loads(pickled) if pickled is not None else None  # noqa: S301 - from a worker of this run
     except Exception:
         return None
     return original if isinstance(original, BaseException) else None
 
 
-# --- where the worker is ------------------------------------------------------------------------------------------
+# --- in the worker's process --------------------------------------------------------------------------------------
 
 
-def answer(worker_func: Any, attempt: SentAttempt) -> tuple[Any, dict[str, Any] | None]:
-    """The worker's value, or all that can be said of what it raised."""
-    before = _current.set(attempt)
+def run_worker(worker_func: Any, attempt: SentAttempt) -> tuple[Any, dict[str, Any] | None]:
+    """Call the worker function. Return its value, or the description of its exception; never raises."""
+    token = running_item.set(attempt)
     try:
         value = worker_func(attempt.payload, attempt.credential)
         if inspect.iscoroutine(value):
             value = asyncio.run(value)
-    except BaseException as exc:  # also SystemExit: one item's failure is its own
-        return None, described(exc)
+    except BaseException as exc:  # also SystemExit: it fails this item and not the process
+        return None, describe_exception(exc)
     finally:
-        _current.reset(before)
+        running_item.reset(token)
     return value, None
 
 
-def ended(value: Any, error: dict[str, Any] | None, attempt: SentAttempt) -> bytes:
-    """The outcome, ready to travel. A value that cannot becomes an error that says so."""
+def encode_outcome(value: Any, error: dict[str, Any] | None, attempt: SentAttempt) -> bytes:
+    """Pickle the outcome of an attempt. A value that cannot be pickled becomes a `TypeError`."""
     try:
         return pickle.dumps(("ended", (value, error, attempt.usage, attempt.observed)))
     except Exception as problem:
         kind = type(value).__name__
         refused = TypeError(f"the worker's result, a {kind}, cannot leave its process: return plain data ({problem})")
-        return pickle.dumps(("ended", (None, described(refused), attempt.usage, attempt.observed)))
+        return pickle.dumps(("ended", (None, describe_exception(refused), attempt.usage, attempt.observed)))
 
 
-def described(exc: BaseException) -> dict[str, Any]:
-    """All that can be said of an exception, and the exception itself (pickled apart) if it can travel."""
+def describe_exception(exc: BaseException) -> dict[str, Any]:
+    """Return type, text, traceback and verdict of an exception, and its pickle (`original`) if it can be pickled."""
     name = type(exc).__name__
     try:
         text = str(exc) or name
-    except Exception as error:  # an exception is somebody's code, too
+    except Exception as error:  # `__str__` of the user's exception
         text = f"{name}, whose text failed: {type(error).__name__}"
-    told: dict[str, Any] = {
+    description: dict[str, Any] = {
         "type_name": name,
         "text": text,
         "trace": "".join(traceback.format_exception(exc)),
@@ -186,7 +188,7 @@ def described(exc: BaseException) -> dict[str, Any]:
         "original": None,
     }
     try:
-        told["original"] = pickle.dumps(exc)
-    except Exception:  # there are as many ways not to be picklable as there are exceptions
-        return told
-    return told
+        description["original"] = pickle.dumps(exc)
+    except Exception:  # pickling runs the user's code, which may raise anything
+        return description
+    return description

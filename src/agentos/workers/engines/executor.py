@@ -1,9 +1,9 @@
-"""Attempts behind a `concurrent.futures.Executor`: a pool of processes, a cluster, whatever has `submit`.
+"""Carry out attempts on a `concurrent.futures.Executor`: a pool of processes, or a cluster.
 
-The executor belongs to the caller and is never shut down here. It is given bytes and returns bytes (see `_remote`), by
-position only: an engine that takes keywords of `submit` for options of its own finds none. An attempt that has not
-begun there can be cancelled; one that has begun cannot be told to stop, nor be killed: after the grace it is given up,
-and what it returns then ends its lease and changes nothing else.
+The executor belongs to the caller and is never shut down here. It receives bytes and returns bytes (see `_remote`), as
+positional arguments only: some engines take keyword arguments of `submit` as options of their own. An attempt that has
+not started there can be cancelled. One that has started can neither be interrupted nor killed: after the grace period
+the run abandons it, and its late outcome only ends its lease.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentos.items.attempt import Attempt
 from agentos.pool.lease_pool import LeasePool
 
 from ..base import EndedCall, Workers
-from ..wire import message_of, outcome, packed
+from ..wire import attempt_message, decode_outcome, encode
 from . import _remote
 
 
@@ -34,25 +34,26 @@ class ExecutorWorkers(Workers):
         *,
         send_secrets: bool = False,
     ) -> None:
-        self._executor = executor_for_attempts(executor)
+        """Raise `WorkerStartError` if the worker function cannot be pickled."""
+        self._executor = _adapt(executor)
         self._ended = ended
         self._pool = pool
         self._send_secrets = send_secrets
-        self._start = secrets.token_hex(8)  # tells this start of the run from others with its id
+        self._launch = secrets.token_hex(8)  # identifies this launch of the run: a resumed run resolves secrets anew
         self._futures: set[Future[bytes]] = set()
-        self._dumps = _by_value() or pickle.dumps
-        self._pickled_func = self._pickled(worker_func)
+        self._dumps = _cloudpickle_dumps() or pickle.dumps
+        self._pickled_func = self._pickle_worker(worker_func)
 
     def start(self, attempt: Attempt, _running: int, /) -> None:
         try:
-            message = packed(message_of(attempt, start=self._start, **self._credential(attempt)), self._dumps)
-        except Exception as error:  # the item cannot travel
+            message = encode(attempt_message(attempt, launch=self._launch, **self._credential(attempt)), self._dumps)
+        except Exception as error:  # the item cannot be pickled
             self._ended(attempt, None, error)
             return
         try:
-            future = self._executor.submit(_remote.carry_out, self._pickled_func, message)
+            future = self._executor.submit(_remote.run_attempt, self._pickled_func, message)
         except Exception as error:
-            self._ended(attempt, None, _broken(error))
+            self._ended(attempt, None, _executor_broken(error))
             return
         attempt.task = future
         self._futures.add(future)
@@ -60,37 +61,39 @@ class ExecutorWorkers(Workers):
 
     def interrupt(self, attempt: Attempt, /) -> None:
         if attempt.task is not None:
-            attempt.task.cancel()  # no more than a question, once it has begun
+            attempt.task.cancel()  # has no effect on an attempt that has started
 
     def close(self) -> None:
         for future in tuple(self._futures):
             future.cancel()
 
     def _credential(self, attempt: Attempt) -> dict[str, str | None]:
-        """How the worker comes by the attempt's credential."""
-        id_, pool = attempt.credential_id, self._pool
-        if id_ is None or pool is None:
+        """Return the fields that give the worker its credential: as a reference, or in plain with `send_secrets`. Raise
+        `WorkerStartError` for a plain secret without `send_secrets`."""
+        credential_id, pool = attempt.credential_id, self._pool
+        if credential_id is None or pool is None:
             return {"credential": None, "reference": None, "fingerprint": None}
-        known_as = pool.fingerprint_of(id_)
-        reference = sendable_reference(pool, id_)
+        fingerprint = pool.fingerprint_of(credential_id)
+        reference = pool.reference_of(credential_id)
         if reference is not None:
-            return {"credential": None, "reference": reference, "fingerprint": known_as}
-        if not self._send_secrets:  # it joined the pool after the run had begun
-            raise WorkerStartError(_plain([id_]))
-        return {"credential": str(attempt.credential), "reference": None, "fingerprint": known_as}
+            return {"credential": None, "reference": reference, "fingerprint": fingerprint}
+        if not self._send_secrets:  # the credential joined the pool after the run had started
+            raise WorkerStartError(_plain_secret_text([credential_id]))
+        return {"credential": str(attempt.credential), "reference": None, "fingerprint": fingerprint}
 
     def _on_done(self, attempt: Attempt, future: Future[bytes]) -> None:
-        """On any thread of the executor, or where it was cancelled."""
+        """Report the end of an attempt. Called on any thread of the executor, or on the thread that cancels it."""
         self._futures.discard(future)
-        attempt.task = None  # and so the result is kept nowhere
+        attempt.task = None  # frees the future, and with it the result
         try:
-            value = self._outcome(attempt, future)
+            value = self._value_of(attempt, future)
         except BaseException as exc:
             self._ended(attempt, None, exc)
         else:
             self._ended(attempt, value, None)
 
-    def _outcome(self, attempt: Attempt, future: Future[bytes]) -> Any:
+    def _value_of(self, attempt: Attempt, future: Future[bytes]) -> Any:
+        """Return the worker's value, or raise its error or that of the executor."""
         if future.cancelled():
             if attempt.should_stop:
                 raise Interrupted("it had not begun")
@@ -98,17 +101,17 @@ class ExecutorWorkers(Workers):
         problem = future.exception()
         if isinstance(problem, WorkerDied):
             raise problem
-        if problem is not None:  # nothing else raises there
-            raise _broken(problem) from problem
+        if problem is not None:  # of the executor: `run_attempt` never raises
+            raise _executor_broken(problem) from problem
         try:
-            kind, content = pickle.loads(future.result())  # noqa: S301 - from our own worker
+            kind, content = pickle.loads(future.result())  # noqa: S301 - from a worker of this run
         except Exception as error:
             raise TypeError(f"the worker's result cannot be read here: return plain data ({error!r})") from error
         if kind == "unready":
             raise WorkerStartError(content if self._pool is None else self._pool.redact(content))
-        return outcome(attempt, content)
+        return decode_outcome(attempt, content)
 
-    def _pickled(self, worker_func: Callable[[Any, Any], Any]) -> bytes:
+    def _pickle_worker(self, worker_func: Callable[[Any, Any], Any]) -> bytes:
         try:
             return self._dumps(worker_func)
         except Exception as error:
@@ -119,25 +122,21 @@ class ExecutorWorkers(Workers):
 
 
 def check_credentials(pool: LeasePool | None, *, send_secrets: bool) -> None:
-    """Raises a `CredentialError` if a credential of the pool cannot go where an executor carries out attempts."""
+    """Raise `CredentialError` if a credential of the pool must not be sent to an executor."""
     plain = plain_credentials(pool)
     if plain and not send_secrets:
-        raise CredentialError(_plain(plain))
+        raise CredentialError(_plain_secret_text(plain))
 
 
 def plain_credentials(pool: LeasePool | None) -> list[str]:
-    """The ids of those that cannot be read anywhere but here."""
-    ids = () if pool is None else (state.key_id for state in pool.states())
-    return [id_ for id_ in ids if pool is not None and sendable_reference(pool, id_) is None]
+    """Return the ids of credentials without a reference that other processes can resolve."""
+    if pool is None:
+        return []
+    return [state.key_id for state in pool.states() if pool.reference_of(state.key_id) is None]
 
 
-def sendable_reference(pool: LeasePool, credential_id: str) -> str | None:
-    """Also a command may have the secret in its arguments, by mistake."""
-    return pool.reference_of(credential_id)
-
-
-def executor_for_attempts(executor: Executor) -> Executor:
-    """The executor itself, unless there is more to be known about its engine."""
+def _adapt(executor: Executor) -> Executor:
+    """Return the executor itself, or for one of Dask an executor that runs each attempt only once."""
     if type(executor).__module__.partition(".")[0] == "distributed":
         from ._dask import cluster_of
 
@@ -145,7 +144,7 @@ def executor_for_attempts(executor: Executor) -> Executor:
     return executor
 
 
-def _plain(ids: list[str]) -> str:
+def _plain_secret_text(ids: list[str]) -> str:
     names = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
     return (
         f"a plain secret is not handed to an executor, which may keep it and write it to disk: {names}. Give a "
@@ -153,9 +152,9 @@ def _plain(ids: list[str]) -> str:
     )
 
 
-def _by_value() -> Callable[[Any], bytes] | None:
-    """cloudpickle, where it is installed, as it is with loky and Dask: it takes along what stands in the program's main
-    module, which other processes do not have."""
+def _cloudpickle_dumps() -> Callable[[Any], bytes] | None:
+    """Return `cloudpickle.dumps`, or None if cloudpickle is not installed. It pickles functions of the main module by
+    value: other processes cannot import them."""
     try:
         dumps: Callable[[Any], bytes] = importlib.import_module("cloudpickle").dumps
     except ImportError:
@@ -163,6 +162,6 @@ def _by_value() -> Callable[[Any], bytes] | None:
     return dumps
 
 
-def _broken(error: BaseException) -> ExecutorBroken:
+def _executor_broken(error: BaseException) -> ExecutorBroken:
     name = "" if type(error) is BrokenExecutor else f"{type(error).__name__}: "
     return ExecutorBroken(f"the executor is broken: {name}{error}")

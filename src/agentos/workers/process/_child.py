@@ -1,8 +1,7 @@
-"""What runs inside a worker process.
+"""The main function of a worker process.
 
-The main thread carries out attempts. A second thread reads the pipe, so that the process notices at once when it is
-told to stop, and when the other end is gone: then it ends itself and everything it has started, whatever the worker is
-doing.
+The main thread runs the worker function. A second thread reads the pipe: the process reacts at once to STOP, and to the
+end of the run's process, when it kills its own process group, whatever the worker is doing.
 """
 
 from __future__ import annotations
@@ -19,34 +18,33 @@ from typing import Any, NoReturn
 from agentos.errors import LedgerError
 from agentos.providers import verdicts
 
-from ..wire import SentAttempt, answer, ended
+from ..wire import SentAttempt, encode_outcome, run_worker
 
-# Beside pickled attempts, which never look like these.
+# Messages beside pickled attempts, which never begin like these.
 STOP = b"stop"
-SAVED = b"saved"  # the checkpoint is on record; followed by the reason if it is not
+SAVED = b"saved"  # the reply to a checkpoint: it is committed; followed by the reason if it is not
 
-
-_sending = threading.Lock()  # a worker may have threads of its own
+_send_lock = threading.Lock()  # the worker function may have threads of its own
 
 
 def _send(pipe: Connection, message: bytes) -> None:
-    with _sending:
+    with _send_lock:
         pipe.send_bytes(message)
 
 
 class ChildAttempt(SentAttempt):
     """The attempt as a worker in a process of its own sees it."""
 
-    __slots__ = ("_answers", "_is_recorded", "_pipe", "_saved", "_saving", "_workflow_db")
+    __slots__ = ("_checkpoint", "_is_recorded", "_pipe", "_save_lock", "_save_replies", "_workflow_db")
 
     def __init__(self, message: dict[str, Any], pipe: Connection) -> None:
         super().__init__(message)
-        self._saved = message["saved"]
+        self._checkpoint = message["checkpoint"]
         self._workflow_db = Path(message["workflow_db"])
         self._is_recorded = message["is_recorded"]
         self._pipe = pipe
-        self._saving = threading.Lock()
-        self._answers: SimpleQueue[bytes] = SimpleQueue()  # to a checkpoint that was sent
+        self._save_lock = threading.Lock()
+        self._save_replies: SimpleQueue[bytes] = SimpleQueue()
 
     @property
     def workflow_db(self) -> Path:
@@ -58,47 +56,50 @@ class ChildAttempt(SentAttempt):
         _send(self._pipe, pickle.dumps(("observed", verdicts.from_observed(response))))
 
     def _load(self) -> Any:
-        return self._saved
+        return self._checkpoint
 
     def _save(self, obj: Any) -> None:
+        """Send the checkpoint to the run's process. With a ledger, block until it is committed there."""
         if not self._is_recorded:
-            self._saved = obj
+            self._checkpoint = obj
             _send(self._pipe, pickle.dumps(("saved", obj)))
             return
-        from agentos.items import codec  # only where there is a ledger
+        from agentos.items import codec  # loaded only if the run has a ledger
 
-        saved = codec.encode(obj, "checkpoint")
-        with self._saving:  # the answer is for this one
-            _send(self._pipe, pickle.dumps(("saved", saved)))
-            problem = self._answers.get()
+        encoded = codec.encode(obj, "checkpoint")
+        with self._save_lock:  # one checkpoint at a time, so that the next reply belongs to it
+            _send(self._pipe, pickle.dumps(("saved", encoded)))
+            problem = self._save_replies.get()
             if problem:
                 raise LedgerError(problem.decode())
-            self._saved = codec.decode(saved)
+            self._checkpoint = codec.decode(encoded)
 
-    def answered(self, problem: bytes) -> None:
-        self._answers.put(problem)
+    def on_save_reply(self, problem: bytes) -> None:
+        """Wake the thread that saves a checkpoint. `problem` is empty if the checkpoint is committed."""
+        self._save_replies.put(problem)
 
 
 def main(pipe: Connection, pickled_func: bytes) -> None:
+    """Run attempts that come through the pipe until the process is killed."""
     os.setsid()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
-        worker_func = pickle.loads(pickled_func)  # noqa: S301 - from our own parent
+        worker_func = pickle.loads(pickled_func)  # noqa: S301 - from the run's process
     except Exception as error:
         pipe.send_bytes(pickle.dumps(f"the worker cannot be loaded in a worker process: {error!r}"))
         return
     try:
         pipe.send_bytes(pickle.dumps(None))
-    except OSError:  # the coordinator is gone already
-        _end_all()
-    todo: SimpleQueue[ChildAttempt] = SimpleQueue()
-    threading.Thread(target=_read, args=(pipe, todo), name="agentos-pipe", daemon=True).start()
+    except OSError:  # the run's process has ended already
+        _kill_own_group()
+    attempts: SimpleQueue[ChildAttempt] = SimpleQueue()
+    threading.Thread(target=_read_pipe, args=(pipe, attempts), name="agentos-pipe", daemon=True).start()
     while True:
-        attempt = todo.get()
-        _send(pipe, ended(*answer(worker_func, attempt), attempt))
+        attempt = attempts.get()
+        _send(pipe, encode_outcome(*run_worker(worker_func, attempt), attempt))
 
 
-def _read(pipe: Connection, todo: SimpleQueue[ChildAttempt]) -> None:
+def _read_pipe(pipe: Connection, attempts: SimpleQueue[ChildAttempt]) -> None:
     attempt: ChildAttempt | None = None
     try:
         while True:
@@ -108,15 +109,15 @@ def _read(pipe: Connection, todo: SimpleQueue[ChildAttempt]) -> None:
                     attempt.should_stop = True
             elif message.startswith(SAVED):
                 assert attempt is not None
-                attempt.answered(message.removeprefix(SAVED))
+                attempt.on_save_reply(message.removeprefix(SAVED))
             else:
-                attempt = ChildAttempt(pickle.loads(message), pipe)  # noqa: S301 - from our own parent
-                todo.put(attempt)
+                attempt = ChildAttempt(pickle.loads(message), pipe)  # noqa: S301 - from the run's process
+                attempts.put(attempt)
     except (EOFError, OSError):
-        _end_all()
+        _kill_own_group()
 
 
-def _end_all() -> NoReturn:
-    """The coordinator is gone: nobody would ever hear of what is done here."""
+def _kill_own_group() -> NoReturn:
+    """End this process and all that it has started: the run's process has ended, and cannot receive an outcome."""
     os.killpg(0, signal.SIGKILL)
     os._exit(1)
