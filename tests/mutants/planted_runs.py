@@ -53,6 +53,20 @@ MUTANTS = (
         "or blocked >= MAX_PAUSING:",
         tests_of(RUN, "test_reading_stops_when_too_many_items_pause"),
     ),
+    Mutant(
+        "The wake-up flag is cleared after the signal, when the consumer may have armed it again",
+        "wakeup.py",
+        "            self.is_armed = False\n            self._signal()\n",
+        "            self._signal()\n            self.is_armed = False\n",
+        tests_of("test_wakeup", "test_wakeup_loses_no_work_in_any_interleaving"),
+    ),
+    Mutant(
+        "The scheduler lets a refused item pause although another credential is usable",
+        "runs/_rules/scheduler.py",
+        "                return AT_ONCE\n            item.failures += 1",
+        "                return Again(now)\n            item.failures += 1",
+        tests_of("runs/test_item_states", "test_scheduler_makes_exactly_the_transitions_of_the_table"),
+    ),
     # --- resuming -------------------------------------------------------------------------------------------------
     Mutant(
         "Retrying failed items also runs succeeded ones again",

@@ -19,27 +19,26 @@ class BottleneckProbe:
         self._scheduler = parts.scheduler
         self._admission = parts.admission
         self._pool = parts.pool
+        self._progress = parts.progress
         self._now = parts.clock.now
         self._pool_due_at = 0.0
 
-    def reason(self, previous: str | None, *, is_reading: bool) -> str | None:
+    def reason(self, requested: int) -> str | None:
         """Return what binds the run: a name of `agentos.events`, or None if it waits for its last items only.
-
-        `previous`: what bound it before. `is_reading`: items were requested from the input that have not come yet.
-        """
+        `requested`: items that the input was asked for and that have not come yet."""
         scheduler = self._scheduler
         if scheduler.running >= scheduler.max_workers:
             return events.WORKERS if scheduler.ready or not scheduler.is_source_ended else None
         if self._admission:
-            return self._reason_of_pool(self._admission, previous)
-        if is_reading:
+            return self._reason_of_pool(self._admission)
+        if requested:
             return events.INPUT
         return events.PAUSES if scheduler.waiting() else None
 
-    def _reason_of_pool(self, admission: Admission, previous: str | None) -> str:
+    def _reason_of_pool(self, admission: Admission) -> str:
         if self._scheduler.sent_back:
             return events.LIMITS
-        now = self._now()
+        now, previous = self._now(), self._progress.bottleneck
         if previous in (events.KEYS, events.LIMITS) and now < self._pool_due_at:
             return previous
         self._pool_due_at = now + POOL_SECONDS

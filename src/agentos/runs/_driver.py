@@ -214,8 +214,7 @@ class Driver:
                 break
             if scheduler.running >= scheduler.max_workers or intake.requested:
                 break
-        progress = self.progress
-        progress.note_bottleneck(self._bottleneck.reason(progress.bottleneck, is_reading=intake.requested > 0))
+        self.progress.note_bottleneck(self._bottleneck.reason(intake.requested))
 
     def _start_ready(self) -> bool:
         scheduler, admission = self._scheduler, self._admission
