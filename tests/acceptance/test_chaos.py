@@ -23,7 +23,7 @@ def server() -> Iterator[Valkey]:
         yield server
 
 
-def test_two_runs_that_share_keys_survive_a_kill_a_pause_a_restart_of_the_server_and_a_full_disk(
+def test_two_runs_with_shared_keys_survive_every_fault(
     tmp_path: Path, server: Valkey
 ) -> None:  # invariants 1, 2, 12, 14, 16, 19, 20, 21, 28, 29
     faults = [Fault(10, KILLED, 0, 0.0), Fault(20, STOPPED, 1, OUTAGE), Fault(30, RESTARTED, 0, 0.2)]

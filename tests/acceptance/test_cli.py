@@ -17,7 +17,7 @@ from agentos import __version__
 AGENTOS = str(Path(sys.executable).with_name("agentos"))
 
 
-def test_help_and_version_answer() -> None:
+def test_help_and_version_exit_with_zero() -> None:
     out = subprocess.run([AGENTOS, "--help"], capture_output=True, text=True, check=True).stdout
     assert "demo" in out
     assert subprocess.run([AGENTOS, "-h"], capture_output=True, text=True, check=True).stdout == out
@@ -35,7 +35,7 @@ def test_help_imports_nothing_heavy() -> None:
         assert f"'{name}'" not in out
 
 
-def test_a_report_which_runs_inside_every_command_loads_no_coordinator(tmp_path: Path) -> None:
+def test_report_command_loads_no_coordinator(tmp_path: Path) -> None:
     report = tmp_path / "report"
     report.touch()
     code = (
@@ -58,7 +58,7 @@ def test_a_report_which_runs_inside_every_command_loads_no_coordinator(tmp_path:
         assert f"'{name}'" not in out
 
 
-def test_wrong_usage_is_status_2_and_says_what_to_type() -> None:
+def test_wrong_usage_exits_with_2_and_a_hint() -> None:
     done = subprocess.run([AGENTOS, "dmeo"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "No such command 'dmeo'. Did you mean demo?" in done.stderr
@@ -74,7 +74,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_the_demo_is_a_run_with_everything_that_can_be_looked_at_afterwards(home: Path) -> None:
+def test_demo_leaves_a_run_that_commands_can_show(home: Path) -> None:
     child = pexpect.spawn(AGENTOS, ["demo"], encoding="utf-8", timeout=120, dimensions=(50, 160))
     child.expect(pexpect.EOF)
     child.wait()  # `close` would not wait for long
@@ -100,7 +100,7 @@ def test_the_demo_is_a_run_with_everything_that_can_be_looked_at_afterwards(home
     assert logs.endswith("document-13 is empty: there is nothing to review\n")
 
 
-def test_the_demo_can_be_interrupted(home: Path) -> None:
+def test_demo_stops_on_ctrl_c(home: Path) -> None:
     child = pexpect.spawn(AGENTOS, ["demo", "--no-progress"], encoding="utf-8", timeout=120, dimensions=(50, 160))
     child.expect("document-05 reviewed")
     child.sendintr()
@@ -113,7 +113,7 @@ def test_the_demo_can_be_interrupted(home: Path) -> None:
     assert child.exitstatus == 130
 
 
-def test_a_closed_pipe_does_not_hang_the_demo(home: Path) -> None:
+def test_demo_survives_a_closed_pipe(home: Path) -> None:
     short = "from agentos.cli import main; from agentos.cli.commands import demo; demo.ITEMS = 15; main(['demo'])"
     done = subprocess.run(
         ["/bin/sh", "-c", f'{sys.executable} -c "{short}" 2>/dev/null | head -1'],

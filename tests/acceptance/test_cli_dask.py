@@ -48,7 +48,7 @@ def items(place: Place, count: int, many: int) -> list[str]:
     return [argument for i in range(count) for argument in ("--item", item.format(i, folder, many))]
 
 
-def test_a_function_runs_on_a_cluster_and_here_when_that_is_gone(place: Place, tmp_path: Path) -> None:
+def test_run_on_a_lost_cluster_is_resumed_locally(place: Place, tmp_path: Path) -> None:
     more = {**SECRETS, "PYTHONPATH": f"{place.path}:{place.environ['PYTHONPATH']}"}
     with cluster(tmp_path / "dask", 2, **more) as nodes:
         where = ("--keys", "keys.toml", "--on", nodes.address.replace("tcp", "dask"))
@@ -72,7 +72,7 @@ def test_a_function_runs_on_a_cluster_and_here_when_that_is_gone(place: Place, t
     assert not any(secret.encode() in shown for secret in SECRETS.values())
 
 
-def test_what_cannot_run_on_a_cluster_is_refused_before_anything_starts(place: Place) -> None:
+def test_unsendable_work_is_refused_before_connecting(place: Place) -> None:
     where = ("--item", "a", "--on", "dask://127.0.0.1:1")
     place.write("plain.toml", KEYS.replace("env:TEAM_0_KEY", SECRETS["TEAM_0_KEY"]), mode=0o600)
     statuses, done = place.each(
@@ -90,13 +90,13 @@ def test_what_cannot_run_on_a_cluster_is_refused_before_anything_starts(place: P
     assert not place.runs.exists()
 
 
-def test_a_cluster_that_does_not_answer_is_our_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_cluster_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "CONNECT_SECONDS", 0.2)
     with pytest.raises(EngineUnavailable, match=r"the cluster at dask://127\.0\.0\.1:1 cannot be reached"):
         connect_engine("dask://127.0.0.1:1", None, None)
 
 
-def test_without_dask_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_dask_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(click.UsageError, match=r"pip install 'agentos-parallel\[dask\]'"):
         connect_engine("dask://127.0.0.1:1", None, None)

@@ -61,17 +61,17 @@ EXPECTED = {
 }
 
 
-def test_the_page_is_the_one_that_make_docs_writes() -> None:
+def test_cli_page_equals_the_generated_one() -> None:
     assert PAGE.read_text() == page(PAGE.read_text()), "docs/cli.md is not up to date: run make docs"
 
 
-def test_every_command_has_an_example_and_every_option_a_help() -> None:
+def test_every_command_has_examples_and_option_help() -> None:
     for name, command in commands():
         assert examples_of(command), name
         assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option)), name
 
 
-def test_the_page_has_every_variable_that_a_command_gets() -> None:
+def test_cli_page_lists_every_command_variable() -> None:
     source = Path(_process.__file__).read_text()
     variables = set(re.findall(r"AGENTOS_[A-Z_]+", source))
     assert len(variables) > 7
@@ -169,7 +169,7 @@ def needed_by(name: str, example: str, world: dict[str, str], finished: Path) ->
 
 
 @pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
-def test_an_example_does_what_it_should(name: str, example: str, world: dict[str, str], finished: Path) -> None:
+def test_documented_example_does_what_it_says(name: str, example: str, world: dict[str, str], finished: Path) -> None:
     if example.startswith("eval") and "bash" not in example:
         shell = example.split()[-1].rstrip(')"')
         example = f"agentos completion {shell}" if shutil.which(shell) is None else f"{shell} -ic {example!r}"

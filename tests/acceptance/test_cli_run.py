@@ -54,7 +54,7 @@ def outcomes(place: Place, run_id: str) -> dict[str, str]:
 # --- the first run ------------------------------------------------------------------------------------------------
 
 
-def test_the_first_run_needs_no_set_up(place: Place) -> None:
+def test_first_run_needs_no_setup(place: Place) -> None:
     done = place.agentos("run", *ITEMS, "--", "echo", "hello", "{id}")
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == ["[a] hello a", "[b] hello b", "[c] hello c"]
@@ -103,7 +103,7 @@ FRAME = [
 ]
 
 
-def test_the_live_display_shows_the_run_its_items_credentials_and_failures_and_survives_any_size(place: Place) -> None:
+def test_live_display_shows_everything_at_any_size(place: Place) -> None:
     place.write("keys.toml", KEYS)
     command = place.script(BUSY_COMMAND)
     name = "an-item-with-a-very-long-name-" + "x" * 200
@@ -132,7 +132,7 @@ def test_the_live_display_shows_the_run_its_items_credentials_and_failures_and_s
     assert not any(secret.encode() in seen.bytes.getvalue() for secret in SECRETS.values())
 
 
-def test_without_a_display_nothing_moves_the_cursor(place: Place) -> None:
+def test_without_display_no_cursor_codes_are_written(place: Place) -> None:
     run = ("--item", "a", "--", "sh", "-c", "echo out; exit 3")
     with (
         place.in_terminal("run", "--no-progress", *run) as plain,
@@ -148,7 +148,7 @@ def test_without_a_display_nothing_moves_the_cursor(place: Place) -> None:
     assert told.text.startswith('{"event": "RunStarted"')
 
 
-def test_a_display_without_colour_has_no_colour(place: Place) -> None:
+def test_display_without_colour_writes_no_colour_codes(place: Place) -> None:
     command = place.script(WAITS)
     with place.in_terminal("run", "--item", "a", "--", command, NO_COLOR="1") as seen:
         seen.until(lambda text: "elapsed" in text)
@@ -170,7 +170,7 @@ def finish(place: Place, run_id: str, count: int) -> None:
     assert Counter(outcomes(place, run_id).values()) == {"succeeded": count}
 
 
-def test_ctrl_c_says_what_it_does_ends_stubborn_commands_and_a_resume_goes_on(place: Place) -> None:  # invariant 25
+def test_ctrl_c_ends_stubborn_commands_and_resume_continues(place: Place) -> None:  # invariant 25
     command = place.script('case $1 in item-0) echo "$1" >> done; exit;; esac' + STUBBORN)
     with place.in_terminal("run", "--run-id", "r", "--grace", "0.5", *numbered(4), "--", command, "{id}") as seen:
         pids = place.pids("pids", 6)
@@ -189,7 +189,7 @@ def test_ctrl_c_says_what_it_does_ends_stubborn_commands_and_a_resume_goes_on(pl
     finish(place, "r", 4)
 
 
-def test_ctrl_c_twice_ends_at_once(place: Place) -> None:  # invariant 25
+def test_second_ctrl_c_ends_at_once(place: Place) -> None:  # invariant 25
     command = place.script(STUBBORN)
     with place.in_terminal("run", "--run-id", "r", "--grace", "60", *numbered(3), "--", command, "{id}") as seen:
         pids = place.pids("pids", 6)
@@ -207,7 +207,7 @@ def test_ctrl_c_twice_ends_at_once(place: Place) -> None:  # invariant 25
     finish(place, "r", 3)
 
 
-def test_sigterm_is_143_and_stop_from_elsewhere_is_130(place: Place) -> None:
+def test_sigterm_exits_with_143_and_stop_with_130(place: Place) -> None:
     command = place.script(WAITS)
     with (
         place.started("run", "--run-id", "by-signal", *numbered(2), "--", command, "{id}") as first,
@@ -224,7 +224,7 @@ def test_sigterm_is_143_and_stop_from_elsewhere_is_130(place: Place) -> None:
     assert place.agentos("stop", "by-stop").returncode == 1
 
 
-def test_a_closed_terminal_leaves_nothing_behind(place: Place) -> None:
+def test_closed_terminal_leaves_no_process_behind(place: Place) -> None:
     command = place.script(STUBBORN)
     with place.in_terminal("run", "--run-id", "r", "--grace", "0.2", *numbered(2), "--", command, "{id}") as seen:
         pids = place.pids("pids", 4)
@@ -234,7 +234,7 @@ def test_a_closed_terminal_leaves_nothing_behind(place: Place) -> None:
     finish(place, "r", 2)
 
 
-def test_whoever_does_not_read_our_output_does_not_keep_us_from_stopping(place: Place) -> None:
+def test_unread_output_does_not_prevent_stopping(place: Place) -> None:
     reading, writing = os.pipe()
     try:
         with place.started(
@@ -257,7 +257,7 @@ def _sleeps_writing(pid: int) -> bool:
     return "pipe_w" in Path(f"/proc/{pid}/wchan").read_text()
 
 
-def test_kill_9_ends_the_commands_too_and_a_resume_finishes_with_one_record_each(place: Place) -> None:  # invariant 20
+def test_sigkill_ends_commands_and_resume_finishes_each_once(place: Place) -> None:  # invariant 20
     command = place.script('case $1 in item-[01]) echo "$1" >> done; exit;; esac' + STUBBORN)
     run = ("run", "--run-id", "r", "--parallel", "4", *numbered(6), "--", command, "{id}")
     with place.started(*run) as program:
@@ -270,7 +270,7 @@ def test_kill_9_ends_the_commands_too_and_a_resume_finishes_with_one_record_each
     finish(place, "r", 6)
 
 
-def test_ctrl_c_before_the_run_has_begun_is_130(place: Place) -> None:
+def test_ctrl_c_before_the_run_exits_with_130(place: Place) -> None:
     place.write("slow.py", "import os, threading\nopen('ready', 'w')\nthreading.Event().wait()\n")
     with place.started("run", "--item", "a", "slow:work") as program:
         eventually(lambda: (place.path / "ready").exists(), PATIENCE)
@@ -283,7 +283,7 @@ def test_ctrl_c_before_the_run_has_begun_is_130(place: Place) -> None:
 # --- where the output goes ----------------------------------------------------------------------------------------
 
 
-def test_a_reader_who_has_seen_enough_changes_nothing(place: Place) -> None:
+def test_closed_output_pipe_does_not_change_the_run(place: Place) -> None:
     done = place.shell(
         "agentos run --run-id r --item a --item b --item c -- seq 20000 | head -1; echo ${PIPESTATUS[0]}"
     )
@@ -304,7 +304,7 @@ REDIRECTED = [
 ]
 
 
-def test_a_run_goes_on_whatever_became_of_its_output(place: Place) -> None:
+def test_run_continues_without_usable_output(place: Place) -> None:
     command = place.script('echo "$1"; echo "$1" >&2; echo "$1" >> done; [ "$1" != c ]')
     line = ""
     for number, (where, _) in enumerate(REDIRECTED):
@@ -329,7 +329,7 @@ esac
 """
 
 
-def test_output_is_prefixed_and_bytes_stay_as_they_are(place: Place) -> None:
+def test_output_is_prefixed_and_bytes_are_unchanged(place: Place) -> None:
     command = place.script(OUTPUT)
     items = ("--item", "odd", "--item", "long", "--item", "err")
     done = subprocess.run(
@@ -348,7 +348,7 @@ def test_output_is_prefixed_and_bytes_stay_as_they_are(place: Place) -> None:
     assert done.stderr.startswith(b"[err] to stderr\n")
 
 
-def test_lines_of_many_commands_are_never_mixed(place: Place) -> None:
+def test_lines_of_parallel_commands_are_never_mixed(place: Place) -> None:
     script = 'for n in $(seq 5000); do echo "$1 $n $1$1$1$1$1$1$1$1$1$1 end"; done'
     run = ("run", "--quiet", "--parallel", "10", *numbered(10), "--", "sh", "-c", script, "sh", "{id}")
     lines = place.agentos(*run).stdout.splitlines()
@@ -360,7 +360,7 @@ def test_lines_of_many_commands_are_never_mixed(place: Place) -> None:
     assert seen == {f"item-{number}": 5000 for number in range(10)}
 
 
-def test_json_is_json_throughout(place: Place) -> None:
+def test_json_output_is_json_throughout(place: Place) -> None:
     place.script(OUTPUT + "exit 0", "command.sh")
     items = ("--item", "odd", "--item", "long", "--item", "err")
     done = place.agentos("run", "--json", *items, "--", "./command.sh", "{id}")
@@ -406,7 +406,7 @@ async def later(item, credential):
 """
 
 
-def test_python_workers_have_their_prints_told_apart_and_logged_and_their_tracebacks_shown(place: Place) -> None:
+def test_python_workers_get_prefixed_prints_logs_and_tracebacks(place: Place) -> None:
     place.write("workers.py", WORKERS)
     done = place.agentos("run", "--run-id", "r", *ITEMS, "workers:plain")
     assert done.returncode == 1, done.stderr
@@ -422,7 +422,7 @@ def test_python_workers_have_their_prints_told_apart_and_logged_and_their_traceb
     assert outcomes(place, "r") == {"a": "succeeded", "b": "failed", "c": "failed"}
 
 
-def test_async_workers_too(place: Place) -> None:
+def test_async_workers_get_prefixed_prints(place: Place) -> None:
     place.write("workers.py", WORKERS)
     done = place.agentos("run", "--run-id", "r", *ITEMS, "workers:later")
     assert done.returncode == 1, done.stderr
@@ -436,7 +436,7 @@ def test_async_workers_too(place: Place) -> None:
 # --- items --------------------------------------------------------------------------------------------------------
 
 
-def test_what_came_by_stdin_is_kept_for_a_resume(place: Place) -> None:
+def test_items_from_stdin_are_kept_for_resume(place: Place) -> None:
     command = place.script(WAITS)
     run = ("run", "--run-id", "r", "--items", "-", "--parallel", "5", "--", command, "{id}")
     with place.started(*run, stdin=subprocess.PIPE) as program:
@@ -462,7 +462,7 @@ def test_what_came_by_stdin_is_kept_for_a_resume(place: Place) -> None:
     assert sorted(place.lines("done")) == [f"item-{number}" for number in range(7)]
 
 
-def test_a_mistake_on_stdin_ends_the_run_with_what_came_before_it(place: Place) -> None:
+def test_mistake_on_stdin_ends_the_run_after_earlier_items(place: Place) -> None:
     given = '{"id": "a"}\n{"name": "b"}\n'
     done = place.agentos("run", "--run-id", "r", "--items", "-", "--", "echo", "{id}", input=given)
     assert done.returncode == 2
@@ -473,7 +473,7 @@ def test_a_mistake_on_stdin_ends_the_run_with_what_came_before_it(place: Place) 
     assert done.stdout + resumed.stdout == "[a] a\n"
 
 
-def test_a_run_of_the_same_name_goes_on_and_another_command_is_refused(place: Place) -> None:
+def test_same_run_id_continues_and_refuses_another_command(place: Place) -> None:
     items = place.write("items.txt", "a\nb\n")
     command = place.script('echo "$1" >> done; [ "$1" != b ] || [ -e go ]')
     run = ("run", "--run-id", "named", "--items", "items.txt", "--", command, "{id}")
@@ -521,7 +521,7 @@ WRONG = {
 }
 
 
-def test_wrong_usage_is_2_says_what_is_wrong_and_leaves_nothing_behind(place: Place) -> None:
+def test_wrong_usage_exits_with_2_and_leaves_no_run(place: Place) -> None:
     place.write("bad.jsonl", "not json\n")
     place.write("broken.py", "1 / 0\n")
     place.write("keys.toml", KEYS)
@@ -533,7 +533,7 @@ def test_wrong_usage_is_2_says_what_is_wrong_and_leaves_nothing_behind(place: Pl
     assert not place.home.exists()
 
 
-def test_failed_and_halted_are_1(place: Place) -> None:
+def test_failed_and_halted_runs_exit_with_1(place: Place) -> None:
     run = ("run", "--run-id", "halted", "--parallel", "1", "--halt", "now,fail=1", *ITEMS, "--", "false")
     done = place.agentos(*run)
     assert done.returncode == 1
@@ -542,7 +542,7 @@ def test_failed_and_halted_are_1(place: Place) -> None:
     assert "agentos retry halted tries again" in done.stderr
 
 
-def test_a_busy_run_a_damaged_ledger_and_a_home_that_cannot_be_written_are_3(place: Place) -> None:
+def test_busy_damaged_and_unwritable_runs_exit_with_3(place: Place) -> None:
     command = place.script(WAITS)
     run = ("run", "--run-id", "r", *numbered(2), "--", command, "{id}")
     with place.started(*run) as first:
@@ -566,7 +566,7 @@ def test_a_busy_run_a_damaged_ledger_and_a_home_that_cannot_be_written_are_3(pla
         assert "Traceback" not in told.stderr
 
 
-def test_dead_keys_and_a_long_wait_are_4_and_a_resume_goes_on(place: Place) -> None:
+def test_dead_keys_and_long_waits_exit_with_4(place: Place) -> None:
     place.write("keys.toml", KEYS)
     place.environ.update(SECRETS)
     keys = ("--keys", "keys.toml")
@@ -592,7 +592,7 @@ def test_dead_keys_and_a_long_wait_are_4_and_a_resume_goes_on(place: Place) -> N
         assert set(outcomes(place, run_id).values()) == {"succeeded"}
 
 
-def test_a_command_reports_a_limit_by_its_status_or_by_agentos_report(
+def test_command_reports_limits_by_status_or_report(
     place: Place,
 ) -> None:
     place.write("keys.toml", KEYS)
@@ -613,7 +613,7 @@ def test_a_command_reports_a_limit_by_its_status_or_by_agentos_report(
 # --- what would be ------------------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_shows_the_plan_and_touches_nothing(place: Place) -> None:
+def test_dry_run_shows_the_plan_and_changes_nothing(place: Place) -> None:
     dry = place.agentos("run", "--dry-run", "--item-seconds", "2", *ITEMS, "--", "touch", "{id}")
     assert dry.returncode == 0
     assert "Dry run mode: 3 items would be processed, nothing is started:\n  - a\n  - b\n  - c" in dry.stderr

@@ -184,7 +184,7 @@ def python(name: str) -> list[str]:
     return [sys.executable, name]
 
 
-def test_what_a_command_gives_away_is_nowhere(place: Place) -> None:  # invariant 29
+def test_secret_printed_by_a_command_is_nowhere(place: Place) -> None:  # invariant 29
     run = ("run", "--run-id", "r", "--keys", "keys.toml", "--parallel", "2", *ITEMS, "--", *python("command.py"))
     with place.in_terminal(*run) as seen:
         eventually(lambda: len(list(place.path.glob("waiting-*"))) >= 2, PATIENCE)
@@ -208,7 +208,7 @@ def test_what_a_command_gives_away_is_nowhere(place: Place) -> None:  # invarian
     assert_all_clean(place, "r")
 
 
-def test_what_a_worker_gives_away_is_nowhere(place: Place) -> None:  # invariant 29
+def test_secret_leaked_by_a_function_is_nowhere(place: Place) -> None:  # invariant 29
     run = ("run", "--run-id", "r", "--keys", "keys.toml", *ITEMS, "worker:work")
     done = place.agentos(*run)
     assert done.returncode == 1, done.stderr
@@ -218,7 +218,7 @@ def test_what_a_worker_gives_away_is_nowhere(place: Place) -> None:  # invariant
     assert_all_clean(place, "r")
 
 
-def test_json_gives_away_nothing_either(place: Place) -> None:  # invariant 29
+def test_json_output_holds_no_secret(place: Place) -> None:  # invariant 29
     place.write("go", "")
     keys = ("--keys", "keys.toml", "--json", *ITEMS)
     for run in (["run", *keys, "worker:work"], ["run", *keys, "--", *python("command.py")]):
@@ -250,7 +250,7 @@ REFUSED = "expected an item without secrets, and it holds that of a credential"
     [{"id": "careless", "note": f"use {CANARY}", "more": "x" * 200_000}, {"id": CANARY}, f"\x1b[1m{CANARY}"],
     ids=["in a field", "as the id", "as the item"],
 )
-def test_an_item_on_stdin_that_holds_a_secret_is_refused_before_it_is_written_down(place: Place, item: object) -> None:
+def test_stdin_item_with_a_secret_is_refused_unwritten(place: Place, item: object) -> None:
     place.write("go", "")
     run = ("run", "--run-id", "r", "--keys", "keys.toml", "--items", "-", "--", *python("command.py"))
     done = place.agentos(*run, input='{"id": "first"}\n' + json.dumps(item) + "\n")
@@ -263,7 +263,7 @@ def test_an_item_on_stdin_that_holds_a_secret_is_refused_before_it_is_written_do
             assert_clean(path.read_bytes(), path)
 
 
-def test_items_and_commands_that_hold_a_secret_are_refused_before_anything_is_written_down(place: Place) -> None:
+def test_items_and_commands_with_secrets_are_refused_unwritten(place: Place) -> None:
     line = json.dumps({"id": "careless", "note": f"use {CANARY}"})
     place.write("careless.jsonl", line + "\n")
     run = ["run", "--keys", "keys.toml"]

@@ -81,7 +81,7 @@ def files_with(text: str, folder: Path) -> list[Path]:
 # --- two runs, one pool -----------------------------------------------------------------------------------------------
 
 
-def test_two_runs_share_the_limits_of_their_keys_and_each_sees_who_holds_what(place: Place) -> None:
+def test_two_runs_share_limits_and_see_all_holders(place: Place) -> None:
     command = place.script(HOLDS)
     with place.started(*run("one", "keys.toml", 4, command)) as one:
         eventually(lambda: len(held(place)) == 1)
@@ -105,7 +105,7 @@ def test_two_runs_share_the_limits_of_their_keys_and_each_sees_who_holds_what(pl
     assert "0 of 1" in place.agentos("keys").stdout  # both have given back what they held
 
 
-def test_an_interrupted_run_gives_back_its_keys_at_once(place: Place) -> None:
+def test_interrupted_run_releases_its_keys_at_once(place: Place) -> None:
     command = place.script(HOLDS)
     with place.started(*run("one", "one.toml", 1, command)) as one:
         eventually(lambda: len(held(place)) == 1)
@@ -116,7 +116,7 @@ def test_an_interrupted_run_gives_back_its_keys_at_once(place: Place) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_keys_of_a_run_that_was_killed_are_free_for_others_long_before_their_leases_run_out(place: Place) -> None:
+def test_killed_runs_keys_are_free_before_lease_expiry(place: Place) -> None:
     place.environ["AGENTOS_LEASE_TTL"] = "600"
     command = place.script(HOLDS)
     with place.started(*run("one", "one.toml", 1, command)) as one:
@@ -132,7 +132,7 @@ def test_the_keys_of_a_run_that_was_killed_are_free_for_others_long_before_their
     assert held(place)[1] == ["+", "first-key", "two", "two-0"]
 
 
-def test_a_key_that_was_refused_stays_out_of_use_for_all_runs_until_it_is_enabled_or_changed(place: Place) -> None:
+def test_refused_key_stays_quarantined_for_all_runs(place: Place) -> None:
     def refuse() -> None:
         store = f"sqlite:///{place.home}/pool.db"
         with CredentialCoordinator([Credential(SECRETS["KEY_A"], id="first-key")], store=store) as pool:
@@ -151,7 +151,7 @@ def test_a_key_that_was_refused_stays_out_of_use_for_all_runs_until_it_is_enable
     assert place.agentos(*run("s", "one.toml", 1, "touch", "{id}")).returncode == 0
 
 
-def test_with_some_keys_out_of_use_a_run_begins_with_a_warning(place: Place) -> None:
+def test_run_with_quarantined_keys_starts_with_a_warning(place: Place) -> None:
     disable = ["keys", "disable", "first-key", "--reason", "too dear", "--keys", "keys.toml"]
     assert place.agentos(*disable).returncode == 0
     done = place.agentos(*run("one", "keys.toml", 1, "true", more=("--store", "sqlite:///mine.db")))
@@ -163,7 +163,7 @@ def test_with_some_keys_out_of_use_a_run_begins_with_a_warning(place: Place) -> 
 # --- which store ------------------------------------------------------------------------------------------------------
 
 
-def test_a_resume_uses_the_store_of_its_run_wherever_it_is_typed(place: Place) -> None:
+def test_resume_uses_the_store_from_any_folder(place: Place) -> None:
     done = place.agentos(*run("r", "one.toml", 1, "false", more=("--store", "sqlite:///mine.db")))
     assert done.returncode == 1
     (place.path / "mine.db").unlink()
@@ -174,7 +174,7 @@ def test_a_resume_uses_the_store_of_its_run_wherever_it_is_typed(place: Place) -
     assert not (place.home / "pool.db").exists()
 
 
-def test_the_keys_file_may_name_the_store_and_what_is_typed_counts_before_it(place: Place) -> None:
+def test_store_option_overrides_the_keys_file(place: Place) -> None:
     place.write("keys.toml", 'store = "sqlite:///theirs.db"\n' + KEYS)
     assert place.agentos(*run("a", "keys.toml", 1, "true")).returncode == 0
     assert (place.path / "theirs.db").exists()
@@ -185,7 +185,7 @@ def test_the_keys_file_may_name_the_store_and_what_is_typed_counts_before_it(pla
     assert not (place.home / "pool.db").exists()
 
 
-def test_a_plan_knows_what_the_store_knows_and_changes_nothing(place: Place) -> None:
+def test_plan_reads_the_store_and_changes_nothing(place: Place) -> None:
     plan = ["plan", "--count", "1", "--item-seconds", "1", "--keys", "one.toml"]
     assert "1 items take about 1.0 s" in place.agentos(*plan).stdout
     assert not place.home.exists()
@@ -213,7 +213,7 @@ WRONG = {
 }
 
 
-def test_what_is_wrong_with_a_store_is_told_without_its_password(place: Place) -> None:
+def test_store_errors_hide_the_password(place: Place) -> None:
     calls = [run("r", "one.toml", 1, "true", more=("--store", url)) for url in WRONG]
     calls += [["keys", "status", "--store", url] for url in WRONG]
     statuses, done = place.each(*calls)
@@ -229,7 +229,7 @@ def test_what_is_wrong_with_a_store_is_told_without_its_password(place: Place) -
     assert not place.runs.exists()
 
 
-def test_without_the_extra_it_is_told_what_to_install(place: Place) -> None:
+def test_missing_redis_names_the_extra(place: Place) -> None:
     place.write("redis.py", "raise ModuleNotFoundError('no redis')")
     done = place.agentos(*run("r", "one.toml", 1, "true", more=("--store", "redis://localhost")))
     assert done.returncode == 2
@@ -240,7 +240,7 @@ def test_without_the_extra_it_is_told_what_to_install(place: Place) -> None:
 # --- a server ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_server_is_told_and_the_run_goes_on_when_it_is_back(place: Place, server: Valkey, url: str) -> None:
+def test_lost_server_is_reported_and_the_run_recovers(place: Place, server: Valkey, url: str) -> None:
     place.environ.update(AGENTOS_STORE=url, AGENTOS_LEASE_TTL="4")
     command = place.script(HOLDS)
     with (
@@ -270,7 +270,7 @@ def test_a_lost_server_is_told_and_the_run_goes_on_when_it_is_back(place: Place,
     assert done == {"seen-0", "seen-1", "told-0", "told-1"}
 
 
-def test_a_password_of_the_store_is_in_no_file_and_no_output(place: Place, server: Valkey, url: str) -> None:
+def test_store_password_is_in_no_file_or_output(place: Place, server: Valkey, url: str) -> None:
     spies = place.script(f"env; echo '{url}' '{PASSWORD}'; [ -e go ]")
 
     def given(*arguments: str, store: str | None = url) -> subprocess.CompletedProcess[str]:

@@ -102,7 +102,7 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., F
         yield start
 
 
-def test_a_run_that_dies_at_any_write_continues_with_the_same_call(tmp_path: Path, forked: Callable[..., Fork]) -> None:
+def test_run_killed_at_any_write_continues(tmp_path: Path, forked: Callable[..., Fork]) -> None:
     """One launch dies at its first write, the next at its second, and so on, until one has no such write left."""
     number, is_done = 0, False
     while not is_done:
@@ -118,11 +118,11 @@ def test_a_run_that_dies_at_any_write_continues_with_the_same_call(tmp_path: Pat
     assert number > 30  # else the writes are not counted any more
 
 
-def test_a_run_that_is_killed_again_and_again_loses_nothing(tmp_path: Path, forked: Callable[..., Fork]) -> None:
+def test_repeatedly_killed_run_loses_nothing(tmp_path: Path, forked: Callable[..., Fork]) -> None:
     kill_again_and_again(tmp_path, "threads", 25, random.Random(20261116), forked)
 
 
-def test_a_run_with_processes_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> None:
+def test_repeatedly_killed_run_with_processes_loses_nothing(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, "processes", 6, random.Random(20261116))
 
 
@@ -173,7 +173,7 @@ if __name__ == "__main__":
 """
 
 
-def test_resume_first_ends_process_groups_that_are_still_there(tmp_path: Path) -> None:
+def test_resume_first_kills_leftover_process_groups(tmp_path: Path) -> None:
     """A worker process that is stopped cannot notice that its coordinator is gone."""
     path = script(tmp_path, STOPPED_CHILD)
     ledger = tmp_path / "run.db"
@@ -201,7 +201,7 @@ def is_stopped(pid: int) -> bool:
     return set(states) == {"T"}
 
 
-def test_a_process_that_has_got_the_number_of_an_old_one_is_left_alone(tmp_path: Path) -> None:
+def test_process_with_a_reused_pid_is_spared(tmp_path: Path) -> None:
     ledger = tmp_path / "run.db"
     ParallelCoordinator(1, ledger=ledger, reporter=None).execute_parallel([1], workers.double)
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
@@ -241,7 +241,7 @@ with ParallelCoordinator(1, ledger=sys.argv[1], reporter=None).stream([1], worke
 """
 
 
-def test_a_second_process_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:  # invariant 27
+def test_second_process_is_refused_with_the_owner_named(tmp_path: Path) -> None:  # invariant 27
     ledger = tmp_path / "run.db"
     program = start_with(script(tmp_path, HOLDING), ledger)
     wait_ready(program)
@@ -266,7 +266,7 @@ def test_a_second_process_is_refused_and_told_who_the_first_is(tmp_path: Path) -
     assert stats.success_count == 1
 
 
-def test_a_fork_of_the_owner_does_not_own_the_ledger(tmp_path: Path) -> None:
+def test_fork_of_the_owner_does_not_own_the_ledger(tmp_path: Path) -> None:
     body = """
     def worker(item, key):
         child = os.fork()
@@ -306,7 +306,7 @@ def killed(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["removed", "cut off", "flipped"])
-def test_a_damaged_wal_file_is_noticed(tmp_path: Path, kind: str) -> None:
+def test_damaged_wal_file_is_detected(tmp_path: Path, kind: str) -> None:
     path = killed(tmp_path)
     wal = path.with_name("run.db-wal")
     data = wal.read_bytes()
@@ -320,7 +320,7 @@ def test_a_damaged_wal_file_is_noticed(tmp_path: Path, kind: str) -> None:
         ParallelCoordinator(1, ledger=path, reporter=None).execute_parallel(range(5), workers.double)
 
 
-def test_a_ledger_that_is_gone_after_a_crash_is_not_started_anew(tmp_path: Path) -> None:
+def test_missing_ledger_after_a_crash_is_refused(tmp_path: Path) -> None:
     path = killed(tmp_path)
     for name in ("run.db", "run.db-wal", "run.db-shm"):
         (tmp_path / name).unlink()
@@ -379,7 +379,7 @@ except Exception as error:
 """
 
 
-def test_a_disk_that_takes_no_more_ends_the_program_with_a_clear_message(tmp_path: Path) -> None:  # invariant 28
+def test_full_disk_ends_the_program_with_a_message(tmp_path: Path) -> None:  # invariant 28
     ledger = tmp_path / "run.db"
     program = start_with(script(tmp_path, LIMITED), ledger)
     told, errors = program.communicate(timeout=60)

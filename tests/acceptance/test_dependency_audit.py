@@ -21,13 +21,13 @@ def printed(*packages: dict[str, Any]) -> str:
     return json.dumps({"dependencies": packages, "fixes": []})
 
 
-def test_a_known_vulnerability_fails_and_says_what_to_take_instead() -> None:
+def test_known_vulnerability_fails_and_names_the_fix() -> None:
     told = judged(printed(GOOD, BAD, UNFIXED, UNKNOWN))
     assert not told.passes
     assert "old 1.0: PYSEC-2026-1, fixed in 1.1, 2.0\n  older 0.1: GHSA-x\n  older 0.1: GHSA-y" in told.text
 
 
-def test_without_one_it_passes_and_names_what_nobody_knows() -> None:
+def test_clean_audit_passes_and_lists_unknown_packages() -> None:
     assert judged(printed(GOOD)) == ("1 packages audited, no known vulnerability", True)
     assert judged(printed(GOOD, UNKNOWN)) == (
         "1 packages audited, no known vulnerability; 1 not audited: private",
@@ -35,13 +35,13 @@ def test_without_one_it_passes_and_names_what_nobody_knows() -> None:
     )
 
 
-def test_advisories_that_cannot_be_reached_are_no_clean_audit() -> None:
+def test_unreachable_advisories_are_not_a_clean_audit() -> None:
     assert judged(printed(UNKNOWN, UNKNOWN)) == ("not audited: no advisories can be reached from here", True)
     assert judged(printed()) == ("not audited: no advisories can be reached from here", True)
 
 
 @pytest.mark.parametrize("text", ["", "Traceback …", "[]", "{}", '{"dependencies": 5}', '{"dependencies": [{}]}'])
-def test_no_answer_is_told_and_passes(text: str) -> None:
+def test_missing_answer_is_reported_and_passes(text: str) -> None:
     assert judged(text).passes
     assert "not audited" in judged(text).text
 
@@ -57,13 +57,13 @@ def auditor(tmp_path: Path) -> Any:
     return make
 
 
-def test_an_auditor_that_hangs_or_is_missing_is_not_waited_for(auditor: Any, tmp_path: Path) -> None:
+def test_hanging_or_missing_auditor_is_not_awaited(auditor: Any, tmp_path: Path) -> None:
     assert asked(auditor("sleep 60"), tmp_path / "lock", most_seconds=0.2) == ""
     assert asked(str(tmp_path / "none"), tmp_path / "lock") == ""
 
 
 @pytest.mark.parametrize(("package", "status"), [(GOOD, 0), (BAD, 1), (UNKNOWN, 0)])
-def test_the_status_is_that_of_what_was_found(
+def test_exit_status_follows_the_findings(
     auditor: Any, capsys: pytest.CaptureFixture[str], package: dict[str, Any], status: int
 ) -> None:
     # Its own status is 1 in every case: that of a vulnerability and that of a missing network are the same.

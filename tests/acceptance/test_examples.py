@@ -42,7 +42,7 @@ def commands_in(text: str) -> Iterator[str]:
             yield line.removeprefix("$ ").strip()
 
 
-def test_files_are_reviewed_by_a_command(tmp_path: Path) -> None:
+def test_example_reviews_files_with_a_command(tmp_path: Path) -> None:
     folder = tmp_path / "review_files"
     shutil.copytree(EXAMPLES / "review_files", folder)
     lines = list(commands_in((folder / "README.md").read_text()))
@@ -68,7 +68,7 @@ def test_files_are_reviewed_by_a_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["agentos", "python"])
-def test_questions_are_answered_with_the_async_client(tmp_path: Path, by: str) -> None:
+def test_example_answers_questions_with_the_async_client(tmp_path: Path, by: str) -> None:
     (line,) = [one for one in commands_in((EXAMPLES / "async_openai.py").read_text()) if one.startswith(by)]
     (tmp_path / "questions.txt").write_text("".join(f"question {number}\n" for number in range(12)))
     (tmp_path / "examples").symlink_to(EXAMPLES)
@@ -83,7 +83,7 @@ def test_questions_are_answered_with_the_async_client(tmp_path: Path, by: str) -
     assert not any(key in done.stdout + done.stderr for key in KEYS)
 
 
-def test_a_langgraph_run_that_was_killed_is_resumed_in_the_second_node(tmp_path: Path) -> None:
+def test_killed_langgraph_example_resumes_in_its_second_node(tmp_path: Path) -> None:
     (line,) = [one for one in commands_in((EXAMPLES / "langgraph_resume.py").read_text()) if one.startswith("agentos")]
     line = line.replace("agentos run", "exec agentos run --run-id articles")
     env = environment(tmp_path / "home", PYTHONWARNINGS="ignore")

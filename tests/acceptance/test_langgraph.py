@@ -40,7 +40,7 @@ def nodes(told: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_a_graph_that_was_interrupted_in_its_second_node_continues_there(
+def test_interrupted_graph_continues_in_its_second_node(
     tmp_path: Path, programs: Forks, signum: signal.Signals
 ) -> None:
     example, ledger = tmp_path / "example.py", tmp_path / "state" / "run.db"

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
+def test_first_readme_example_runs_unchanged(tmp_path: Path) -> None:
     code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     script = tmp_path / "example.py"
     script.write_text(code)
@@ -20,7 +20,7 @@ def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
     assert "sk-one" not in done.stdout
 
 
-def test_the_examples_of_the_ledger_run_one_after_the_other(tmp_path: Path) -> None:
+def test_ledger_examples_run_in_order(tmp_path: Path) -> None:
     section = (ROOT / "README.md").read_text().partition("### Nothing lost")[2].partition("### Full")[0]
     run, look = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     program = f"""
@@ -43,7 +43,7 @@ def review(document, key):
     assert "Resuming run main (launch 2); on record: 1 succeeded, 1 failed, 0 unfinished" in done.stdout
 
 
-def test_the_example_of_an_executor_runs_as_it_stands(tmp_path: Path) -> None:
+def test_executor_example_runs_unchanged(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "scaling.md").read_text(), re.DOTALL)
     code = next(block for block in blocks if "ProcessPoolExecutor" in block)
     script = tmp_path / "example.py"
@@ -61,7 +61,7 @@ def test_the_example_of_an_executor_runs_as_it_stands(tmp_path: Path) -> None:
     assert "Succeeded: 3" in done.stdout
 
 
-def test_every_option_of_the_coordinator_is_in_the_readme() -> None:
+def test_readme_lists_every_coordinator_option() -> None:
     import inspect
 
     from agentos.workflows.parallel import ParallelCoordinator

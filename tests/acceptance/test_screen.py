@@ -53,7 +53,7 @@ def terminal() -> Iterator[Terminal]:
 # --- lines and the region -----------------------------------------------------------------------------------------
 
 
-def test_lines_appear_above_the_region_and_the_region_goes_at_the_end(terminal: Terminal) -> None:
+def test_lines_scroll_above_the_region_until_stop(terminal: Terminal) -> None:
     with screen_on(terminal) as screen:
         screen.write_output(b"one\n")
         assert screen.start(lambda width, height: ["region 1", "region 2"])
@@ -69,7 +69,7 @@ def test_lines_appear_above_the_region_and_the_region_goes_at_the_end(terminal: 
     assert terminal.update().lines() == ["one", "two", "three", "four", "five", ""]
 
 
-def test_a_line_after_a_pause_is_shown_at_once_and_those_behind_it_with_the_next_tick(terminal: Terminal) -> None:
+def test_line_after_a_pause_is_shown_at_once(terminal: Terminal) -> None:
     with screen_on(terminal, tick_seconds=NEVER) as screen:
         screen.start(lambda width, height: ["region"])
         screen._drawn_at -= NEVER
@@ -81,7 +81,7 @@ def test_a_line_after_a_pause_is_shown_at_once_and_those_behind_it_with_the_next
         assert terminal.update().lines() == ["at once", "soon", "region"]
 
 
-def test_the_last_lines_are_not_lost_when_it_stops(terminal: Terminal) -> None:
+def test_stop_flushes_the_last_lines(terminal: Terminal) -> None:
     with screen_on(terminal) as screen:
         screen.start(lambda width, height: ["region"])
         for number in range(3):
@@ -89,7 +89,7 @@ def test_the_last_lines_are_not_lost_when_it_stops(terminal: Terminal) -> None:
     assert terminal.update().lines() == ["0", "1", "2", ""]
 
 
-def test_the_region_is_drawn_only_when_it_has_changed(terminal: Terminal) -> None:
+def test_unchanged_region_is_not_redrawn(terminal: Terminal) -> None:
     frames = iter([["a"], ["a"], ["b"], ["b"]])
     with screen_on(terminal) as screen:
         screen.start(lambda width, height: next(frames))
@@ -100,9 +100,7 @@ def test_the_region_is_drawn_only_when_it_has_changed(terminal: Terminal) -> Non
     assert drawn == [1, 1, 2, 2]
 
 
-def test_a_flood_of_lines_does_not_draw_the_region_each_time(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flood_of_lines_does_not_redraw_per_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_screen, "MOST_HELD", 10_000)
     line = b"x" * 99 + b"\n"
     with screen_on(terminal) as screen:
@@ -114,7 +112,7 @@ def test_a_flood_of_lines_does_not_draw_the_region_each_time(
     assert terminal.emulator.drawn <= 2 + 1000 * len(line) // 10_000
 
 
-def test_many_threads_write_and_every_line_stays_whole_and_in_its_order() -> None:
+def test_lines_of_many_threads_stay_whole_and_ordered() -> None:
     writers, lines = 6, 150
     with Terminal(50, 20) as terminal, screen_on(terminal, tick_seconds=0.002) as screen:
         numbers = itertools.count()
@@ -138,13 +136,13 @@ def test_many_threads_write_and_every_line_stays_whole_and_in_its_order() -> Non
             assert [line for line in shown if line.startswith(f"[{writer}]")] == expected
 
 
-def test_bytes_that_are_not_text_are_written_as_they_are(terminal: Terminal) -> None:
+def test_invalid_utf8_is_written_unchanged(terminal: Terminal) -> None:
     with screen_on(terminal) as screen:
         screen.write_output(b"caf\xe9 \xff\n")
         assert terminal.update().lines() == ["caf\\xe9 \\xff", ""]
 
 
-def test_without_a_newline_a_line_is_ended_before_the_region(terminal: Terminal) -> None:
+def test_unfinished_line_is_ended_before_the_region(terminal: Terminal) -> None:
     with screen_on(terminal) as screen:
         screen.start(lambda width, height: ["region"])
         screen.write_output(b"half")
@@ -156,7 +154,7 @@ def test_without_a_newline_a_line_is_ended_before_the_region(terminal: Terminal)
 
 
 @pytest.mark.parametrize(("columns", "rows", "most"), [(20, 5, 4), (100, 30, 15), (3, 2, 1), (1, 1, 0), (80, 10, 8)])
-def test_the_region_leaves_room_for_lines_on_every_terminal(columns: int, rows: int, most: int) -> None:
+def test_region_leaves_room_for_lines(columns: int, rows: int, most: int) -> None:
     with Terminal(columns, rows) as terminal, screen_on(terminal) as screen:
         asked: list[tuple[int, int]] = []
 
@@ -169,7 +167,7 @@ def test_the_region_leaves_room_for_lines_on_every_terminal(columns: int, rows: 
         assert [line for line in terminal.update().lines() if line] == ["x" * (columns - 1)] * most
 
 
-def test_all_of_the_terminal_but_one_row_is_the_regions_when_stdout_goes_elsewhere(terminal: Terminal) -> None:
+def test_region_fills_the_terminal_if_stdout_is_redirected(terminal: Terminal) -> None:
     stream: Any = terminal.stream
     elsewhere: Any = io.TextIOWrapper(io.BytesIO())
     with Screen(elsewhere, stream, environ=ENVIRON, tick_seconds=NEVER) as screen:
@@ -186,7 +184,7 @@ def test_all_of_the_terminal_but_one_row_is_the_regions_when_stdout_goes_elsewhe
         st.one_of(st.tuples(st.integers(2, 90), st.integers(2, 40)), st.integers(0, 120)), min_size=1, max_size=8
     )
 )
-def test_resizing_leaves_no_garbage(reflows: bool, steps: list[Any]) -> None:
+def test_resize_leaves_no_garbage(reflows: bool, steps: list[Any]) -> None:
     """Steps: a new size, or a line of so many characters."""
     with Terminal(60, 20, reflows=reflows) as terminal, screen_on(terminal) as screen:
         screen.start(box)
@@ -214,7 +212,7 @@ def test_resizing_leaves_no_garbage(reflows: bool, steps: list[Any]) -> None:
                 assert [line[:narrowest].rstrip() for line in starts if line] == [line for line in kept if line]
 
 
-def test_a_line_between_a_resize_and_the_next_tick_leaves_no_garbage() -> None:
+def test_line_right_after_a_resize_leaves_no_garbage() -> None:
     with Terminal(60, 20) as terminal, screen_on(terminal, tick_seconds=0.0) as screen:
         screen._run = lambda is_over: None  # type: ignore[method-assign]
         screen.start(box)
@@ -225,7 +223,7 @@ def test_a_line_between_a_resize_and_the_next_tick_leaves_no_garbage() -> None:
         assert terminal.update().lines() == ["line", *box(89, 5)]
 
 
-def test_a_line_that_is_wider_than_was_thought_costs_only_its_end(terminal: Terminal) -> None:
+def test_too_wide_line_is_cut_at_its_end(terminal: Terminal) -> None:
     with screen_on(terminal) as screen:
         frames = iter([["wide " * 20, "second"], ["third"]])
         screen.start(lambda width, height: next(frames))
@@ -239,7 +237,7 @@ def test_a_line_that_is_wider_than_was_thought_costs_only_its_end(terminal: Term
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {}])
-def test_nothing_is_drawn_on_a_dumb_terminal(terminal: Terminal, environ: dict[str, str]) -> None:
+def test_dumb_terminal_gets_no_region(terminal: Terminal, environ: dict[str, str]) -> None:
     with screen_on(terminal, environ=environ) as screen:
         assert not screen.start(box)
         screen.message("still here")
@@ -247,7 +245,7 @@ def test_nothing_is_drawn_on_a_dumb_terminal(terminal: Terminal, environ: dict[s
         assert terminal.emulator.is_cursor_visible
 
 
-def test_nothing_is_drawn_where_stderr_is_no_terminal() -> None:
+def test_redirected_stderr_gets_no_region() -> None:
     out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
     with Screen(out, err, environ=ENVIRON) as screen:
         assert not screen.can_be_live
@@ -258,19 +256,19 @@ def test_nothing_is_drawn_where_stderr_is_no_terminal() -> None:
     assert err.buffer.getvalue() == b"message\n"  # type: ignore[attr-defined]
 
 
-def test_a_stream_of_text_only_is_good_enough() -> None:
+def test_text_only_stream_is_accepted() -> None:
     out = io.StringIO()
     Screen(out, io.StringIO()).write_output(b"caf\xc3\xa9 \xff\n")
     assert out.getvalue() == "café \\xff\n"
 
 
-def test_no_color_is_heard(terminal: Terminal) -> None:
+def test_no_color_variable_disables_colour(terminal: Terminal) -> None:
     assert screen_on(terminal).has_color
     assert not screen_on(terminal, environ={**ENVIRON, "NO_COLOR": "1"}).has_color
     assert screen_on(terminal, environ={**ENVIRON, "NO_COLOR": ""}).has_color
 
 
-def test_what_the_terminal_cannot_show_is_known(terminal: Terminal) -> None:
+def test_terminal_without_unicode_is_detected(terminal: Terminal) -> None:
     assert screen_on(terminal).has_unicode
     with open(terminal.slave, "w", encoding="latin-1", closefd=False) as latin:
         screen = Screen(latin, latin, environ=ENVIRON)
@@ -280,9 +278,7 @@ def test_what_the_terminal_cannot_show_is_known(terminal: Terminal) -> None:
     assert terminal.update().lines() == ["café \\u2026", ""]
 
 
-def test_a_job_in_the_background_writes_its_lines_and_draws_nothing(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_background_job_writes_lines_without_region(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     with screen_on(terminal) as screen:
         monkeypatch.setattr(screen._stderr, "is_in_foreground", lambda: False)
         screen.start(lambda width, height: ["region"])
@@ -301,7 +297,7 @@ def test_only_display_imports_wcwidth() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-def test_a_frame_that_fails_is_told_once_and_the_cursor_comes_back(terminal: Terminal) -> None:
+def test_failing_frame_is_reported_once_and_cursor_restored(terminal: Terminal) -> None:
     def frame(width: int, height: int) -> list[str]:
         raise ValueError("no frame")
 
@@ -313,7 +309,7 @@ def test_a_frame_that_fails_is_told_once_and_the_cursor_comes_back(terminal: Ter
         assert terminal.emulator.is_cursor_visible
 
 
-def test_printing_to_a_text_stream_writes_whole_lines(terminal: Terminal) -> None:
+def test_text_stream_writes_whole_lines(terminal: Terminal) -> None:
     with screen_on(terminal) as screen:
         screen.start(lambda width, height: ["region"])
         stream = screen.text_stream("stderr")
@@ -332,7 +328,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", f"from agentos.terminal.screen import Screen\nimport os, sys\n{code}"]
 
 
-def test_a_reader_who_has_seen_enough_does_not_end_the_program() -> None:
+def test_closed_pipe_does_not_end_the_program() -> None:
     code = """
 screen = Screen()
 for number in range(100_000):
@@ -346,7 +342,7 @@ screen.message(f"done: {screen.lost}")
     assert done.stderr == "done: {'stdout': BrokenPipeError(32, 'Broken pipe')}\n"
 
 
-def test_a_program_without_stdout_says_what_it_has_to_say() -> None:
+def test_program_without_stdout_still_writes_messages() -> None:
     code = """
 opened = open(os.devnull, "w")  # gets the number that stdout would have
 screen = Screen()
@@ -358,7 +354,7 @@ screen.message(f"done: {list(screen.lost)} {opened.fileno()}")
     assert done.stderr == "done: ['stdout'] 1\n"
 
 
-def test_stdout_that_was_closed_on_the_way_is_dropped() -> None:
+def test_stdout_closed_meanwhile_is_dropped() -> None:
     out: Any = io.TextIOWrapper(io.BytesIO())
     err: Any = io.TextIOWrapper(io.BytesIO())
     screen = Screen(out, err)
@@ -371,7 +367,7 @@ def test_stdout_that_was_closed_on_the_way_is_dropped() -> None:
     assert list(screen.lost) == ["stdout"]
 
 
-def test_a_full_disk_is_told_once() -> None:
+def test_full_disk_is_reported_once() -> None:
     code = """
 screen = Screen()
 for number in range(3):
@@ -387,7 +383,7 @@ for number in range(3):
     assert done.stderr == told
 
 
-def test_a_pipe_that_nobody_empties_does_not_hold_up_messages() -> None:
+def test_full_pipe_does_not_delay_messages() -> None:
     reading, writing = os.pipe()
     out: Any = open(writing, "w")  # noqa: PTH123, SIM115
     err: Any = io.TextIOWrapper(io.BytesIO())
@@ -415,7 +411,7 @@ def _pending(descriptor: int) -> int:
     return count[0]
 
 
-def test_a_pipe_that_does_not_block_gets_everything() -> None:
+def test_non_blocking_pipe_gets_all_output() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     out: Any = open(writing, "w")  # noqa: PTH123, SIM115
@@ -453,7 +449,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_cursor_is_shown_again_however_the_program_ends(terminal: Terminal, ending: str) -> None:
+def test_cursor_is_restored_at_every_kind_of_exit(terminal: Terminal, ending: str) -> None:
     program = subprocess.Popen(python(LIVE + ENDINGS[ending]), stdout=terminal.slave, stderr=terminal.slave)
     status = program.wait(PATIENCE)
     expected = {"SIGTERM": -signal.SIGTERM, "SIGQUIT": -signal.SIGQUIT, "exit": 3, "an exception": 1}
@@ -464,7 +460,7 @@ def test_the_cursor_is_shown_again_however_the_program_ends(terminal: Terminal, 
     assert shown.wraps
 
 
-def test_a_suspended_program_leaves_the_cursor_and_draws_again_when_it_goes_on(terminal: Terminal) -> None:
+def test_suspended_program_restores_the_cursor_and_redraws_later(terminal: Terminal) -> None:
     code = LIVE + "threading.Event().wait()"
     program = subprocess.Popen(python(code), stdout=terminal.slave, stderr=terminal.slave)
     try:
@@ -486,7 +482,7 @@ def test_a_suspended_program_leaves_the_cursor_and_draws_again_when_it_goes_on(t
         program.wait()
 
 
-def test_handlers_of_signals_are_those_of_before_when_it_has_stopped(terminal: Terminal) -> None:
+def test_stop_restores_signal_handlers(terminal: Terminal) -> None:
     before = [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP)]
     with screen_on(terminal) as screen:
         screen.start(box)
@@ -512,7 +508,7 @@ threading.Event().wait()
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-def test_resizing_a_tmux_window_leaves_no_garbage(tmp_path: Path) -> None:
+def test_tmux_resize_leaves_no_garbage(tmp_path: Path) -> None:
     server = ["tmux", "-S", str(tmp_path / "socket"), "-f", os.devnull]
 
     def tmux(*arguments: str) -> str:

@@ -9,7 +9,7 @@ TESTS = Path(__file__).parents[1]
 DOCUMENT = (TESTS.parent / "docs" / "security.md").read_text()
 
 
-def test_every_test_that_is_named_is_there() -> None:
+def test_every_named_test_exists() -> None:
     named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", DOCUMENT)
     assert named
     assert not [

@@ -77,7 +77,7 @@ print("RESTORED")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_ends_the_call_with_everything_accounted_for(tmp_path: Path, signum: int) -> None:
+def test_first_signal_ends_the_call_with_complete_counts(tmp_path: Path, signum: int) -> None:
     program = start(script(tmp_path, COOPERATIVE))
     wait_ready(program)
     program.send_signal(signum)
@@ -103,7 +103,7 @@ report(stats, results, coordinator)
 """
 
 
-def test_a_worker_that_ignores_everything_cannot_hold_up_the_call_or_the_exit(tmp_path: Path) -> None:  # invariant 25
+def test_stubborn_worker_delays_neither_call_nor_exit(tmp_path: Path) -> None:  # invariant 25
     program = start(script(tmp_path, STUCK))
     wait_ready(program)
     began = time.monotonic()
@@ -115,7 +115,7 @@ def test_a_worker_that_ignores_everything_cannot_hold_up_the_call_or_the_exit(tm
     assert "LEFT ['0', '1', '2', '3']" in out
 
 
-def test_the_second_signal_raises_keyboard_interrupt_at_once(tmp_path: Path) -> None:  # invariant 25
+def test_second_signal_raises_keyboard_interrupt(tmp_path: Path) -> None:  # invariant 25
     body = STUCK.replace("grace_seconds=0.5", "grace_seconds=600")
     body = body.replace("stats, results =", "try:\n    stats, results =").replace(
         "report(stats, results, coordinator)",
@@ -136,7 +136,7 @@ def test_the_second_signal_raises_keyboard_interrupt_at_once(tmp_path: Path) -> 
     assert program.returncode == 0
 
 
-def test_an_async_run_stops_on_the_first_signal_too(tmp_path: Path) -> None:
+def test_async_run_stops_on_the_first_signal(tmp_path: Path) -> None:
     body = """
     async def work(item, _):
         if item < 3:
@@ -162,7 +162,7 @@ def test_an_async_run_stops_on_the_first_signal_too(tmp_path: Path) -> None:
     assert program.returncode == 0, err
 
 
-def test_a_run_in_another_thread_leaves_the_signals_alone(tmp_path: Path) -> None:
+def test_run_in_another_thread_keeps_signal_handlers(tmp_path: Path) -> None:
     body = """
     handlers = before()
 
@@ -205,7 +205,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
-def test_no_worker_process_survives_a_kill_9_of_the_coordinator(tmp_path: Path) -> None:  # invariant 25
+def test_sigkill_of_the_run_kills_worker_processes(tmp_path: Path) -> None:  # invariant 25
     path = script(tmp_path, PROCESSES)
     program = subprocess.Popen(
         [sys.executable, str(path), str(tmp_path)], env=_environment(), stdout=subprocess.DEVNULL
@@ -216,7 +216,7 @@ def test_no_worker_process_survives_a_kill_9_of_the_coordinator(tmp_path: Path) 
     eventually(lambda: not any(is_alive(pid) for pid in pids))
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_coordinator_and_not_its_worker_processes(tmp_path: Path) -> None:
+def test_terminal_ctrl_c_spares_worker_processes(tmp_path: Path) -> None:
     path = script(tmp_path, PROCESSES)
     child = pexpect.spawn(
         sys.executable,
@@ -240,7 +240,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_coordinator_and_not_its_worker_process
     eventually(lambda: not any(is_alive(pid) for pid in pids))
 
 
-def test_ctrl_c_twice_in_a_terminal_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_second_terminal_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     path = script(tmp_path, PROCESSES.replace("grace_seconds=0.5", "grace_seconds=600"))
     child = pexpect.spawn(
         sys.executable,

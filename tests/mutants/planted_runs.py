@@ -188,7 +188,7 @@ MUTANTS = (
         "ledger/ownership.py",
         "== ledger_id and committed > commits:",
         "== ledger_id and committed < commits:",
-        tests_of(CRASHES, "test_a_damaged_wal_file_is_noticed"),
+        tests_of(CRASHES, "test_damaged_wal_file_is_detected"),
     ),
     Mutant(
         "The ledger stores an input without redacting it",

@@ -81,7 +81,7 @@ def python(script: str, *arguments: str, **options: Any) -> Command:
 # --- arguments ----------------------------------------------------------------------------------------------------
 
 
-def test_an_argument_is_filled_with_the_id_the_item_or_its_fields() -> None:
+def test_arguments_are_filled_from_id_item_and_fields() -> None:
     command = Command(["echo", '{id}|{}|{title}|{deep.er}|{{id}}|{{|{ |{"a":{"b":1}}|{n}'])
     item = {"id": "a b", "title": "x; rm -rf /", "deep": {"er": True}, "n": 7}
     shown = Shown()
@@ -92,13 +92,13 @@ def test_an_argument_is_filled_with_the_id_the_item_or_its_fields() -> None:
     )
 
 
-def test_a_text_is_an_item_of_one_word() -> None:
+def test_text_item_fills_the_empty_placeholder() -> None:
     shown = Shown()
     run(["it's me"], Command(["echo", "hello {}"], show=shown))
     assert shown.of("it's me") == b"hello it's me\n"
 
 
-def test_a_missing_field_fails_the_item_and_can_be_asked_for_before() -> None:
+def test_missing_field_fails_the_item_and_is_checkable() -> None:
     command = Command(["echo", "{title}"])
     assert command.fields == ["title"]
     assert command.missing({"id": "a"}) == "title"
@@ -108,12 +108,12 @@ def test_a_missing_field_fails_the_item_and_can_be_asked_for_before() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["echo", [], [1], None])
-def test_a_command_is_a_list_of_texts(wrong: Any) -> None:
+def test_command_must_be_a_list_of_texts(wrong: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         Command(wrong)
 
 
-def test_a_program_that_is_not_there_is_told_before_anything_starts_and_fails_its_items_else() -> None:
+def test_missing_program_is_reported_before_start() -> None:
     command = Command(["no-such-program-anywhere", "{id}"])
     assert "no-such-program-anywhere" in (command.problem() or "")
     result = run(["a"], command, retries=5)["a"]
@@ -123,7 +123,7 @@ def test_a_program_that_is_not_there_is_told_before_anything_starts_and_fails_it
     assert Command(["{program}"]).problem() is None
 
 
-def test_an_item_that_is_too_long_for_an_argument_says_what_to_do() -> None:
+def test_too_long_argument_suggests_stdin() -> None:
     result = run([{"id": "a", "text": "x" * 3_000_000}], Command(["echo", "{text}"]))["a"]
     assert "stdin" in (result.error or "")
 
@@ -131,7 +131,7 @@ def test_an_item_that_is_too_long_for_an_argument_says_what_to_do() -> None:
 # --- what a command gets --------------------------------------------------------------------------------------------
 
 
-def test_a_command_knows_its_item_its_run_and_its_credential(tmp_path: Path) -> None:
+def test_command_environment_names_item_run_and_credential(tmp_path: Path) -> None:
     pool = CredentialCoordinator([Credential(CANARY, id="one")])
     script = "import json, os; print(json.dumps(dict(os.environ)))"
     shown = Shown()
@@ -150,7 +150,7 @@ def test_a_command_knows_its_item_its_run_and_its_credential(tmp_path: Path) -> 
         assert environment[name]
 
 
-def test_a_command_finds_its_workflow_db_again_in_its_next_attempt(tmp_path: Path) -> None:
+def test_workflow_db_survives_until_the_next_attempt(tmp_path: Path) -> None:
     script = """
 import os, sqlite3, sys
 with sqlite3.connect(os.environ["AGENTOS_WORKFLOW_DB"]) as database:
@@ -166,7 +166,7 @@ sys.exit(0 if steps else 1)
     assert not (tmp_path / "ledger.db-files").exists()
 
 
-def test_a_command_gets_its_own_key_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_environment_holds_only_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY_ONE", "sk-secret-number-one")
     monkeypatch.setenv("KEY_TWO", "sk-secret-number-two")
     monkeypatch.setenv("HEADER", "Bearer sk-secret-number-two")
@@ -179,7 +179,7 @@ def test_a_command_gets_its_own_key_and_no_other(monkeypatch: pytest.MonkeyPatch
     assert not {"KEY_ONE", "KEY_TWO", "HEADER"} & set(names)
 
 
-def test_a_large_item_is_handed_over_in_a_file(tmp_path: Path) -> None:
+def test_large_item_is_passed_in_a_file(tmp_path: Path) -> None:
     script = (
         "import json, os; item = json.load(open(os.environ['AGENTOS_ITEM_FILE']));"
         "assert 'AGENTOS_ITEM' not in os.environ; print(len(item['text']))"
@@ -198,7 +198,7 @@ def test_stdin_is_empty_unless_a_field_is_named() -> None:
     assert shown.of("b").split() == [str(12 * 50_000).encode()]
 
 
-def test_a_secret_never_becomes_an_argument() -> None:
+def test_secret_in_an_argument_is_refused() -> None:
     pool = CredentialCoordinator([CANARY])
     result = run([{"id": "a", "text": f"the key is {CANARY}"}], Command(["echo", "{text}"], credential_env="K"), pool)[
         "a"
@@ -211,7 +211,7 @@ def test_a_secret_never_becomes_an_argument() -> None:
 # --- output -------------------------------------------------------------------------------------------------------
 
 
-def test_output_comes_in_whole_lines_and_is_logged_byte_by_byte(tmp_path: Path) -> None:
+def test_output_is_shown_by_lines_and_logged_unchanged(tmp_path: Path) -> None:
     shown = Shown()
     script = "import os; [os.write(1, p) for p in (b'a\\nb', b'c\\n\\xff\\xfe\\n', b'end')]; os.write(2, b'err')"
     run(["x"], python(script, folder=tmp_path, show=shown))
@@ -222,7 +222,7 @@ def test_output_comes_in_whole_lines_and_is_logged_byte_by_byte(tmp_path: Path) 
     assert sorted(log) == sorted(b"a\nbc\n\xff\xfe\nenderr")
 
 
-def test_a_long_line_is_shown_in_pieces_and_logged_whole(tmp_path: Path) -> None:
+def test_long_line_is_shown_in_pieces_and_logged_whole(tmp_path: Path) -> None:
     shown = Shown()
     run(["x"], python("print('y' * 200_000)", folder=tmp_path, show=shown))
     pieces = shown.of("x").split(b"\n")
@@ -230,7 +230,7 @@ def test_a_long_line_is_shown_in_pieces_and_logged_whole(tmp_path: Path) -> None
     assert (tmp_path / "logs" / log_name("x")).read_bytes() == b"y" * 200_000 + b"\n"
 
 
-def test_every_id_has_a_log_of_its_own_inside_the_folder(tmp_path: Path) -> None:
+def test_every_item_id_has_its_own_log(tmp_path: Path) -> None:
     ids = ["a", "A", "../a", "/etc/passwd", "a/b", "a\\b", "CON", "a.", "a ", "é", "e\u0301", "x" * 5000, "\u202eb"]
     run(list(ids), Command(["echo", "hello"], folder=tmp_path))
     logs = list((tmp_path / "logs").iterdir())
@@ -239,7 +239,7 @@ def test_every_id_has_a_log_of_its_own_inside_the_folder(tmp_path: Path) -> None
     assert {path.parent for path in tmp_path.rglob("*.log")} == {tmp_path / "logs"}
 
 
-def test_what_a_command_prints_is_in_its_result(tmp_path: Path) -> None:
+def test_result_holds_the_printed_output(tmp_path: Path) -> None:
     results = run(
         ["a", "b"],
         sh("echo out-$AGENTOS_ITEM_ID; echo first >&2; echo last >&2; test $AGENTOS_ITEM_ID = a", folder=tmp_path),
@@ -252,7 +252,7 @@ def test_what_a_command_prints_is_in_its_result(tmp_path: Path) -> None:
     assert failed.metadata["log"] == log_name("b")
 
 
-def test_a_second_attempt_is_told_apart_in_the_log(tmp_path: Path) -> None:
+def test_log_separates_attempts(tmp_path: Path) -> None:
     run(["a"], sh("echo try $AGENTOS_ATTEMPT; test $AGENTOS_ATTEMPT = 2", folder=tmp_path), retries=3)
     assert (tmp_path / "logs" / log_name("a")).read_text() == "try 1\n--- attempt 2 ---\ntry 2\n"
 
@@ -260,16 +260,16 @@ def test_a_second_attempt_is_told_apart_in_the_log(tmp_path: Path) -> None:
 # --- the end ------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_command_is_repeated_as_often_as_retries_say() -> None:
+def test_failed_command_is_retried_up_to_retries() -> None:
     assert run(["a"], sh("exit 3"))["a"].attempts == 1
     assert run(["a"], sh("exit 3"), retries=2)["a"].attempts == 3
 
 
-def test_a_signal_is_told_by_its_name() -> None:
+def test_error_names_the_signal() -> None:
     assert "SIGSEGV" in (run(["a"], sh("kill -SEGV $$"))["a"].error or "")
 
 
-def test_a_time_out_ends_the_whole_process_group(tmp_path: Path) -> None:
+def test_time_out_kills_the_process_group(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"sleep 1000 & echo $! >> {pids}; echo $$ >> {pids}; wait"
     for timeout in (0.3, 3.0, 30.0):  # until it was time enough for the command to start another
@@ -281,7 +281,7 @@ def test_a_time_out_ends_the_whole_process_group(tmp_path: Path) -> None:
     eventually(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()))
 
 
-def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+def test_processes_left_by_a_command_are_killed(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     result = run(["a"], sh(f"sleep 1000 & echo $! > {pid_file}; echo done"))["a"]
     assert result.success
@@ -292,7 +292,7 @@ def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trap", "grace", "said"), [("trap 'echo bye; exit 7' TERM", 60.0, b"bye\n"), ("trap '' TERM", 0.2, b"")]
 )
-def test_a_shutdown_asks_first_and_then_ends_the_group(trap: str, grace: float, said: bytes, tmp_path: Path) -> None:
+def test_shutdown_sends_sigterm_then_sigkill_to_the_group(trap: str, grace: float, said: bytes, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     shown = Shown()
     coordinator = ParallelCoordinator(2, reporter=None, grace_seconds=grace, retries=0)
@@ -310,7 +310,7 @@ def test_a_shutdown_asks_first_and_then_ends_the_group(trap: str, grace: float, 
 
 
 @pytest.mark.parametrize("has_ledger", [True, False])
-def test_commands_end_when_their_run_is_killed(tmp_path: Path, has_ledger: bool) -> None:
+def test_killing_the_run_kills_its_commands(tmp_path: Path, has_ledger: bool) -> None:
     pids = tmp_path / "pids"
     script = f"""
 from agentos.workflows.parallel import Command, ParallelCoordinator
@@ -329,9 +329,7 @@ ParallelCoordinator(3, ledger=ledger, reporter=None).execute_parallel(["a", "b",
     eventually(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()))
 
 
-def test_the_group_of_a_command_that_was_slow_to_start_is_on_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_group_of_a_slow_start_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is its attempt's turn to be on record before it runs: where many start at a time, or the machine is busy."""
     monkeypatch.setattr(_driver, "STARTS_SECONDS", 0.01)
     start = ProcessStarter.start
@@ -356,7 +354,7 @@ def _groups(ledger: Path) -> list[int]:
         return [row[0] for row in connection.execute("SELECT pgid FROM processes")]
 
 
-def test_each_attempt_finds_a_folder_and_a_report_that_nobody_has_touched(tmp_path: Path) -> None:
+def test_every_attempt_gets_a_new_folder_and_empty_report(tmp_path: Path) -> None:
     """What the command of one item does to its folder does not reach the folder of another item."""
     shown = Shown()
     script = """
@@ -378,7 +376,7 @@ esac"""
     assert not list(checkpoints.iterdir())
 
 
-def test_thousands_of_short_commands_are_all_recorded(tmp_path: Path) -> None:
+def test_three_hundred_short_commands_are_all_recorded(tmp_path: Path) -> None:
     items = [f"item-{number}" for number in range(300)]
     results = run(items, Command(["true"], folder=tmp_path), workers=10, ledger=tmp_path / "ledger.db")
     assert all(result.success for result in results.values())
@@ -386,7 +384,7 @@ def test_thousands_of_short_commands_are_all_recorded(tmp_path: Path) -> None:
         assert ledger.counts().succeeded == 300
 
 
-def test_a_lack_of_descriptors_delays_and_does_not_fail(tmp_path: Path) -> None:
+def test_lack_of_descriptors_delays_commands(tmp_path: Path) -> None:
     script = """
 import resource
 from agentos.workflows.parallel import Command, ParallelCoordinator
@@ -426,7 +424,7 @@ def once(then: str) -> str:
         (f"{sys.executable} -m agentos.cli report auth-failed; exit 1", "auth_failed"),
     ],
 )
-def test_a_limit_that_a_command_tells_sends_its_item_to_another_key(script: str, expected: str, tmp_path: Path) -> None:
+def test_reported_limit_moves_the_item_to_another_key(script: str, expected: str, tmp_path: Path) -> None:
     pool = two_keys()
     command = sh(once(script), credential_env="KEY", patterns=[Pattern(re.compile(r"MAGIC: wait (?P<seconds>\d+)"))])
     result = run(["a"], command, pool, ledger=tmp_path / "ledger.db")["a"]
@@ -439,13 +437,13 @@ def test_a_limit_that_a_command_tells_sends_its_item_to_another_key(script: str,
         assert first.credential_id != second.credential_id
 
 
-def test_a_command_reports_what_it_used(tmp_path: Path) -> None:
+def test_command_reports_usage(tmp_path: Path) -> None:
     script = f"{sys.executable} -m agentos.cli report usage --tokens 1200 --cost 0.5"
     result = run(["a"], sh(script, credential_env="KEY"), two_keys(), ledger=tmp_path / "ledger.db")["a"]
     assert result.metadata["usage"] == {"requests": 0, "tokens": 1200, "cost": 0.5}
 
 
-def test_a_permanent_report_fails_at_once() -> None:
+def test_permanent_report_fails_without_retry() -> None:
     script = f"{sys.executable} -m agentos.cli report permanent --message 'will never work'; exit 1"
     assert run(["a"], sh(script), retries=5)["a"].attempts == 1
 
@@ -453,7 +451,7 @@ def test_a_permanent_report_fails_at_once() -> None:
 # --- what is kept -------------------------------------------------------------------------------------------------
 
 
-def test_what_a_command_saves_is_there_in_its_next_attempt_and_gone_with_its_success(tmp_path: Path) -> None:
+def test_checkpoint_folder_lasts_until_the_item_succeeds(tmp_path: Path) -> None:
     script = 'cd "$AGENTOS_CHECKPOINT_DIR"; cat state 2>/dev/null; echo saved > state; test $AGENTOS_ATTEMPT = 2'
     shown = Shown()
     result = run(["a"], sh(script, folder=tmp_path, show=shown), retries=1, ledger=tmp_path / "ledger.db")["a"]
@@ -462,7 +460,7 @@ def test_what_a_command_saves_is_there_in_its_next_attempt_and_gone_with_its_suc
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-def test_a_failed_item_keeps_what_it_has_saved_for_a_retry(tmp_path: Path) -> None:
+def test_failed_item_keeps_its_checkpoint_folder(tmp_path: Path) -> None:
     script = 'cd "$AGENTOS_CHECKPOINT_DIR"; cat state 2>/dev/null && exit 0; echo saved > state; exit 1'
     shown = Shown()
     command = sh(script, folder=tmp_path, show=shown)
@@ -475,7 +473,7 @@ def test_a_failed_item_keeps_what_it_has_saved_for_a_retry(tmp_path: Path) -> No
 # --- secrets ------------------------------------------------------------------------------------------------------
 
 
-def test_a_secret_that_a_command_prints_is_nowhere(tmp_path: Path) -> None:
+def test_printed_secret_is_redacted_everywhere(tmp_path: Path) -> None:
     pool = CredentialCoordinator([Credential(CANARY, id="canary")])
     script = (
         "import base64, os, sys; key = os.environ['KEY'];"
@@ -501,7 +499,7 @@ def test_a_secret_that_a_command_prints_is_nowhere(tmp_path: Path) -> None:
     assert CANARY.encode() not in re.sub(rb"\x1b\[[0-9;]*m", b"", everything)
 
 
-def test_the_output_of_many_commands_at_once_is_never_mixed(tmp_path: Path) -> None:
+def test_parallel_output_is_never_mixed(tmp_path: Path) -> None:
     lines: list[bytes] = []
     lock = threading.Lock()
 
@@ -515,7 +513,7 @@ def test_the_output_of_many_commands_at_once_is_never_mixed(tmp_path: Path) -> N
         assert own == [f"i{number} {n} {'x' * 100}".encode() for n in range(5000)]
 
 
-def test_without_a_pool_an_item_waits_for_a_limit_by_itself(tmp_path: Path) -> None:
+def test_without_pool_a_limited_item_waits_alone(tmp_path: Path) -> None:
     ended: list[AttemptEnded] = []
     script = once("echo 'Rate limit reached. Please try again in 1s.'; exit 1")
     options = {"reporter": lambda event: ended.append(event) if isinstance(event, AttemptEnded) else None}
@@ -525,19 +523,19 @@ def test_without_a_pool_an_item_waits_for_a_limit_by_itself(tmp_path: Path) -> N
     assert [(one.verdict, one.again_in) for one in ended] == [("rate_limited", 1.0)]
 
 
-def test_without_a_pool_a_refused_key_is_the_end_of_its_item() -> None:
+def test_without_pool_a_refused_key_fails_its_item() -> None:
     result = run(["a"], sh("echo 'HTTP 401: invalid api key'; exit 1"), retries=5)["a"]
     assert (result.success, result.attempts) == (False, 1)
 
 
-def test_whoever_has_left_the_group_cannot_keep_an_attempt_open() -> None:
+def test_process_outside_the_group_cannot_hold_an_attempt() -> None:
     script = "setsid sh -c 'i=0; while [ $i -lt 1200 ]; do echo more; i=$((i+1)); sleep 0.05; done' & sleep 0.2"
     started = time.monotonic()
     assert run(["a"], sh(script))["a"].success
     assert time.monotonic() - started < 1 + BUSY  # of the minute
 
 
-def test_an_id_that_no_variable_can_hold_is_told_in_the_item(tmp_path: Path) -> None:
+def test_id_unfit_for_a_variable_is_in_the_item(tmp_path: Path) -> None:
     script = "import json, os; print('AGENTOS_ITEM_ID' in os.environ)"
     for item in ("x" * 200_000, "lone \ud800 surrogate"):
         shown = Shown()
@@ -545,7 +543,7 @@ def test_an_id_that_no_variable_can_hold_is_told_in_the_item(tmp_path: Path) -> 
         assert shown.of(item) == b"False\n"
 
 
-def test_keys_beyond_the_limit_are_not_handed_over_or_shown_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_beyond_the_limit_are_hidden_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTOS_CREDENTIAL_LIMIT", "1")
     monkeypatch.setenv("SECOND", "sk-beyond-the-limit")
     pool = CredentialCoordinator(["sk-within-the-limit", "sk-beyond-the-limit"])
@@ -554,7 +552,7 @@ def test_keys_beyond_the_limit_are_not_handed_over_or_shown_either(monkeypatch: 
     assert shown.of("a") == b"\n****\n"
 
 
-def test_a_call_that_comes_while_calls_are_drained_does_not_silence_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_during_drain_does_not_lose_the_next_wakeup(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = CommandWorkers(Command(["true"]), lambda *_: None, None)
     drained, done = threading.Event(), threading.Event()
     read = os.read

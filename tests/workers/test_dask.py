@@ -50,9 +50,7 @@ def on(client: distributed.Client, max_workers: int = 6, pool: Any = None, **opt
     return ParallelCoordinator(max_workers, pool, workers=client.get_executor(), reporter=None, **options)
 
 
-def test_items_are_done_all_over_the_cluster_with_keys_that_are_read_there(
-    client: distributed.Client, nodes: Cluster
-) -> None:
+def test_nodes_resolve_keys_and_share_the_items(client: distributed.Client, nodes: Cluster) -> None:
     pool = pool_of()
     stats, results = on(client, 6, pool).execute_parallel([f"item-{i}" for i in range(30)], workers.answer_for)
     assert stats.success_count == 30, results
@@ -63,7 +61,7 @@ def test_items_are_done_all_over_the_cluster_with_keys_that_are_read_there(
     eventually(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0)
 
 
-def test_no_secret_is_sent_to_the_scheduler(client: distributed.Client, tmp_path: Path) -> None:
+def test_no_secret_reaches_the_scheduler(client: distributed.Client, tmp_path: Path) -> None:
     items = [{"begun": str(tmp_path / "a"), "go": str(tmp_path / "go")}]
     results = on(client, 1, pool_of()).stream(items, workers.touch_and_wait, lambda _: "a")
     eventually((tmp_path / "a-1").exists)
@@ -74,7 +72,7 @@ def test_no_secret_is_sent_to_the_scheduler(client: distributed.Client, tmp_path
     assert [result.success for result in results] == [True]
 
 
-def test_what_happens_on_a_node_comes_back_and_functions_of_the_program_itself_are_taken_along(
+def test_nodes_return_outcomes_and_run_local_functions(
     client: distributed.Client,
 ) -> None:
     items = ["unpicklable", "value", "limited", "transient", "fine"]
@@ -89,7 +87,7 @@ def test_what_happens_on_a_node_comes_back_and_functions_of_the_program_itself_a
     assert result.value == 40
 
 
-def test_a_shutdown_lets_what_runs_on_nodes_finish_within_the_grace(client: distributed.Client, tmp_path: Path) -> None:
+def test_shutdown_waits_for_nodes_within_the_grace(client: distributed.Client, tmp_path: Path) -> None:
     go, threads = tmp_path / "go", sum(client.nthreads().values())
     items = [{"id": str(i), "begun": str(tmp_path / str(i)), "go": str(go)} for i in range(threads + 2)]
     # One more than the cluster has threads: it waits, and is cancelled.
@@ -103,7 +101,7 @@ def test_a_shutdown_lets_what_runs_on_nodes_finish_within_the_grace(client: dist
     assert len(list(tmp_path.glob("*-1"))) == threads
 
 
-def test_a_client_on_the_callers_own_loop_works_too(nodes: Cluster) -> None:
+def test_asynchronous_client_runs_attempts(nodes: Cluster) -> None:
     async def run() -> int:
         async with distributed.Client(nodes.address, asynchronous=True, set_as_default=False) as client:
             stats, _ = await on(client, 3, pool_of()).execute_parallel_async(range(10), workers.double)
@@ -112,7 +110,7 @@ def test_a_client_on_the_callers_own_loop_works_too(nodes: Cluster) -> None:
     assert asyncio.run(run()) == 10
 
 
-def test_an_executor_with_options_is_refused(client: distributed.Client) -> None:
+def test_executor_with_options_is_refused(client: distributed.Client) -> None:
     coordinator = ParallelCoordinator(1, workers=client.get_executor(retries=2), reporter=None)
     with pytest.raises(ValueError, match="without retries"):
         coordinator.execute_parallel([1], workers.double)
@@ -121,7 +119,7 @@ def test_an_executor_with_options_is_refused(client: distributed.Client) -> None
 # --- lost nodes ---------------------------------------------------------------------------------------------------
 
 
-def test_three_hundred_items_are_recorded_once_although_a_node_is_killed_in_the_middle(tmp_path: Path) -> None:
+def test_killed_node_loses_and_repeats_no_item(tmp_path: Path) -> None:
     pool, path, told = pool_of(), tmp_path / "ledger.db", tmp_path / "pid"
     items = [{"id": f"item-{i}"} for i in range(300)]
     items[150]["tell"] = str(told)
@@ -145,7 +143,7 @@ def test_three_hundred_items_are_recorded_once_although_a_node_is_killed_in_the_
     assert sum(state.live_leases for state in pool.states()) == 0
 
 
-def test_an_attempt_whose_node_was_given_up_cannot_record_when_it_comes_back(  # invariant 23
+def test_late_outcome_of_a_lost_node_is_ignored(  # invariant 23
     client: distributed.Client, nodes: Cluster, tmp_path: Path
 ) -> None:
     item = {"begun": str(tmp_path / "a"), "go": str(tmp_path / "go")}
@@ -167,7 +165,7 @@ def test_an_attempt_whose_node_was_given_up_cannot_record_when_it_comes_back(  #
         assert [(a.n, a.verdict) for a in ledger.attempts("a")] == [(1, "worker_died"), (2, "succeeded")]
 
 
-def test_an_item_that_kills_its_node_three_times_fails_and_the_others_finish(  # invariant 24
+def test_item_that_kills_three_nodes_fails_alone(  # invariant 24
     client: distributed.Client,
 ) -> None:
     pool = pool_of()
@@ -183,9 +181,7 @@ def test_an_item_that_kills_its_node_three_times_fails_and_the_others_finish(  #
     assert pool.get_stats()["reserved"] == 0
 
 
-def test_a_cluster_that_is_gone_stops_the_run_which_another_one_continues(
-    client: distributed.Client, tmp_path: Path
-) -> None:
+def test_lost_cluster_stops_the_run_resumably(client: distributed.Client, tmp_path: Path) -> None:
     items = [{"id": str(i), "begun": str(tmp_path / str(i)), "go": str(tmp_path / "go")} for i in range(4)]
     pool = pool_of()
     with cluster(tmp_path, 1, **KEYS) as nodes:

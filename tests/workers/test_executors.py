@@ -77,7 +77,7 @@ def by_id(results: list[WorkflowResult]) -> dict[str, WorkflowResult]:
     return {result.item_id: result for result in results}
 
 
-def test_an_executor_carries_out_attempts_with_credentials_that_are_read_there(engine: Executor) -> None:
+def test_executor_process_resolves_credentials(engine: Executor) -> None:
     pool = pool_of()
     stats, results = on(engine, 2, pool).execute_parallel(["a", "b", "c"], workers.answer_for, run_id="r")
     assert stats.success_count == 3, results
@@ -87,7 +87,7 @@ def test_an_executor_carries_out_attempts_with_credentials_that_are_read_there(e
     assert pool.get_stats()["reserved"] == 0
 
 
-def test_what_happens_behind_an_executor_comes_back_as_from_a_process_of_our_own(engine: Executor) -> None:
+def test_executor_outcomes_equal_those_of_worker_processes(engine: Executor) -> None:
     items = ["unpicklable", "loses", "value", "limited", "transient", "flaky", "fine"]
     _, results = on(engine, 2, pool_of(), retry_on=workers.Flaky).execute_parallel(items, workers.fail_with)
     found = by_id(results)
@@ -102,14 +102,14 @@ def test_what_happens_behind_an_executor_comes_back_as_from_a_process_of_our_own
     assert mute.error == "Mute, whose text failed: ValueError"
 
 
-def test_async_workers_and_workers_without_a_module_work_behind_an_executor(engine: Executor) -> None:
+def test_executor_runs_async_and_local_functions(engine: Executor) -> None:
     _, (result,) = on(engine).execute_parallel([3], workers.async_double)
     assert result.value == 6
     _, (result,) = on(engine).execute_parallel([3], lambda item, _: item + 1)
     assert result.value == 4
 
 
-def test_a_worker_behind_an_executor_reports_what_it_used_and_is_refused_what_it_cannot_have(engine: Executor) -> None:
+def test_executor_worker_reports_usage_but_has_no_checkpoint(engine: Executor) -> None:
     pool = pool_of()
     _, (result,) = on(engine, 1, pool).execute_parallel(["a"], workers.report_and_observe)
     assert result.value is not None, result
@@ -121,7 +121,7 @@ def test_a_worker_behind_an_executor_reports_what_it_used_and_is_refused_what_it
     assert (pool.states()[0].requests, pool.states()[0].tokens) == (2, 35)
 
 
-def test_an_item_that_cannot_be_sent_fails_alone(engine: Executor) -> None:
+def test_unpicklable_item_fails_alone(engine: Executor) -> None:
     items = [threading.Lock(), 2]
     _, results = on(engine).execute_parallel(items, workers.double, lambda i: type(i).__name__)
     found = by_id(results)
@@ -129,7 +129,7 @@ def test_an_item_that_cannot_be_sent_fails_alone(engine: Executor) -> None:
     assert found["int"].value == 4
 
 
-def test_a_worker_that_cannot_be_sent_is_refused_before_anything_starts(threads: Executor) -> None:
+def test_unpicklable_worker_is_refused_before_start(threads: Executor) -> None:
     lock = threading.Lock()
     with pytest.raises(WorkerStartError, match="top level of a module"):
         on(threads).execute_parallel([1], lambda item, _: lock)
@@ -151,7 +151,7 @@ class Watched(ThreadPoolExecutor):
         return super().submit(fn, *args)
 
 
-def test_a_plain_secret_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_plain_secret_is_refused_before_start(tmp_path: Path) -> None:
     with Watched() as executor:
         for plain in (SECRET, Credential(SECRET, id="team-a"), Credential(f"cmd:echo {SECRET}", id="team-a")):
             with pytest.raises(CredentialError, match="say send_secrets=True") as error:
@@ -161,7 +161,7 @@ def test_a_plain_secret_is_refused_before_anything_starts(tmp_path: Path) -> Non
         assert not (tmp_path / "l.db").exists()
 
 
-def test_a_reference_travels_and_a_secret_only_if_it_is_said_so() -> None:
+def test_plain_secret_is_sent_only_with_send_secrets() -> None:
     with Watched() as executor:
         _, (result,) = on(executor, 1, pool_of()).execute_parallel(["a"], workers.answer_for)
         assert result.value["credential"] == SECRET
@@ -180,9 +180,7 @@ def key_file(folder: Path) -> tuple[Path, Credential]:
     return path, Credential(f"file:{path}", id="team-a")
 
 
-def test_a_reference_that_cannot_be_read_there_stops_the_run_and_blames_no_item(
-    engine: Executor, tmp_path: Path
-) -> None:
+def test_unreadable_reference_stops_the_run_without_failures(engine: Executor, tmp_path: Path) -> None:
     path, credential = key_file(tmp_path)
     coordinator = on(engine, 1, pool_of(credential), ledger=tmp_path / "ledger.db")
     path.unlink()
@@ -193,7 +191,7 @@ def test_a_reference_that_cannot_be_read_there_stops_the_run_and_blames_no_item(
         assert ledger.counts().failed == 0
 
 
-def test_a_key_that_is_another_one_there_is_neither_told_nor_recorded(engine: Executor, tmp_path: Path) -> None:
+def test_differing_key_is_neither_shown_nor_recorded(engine: Executor, tmp_path: Path) -> None:
     path, credential = key_file(tmp_path)
     coordinator = on(engine, 1, pool_of(credential), ledger=tmp_path / "ledger.db", retries=0)
     path.write_text(SECRET)
@@ -206,7 +204,7 @@ def test_a_key_that_is_another_one_there_is_neither_told_nor_recorded(engine: Ex
     assert SECRET.encode() not in repr(results).encode() + files
 
 
-def test_a_key_that_was_replaced_is_read_anew_by_the_next_start_of_the_run(engine: Executor, tmp_path: Path) -> None:
+def test_next_launch_reads_a_replaced_key(engine: Executor, tmp_path: Path) -> None:
     path, _ = key_file(tmp_path)
     for secret in (OTHER, SECRET):
         path.write_text(secret)
@@ -215,7 +213,7 @@ def test_a_key_that_was_replaced_is_read_anew_by_the_next_start_of_the_run(engin
         assert result.value["credential"] == secret
 
 
-def test_a_key_in_a_result_is_not_recorded(engine: Executor, tmp_path: Path) -> None:
+def test_key_in_a_result_is_not_recorded(engine: Executor, tmp_path: Path) -> None:
     on(engine, 1, pool_of(), ledger=tmp_path / "ledger.db").execute_parallel(["value"], workers.blurt)
     assert SECRET.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
     with Ledger.open(tmp_path / "ledger.db") as ledger:
@@ -229,7 +227,7 @@ class Twice(ThreadPoolExecutor):
         return super().submit(lambda: (fn(*args), fn(*args))[1])
 
 
-def test_what_an_engine_does_twice_is_recorded_once(tmp_path: Path) -> None:
+def test_task_repeated_by_the_engine_is_recorded_once(tmp_path: Path) -> None:
     done, pool = tmp_path / "done", pool_of()
     with Twice(2) as executor:
         coordinator = on(executor, 2, pool, ledger=tmp_path / "ledger.db")
@@ -245,7 +243,7 @@ def test_what_an_engine_does_twice_is_recorded_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["processes", "loky"])
-def test_an_executor_that_breaks_stops_the_run_which_another_one_continues(kind: str, tmp_path: Path) -> None:
+def test_broken_executor_stops_the_run_resumably(kind: str, tmp_path: Path) -> None:
     pool = pool_of()
     with make(kind) as executor:
         broken = on(executor, 1, pool, ledger=tmp_path / "ledger.db")
@@ -262,7 +260,7 @@ def test_an_executor_that_breaks_stops_the_run_which_another_one_continues(kind:
     assert {i: r.attempts for i, r in by_id(results).items()} == {"a": 1, "exit": 1, "b": 1}
 
 
-def test_an_executor_that_was_shut_down_stops_the_run(threads: Executor) -> None:
+def test_closed_executor_stops_the_run(threads: Executor) -> None:
     threads.shutdown()
     stats, results = on(threads).execute_parallel([1, 2], workers.double)
     assert stats.stopped is not None
@@ -270,7 +268,7 @@ def test_an_executor_that_was_shut_down_stops_the_run(threads: Executor) -> None
     assert results == []
 
 
-def test_a_shutdown_cancels_what_has_not_begun_and_gives_up_what_goes_on(threads: Executor, tmp_path: Path) -> None:
+def test_shutdown_cancels_pending_and_abandons_running_attempts(threads: Executor, tmp_path: Path) -> None:
     go, pool = tmp_path / "go", pool_of(Credential("env:EXECUTOR_KEY"), Credential("env:OTHER_KEY"))
     items = [{"id": name, "begun": str(tmp_path / name), "go": str(go)} for name in "abc"]
     coordinator = on(threads, 2, pool, grace_seconds=0.2, ledger=tmp_path / "ledger.db")
@@ -292,7 +290,7 @@ def _other_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTHER_KEY", OTHER)
 
 
-def test_a_timeout_fails_the_item_and_its_credential_is_free_when_the_attempt_ends(tmp_path: Path) -> None:
+def test_timed_out_attempt_frees_its_credential_when_it_ends(tmp_path: Path) -> None:
     go, pool = tmp_path / "go", pool_of()
     item = {"begun": str(tmp_path / "a"), "go": str(go)}
     with ThreadPoolExecutor(1) as executor:
@@ -309,7 +307,7 @@ def test_a_timeout_fails_the_item_and_its_credential_is_free_when_the_attempt_en
 # --- options ------------------------------------------------------------------------------------------------------
 
 
-def test_options_that_do_not_go_with_an_executor_are_refused(threads: Executor) -> None:
+def test_options_unfit_for_an_executor_are_refused(threads: Executor) -> None:
     with pytest.raises(ValueError, match="'threads', 'processes' or an Executor"):
         ParallelCoordinator(1, workers=object())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="send_secrets is for workers that are an Executor"):

@@ -43,7 +43,7 @@ def is_alive(pid: int) -> bool:
         return not Path("/proc/self/stat").exists()
 
 
-def test_items_are_done_in_other_processes_which_are_used_again() -> None:
+def test_worker_processes_are_reused() -> None:
     pool = CredentialCoordinator(["sk-process-key-1", "sk-process-key-2"])
     stats, results = processes(2, pool).execute_parallel(range(12), workers.tell, lambda i: f"item-{i}", run_id="r")
     assert stats.success_count == 12
@@ -58,12 +58,12 @@ def test_items_are_done_in_other_processes_which_are_used_again() -> None:
     eventually(lambda: not any(is_alive(pid) for pid in pids))
 
 
-def test_async_workers_work_in_processes_too() -> None:
+def test_worker_processes_run_async_functions() -> None:
     _, results = processes(1).execute_parallel([3], workers.async_double)
     assert results[0].value == 6
 
 
-def test_an_item_that_kills_its_worker_three_times_fails_and_the_others_finish() -> None:  # invariant 24
+def test_item_that_kills_three_workers_fails_alone() -> None:  # invariant 24
     items = ["segfault", "a", "exit", "b", "kill", "c", "sys.exit", "d"]
     pool = CredentialCoordinator(["sk-process-key-1", "sk-process-key-2"])
     stats, results = processes(2, pool).execute_parallel(items, workers.die_of)
@@ -79,24 +79,24 @@ def test_an_item_that_kills_its_worker_three_times_fails_and_the_others_finish()
     assert pool.get_stats()["reserved"] == 0
 
 
-def test_an_item_whose_worker_died_once_is_done_by_another() -> None:
+def test_item_of_a_dead_worker_is_retried() -> None:
     _, results = processes(1).execute_parallel(["a", "b"], workers.die_once)
     assert {i: r.value for i, r in by_id(results).items()} == {"a": 2, "b": 2}
 
 
-def test_a_timeout_kills_the_process_and_the_item_is_tried_again() -> None:
+def test_time_out_kills_the_process_and_retries() -> None:
     stats, results = processes(2, timeout=0.5, retries=20).execute_parallel(["slow", "quick"], workers.hang_first)
     assert stats.success_count == 2, results
     assert by_id(results)["slow"].value >= 2  # on a busy machine it may take longer once more
 
 
-def test_a_timeout_spends_retries() -> None:
+def test_time_out_uses_up_retries() -> None:
     _, results = processes(1, timeout=0.3, retries=0).execute_parallel(["slow"], workers.hang)
     assert results[0].metadata["error_type"] == "AttemptTimeout"
     assert results[0].attempts == 1
 
 
-def test_a_killed_process_takes_what_it_has_started_with_it(tmp_path: Path) -> None:
+def test_killed_worker_process_takes_its_children_along(tmp_path: Path) -> None:
     for timeout in (0.3, 3.0, 30.0):  # until it was time enough for the worker to start another
         processes(1, timeout=timeout, retries=0).execute_parallel([str(tmp_path)], workers.hang_with_a_child)
         if (tmp_path / "pids").exists():
@@ -106,7 +106,7 @@ def test_a_killed_process_takes_what_it_has_started_with_it(tmp_path: Path) -> N
     eventually(lambda: not any(is_alive(pid) for pid in pids))
 
 
-def test_exceptions_and_values_that_cannot_travel_arrive_as_errors_with_their_text() -> None:
+def test_unpicklable_exceptions_and_values_arrive_as_errors() -> None:
     pool = CredentialCoordinator(["sk-process-key-1"])
     items = ["unpicklable", "loses", "value", "limited", "transient", "flaky", "fine"]
     coordinator = processes(2, pool, retry_on=workers.Flaky)
@@ -126,14 +126,14 @@ def test_exceptions_and_values_that_cannot_travel_arrive_as_errors_with_their_te
     assert all(found[i].success for i in ("limited", "transient", "flaky", "fine"))
 
 
-def test_an_item_that_cannot_be_sent_fails_clearly() -> None:
+def test_unpicklable_item_fails_with_a_clear_error() -> None:
     _, results = processes(1).execute_parallel([lambda: None, 2], workers.double, lambda i: str(type(i).__name__))
     found = by_id(results)
     assert "cannot be sent to a worker process" in (found["function"].error or "")
     assert found["int"].value == 4
 
 
-def test_what_a_worker_process_saves_is_there_in_the_next_attempt() -> None:
+def test_checkpoint_of_a_worker_process_reaches_the_next_attempt() -> None:
     pool = CredentialCoordinator(["sk-process-key-1"])
     _, results = processes(1, pool).execute_parallel(["a"], workers.remember)
     assert results[0].value == {"step": 1}
@@ -141,7 +141,7 @@ def test_what_a_worker_process_saves_is_there_in_the_next_attempt() -> None:
     assert pool.states()[0].tokens == 30
 
 
-def test_a_worker_process_leases_its_own_credential_and_no_other() -> None:
+def test_worker_process_can_lease_only_its_credential() -> None:
     pool = CredentialCoordinator(["sk-process-key-1"])
     _, results = processes(1, pool).execute_parallel(["a"], workers.lease_twice)
     assert results[0].value is not None, results
@@ -151,12 +151,12 @@ def test_a_worker_process_leases_its_own_credential_and_no_other() -> None:
     assert pool.states()[0].tokens == 7
 
 
-def test_a_worker_that_cannot_be_sent_is_refused_before_anything_starts() -> None:
+def test_unpicklable_worker_is_refused_before_start() -> None:
     with pytest.raises(WorkerStartError, match="top level of a module"):
         processes().execute_parallel([1], lambda item, _: item)
 
 
-def test_a_main_module_without_its_guard_is_explained(tmp_path: Path) -> None:
+def test_missing_main_guard_is_explained(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from agentos.workflows.parallel import ParallelCoordinator\n"
@@ -168,7 +168,7 @@ def test_a_main_module_without_its_guard_is_explained(tmp_path: Path) -> None:
     assert "if __name__ == '__main__':" in done.stderr
 
 
-def test_a_shutdown_tells_the_worker_process(tmp_path: Path) -> None:
+def test_shutdown_sets_should_stop_in_the_process(tmp_path: Path) -> None:
     flag = tmp_path / "running"
     coordinator = processes(1, grace_seconds=60)
     results = coordinator.stream([str(flag), "never"], workers.until_told)
@@ -180,7 +180,7 @@ def test_a_shutdown_tells_the_worker_process(tmp_path: Path) -> None:
     assert coordinator.get_checkpoints() == [str(flag), "never"]
 
 
-def test_a_worker_process_that_ignores_everything_is_killed_after_the_grace(tmp_path: Path) -> None:  # invariant 25
+def test_stubborn_worker_process_is_killed_after_the_grace(tmp_path: Path) -> None:  # invariant 25
     coordinator = processes(1, grace_seconds=0.2)
     results = coordinator.stream([str(tmp_path)], workers.hang_with_a_child)
     eventually((tmp_path / "pids").exists)

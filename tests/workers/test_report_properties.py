@@ -40,7 +40,7 @@ def report(arguments: list[str], path: str | None) -> int:
 @example(arguments=["usage", "--cost", "1e308"])
 @example(arguments=["rate-limited", "--until", "0001-01-01"])
 @example(arguments=["transient", "--message", "\U0010ffff" * 20_000])
-def test_a_report_is_refused_and_leaves_nothing_or_is_heard_as_it_was_said(arguments: list[str]) -> None:
+def test_report_is_refused_or_read_back_unchanged(arguments: list[str]) -> None:
     path = scratch() / "report"
     before = b'{"verdict": "transient"}\n'
     path.write_bytes(before)
@@ -62,7 +62,7 @@ def test_a_report_is_refused_and_leaves_nothing_or_is_heard_as_it_was_said(argum
     path=st.none() | fuzzy(20).map(lambda name: re.sub("[\0\ud800-\udfff]", "", name)) | st.sampled_from(
         ["/", ".", "/dev/full", "/dev/null/x", "a" * 5000, "/proc/self/mem", "\udcff"]),
 )  # fmt: skip
-def test_wherever_the_variable_points_a_report_makes_no_file(path: str | None) -> None:
+def test_report_never_creates_a_file(path: str | None) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(scratch())
         there = set(scratch().iterdir())
@@ -113,7 +113,7 @@ GARBAGE = (
 
 
 @holds_for(examples=40, lines=st.lists(SAID | GARBAGE.map(lambda line: line.replace(b"\n", b"")), max_size=8))
-def test_what_was_said_is_heard_whatever_stands_around_it(lines: list[Any]) -> None:
+def test_valid_reports_are_read_among_garbage(lines: list[Any]) -> None:
     path = scratch() / "read"
     written = [json.dumps(line).encode() if isinstance(line, dict) else line for line in lines]
     path.write_bytes(b"\n".join(written))
@@ -132,9 +132,7 @@ def test_what_was_said_is_heard_whatever_stands_around_it(lines: list[Any]) -> N
     size=st.integers(0, MOST_BYTES + 400),
     cut=st.integers(0, 120),
 )
-def test_of_a_file_that_is_huge_or_half_written_the_whole_lines_at_its_beginning_are_heard(
-    said: list[dict[str, Any]], size: int, cut: int
-) -> None:
+def test_huge_or_truncated_file_yields_its_first_lines(said: list[dict[str, Any]], size: int, cut: int) -> None:
     path = scratch() / "long"
     whole = b"".join(json.dumps(one).encode() + b"\n" for one in said)
     content = whole * (size // len(whole) + 1)
