@@ -1,7 +1,7 @@
-"""The one place that reads a clock, and the one thread that waits for instants to come.
+"""Read clocks and run timers: the one place that does either.
 
-`Clock` is what the coordinators need of time; `testing.FakeClock` is the other implementation. Durations are counted
-on the monotonic clock, which no step of the wall clock can disturb; the wall clock is for showing.
+`Clock` is the interface; `testing.FakeClock` is the other implementation. Durations are measured on the monotonic
+clock, which no step of the wall clock can disturb; the wall clock is for display and for dates.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-# Seconds: longer waits are made of several.
-LONGEST_WAIT = 3600.0
+# Longest single wait of the timer thread, in seconds: no system can wait for an unlimited time.
+MAX_WAIT = 3600.0
 
 
 class Timer:
-    """A call that is due at an instant, until it is cancelled."""
+    """A call that is due at an instant, unless it is cancelled."""
 
     __slots__ = ("at", "call")
 
@@ -33,13 +33,13 @@ class Timer:
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return monotonic seconds."""
 
     def epoch(self) -> float:
-        """Seconds since 1970, for showing and for the dates that providers send."""
+        """Return seconds since 1970, for display and for the dates that providers send."""
 
     def call_at(self, at: float, call: Callable[[], None]) -> Timer:
-        """Calls once, soon after `at`, on some other thread. `call` must be short and must not wait."""
+        """Call once, soon after `at`, on another thread. `call` must be short and must not block."""
 
 
 class SystemClock:
@@ -47,7 +47,7 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._reset()
-        os.register_at_fork(after_in_child=self._reset)  # a forked child has no timer thread, and none of its timers
+        os.register_at_fork(after_in_child=self._reset)  # a forked child has neither timer thread nor timers
 
     def _reset(self) -> None:
         self._changed = threading.Condition(threading.Lock())  # guards all below
@@ -73,7 +73,7 @@ class SystemClock:
         return timer
 
     def _prune(self) -> None:
-        """Cancelled timers must not pile up until their instant comes."""
+        """Drop cancelled timers, which would otherwise accumulate until their instant."""
         self._timers = [entry for entry in self._timers if entry[2].call is not None]
         heapq.heapify(self._timers)
         self._prune_at = max(64, 2 * len(self._timers))
@@ -82,13 +82,12 @@ class SystemClock:
         while True:
             with self._changed:
                 while not self._timers or self._timers[0][0] > self.now():
-                    # In steps: no system can wait for all eternity, and somebody may have asked for that.
-                    left = self._timers[0][0] - self.now() if self._timers else LONGEST_WAIT
-                    self._changed.wait(min(left, LONGEST_WAIT))
+                    seconds = self._timers[0][0] - self.now() if self._timers else MAX_WAIT
+                    self._changed.wait(min(seconds, MAX_WAIT))
                 call = heapq.heappop(self._timers)[2].call
             if call is not None:
                 call()
-            del call  # or it, and all that it refers to, lives until the next one
+            del call  # else the call and everything it refers to lives until the next one
 
 
 SYSTEM_CLOCK = SystemClock()
