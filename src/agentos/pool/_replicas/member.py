@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from agentos.clock import LONGEST_WAIT, Clock
+from agentos.clock import MAX_WAIT, Clock
 from agentos.errors import StoreError
 from agentos.events import (
     STORE_LOST,
@@ -252,7 +252,7 @@ class Member:
         """When there is something to do."""
         if self._box.unconfirmed is not None or self._wants_news or self.copy is None or self._is_closing:
             return 0.0
-        due = min(self._box.send_by, self.now() + LONGEST_WAIT)
+        due = min(self._box.send_by, self.now() + MAX_WAIT)
         if self.handles:
             due = min(due, self.spoke_at + self.ttl / RENEWALS)
         if self.handles.waiting:
