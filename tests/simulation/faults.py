@@ -40,11 +40,11 @@ def stop(world: World) -> None:
         provider.revive(key)
         provider.refill(key)
     for process in world.all_processes:
-        if process.link is not None:
-            process.link.is_cut = False
-            process.link.replies_to_lose = 0
-            process.link.is_cut_after_load = False
-            process.link.next_batch_delay = None
+        if process.connection is not None:
+            process.connection.is_cut = False
+            process.connection.replies_to_lose = 0
+            process.connection.is_cut_after_load = False
+            process.connection.next_batch_delay = None
     world.schedule(world.now, "all keys are good again", lambda: _restore_all(world))
 
 
@@ -165,12 +165,12 @@ def _crash_of_all(world: World, process: Process) -> None:
 
 
 def _disconnect(world: World, process: Process) -> None:
-    link = process.link
-    assert link is not None
-    link.is_cut = True
+    connection = process.connection
+    assert connection is not None
+    connection.is_cut = True
 
     def reconnect() -> None:
-        link.is_cut = False
+        connection.is_cut = False
 
     world.schedule(
         world.now + world.rng.choice([0.3, 2.0, 2.0 * world.scenario.ttl]), "a connection is restored", reconnect
@@ -178,24 +178,24 @@ def _disconnect(world: World, process: Process) -> None:
 
 
 def _disconnect_after_load(world: World, process: Process) -> None:
-    assert process.link is not None
-    process.link.is_cut_after_load = True
+    assert process.connection is not None
+    process.connection.is_cut_after_load = True
 
 
 def _disconnect_all(world: World, process: Process) -> None:
     for victim in world.all_processes:
-        if victim.link is not None:
+        if victim.connection is not None:
             _disconnect(world, victim)
 
 
 def _lose_reply(world: World, process: Process) -> None:
-    assert process.link is not None
-    process.link.replies_to_lose = world.rng.randint(1, 3)
+    assert process.connection is not None
+    process.connection.replies_to_lose = world.rng.randint(1, 3)
 
 
 def _delay_batch(world: World, process: Process) -> None:
-    assert process.link is not None
-    process.link.next_batch_delay = world.rng.choice([0.2, 1.0, 1.5 * world.scenario.ttl])
+    assert process.connection is not None
+    process.connection.next_batch_delay = world.rng.choice([0.2, 1.0, 1.5 * world.scenario.ttl])
 
 
 def _flush(world: World, process: Process) -> None:

@@ -114,7 +114,7 @@ def _check_sessions(world: World) -> None:
             or member._epoch != server.epoch
         ):
             continue
-        if process.link is None or process.link.is_cut or not process.link.is_connected:
+        if process.connection is None or process.connection.is_cut or not process.connection.is_connected:
             continue
         if world.now - world.clock_stepped_at < 1.0 or member.not_before > process.clock.now():
             continue

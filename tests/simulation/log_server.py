@@ -38,12 +38,12 @@ class LogServer:
         self.judge: CheckedSharedPool | None = None
         self.epoch = ""  # empty: the server has no data
         self.is_restarted = False  # with data lost, until the next load
-        self.doubt = 0  # length of the log when its end was found to be possibly lost
+        self.doubtful_length = 0  # length of the log when its end may have been lost
         self.entries: list[Entry] = []  # all entries, also those before `base`: the judge replays them
         self.base = 0  # number of entries that members can no longer read
         self.at = 0.0
-        self.kept: tuple[int, bytes] | None = None
-        self.links: list[Connection] = []
+        self.snapshot: tuple[int, bytes] | None = None
+        self.connections: list[Connection] = []
         self.digests: dict[tuple[str, int], str] = {}
 
     def renew_oracle(self) -> None:
@@ -59,15 +59,15 @@ class LogServer:
             self.epochs += 1
             if not self.epoch:
                 self.judge = None
-                self.entries, self.base, self.kept = [], 0, None
+                self.entries, self.base, self.snapshot = [], 0, None
             self.is_restarted = False
             self.epoch = f"epoch-{self.epochs}"
             if not self.entries:
                 self.at = 0.0
                 self.at = self.now()
-            self.doubt = len(self.entries)
-        position, state = self.kept or (0, None)
-        is_doubtful = len(self.entries) == self.doubt  # until the first batch after the loss
+            self.doubtful_length = len(self.entries)
+        position, state = self.snapshot or (0, None)
+        is_doubtful = len(self.entries) == self.doubtful_length  # until the first batch after the loss
         return Start(self.epoch, self.now(), state, position, self.entries[position:], is_doubtful)
 
     def append(self, batch: bytes) -> None:
@@ -75,13 +75,13 @@ class LogServer:
         entry = (at, batch)
         self.entries.append(entry)
         self._apply(entry)
-        for link in self.links:
-            link.deliver(len(self.entries), entry)
+        for connection in self.connections:
+            connection.deliver(len(self.entries), entry)
 
     def keep(self, position: int, state: bytes) -> None:
-        if position <= (self.kept or (0, b""))[0]:
+        if position <= (self.snapshot or (0, b""))[0]:
             return
-        self.kept = (position, state)
+        self.snapshot = (position, state)
         self.base = max(self.base, position - ENTRIES_BEFORE_SNAPSHOT)
 
     # --- faults ---------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class LogServer:
     def restart(self, lost: int) -> None:
         """Restart and lose the last entries."""
         self._remember_leases()
-        keep = max(len(self.entries) - lost, self.kept[0] if self.kept else 0, min(1, len(self.entries)))
+        keep = max(len(self.entries) - lost, self.snapshot[0] if self.snapshot else 0, min(1, len(self.entries)))
         self.entries = self.entries[:keep]
         self.at = self.entries[-1][0] if self.entries else 0.0
         self.is_restarted = True
@@ -106,8 +106,8 @@ class LogServer:
             self._apply(entry)
         self.oracle.is_replaying = False
         self.oracle.not_before = self._not_before
-        for link in self.links:
-            link.is_connected = False
+        for connection in self.connections:
+            connection.is_connected = False
 
     def _remember_leases(self) -> None:
         """Remember the last expiry of a lease of the lost log, and the fencing tokens used so far."""
@@ -174,11 +174,11 @@ class Connection:
         self.is_cut_after_load = False
         self.replies_to_lose = 0
         self.next_batch_delay: float | None = None  # seconds; the sender gives up before the batch arrives
-        self._seen = 0
-        self._heard: Callable[[int, Entry], None] | None = None
-        self._missed: Callable[[], None] | None = None
+        self._read_length = 0
+        self._on_entry: Callable[[int, Entry], None] | None = None
+        self._on_missed: Callable[[], None] | None = None
         self.call_later: Callable[[float, str, Callable[[], None]], None] = lambda *_: None
-        server.links.append(self)
+        server.connections.append(self)
 
     def look(self) -> Start | None:
         return self.server.load() if self.server.epoch else None
@@ -211,7 +211,7 @@ class Connection:
                 self._lose("the reply was lost")
         at = server.now()
         self.world.pass_network_delay()
-        self._seen = len(server.entries)
+        self._read_length = len(server.entries)
         return Answer(epoch, at, None if position < server.base else server.entries[position:])
 
     def _delay_batch(self, epoch: str, batch: bytes, seconds: float) -> None:
@@ -234,32 +234,32 @@ class Connection:
     def _lose(self, reason: str) -> None:
         if self.poll_seconds is None:
             self.is_connected = False
-        if self._missed is not None:
-            missed, self._heard, self._missed = self._missed, None, None
+        if self._on_missed is not None:
+            on_missed, self._on_entry, self._on_missed = self._on_missed, None, None
             self.world.situations.note("log entries missed")
-            missed()
+            on_missed()
         raise StoreLost(reason)
 
     def has_news(self) -> bool:
         self._reach_server()
-        return self._seen != len(self.server.entries)
+        return self._read_length != len(self.server.entries)
 
     def listen(self, heard: Callable[[int, Entry], None] | None, missed: Callable[[], None]) -> None:
         if self.poll_seconds is None:
             self._reach_server()
-            self._heard, self._missed = heard, missed if heard is not None else None
+            self._on_entry, self._on_missed = heard, missed if heard is not None else None
 
     def deliver(self, position: int, entry: Entry) -> None:
         """Deliver a new entry of the log after a short delay. Entries of another epoch are dropped: a process that
         slept while the server was flushed would take them for entries of the old log."""
-        if self._heard is not None and not self.is_cut:
-            heard, epoch = self._heard, self.server.epoch
+        if self._on_entry is not None and not self.is_cut:
+            on_entry, epoch = self._on_entry, self.server.epoch
 
-            def hear() -> None:
-                if self._heard is heard and not self.is_cut and epoch == self.known_epoch:
-                    heard(position, entry)
+            def call() -> None:
+                if self._on_entry is on_entry and not self.is_cut and epoch == self.known_epoch:
+                    on_entry(position, entry)
 
-            self.call_later(self.world.short_delay(), "a log entry is delivered", hear)
+            self.call_later(self.world.short_delay(), "a log entry is delivered", call)
 
     def keep(self, epoch: str, position: int, state: bytes) -> None:
         self._reach_server()
@@ -269,4 +269,4 @@ class Connection:
     def abandon(self) -> None: ...
 
     def close(self) -> None:
-        self._heard = self._missed = None
+        self._on_entry = self._on_missed = None

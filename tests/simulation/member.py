@@ -24,10 +24,10 @@ MIN_INTERVAL = 0.0005
 class SimulatedMember(Member):
     """The process calls `exchange_once` at the instant `due_at`."""
 
-    def __init__(self, process: Process, link: Connection, ttl: float) -> None:
+    def __init__(self, process: Process, connection: Connection, ttl: float) -> None:
         self.process = process
         self.not_before = 0.0
-        super().__init__(link, "the store", process.clock, process.on_event, ttl)
+        super().__init__(connection, "the store", process.clock, process.on_event, ttl)
         member._OPEN.discard(self)
 
     def wake(self, by: float = 0.0) -> None:

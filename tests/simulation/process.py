@@ -84,7 +84,7 @@ class Process:
         self.paused_until = 0.0
         self.session_ids: list[str] = []
         self.exchange_at = -1.0  # instant of the next exchange with the store; negative: none is scheduled
-        self.link: Connection | None = None
+        self.connection: Connection | None = None
         self.member: SimulatedMember | None = None
         self.store: MemoryStore | SharedStore = self._open_store()
         self.keys = {id_: world.scenario.keys[id_] for id_ in plan.keys}
@@ -113,10 +113,10 @@ class Process:
     def _open_store(self) -> MemoryStore | SharedStore:
         if self.world.memory is not None:
             return self.world.memory
-        self.link = Connection(self.world.server, self.world.scenario.store == "polled")
-        self.link.call_later = self.call_later
-        self.member = SimulatedMember(self, self.link, self.world.scenario.ttl)
-        store = SharedStore(self.link, "the store", self.clock, self.on_event, self.world.scenario.ttl, str)
+        self.connection = Connection(self.world.server, self.world.scenario.store == "polled")
+        self.connection.call_later = self.call_later
+        self.member = SimulatedMember(self, self.connection, self.world.scenario.ttl)
+        store = SharedStore(self.connection, "the store", self.clock, self.on_event, self.world.scenario.ttl, str)
         store._member = self.member
         return store
 
@@ -358,9 +358,9 @@ class Process:
         """Die without releasing anything or leaving the pool."""
         self.is_dead = True
         self.ledger.killed([attempt.item.id for attempt in self.leased_attempts])
-        if self.link is not None:
-            self.link.close()
-            self.world.server.links.remove(self.link)
+        if self.connection is not None:
+            self.connection.close()
+            self.world.server.connections.remove(self.connection)
             self.world.server.oracle.dead_sessions.update(self.session_ids)
 
     # --- leases outside the run -------------------------------------------------------------------------------------
