@@ -101,7 +101,7 @@ def test_unchanged_region_is_not_redrawn(terminal: Terminal) -> None:
 
 
 def test_flood_of_lines_does_not_redraw_per_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_screen, "MOST_HELD", 10_000)
+    monkeypatch.setattr(_screen, "MAX_HELD", 10_000)
     line = b"x" * 99 + b"\n"
     with screen_on(terminal) as screen:
         screen.start(lambda width, height: ["region"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentos.events import EXHAUSTED, STORE_LOST, ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
 from agentos.items.results import RunningItem
 from agentos.terminal._cells import text_width
-from agentos.terminal.display import Display, amount_text, clock_text, soon_text
+from agentos.terminal.display import Display, amount_text, clock_text, countdown_text
 from agentos.verdict import RATE_LIMITED
 from agentos.workflows.parallel import CredentialState, ProgressStats, WorkflowResult
 
@@ -385,7 +385,7 @@ def test_a_time_that_has_passed(seconds: float, text: str) -> None:
     ("seconds", "text"), [(-1, "0 s"), (0.1, "1 s"), (12, "12 s"), (150, "2.5 minutes"), (float("inf"), "for ever")]
 )
 def test_a_time_to_come(seconds: float, text: str) -> None:
-    assert soon_text(seconds) == text
+    assert countdown_text(seconds) == text
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""The live display of a run: a frame is a function of what the run tells, of one clock, and of the room there is.
+"""Draws the live display of a run: a frame is a function of the run's figures, the clock and the size.
 
-From the top: the run and its times, a bar, why nothing more starts, the items that run (the oldest first), the
+From the top: the run and its times, a bar, the reason if nothing starts, the running items (oldest first), the
 credentials, the last failures. With fewer rows the lists get shorter, then only their titles stay, then the header and
-the bar. Only rows that will be shown are made, so that a thousand running items cost no more than thirty.
+the bar. Only visible rows are made, so a thousand running items cost no more than thirty.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ._cells import head, left_aligned, right_aligned, text_width
 if TYPE_CHECKING:
     from agentos.runs.streams import ResultStream
 
-# The pool is asked so often (seconds) at most: it answers under its lock, and its countdowns need no asking.
-LOOK_SECONDS = 0.5
-# So many failures are remembered.
-MOST_FAILURES = 5
-# Characters of a text that are looked at, from either end: what is longer is shortened in any case.
-MOST_CHARACTERS = 500
-# A wait shorter than this (seconds) is how a limit spreads requests, and not worth a countdown.
+# Seconds for which a snapshot of the pool is used: it is made under the pool's lock, and countdowns need no new one.
+SNAPSHOT_SECONDS = 0.5
+# Failures in the display.
+MAX_FAILURES = 5
+# Characters at either end of a text that are measured: a longer text does not fit into any terminal.
+MAX_CHARACTERS = 500
+# Seconds. Shorter waits come from spacing requests evenly, and get no countdown.
 SHORT_WAIT = 1.0
-# Below this width the list of running items shows no credentials.
-NARROW = 40
-# Cells of a limit's bar, and those that a credential's state needs beside it.
+# Cells. In a narrower terminal, running items are shown without their credentials.
+MIN_WIDTH_FOR_KEYS = 40
+# Cells of a limit's bar, and cells beside it that the state of a credential needs.
 LIMIT_BAR = 8
-LEAST_STATE = 26
+MIN_STATE = 26
 
 LIMIT_UNITS = {
     REQUESTS_PER_MINUTE: "requests/min",
@@ -60,8 +60,8 @@ UNICODE = Glyphs("━", "─", "…")
 ASCII = Glyphs("#", "-", "...")
 
 
-class Look(NamedTuple):
-    """At the pool."""
+class Snapshot(NamedTuple):
+    """The pool at one instant."""
 
     at: float
     credentials: tuple[CredentialState, ...]
@@ -69,9 +69,9 @@ class Look(NamedTuple):
 
 
 class Display:
-    """`frame` draws a run, and `note`, as its reporter, remembers what only events tell.
+    """Frames of one run. `note` is a reporter that keeps what the run's figures do not contain.
 
-    `states` returns the credentials, of a run that has a pool. `clock`: seconds since 1970, as in the run's figures."""
+    `states` returns the credentials of the pool. `clock` returns epoch seconds, as in the run's figures."""
 
     def __init__(
         self,
@@ -89,43 +89,44 @@ class Display:
         self._has_unicode = unicode
         self._glyphs = UNICODE if unicode else ASCII
         self._redactors: list[Callable[[str], str]] = []
-        self._look = Look(-math.inf, (), None)
-        # Written by the run's thread and read by the one that draws: each is replaced as a whole.
+        self._snapshot = Snapshot(-math.inf, (), None)
+        # Written by the run's thread, read by the drawing thread: immutable values that are replaced as a whole.
         self._failures: tuple[tuple[str, str], ...] = ()
         self._stopping: RunStopping | None = None
-        self._lost: StoreUnreachable | None = None  # while it is
+        self._lost: StoreUnreachable | None = None  # None while the store is reachable
 
     def redact_with(self, redact: Callable[[str], str]) -> None:
-        """Nothing that `redact` takes out is shown."""
+        """Apply `redact` to all texts that come from items."""
         self._redactors.append(redact)
 
     def note(self, event: Any) -> None:
+        """Keep failures, the reason of a stop, and the loss of the store."""
         if isinstance(event, ItemEnded) and not event.result.success:
-            failure = self._shown(event.result.item_id), self._shown(error_text(event.result))
-            self._failures = (*self._failures, failure)[-MOST_FAILURES:]
+            failure = self._safe(event.result.item_id), self._safe(error_text(event.result))
+            self._failures = (*self._failures, failure)[-MAX_FAILURES:]
         elif isinstance(event, RunStopping):
             self._stopping = event
         elif isinstance(event, StoreUnreachable | StoreReached):
             self._lost = event if isinstance(event, StoreUnreachable) else None
 
     def frame(self, width: int, height: int) -> list[str]:
-        """At most so many lines of at most so many cells, as they are now."""
+        """Return at most `height` lines of at most `width` cells."""
         now = self._clock()
         stats = self._run.stats
-        look = self._looked(now)
+        pool = self._pool_snapshot(now)
         top = [self._bar(stats, width)]
         if height > 1:
             top.insert(0, self._header(stats, now, width))
-        why = self._why(stats, look, now)
-        if why and height > 2:
-            top.append([(self._cut(why, width), "yellow")])
-        rows = [*top, *self._lists(stats, look, now, width, height - len(top))]
+        reason = self._reason(stats, pool, now)
+        if reason and height > 2:
+            top.append([(self._cut(reason, width), "yellow")])
+        rows = [*top, *self._lists(stats, pool, now, width, height - len(top))]
         return [self._line(row, width) for row in rows[: max(0, height)]]
 
-    def _looked(self, now: float) -> Look:
-        if not 0.0 <= now - self._look.at < LOOK_SECONDS:
-            self._look = Look(now, self._states(), self._run.waiting())
-        return self._look
+    def _pool_snapshot(self, now: float) -> Snapshot:
+        if not 0.0 <= now - self._snapshot.at < SNAPSHOT_SECONDS:
+            self._snapshot = Snapshot(now, self._states(), self._run.waiting())
+        return self._snapshot
 
     # --- the top --------------------------------------------------------------------------------------------------
 
@@ -135,17 +136,17 @@ class Display:
         facts = [f"{clock_text(elapsed)} elapsed"]
         eta = seconds_to_go(stats.completed, stats.total, elapsed, stats.recorded, stats.fastest, stats.not_before)
         if eta and self._stopping is None:
-            facts.append(f"about {soon_text(eta)} to go")
+            facts.append(f"about {countdown_text(eta)} to go")
         if done >= MIN_ITEMS_FOR_RATE and elapsed > 0:
             facts.append(f"{amount_text(done / elapsed * 60)} items/min")
-        run_id = self._shown(self._run.run_id)
+        run_id = self._safe(self._run.run_id)
         while len(facts) > 1 and 6 + min(text_width(run_id), 16) + len(", ".join(facts)) > width:
             facts.pop()
         times = ", ".join(facts)
         room = width - 6 - len(times)
         if room < 4:
             return [(times, "")]
-        return [("run ", ""), (self._shortened(run_id, room), "bold"), ("  " + times, "")]
+        return [("run ", ""), (self._shorten(run_id, room), "bold"), ("  " + times, "")]
 
     def _bar(self, stats: ProgressStats, width: int) -> list[Segment]:
         done = f"{stats.completed} done" if stats.total is None else f"{stats.completed}/{stats.total} done"
@@ -157,101 +158,102 @@ class Display:
         if not stats.total or cells < 4:
             return counts
         succeeded = max(0, min(cells, cells * (stats.completed - stats.failed) // stats.total))
-        # What has failed is seen, even if it is little; what is left to do too.
-        bad = min(max(cells * stats.failed // stats.total, bool(stats.failed)), cells - succeeded)
+        # A single failure has a cell, too. Both are rounded down, so unfinished items have the rest.
+        failures = min(max(cells * stats.failed // stats.total, bool(stats.failed)), cells - succeeded)
         full, empty = self._glyphs.full, self._glyphs.empty
-        left = empty * (cells - succeeded - bad)
-        return [(full * succeeded, "green"), (full * bad, "red"), (left, "dim"), (" ", ""), *counts]
+        unfinished = empty * (cells - succeeded - failures)
+        return [(full * succeeded, "green"), (full * failures, "red"), (unfinished, "dim"), (" ", ""), *counts]
 
-    def _why(self, stats: ProgressStats, look: Look, now: float) -> str:
-        """Nothing new starts: why, and until when."""
+    def _reason(self, stats: ProgressStats, pool: Snapshot, now: float) -> str:
+        """Return why nothing starts, and until when; "" if items start."""
         if self._stopping is not None:
             once_more = " (Ctrl-C once more: at once)" if self._stopping.grace is not None else ""
-            return f"stopping, {self._shown(self._stopping.reason)}: {stats.running} still running{once_more}"
+            return f"stopping, {self._safe(self._stopping.reason)}: {stats.running} still running{once_more}"
         if self._lost is not None:
             return f"the pool's store is lost for {clock_text(now - self._lost.since)}: nothing new starts"
-        waiting = look.waiting
+        waiting = pool.waiting
         if waiting is None:
             return ""
         if waiting.reason != RATE_LIMITED or waiting.usable_in is None:
             return f"waiting for a credential: {waiting_text(waiting)}"
         if waiting.limit is not None and waiting.usable_in < SHORT_WAIT:
-            return f"as fast as the limits allow ({self._shown(waiting.limit)})"
-        limit = "" if waiting.limit is None else f" ({self._shown(waiting.limit)})"
-        usable_in = soon_text(waiting.usable_in - (now - look.at))  # first: a narrow terminal cuts off the rest
+            return f"as fast as the limits allow ({self._safe(waiting.limit)})"
+        limit = "" if waiting.limit is None else f" ({self._safe(waiting.limit)})"
+        usable_in = countdown_text(waiting.usable_in - (now - pool.at))  # first: a narrow terminal cuts the end
         return f"nothing starts for {usable_in}{limit}: all {waiting.credentials} usable credentials have to wait"
 
     # --- the lists ------------------------------------------------------------------------------------------------
 
-    def _lists(self, stats: ProgressStats, look: Look, now: float, width: int, height: int) -> list[list[Segment]]:
-        """Titles first; of the rest, failures get a little, and running items and credentials share it."""
+    def _lists(self, stats: ProgressStats, pool: Snapshot, now: float, width: int, height: int) -> list[list[Segment]]:
+        """Return the rows of the lists: titles first, then a sixth of the rows for failures; running items and
+        credentials share the others."""
         has_running = stats.running > 0 and height > 0
-        has_credentials = bool(look.credentials) and height > has_running
-        left = height - has_running - has_credentials
-        failures = min(len(self._failures), max(0, left + 5) // 6)
-        left -= failures
-        credentials = min(len(look.credentials), max(left - stats.running, left // 2))
-        running = min(stats.running, left - credentials)
+        has_credentials = bool(pool.credentials) and height > has_running
+        room = height - has_running - has_credentials
+        failures = min(len(self._failures), max(0, room + 5) // 6)
+        room -= failures
+        credentials = min(len(pool.credentials), max(room - stats.running, room // 2))
+        running = min(stats.running, room - credentials)
         rows: list[list[Segment]] = []
         if has_running:
             rows.append([("running", "bold"), (f" {stats.running}{_waiting_counts(stats)}", "")])
             rows += self._running(stats.running, running, width)
         if has_credentials:
             rows.append(
-                [("credentials", "bold"), (f" {len(look.credentials)}: {_state_counts(look.credentials, now)}", "")]
+                [("credentials", "bold"), (f" {len(pool.credentials)}: {_state_counts(pool.credentials, now)}", "")]
             )
-            rows += self._credentials(look.credentials, credentials, now, width)
+            rows += self._credentials(pool.credentials, credentials, now, width)
         return rows + self._failed(failures, width)
 
     def _running(self, count: int, rows: int, width: int) -> list[list[Segment]]:
         if rows <= 0:
             return []
-        shown = rows if count <= rows or rows == 1 else rows - 1
-        items = self._run.running(shown)
+        visible = rows if count <= rows or rows == 1 else rows - 1
+        items = self._run.running(visible)
         ages = right_aligned([clock_text(item.age_seconds) for item in items])
-        keys = [self._shown(item.credential_id or "") if width >= NARROW else "" for item in items]
-        keys = [self._shortened(key, width // 4) for key in keys]
+        keys = [self._safe(item.credential_id or "") if width >= MIN_WIDTH_FOR_KEYS else "" for item in items]
+        keys = [self._shorten(key, width // 4) for key in keys]
         attempts = [f"  attempt {item.attempt}" if item.attempt > 1 else "" for item in items]
         beside = 6 + sum(max(map(text_width, column), default=0) for column in (ages, keys, attempts))
-        # One long id does not push the keys of the others out of sight.
+        # Half of the width: one long id must not push the keys of the other items off the screen.
         room = min(max(width - beside, 8), max(width // 2, 20))
-        ids = left_aligned([self._shortened(self._shown(item.id), room) for item in items])
+        ids = left_aligned([self._shorten(self._safe(item.id), room) for item in items])
         lines: list[list[Segment]] = [
             [("  " + age, "dim"), ("  " + name, ""), ("  " + key, "cyan"), (attempt, "yellow")]
             for age, name, key, attempt in zip(ages, ids, left_aligned(keys), attempts, strict=True)
         ]
-        if count > shown and rows > 1:
-            lines.append([(f"  {self._glyphs.more} and {count - shown} more", "dim")])
+        if count > visible and rows > 1:
+            lines.append([(f"  {self._glyphs.more} and {count - visible} more", "dim")])
         return lines
 
     def _credentials(self, states: Sequence[CredentialState], rows: int, now: float, width: int) -> list[list[Segment]]:
         if rows <= 0:
             return []
-        shown = rows if len(states) <= rows or rows == 1 else rows - 1
-        if shown < len(states):  # those that are held back first
+        visible = rows if len(states) <= rows or rows == 1 else rows - 1
+        if visible < len(states):
             states = sorted(states, key=lambda state: STATES.index(_state_of(state, now)))
-        more = len(states) - shown
-        states = states[:shown]
-        ids = left_aligned([self._shortened(self._shown(state.key_id), max(8, width // 4)) for state in states])
-        told = [self._state_text(state, now) for state in states]
+        more = len(states) - visible
+        states = states[:visible]
+        ids = left_aligned([self._shorten(self._safe(state.key_id), max(8, width // 4)) for state in states])
+        state_texts = [self._state_text(state, now) for state in states]
         lines: list[list[Segment]] = [[("  " + name, "cyan")] for name in ids]
         room = width - 2 - max(map(text_width, ids)) - 2
         for name in LIMIT_UNITS:
             column = [self._limit(name, state.used.get(name)) for state in states]
             cells = max(len(figures) for _, _, figures in column)
-            if not cells or room - LIMIT_BAR - cells - 3 < LEAST_STATE:
+            if not cells or room - LIMIT_BAR - cells - 3 < MIN_STATE:
                 continue
             room -= LIMIT_BAR + cells + 3
             for line, (full, empty, figures) in zip(lines, column, strict=True):
                 line += [("  ", ""), full, empty, (" " + figures.ljust(cells), "")]
-        for line, (text, style) in zip(lines, told, strict=True):
+        for line, (text, style) in zip(lines, state_texts, strict=True):
             line.append(("  " + self._cut(text, room), style))
         if more > 0 and rows > 1:
             lines.append([(f"  {self._glyphs.more} and {more} more", "dim")])
         return lines
 
     def _limit(self, name: str, use: tuple[float, float] | None) -> tuple[Segment, Segment, str]:
-        """What is used of a limit, as a bar and as figures."""
+        """Return the used share of a limit as a bar of two segments, and as figures."""
         if use is None:
             return (" " * LIMIT_BAR, ""), ("", ""), ""
         used, limit = use
@@ -265,34 +267,34 @@ class Display:
         kind = _state_of(state, now)
         learned = f", learned {amount_text(min(state.learned.values()))} requests/min" if state.learned else ""
         if kind == QUARANTINED:
-            return f"quarantined: {self._shown(state.quarantined or '')}", "red"
+            return f"quarantined: {self._safe(state.quarantined or '')}", "red"
         if kind == COOLING:
             return self._cooling_text(state, now), "yellow"
         if kind == FREE:
             return f"free{learned}", "dim"
-        places = f" {state.live_leases}/{state.max_concurrent}" if state.max_concurrent > 1 else ""
-        return f"in use{places}{learned}", ""
+        leases = f" {state.live_leases}/{state.max_concurrent}" if state.max_concurrent > 1 else ""
+        return f"in use{leases}{learned}", ""
 
     def _cooling_text(self, state: CredentialState, now: float) -> str:
-        until = state.rate_limited_until
-        if until is None or until - now < SHORT_WAIT:
-            scope, until = max(state.cooling.items(), key=lambda entry: entry[1])
-            reason = f"{state.cooled_by.get(scope, RATE_LIMITED)} for {self._shown(scope)}"
+        end = state.rate_limited_until
+        if end is None or end - now < SHORT_WAIT:
+            scope, end = max(state.cooling.items(), key=lambda entry: entry[1])
+            reason = f"{state.cooled_by.get(scope, RATE_LIMITED)} for {self._safe(scope)}"
         else:
             reason = state.cooled_by.get("") or state.waits_for or RATE_LIMITED
-        return f"cooling {soon_text(until - now)}: {verdict_text(reason)}"
+        return f"cooling {countdown_text(end - now)}: {verdict_text(reason)}"
 
     def _failed(self, rows: int, width: int) -> list[list[Segment]]:
         lines: list[list[Segment]] = []
         for name, error in self._failures[len(self._failures) - rows :]:
-            name = self._shortened(name, max(8, width // 3))
+            name = self._shorten(name, max(8, width // 3))
             lines.append([("failed ", "red"), (name, ""), (": " + error, "")])
         return lines
 
     # --- lines ----------------------------------------------------------------------------------------------------
 
     def _line(self, segments: list[Segment], width: int) -> str:
-        """Nothing gets past here that is wider than the terminal."""
+        """Return a row as text with colours, cut to `width` cells."""
         parts: list[str] = []
         for text, style in segments:
             cells = text_width(text)
@@ -305,22 +307,23 @@ class Display:
                 break
         return "".join(parts).rstrip(" ")
 
-    def _shown(self, text: str) -> str:
-        """Other people's texts, without secrets, and without anything that moves the cursor or cannot be measured."""
+    def _safe(self, text: str) -> str:
+        """Return a text of an item, redacted, without characters that move the cursor or have no fixed width."""
         for redact in self._redactors:
             text = redact(text)
-        if len(text) > 2 * MOST_CHARACTERS:
-            text = text[:MOST_CHARACTERS] + self._glyphs.more + text[-MOST_CHARACTERS:]
+        if len(text) > 2 * MAX_CHARACTERS:
+            text = text[:MAX_CHARACTERS] + self._glyphs.more + text[-MAX_CHARACTERS:]
         if not text.isprintable():
             text = "".join([char if char.isprintable() else _escape(char) for char in text])
         if not text.isascii():
-            text = "".join([char for char in text if not "\ufe00" <= char <= "\ufe0f"])  # they change widths
+            # Without variation selectors, which change widths.
+            text = "".join([char for char in text if not "\ufe00" <= char <= "\ufe0f"])
             if not self._has_unicode:
                 text = text.encode("ascii", "backslashreplace").decode()
         return text
 
-    def _shortened(self, text: str, width: int) -> str:
-        """In the middle: ids differ at their ends."""
+    def _shorten(self, text: str, width: int) -> str:
+        """Return a text cut in the middle to `width` cells: ids differ at their ends."""
         if text_width(text) <= width:
             return text
         more = self._glyphs.more
@@ -331,21 +334,22 @@ class Display:
         return head(text, room - tail) + more + head(text[::-1], tail)[::-1]
 
     def _cut(self, text: str, width: int) -> str:
+        """Return a text cut at its end to `width` cells."""
         if text_width(text) <= width:
             return text
         more = self._glyphs.more
         return head(text, width - len(more)) + more if width > len(more) else head(text, max(0, width))
 
 
-# How a credential is, those that are held back first.
+# States of a credential, in the order of the list if not all of them fit.
 COOLING, QUARANTINED, IN_USE, FREE = STATES = ("cooling", "quarantined", "in use", "free")
 
 
 def _state_of(state: CredentialState, now: float) -> str:
     if state.quarantined is not None:
         return QUARANTINED
-    until = state.rate_limited_until
-    if until is not None and until - now >= SHORT_WAIT:
+    end = state.rate_limited_until
+    if end is not None and end - now >= SHORT_WAIT:
         return COOLING
     if any(end - now >= SHORT_WAIT for end in state.cooling.values()):
         return COOLING
@@ -368,19 +372,19 @@ def _escape(char: str) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """2:05, or 1:02:05."""
+    """Return an age as 2:05, or 1:02:05."""
     minutes, seconds = divmod(int(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
-def soon_text(seconds: float) -> str:
-    """A countdown. Whole seconds: it is drawn anew whenever it changes."""
+def countdown_text(seconds: float) -> str:
+    """Return a remaining time, in whole seconds: each change of the text redraws the region."""
     return f"{math.ceil(max(0.0, seconds))} s" if seconds < 120 else format_duration(seconds)
 
 
 def amount_text(amount: float) -> str:
-    """7.5, 120, 12k, 3.4M: three digits are enough to see how much room there is."""
+    """Return a number with about three digits: 7.5, 120, 12k, 3.4M."""
     if amount < 10:
         return f"{amount:.1f}".removesuffix(".0")
     for unit in ("", "k", "M", "G"):

@@ -1,4 +1,4 @@
-"""How a run is told where there is no live display: lines on stderr for people, JSON lines on stdout for programs."""
+"""Reports a run where there is no live display: lines on stderr for people, JSON lines on stdout for programs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from agentos.reporters.writers import TextReporter
 if TYPE_CHECKING:
     from agentos.runs.streams import ResultStream
 
-# How often (seconds) progress is told, while there is any.
+# Seconds between two lines about progress.
 PROGRESS_SECONDS = 5.0
 
 
 class LinesReporter(TextReporter):
-    """Failures at once, whatever else a person should know, and between `start` and `stop` (or inside `with`) where the
-    run stands, every few seconds while that changes. `quiet`: nothing but failures and the end.
+    """Writes events as lines; between `start` and `stop` (or inside `with`), also the progress of the run, every
+    `PROGRESS_SECONDS` if it has changed. `quiet`: only failures and the summary.
 
-    `run` is None in a dry run, which has no progress. `go_on`: the command that continues the run, if something is left
-    of it."""
+    `run` is None in a dry run, which has no progress. `go_on`: the command that continues unfinished items."""
 
     def __init__(
         self, stream: TextIO, run: ResultStream | None, *, quiet: bool = False, go_on: str = "agentos resume"
@@ -34,20 +33,20 @@ class LinesReporter(TextReporter):
         self._results = run
         self._quiet = quiet
         self._go_on = go_on
-        self._lock = threading.Lock()  # guards the stream and _told: the run and the ticker both tell
-        self._told: tuple[int, int] | None = None  # completed and running, as they were told last
+        self._lock = threading.Lock()  # guards the stream and `_progress`, used by the run's thread and the ticker
+        self._progress: tuple[int, int] | None = None  # completed and running items in the last line
         self._is_over = threading.Event()
         self._ticker: threading.Thread | None = None
 
     def __call__(self, event: Any) -> None:
-        text = self._text_of(event)
+        text = self._event_text(event)
         with self._lock:
             if isinstance(event, RunEnded):
-                self._is_over.set()  # whatever the ticker would say comes too late
+                self._is_over.set()  # no progress after the summary
             if text is not None:
                 self._write(text)
 
-    def _text_of(self, event: Any) -> str | None:
+    def _event_text(self, event: Any) -> str | None:
         if isinstance(event, ItemEnded):
             return None if event.result.success else failure_line(event.result)
         if isinstance(event, RunEnded):
@@ -58,18 +57,18 @@ class LinesReporter(TextReporter):
         if isinstance(event, StillRunning):
             return progress_line(event.stats, event.waiting)
         if isinstance(event, CoolDownStarted) and event.seconds < PROGRESS_SECONDS:
-            return None  # over before the next line
+            return None  # over before the next line about progress
         return event_text(event)
 
     def tick(self) -> None:
-        """Tells where the run stands, if that has changed."""
+        """Write the progress of the run if it has changed."""
         if self._results is None:
             return
         stats = self._results.stats
-        stands = stats.completed, stats.running
+        progress = stats.completed, stats.running
         with self._lock:
-            if stands != self._told and not self._is_over.is_set():
-                self._told = stands
+            if progress != self._progress and not self._is_over.is_set():
+                self._progress = progress
                 self._write(progress_line(stats, self._results.waiting()))
 
     def start(self) -> None:
@@ -95,22 +94,23 @@ class LinesReporter(TextReporter):
 
 
 def progress_line(stats: ProgressStats, waiting: PoolWaiting | None = None) -> str:
+    """Return the progress of a run in one line, with the reason if items wait."""
     done = f"{stats.completed} done" if stats.total is None else f"{stats.completed}/{stats.total} done"
     failed = f", {stats.failed} failed" if stats.failed else ""
     eta = stats.eta
     to_go = f", about {format_duration(eta)} to go" if eta else ""
-    why = "" if waiting is None else f"; {_why(waiting)}"
-    return f"[COORDINATOR] {done}{failed}, {stats.running} running{to_go}{why}"
+    reason = "" if waiting is None else f"; {_waiting_reason(waiting)}"
+    return f"[COORDINATOR] {done}{failed}, {stats.running} running{to_go}{reason}"
 
 
-def _why(waiting: PoolWaiting) -> str:
+def _waiting_reason(waiting: PoolWaiting) -> str:
     if waiting.limit is not None and (waiting.usable_in or 0.0) < PROGRESS_SECONDS:
         return f"as fast as the limits allow ({waiting.limit})"
     return f"nothing more starts: {waiting_text(waiting)}"
 
 
 def json_output(item_id: str, stream: str, data: bytes) -> bytes:
-    """Whole lines of an item's output as events. What is not UTF-8 is told by its escapes."""
+    """Return whole lines of an item's output as JSON events. Bytes that are not UTF-8 become escapes."""
     if not data:
         return b""
     lines = data.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n")

@@ -1,16 +1,14 @@
-"""The program's stdout and stderr: items' output, messages for people, and a live region at the foot of the terminal.
+"""Owns stdout and stderr of the program: output of items, messages for people, and a live region below both.
 
-Everything goes through one `Screen`, so that lines stay whole. The region is drawn on stderr below all lines. After
-drawing, the (hidden) cursor is put back to the region's first row. So the region is erased by erasing everything from
-the cursor on, whatever has become of its rows: a terminal that was resized may have wrapped them anew, cut them off or
-scrolled them, and only it knows. Wrapping is switched off while the region is drawn: a character that the terminal
-finds wider than we do costs the end of a line, not the count of rows. What no program can reach are rows that a
-terminal has wrapped anew into so many that the first of them have left the screen: so a region has no more than half of
-the rows, and a terminal may become half as wide at once.
+Everything goes through one `Screen`, so that lines stay whole. The region is drawn on stderr. After drawing, the hidden
+cursor returns to the first row of the region. Therefore erasing from the cursor to the end of the screen removes the
+region, also after a resize, when the terminal may have wrapped, cut or scrolled its rows. Wrapping is off while the
+region is drawn: a character that is wider than computed costs the end of a line, not the number of rows. A terminal
+that becomes much narrower can wrap the region into so many rows that the first ones leave the screen, where no program
+can erase them: so a region has at most half of the rows, and survives a terminal that becomes half as wide.
 
-While a region is shown, lines for the same terminal are written together with the region, at once if nothing was drawn
-for a tenth of a second, else with the next tick. Written by itself, each line would erase the region, and with a few
-lines a second people would see it flicker.
+While a region is shown, lines for the same terminal are written together with it: at once if nothing was drawn for
+`TICK_SECONDS`, else with the next tick. Each line alone would erase the region, which flickers at a few lines a second.
 """
 
 from __future__ import annotations
@@ -31,30 +29,30 @@ from typing import Any, Literal, TextIO, cast
 Stream = Literal["stdout", "stderr"]
 Frame = Callable[[int, int], list[str]]
 
-# How often (seconds) the region is drawn at most, and how long a line waits for that at most.
+# Seconds between two drawings of the region, and the longest that a line waits for one.
 TICK_SECONDS = 0.1
-# So many bytes are not held until the next tick.
-MOST_HELD = 1 << 20
-# How long a message, or the end, waits for somebody who writes.
+# Bytes of lines from which on they are written without waiting for the tick.
+MAX_HELD = 1 << 20
+# Seconds that a message, and the end of the program, wait for a thread that writes or a reader that is slow.
 PATIENCE_SECONDS = 1.0
-# Where the terminal does not tell its size, as most programs assume.
-USUAL_SIZE = os.terminal_size((80, 24))
-# So many rows of a terminal may be the region's in any case; past that, half of them are the items' output's.
-LEAST_ROWS = 8
+# For a terminal that does not report its size.
+DEFAULT_SIZE = os.terminal_size((80, 24))
+# Rows that the region may have in a terminal of any height; beyond them, half of the rows are for output.
+MIN_ROWS = 8
 
 _HIDE_CURSOR = "\x1b[?25l"
 _SHOW_CURSOR = "\x1b[?25h"
-# From the beginning of the cursor's row to the end of the screen. In two steps: a terminal may keep what is erased from
-# its top left corner on in its history, as tmux does.
+# From the beginning of the cursor's row to the end of the screen. In two steps: tmux copies the screen to its history
+# if all of it is erased at once from the top left corner.
 _ERASE = "\r\x1b[K\x1b[C\x1b[J\r"
 _ERASE_ROW = "\x1b[K"
 _WRAP_OFF = "\x1b[?7l"
 _WRAP_ON = "\x1b[?7h"
-_PLAIN = "\x1b[m"  # an item may have left its colour behind
+_PLAIN = "\x1b[m"  # resets a colour that the output of an item left on
 
 
 class Screen:
-    """Safe to use from any thread. As a context manager it stops the live region at the end."""
+    """Writer of both streams. Thread-safe. As a context manager, it stops the live region at the end."""
 
     def __init__(
         self,
@@ -76,64 +74,64 @@ class Screen:
         self._frame: Frame | None = None  # while the region is live
         self._ticker: threading.Thread | None = None
         self._is_over = threading.Event()
-        self._before: dict[int, Any] = {}  # handlers of signals; only the main thread touches it
-        # The lock of stderr guards all below.
+        self._handlers: dict[int, Any] = {}  # of signals, installed here; used by the main thread only
+        # Guarded by the lock of stderr:
         self._lines: list[str] = []  # the newest frame
-        self._size = USUAL_SIZE  # for which it was made
+        self._size = DEFAULT_SIZE  # for which it was made
         self._is_drawn = False  # the region is on the terminal, the cursor at its beginning
         self._is_cursor_hidden = False
         self._drawn_at = 0.0
-        self._held: list[bytes] = []  # whole lines, to be written with the region
+        self._held: list[bytes] = []  # whole lines that wait for the next drawing
         self._held_size = 0
 
     # --- writing --------------------------------------------------------------------------------------------------
 
     @property
     def lost(self) -> dict[Stream, Exception]:
-        """The streams that nobody reads any more, or that cannot be written, and why. What is for them is dropped."""
+        """Streams that cannot be written any more, each with the error. Output for them is dropped."""
         outs: list[tuple[Stream, _Out]] = [("stdout", self._stdout), ("stderr", self._stderr)]
         return {name: out.lost for name, out in outs if out.lost is not None}
 
     def write_output(self, data: bytes, stream: Stream = "stdout") -> None:
-        """Whole lines of items' output."""
+        """Write whole lines of an item's output. Blocks while the reader of a pipe is slow."""
         out = self._stdout if stream == "stdout" and not self._is_shared else self._stderr
-        # Each stream has a lock of its own: a pipe that nobody empties must not hold up messages on stderr.
+        # One lock per stream: a full pipe on stdout must not block messages on stderr.
         if out.lost is None:
             with out.lock:
                 self._write(out, data)
-        self._tell_if_lost(out, stream)
+        self._report_loss(out, stream)
 
     def _write(self, out: _Out, data: bytes) -> None:
-        """Under its lock."""
+        """Write, or hold until the next drawing. The caller holds the lock of `out`."""
         if self._frame is not None and out is self._stderr:
             self._hold(data)
         else:
             out.write(data)
 
     def message(self, text: str) -> None:
-        """A line (or several) for people, on stderr."""
+        """Write a line (or several) for people to stderr. Blocks for up to `PATIENCE_SECONDS`, then drops it."""
         with self._stderr.patiently() as is_free:
             if is_free:
                 self._write(self._stderr, self._stderr.encode(text + "\n"))
 
     def text_stream(self, stream: Stream) -> TextIO:
-        """For those who print: whole lines of what they print are written here. For one thread at a time."""
+        """Return a file for `print`, whose whole lines are written here. For one thread at a time."""
         out = self._stdout if stream == "stdout" else self._stderr
-        return cast(TextIO, _Printed(lambda text: self.write_output(out.encode(text), stream)))
+        return cast(TextIO, _LineBuffer(lambda text: self.write_output(out.encode(text), stream)))
 
-    def _tell_if_lost(self, out: _Out, stream: Stream) -> None:
-        """A reader who has seen enough (`| head`) is no news; a full disk is."""
-        if out.lost is None or out.is_told:
+    def _report_loss(self, out: _Out, stream: Stream) -> None:
+        """Report a lost stream once, but not a closed pipe: `| head` has read enough."""
+        if out.lost is None or out.is_loss_reported:
             return
-        out.is_told = True
+        out.is_loss_reported = True
         if stream == "stdout" and not isinstance(out.lost, BrokenPipeError):
             self.message(f"agentos: stdout cannot be written any more, the run goes on without it: {out.lost}")
 
     # --- the live region ------------------------------------------------------------------------------------------
 
     def start(self, frame: Frame) -> bool:
-        """Shows the lines that `frame(width, height)` returns, and again whenever they have changed, until `stop`.
-        False: this is no terminal for that, and nothing is shown."""
+        """Show the lines that `frame(width, height)` returns, and redraw them when they change, until `stop`. Return
+        False if stderr is no suitable terminal: nothing is shown then."""
         if not self.can_be_live or self._stderr.lost is not None:
             return False
         self.stop()
@@ -148,9 +146,9 @@ class Screen:
         return self._frame is not None
 
     def stop(self) -> None:
-        """Erases the region and shows the cursor again. Harmless when there is none."""
+        """Erase the region and show the cursor again. Idempotent: if a signal interrupts a call, the next one, at the
+        latest that of `atexit`, completes it."""
         with self._stderr.patiently() as is_free:
-            # An interrupted call is made up for by the next one, at the latest when the program ends.
             if self._frame is None and not self._is_cursor_hidden:
                 return
             self._frame = None
@@ -163,14 +161,14 @@ class Screen:
         atexit.unregister(self.stop)
 
     def tick(self) -> None:
-        """Draws the region if its lines, or the terminal, have changed; writes the lines that are held."""
+        """Draw the region if its lines or the terminal have changed; write the lines that are held."""
         frame = self._frame
         if frame is None or self._stderr.lost is not None:
             return
         try:
             size = self._stderr.size()
-            lines = frame(max(1, size.columns - 1), self._most_rows(size))[: self._most_rows(size)]
-        except Exception as error:  # a run must not end because it cannot be shown
+            lines = frame(max(1, size.columns - 1), self._max_rows(size))[: self._max_rows(size)]
+        except Exception as error:  # the run must continue without a display
             self.stop()
             self.message(f"agentos: the live display failed and is not used any more: {error!r}")
             return
@@ -193,32 +191,33 @@ class Screen:
         while not is_over.wait(self._tick_seconds):
             self.tick()
 
-    def _most_rows(self, size: os.terminal_size) -> int:
-        """Of the region. One row is left in any case: a terminal scrolls when its last one is full."""
+    def _max_rows(self, size: os.terminal_size) -> int:
+        """Return the rows for the region. One row stays free: a terminal scrolls when its last one is full."""
         rows = size.lines - 1
-        return max(min(rows, LEAST_ROWS), size.lines // 2) if self._is_shared else rows
+        return max(min(rows, MIN_ROWS), size.lines // 2) if self._is_shared else rows
 
     def _hold(self, data: bytes) -> None:
-        """Under the lock."""
+        """Hold lines until the next drawing, or draw now if that is due. The caller holds the lock."""
         self._held.append(data if data.endswith(b"\n") else data + b"\n")
         self._held_size += len(data)
         is_due = time.monotonic() - self._drawn_at >= self._tick_seconds
-        if self._held_size > MOST_HELD or (is_due and self._stderr.size() == self._size):
+        if self._held_size > MAX_HELD or (is_due and self._stderr.size() == self._size):
             self._draw()
 
     def _draw(self) -> None:
-        """Under the lock: the lines that are held, and the region below them, in one write."""
+        """Write the held lines and the region below them, in one write. The caller holds the lock."""
         data = b""
         if self._held:
             data = (_ERASE.encode() if self._is_drawn else b"") + b"".join(self._held)
             self._held, self._held_size, self._is_drawn = [], 0, False
-        # In the background somebody else has the terminal. A frame for another size is not drawn: its rows may not fit.
+        # Not in the background, where another job has the terminal, nor a frame for another size, which may not fit.
         if self._stderr.is_in_foreground() and self._stderr.size() == self._size:
             data += self._stderr.encode(self._region())
         self._drawn_at = time.monotonic()
         self._stderr.write(data)
 
     def _region(self) -> str:
+        """Return the codes that draw the region."""
         hide = "" if self._is_cursor_hidden else _HIDE_CURSOR
         self._is_cursor_hidden = True
         if not self._lines:
@@ -231,7 +230,7 @@ class Screen:
         return f"{hide}\r{_PLAIN}{_WRAP_OFF}{rows}{_PLAIN}\x1b[J{_WRAP_ON}\r{up}"
 
     def _leave(self) -> None:
-        """Under the lock: the last lines, no region, a cursor."""
+        """Write the held lines, erase the region and show the cursor. The caller holds the lock."""
         held, self._held, self._held_size = self._held, [], 0
         erase = _ERASE if self._is_drawn else ""
         show = _SHOW_CURSOR if self._is_cursor_hidden else ""
@@ -241,23 +240,23 @@ class Screen:
     # --- signals --------------------------------------------------------------------------------------------------
 
     def _guard_cursor(self) -> None:
-        """Signals that would end or suspend the program at once show the cursor first. Where somebody else handles
-        them, that somebody calls `stop`."""
+        """Handle signals that would end or suspend the program with a hidden cursor. A signal that has a handler
+        already is left to it: that handler calls `stop`."""
         if threading.current_thread() is not threading.main_thread():
             return
         for signum in (signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP):
             if signal.getsignal(signum) == signal.SIG_DFL:
                 handler = self._on_suspend if signum == signal.SIGTSTP else self._on_end
-                self._before[signum] = handler
+                self._handlers[signum] = handler
                 signal.signal(signum, handler)
 
     def _unguard_cursor(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        for signum, handler in self._before.items():
-            if signal.getsignal(signum) == handler:  # else it was replaced since
+        for signum, handler in self._handlers.items():
+            if signal.getsignal(signum) == handler:  # not replaced in the meantime
                 signal.signal(signum, signal.SIG_DFL)
-        self._before.clear()
+        self._handlers.clear()
 
     def _on_end(self, signum: int, _frame: FrameType | None) -> None:
         self._leave_terminal()
@@ -269,7 +268,8 @@ class Screen:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _leave_terminal(self) -> None:
-        """Without the lock, which the interrupted thread itself may hold. The next tick draws everything anew."""
+        """Erase the region and show the cursor without the lock, which the interrupted thread may hold. The next tick
+        draws everything again."""
         if self._is_cursor_hidden:
             self._is_cursor_hidden = self._is_drawn = False
             with contextlib.suppress(OSError):
@@ -277,13 +277,13 @@ class Screen:
 
 
 class _Out:
-    """One of the two streams, as bytes. Past the buffers of Python's own: what cannot be written must not stay there
-    and fail once more when the program ends."""
+    """One of the two streams, as bytes. Bypasses Python's buffers: bytes that cannot be written would stay there and
+    fail again when the program ends."""
 
     def __init__(self, text: TextIO | None) -> None:
         self.lock = threading.Lock()
         self.lost: Exception | None = None
-        self.is_told = False
+        self.is_loss_reported = False
         self._encoding = getattr(text, "encoding", None) or "utf-8"
         buffer: Any = getattr(text, "buffer", None)
         self._text = text if buffer is None else None  # a stream that takes text only
@@ -294,18 +294,18 @@ class _Out:
                 text.flush()
                 self.descriptor = text.fileno()
         except (OSError, ValueError) as error:
-            if not isinstance(error, io.UnsupportedOperation):  # which is: has no descriptor
+            if not isinstance(error, io.UnsupportedOperation):  # raised by a stream without a descriptor
                 self.lost = error
-        # The terminal behind it, if it is one.
-        self.terminal = os.fstat(self.descriptor).st_rdev if self._is_terminal() else None
+        is_terminal = self.descriptor >= 0 and os.isatty(self.descriptor)
+        self.terminal = os.fstat(self.descriptor).st_rdev if is_terminal else None  # the device
         if text is None:
             self.lost = OSError("it was closed when the program started")
-            self.is_told = True
+            self.is_loss_reported = True
 
     @contextlib.contextmanager
     def patiently(self) -> Iterator[bool]:
-        """The lock, if whoever holds it lets go of it soon; else nobody reads what it writes, and nothing more is
-        written: the end of a program must not wait for that."""
+        """Wait up to `PATIENCE_SECONDS` for the lock and for room in the pipe. Yields False if the reader is stuck: the
+        stream counts as lost then, as the end of the program must not wait for it."""
         has_lock = self.lost is None and self.lock.acquire(timeout=PATIENCE_SECONDS)
         is_free = has_lock and self._has_room()
         if not is_free and self.lost is None:
@@ -317,15 +317,11 @@ class _Out:
                 self.lock.release()
 
     def _has_room(self) -> bool:
-        """For a few lines, now or soon."""
         if self.descriptor < 0:
             return True
         poll = select.poll()
         poll.register(self.descriptor, select.POLLOUT)
         return bool(poll.poll(PATIENCE_SECONDS * 1000))
-
-    def _is_terminal(self) -> bool:
-        return self.descriptor >= 0 and os.isatty(self.descriptor)
 
     def encode(self, text: str) -> bytes:
         return text.encode(self._encoding, "backslashreplace")
@@ -341,18 +337,18 @@ class _Out:
         try:
             size = os.get_terminal_size(self.descriptor)
         except OSError:
-            return USUAL_SIZE
-        return size if size.columns > 0 and size.lines > 0 else USUAL_SIZE
+            return DEFAULT_SIZE
+        return size if size.columns > 0 and size.lines > 0 else DEFAULT_SIZE
 
     def is_in_foreground(self) -> bool:
-        """Whether this program, and not another job of the same shell, has the terminal."""
+        """Return whether this process, and not another job of the shell, has the terminal."""
         try:
             return os.tcgetpgrp(self.descriptor) == os.getpgrp()
-        except OSError:  # a terminal, but not the one that controls this program
+        except OSError:  # not the controlling terminal of this process
             return True
 
     def write(self, data: bytes) -> None:
-        """Under the lock. After an error everything is dropped."""
+        """Write all bytes, or drop them after an earlier error. The caller holds the lock."""
         if self.lost is not None or not data:
             return
         try:
@@ -361,31 +357,31 @@ class _Out:
                 self._text.flush()
             else:
                 self._write_all(data)
-        except (OSError, ValueError) as error:  # ValueError: it was closed in the meantime
+        except (OSError, ValueError) as error:  # ValueError: the file was closed
             self.lost = error
             self._divert()
 
     def _write_all(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            written = self._raw.write(left)
-            if written is None:  # another program has made it non-blocking, and it is full
+        unwritten = memoryview(data)
+        while unwritten:
+            count = self._raw.write(unwritten)
+            if count is None:  # another process made the file non-blocking, and it is full
                 select.select([], [self.descriptor], [])
             else:
-                left = left[written:]
+                unwritten = unwritten[count:]
 
     def _divert(self) -> None:
-        """What others still print there goes nowhere, instead of failing."""
+        """Redirect the descriptor to the null device, so that other code can still print to it without an error."""
         if self.descriptor < 0:
             return
         with contextlib.suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.descriptor)
-            os.close(nowhere)
+            null_device = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null_device, self.descriptor)
+            os.close(null_device)
 
 
-class _Printed(io.TextIOBase):
-    """Takes the pieces that `print` writes, and passes whole lines on."""
+class _LineBuffer(io.TextIOBase):
+    """Collects the pieces that `print` writes and passes on whole lines."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
