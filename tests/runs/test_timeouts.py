@@ -1,0 +1,90 @@
+"""Attempts that exceed their time-out, as threads and as tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from agentos.testing import FakeClock
+from agentos.workflows.parallel import (
+    CredentialCoordinator,
+    current_item,
+)
+from tests.conftest import eventually
+
+from .coordinators import KEYS, by_id, quiet
+
+
+def test_timed_out_thread_is_abandoned_with_its_lease() -> None:
+    """The item fails without a retry: its first attempt may still be at work."""
+    gate = threading.Event()
+    clock = FakeClock()
+    pool = CredentialCoordinator(KEYS[:2])
+    told: list[bool] = []
+
+    def worker(item: str, _: str) -> str:
+        if item == "stuck":
+            gate.wait(60)
+            told.append(current_item().should_stop)
+        return item
+
+    coordinator = quiet(2, pool, timeout=5, retries=5, clock=clock)
+    with coordinator.stream(["stuck", "a", "b", "c"], worker) as results:
+        found = by_id([next(results) for _ in "abc"])
+        clock.advance(5)
+        found.update(by_id(list(results)))
+    stats = results.stats
+    assert found["stuck"].metadata["error_type"] == "AttemptTimeout"
+    assert found["stuck"].attempts == 1  # not tried again: the first one may still be at work
+    assert stats.success_count == 3
+    assert pool.get_stats()["reserved"] == 1
+    gate.set()
+    eventually(lambda: pool.get_stats()["reserved"] == 0)
+    assert told == [True]
+
+
+def test_run_stops_when_all_workers_are_abandoned() -> None:
+    gate = threading.Event()
+    coordinator = quiet(2, timeout=0.02)
+    stats, results = coordinator.execute_parallel(range(10), lambda _i, _c: gate.wait(30))
+    gate.set()
+    assert len(results) in (2, 3)  # a replacement may have started before the second was given up
+    assert "did not end with their time-out" in (stats.stopped or "")
+    assert len(coordinator.get_checkpoints()) == 10 - len(results)
+
+
+@pytest.mark.usefixtures("_short_pauses")
+def test_timed_out_task_is_cancelled_and_retried() -> None:
+    async def worker(item: str, _: Any) -> int:
+        if item == "slow" and current_item().attempt == 1:
+            await asyncio.Event().wait()
+        return current_item().attempt
+
+    clock = FakeClock()
+    with quiet(2, timeout=5, clock=clock).stream(["slow", "quick"], worker) as results:
+        first = next(results)
+        assert (first.item_id, first.value) == ("quick", 1)
+        clock.advance(5)
+        eventually(lambda: clock.advance(0.0001) or results.stats.completed == 2)  # the pause before it goes on
+        assert [(result.item_id, result.value) for result in results] == [("slow", 2)]
+
+
+def test_task_that_ignores_cancellation_is_abandoned() -> None:
+    async def worker(_item: str, _: Any) -> None:
+        end = asyncio.get_running_loop().create_future()
+        while True:
+            try:
+                await asyncio.shield(end)
+            except asyncio.CancelledError:
+                if not current_item().should_stop:
+                    return
+
+    pool = CredentialCoordinator(KEYS[:1])
+    coordinator = quiet(1, pool, timeout=0.05, grace_seconds=0.05)
+    stats, results = coordinator.execute_parallel(["stubborn", "next"], worker)
+    assert results[0].metadata["error_type"] == "AttemptTimeout"
+    assert stats.stopped is not None
+    eventually(lambda: pool.get_stats()["reserved"] == 0)  # closed with its loop
