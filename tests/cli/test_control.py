@@ -18,7 +18,7 @@ from agentos.cli import main
 from agentos.home import run_status
 from agentos.ledger.ownership import Owner
 from agentos.workers.command import reports as _reports
-from agentos.workers.command.reports import MOST_BYTES, read_reports
+from agentos.workers.command.reports import MAX_BYTES, read_reports
 
 from .cli_runs import living, make_interrupted, make_run, prepare
 
@@ -194,8 +194,8 @@ def test_what_was_not_understood_was_not_said(file: Path) -> None:
 
 def test_only_the_beginning_of_a_long_file_is_read(file: Path) -> None:
     line = b'{"verdict": "transient"}\n'
-    file.write_bytes(line * (MOST_BYTES // len(line) + 100))
-    assert len(read_reports(file)) == MOST_BYTES // len(line)
+    file.write_bytes(line * (MAX_BYTES // len(line) + 100))
+    assert len(read_reports(file)) == MAX_BYTES // len(line)
 
 
 def test_whatever_is_in_the_place_of_the_file_reading_neither_fails_nor_waits(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from agentos.cli import main
-from agentos.workers.command.reports import KINDS, MOST_BYTES, MOST_MESSAGE, VARIABLE, WAITING, read_reports
+from agentos.workers.command.reports import KINDS, MAX_BYTES, MAX_MESSAGE, VARIABLE, WAITING, read_reports
 from tests.support.properties import holds_for
 from tests.support.texts import NUMBERS, ODD, fuzzy, json_values, mutated, scratch
 
@@ -88,14 +88,14 @@ def is_sound(said: dict[str, Any]) -> None:
         times = [said[name] for name in ("retry_after", "until") if name in said]
         assert not times or said["verdict"] in WAITING
         assert all(math.isfinite(time) and time >= 0 for time in times)
-        assert len(said.get("message", "")) <= MOST_MESSAGE
+        assert len(said.get("message", "")) <= MAX_MESSAGE
 
 
 SAID = st.sampled_from(
     [
         {"verdict": "rate_limited", "retry_after": 30.0},
         {"verdict": "quota_exhausted", "until": 1794821400.0, "message": "no more\n today"},
-        {"verdict": "permanent", "message": "x" * MOST_MESSAGE},
+        {"verdict": "permanent", "message": "x" * MAX_MESSAGE},
         {"usage": {"requests": 2, "tokens": 1200, "cost": 0.02}},
     ]
 )
@@ -122,14 +122,14 @@ def test_valid_reports_are_read_among_garbage(lines: list[Any]) -> None:
         is_sound(said)
     rest = iter(heard)
     ends = accumulate(len(line) + 1 for line in written)
-    whole = [said for said, end in zip(lines, ends, strict=True) if isinstance(said, dict) and end < MOST_BYTES]
+    whole = [said for said, end in zip(lines, ends, strict=True) if isinstance(said, dict) and end < MAX_BYTES]
     assert all(said in rest for said in whole)  # in their order
 
 
 @holds_for(
     examples=10,
     said=st.lists(SAID, min_size=1, max_size=4),
-    size=st.integers(0, MOST_BYTES + 400),
+    size=st.integers(0, MAX_BYTES + 400),
     cut=st.integers(0, 120),
 )
 def test_huge_or_truncated_file_yields_its_first_lines(said: list[dict[str, Any]], size: int, cut: int) -> None:
@@ -140,4 +140,4 @@ def test_huge_or_truncated_file_yields_its_first_lines(said: list[dict[str, Any]
     heard = read_reports(path)
     assert heard[: len(said)] == said
     assert all(one == said[at % len(said)] for at, one in enumerate(heard))
-    assert len(heard) * min(len(json.dumps(one)) for one in said) <= MOST_BYTES
+    assert len(heard) * min(len(json.dumps(one)) for one in said) <= MAX_BYTES

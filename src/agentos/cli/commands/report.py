@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from agentos.workers.command.reports import KINDS, MOST_AMOUNT, MOST_MESSAGE, VARIABLE, WAITING
+from agentos.workers.command.reports import KINDS, MAX_AMOUNT, MAX_MESSAGE, VARIABLE, WAITING
 
 USAGE = "usage"
 
@@ -76,7 +76,7 @@ def _verdict(kind: str, given: dict[str, Any]) -> dict[str, Any]:
     if "until" in given:
         given["until"] = _epoch(given["until"])
     if "message" in given:
-        given["message"] = given["message"][:MOST_MESSAGE]
+        given["message"] = given["message"][:MAX_MESSAGE]
     return {"verdict": verdict, **given}
 
 
@@ -86,9 +86,9 @@ def _refuse_others(given: dict[str, Any], kind: str, known: set[str]) -> None:
 
 
 def _check_amount(name: str, amount: float) -> None:
-    if not 0 <= amount < MOST_AMOUNT:
+    if not 0 <= amount < MAX_AMOUNT:
         option = f"--{name.replace('_', '-')}"
-        raise click.UsageError(f"{option} must be a number from 0 to {MOST_AMOUNT:g}, not {amount!s:.40}")
+        raise click.UsageError(f"{option} must be a number from 0 to {MAX_AMOUNT:g}, not {amount!s:.40}")
 
 
 def _epoch(text: str) -> float:

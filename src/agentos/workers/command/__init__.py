@@ -1,1 +1,1 @@
-"""Workers that run a command for each item. Doors: `command`, `runner`, `reports`."""
+"""Run a command for each item. Doors: `command` (the declaration), `runner`, `reports`."""

@@ -1,8 +1,8 @@
-"""`Command`: a program to be run for each item, in the place of a worker function.
+"""`Command`: a program to run for each item, in place of a worker function.
 
     coordinator.execute_parallel(issues, Command(["codex", "exec", "fix issue {id}"], credential_env="CODEX_API_KEY"))
 
-No shell has a part in it. Each attempt is a process group of its own, which is ended as a whole.
+No shell is involved. Each attempt is a process group of its own, which is killed as a whole.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from agentos.output.stream import OutputCall
 from agentos.providers.patterns import Pattern
 from agentos.verdict import VERDICT_KINDS
 
-# `{{name}}` and `{{` are braces; `{name}` and `{}` are filled; any other brace is itself.
-_PLACE = re.compile(r"\{\{([\w.-]*)\}\}|(\{\{)|\{((?:[^\W\d][\w.-]*)?)\}")
+# `{{name}}` and `{{` are literal braces; `{name}` and `{}` are placeholders; any other brace is literal.
+_PLACEHOLDER = re.compile(r"\{\{([\w.-]*)\}\}|(\{\{)|\{((?:[^\W\d][\w.-]*)?)\}")
 
 
 class Command:
-    """What to run for an item, and how.
+    """The declaration of a program to run for each item.
 
     In each argument `{id}` is the item's id, `{}` the item itself, `{field}` one of its fields (`{outer.inner}` for one
-    inside another), and `{{` a brace. `credential_env` names the variable in which the program finds its key: one for
-    all credentials, or one for each by its id. `stdin` names a field that the program gets to read; else there is
-    nothing to read. `folder` is where logs and checkpoints are kept; without it there are no logs. `show` is called
-    with what is printed, in whole lines.
+    inside another), and `{{` a brace. `credential_env` names the variable that passes the key to the program: one for
+    all credentials, or one for each by its id. `stdin` names a field that the program reads from stdin, which is empty
+    otherwise. `folder` holds logs and checkpoints; without it there are no logs. `show` is called with the printed
+    output, in whole lines.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Command:
         cwd: str | os.PathLike[str] | None = None,
         show: OutputCall | None = None,
     ) -> None:
-        if isinstance(arguments, str) or not arguments or not all(isinstance(one, str) for one in arguments):
+        if isinstance(arguments, str) or not arguments or not all(isinstance(argument, str) for argument in arguments):
             raise ValueError("a command is a list of texts that is not empty, such as ['echo', '{id}']")
         self.arguments = tuple(arguments)
         self._templates = [_parse(argument) for argument in arguments]
@@ -62,38 +62,37 @@ class Command:
 
     @property
     def fields(self) -> list[str]:
-        """The names of the fields that an item must have."""
-        names = {name: None for template in self._templates for is_place, name in template if is_place}
+        """Return the names of the fields that an item must have."""
+        names = {name: None for template in self._templates for is_placeholder, name in template if is_placeholder}
         if self.stdin is not None:
             names[self.stdin] = None
         return [name for name in names if name not in ("id", WHOLE)]
 
     def missing(self, item: Any) -> str | None:
-        """The first field that an item should have and has not."""
+        """Return the first required field that an item lacks, or None."""
         return next((name for name in self.fields if field_of(item, name) is None), None)
 
     def problem(self) -> str | None:
-        """Why it can never be started, as far as that is known before there are items."""
+        """Return why no item can start the command, as far as that shows before the run; None if it can be started."""
         first = self._templates[0]
-        if any(is_place for is_place, _ in first):
+        if any(is_placeholder for is_placeholder, _ in first):
             return None
         program = "".join(text for _, text in first)
         path = None if self.cwd is None or os.sep not in program else os.path.join(self.cwd, program)  # noqa: PTH118
         if shutil.which(path or program) is None:
-            there = Path(path or program)
-            if there.is_file():
+            if Path(path or program).is_file():
                 return f"{program} cannot be executed: run chmod +x {program}"
             return f"there is no program {program!r}" + ("" if os.sep in program else " on the PATH")
         return None
 
     def filled(self, item: Any, item_id: str) -> list[str]:
-        """The arguments for an item. Raises `LookupError` if it lacks a field."""
+        """Return the arguments for an item. Raise `LookupError` if it lacks a field."""
         return ["".join(_fill(part, item, item_id) for part in template) for template in self._templates]
 
     def variable(self, credential_id: str) -> str | None:
-        """In which a credential is handed over."""
-        named = self._credential_env
-        return named if named is None or isinstance(named, str) else named.get(credential_id)
+        """Return the name of the variable that passes a credential, or None."""
+        names = self._credential_env
+        return names if names is None or isinstance(names, str) else names.get(credential_id)
 
     def __call__(self, *_: Any) -> Any:
         raise TypeError("a Command is not called: it is given to a coordinator in the place of a worker")
@@ -103,14 +102,14 @@ class Command:
 
 
 def _parse(argument: str) -> list[tuple[bool, str]]:
-    """Pieces of an argument: (is a place, its name) or (is none, its text)."""
+    """Split an argument into pieces: (True, name of a placeholder) or (False, literal text)."""
     pieces: list[tuple[bool, str]] = []
     end = 0
-    for match in _PLACE.finditer(argument):
+    for match in _PLACEHOLDER.finditer(argument):
         if match.start() > end:
             pieces.append((False, argument[end : match.start()]))
-        inside, brace, name = match.groups()
-        pieces.append((True, name) if name is not None else (False, "{" if brace else "{" + inside + "}"))
+        escaped, brace, name = match.groups()
+        pieces.append((True, name) if name is not None else (False, "{" if brace else "{" + escaped + "}"))
         end = match.end()
     if end < len(argument):
         pieces.append((False, argument[end:]))
@@ -118,8 +117,8 @@ def _parse(argument: str) -> list[tuple[bool, str]]:
 
 
 def _fill(piece: tuple[bool, str], item: Any, item_id: str) -> str:
-    is_place, text = piece
-    if not is_place:
+    is_placeholder, text = piece
+    if not is_placeholder:
         return text
     if text == "id":
         return item_id
@@ -130,5 +129,6 @@ def _fill(piece: tuple[bool, str], item: Any, item_id: str) -> str:
 
 
 def inherited_environment(is_secret: Callable[[str], bool]) -> dict[str, str]:
-    """Of this program, without variables that hold a secret: a command gets the one that it may use, and no other."""
+    """Return the environment of this program without variables that hold a secret of the pool: a command gets only the
+    secret of its own lease."""
     return {name: value for name, value in os.environ.items() if not is_secret(value)}

@@ -1,7 +1,8 @@
-"""What a command says about itself, with `agentos report`: one JSON object per line in a file of its attempt.
+"""The format of the reports that a command writes with `agentos report`: one JSON object per line in a file of its
+attempt. `agentos report` and the runner of commands import this module.
 
-The file is made before the command starts and read after it has ended. Whatever the command has done to it, reading
-never fails: what cannot be understood was not said.
+The file is created before the command starts and read after it has ended. Reading never fails, although the command may
+have done anything to the file: lines that are not valid reports are skipped.
 """
 
 from __future__ import annotations
@@ -13,63 +14,67 @@ from typing import Any
 
 from agentos.verdict import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
 
-# The variable that names the file.
+# The variable that holds the path of the file.
 VARIABLE = "AGENTOS_REPORT"
-# As they are typed.
+# Verdict kinds by the name that is typed on the command line.
 KINDS = {
     kind.replace("_", "-"): kind
     for kind in (RATE_LIMITED, QUOTA_EXHAUSTED, AUTH_FAILED, OVERLOADED, TRANSIENT, PERMANENT)
 }
-# Those that say for how long, or until when.
+# Kinds that may have `retry_after` or `until`.
 WAITING = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, OVERLOADED})
-# So much of the file is read: hundreds of reports. A command in a loop must not fill our memory.
-MOST_BYTES = 65536
-MOST_MESSAGE = 1000
-# A figure from here on is a mistake, and sums of such figures would end where no number can be written as JSON.
-MOST_AMOUNT = 1e15
+# Bytes read of the file, enough for hundreds of reports: a command in a loop must not fill the memory.
+MAX_BYTES = 65536
+# Characters kept of a message.
+MAX_MESSAGE = 1000
+# Upper bound of an amount: larger values are mistakes, and sums of them could exceed what JSON can represent.
+MAX_AMOUNT = 1e15
 
 
 def read_reports(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """`{"verdict": …, "retry_after": …, "until": …, "message": …}`, all but the first optional, or
-    `{"usage": {"requests": …, "tokens": …, "cost": …}}`, all of them from 0 to 1e15; in the order of their coming."""
+    """Return the valid reports of a file in their order; an empty list if it cannot be read.
+
+    A report is `{"verdict": …, "retry_after": …, "until": …, "message": …}`, all but the first optional, or
+    `{"usage": {"requests": …, "tokens": …, "cost": …}}`, with amounts from 0 to MAX_AMOUNT.
+    """
     try:
-        lines = _beginning(Path(path)).split(b"\n")
+        lines = _read_start(Path(path)).split(b"\n")
     except (OSError, ValueError):
         return []
-    return [report for line in lines if (report := _understood(line))]
+    return [report for line in lines if (report := _parse(line))]
 
 
-def _beginning(path: Path) -> bytes:
-    # Not even a pipe that was put in its place makes the reader wait.
+def _read_start(path: Path) -> bytes:
+    # Not blocking: the command may have put a pipe in the place of the file.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        content = os.read(descriptor, MOST_BYTES)
+        content = os.read(descriptor, MAX_BYTES)
     finally:
         os.close(descriptor)
-    return content if len(content) < MOST_BYTES else content[: content.rfind(b"\n") + 1]
+    return content if len(content) < MAX_BYTES else content[: content.rfind(b"\n") + 1]
 
 
-def _understood(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> dict[str, Any] | None:
     if not line:
         return None
     try:
-        said = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         return None
-    usage, kind = said.get("usage"), said.get("verdict")
+    usage, kind = fields.get("usage"), fields.get("verdict")
     if isinstance(usage, dict):
         amounts = {name: _amount(usage.get(name)) for name in ("requests", "tokens", "cost")}
-        used = {name: amount for name, amount in amounts.items() if amount is not None}
-        whole = {name: amount if name == "cost" else int(amount) for name, amount in used.items()}
-        return {"usage": whole} if whole else None
+        valid = {name: amount for name, amount in amounts.items() if amount is not None}
+        counts = {name: amount if name == "cost" else int(amount) for name, amount in valid.items()}
+        return {"usage": counts} if counts else None
     if not isinstance(kind, str) or kind not in KINDS.values():
         return None
-    times = {name: _amount(said.get(name)) for name in ("retry_after", "until")} if kind in WAITING else {}
+    times = {name: _amount(fields.get(name)) for name in ("retry_after", "until")} if kind in WAITING else {}
     report: dict[str, Any] = {"verdict": kind, **{name: time for name, time in times.items() if time is not None}}
-    if isinstance(said.get("message"), str):
-        report["message"] = said["message"][:MOST_MESSAGE]
+    if isinstance(fields.get("message"), str):
+        report["message"] = fields["message"][:MAX_MESSAGE]
     return report
 
 
@@ -80,4 +85,4 @@ def _amount(value: Any) -> float | None:
         amount = float(value)
     except OverflowError:
         return None
-    return amount if 0 <= amount < MOST_AMOUNT else None
+    return amount if 0 <= amount < MAX_AMOUNT else None

@@ -1,1 +1,1 @@
-"""Workers in processes of their own. Door: `parent`."""
+"""Carry out attempts in worker processes. Door: `parent`."""
