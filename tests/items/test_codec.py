@@ -1,4 +1,4 @@
-"""Values as they are recorded: what becomes JSON, what comes back, and what is refused with which words."""
+"""The codec of recorded values: which values it encodes, how they are decoded, and which it refuses."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import dataclasses
 import datetime
 import decimal
 import enum
-import json
 import math
-import shlex
 import subprocess
 import sys
 import types
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.items import codec
-from agentos.redaction import json_text
-from agentos.redaction.redactor import Redactor
 from agentos.workflows.parallel import UnrecordableValue
 
 
@@ -60,7 +55,7 @@ class Text(str):
 
 
 class Array:
-    """As numpy's."""
+    """An array like those of numpy."""
 
     def tolist(self) -> list[int]:
         return [1, 2]
@@ -173,44 +168,9 @@ def test_only_long_inputs_have_a_digest() -> None:
     assert digest != other_digest
 
 
-def redact(text: str) -> str:
-    return text.replace("12345678", "****")
-
-
-def test_redact_json_masks_strings_and_keys_not_numbers() -> None:
-    text = codec.encode({"key 12345678": ["a 12345678 b", 12345678, 1.5]}, "result")
-    clean = json_text.redact_json(text, redact)
-    assert codec.decode(clean) == {"key ****": ["a **** b", 12345678, 1.5]}
-
-
 def test_digest_of_input_ignores_secrets() -> None:
     def digest(secret: str) -> bytes | None:
         return codec.encode_input("x" * 600 + secret, lambda text: text.replace(secret, "****"))[1]
 
     assert digest("12345678") == digest("another-and-longer-key") is not None
     assert codec.encode_input("x" * 480 + "k" * 30, lambda text: text.replace("k" * 30, "****"))[1] is None
-
-
-def test_redact_json_keeps_text_with_matching_number() -> None:
-    assert json_text.redact_json('{"n":[12345678]}', redact) == '{"n":[12345678]}'
-
-
-def test_redact_json_texts_returns_same_list_without_secrets() -> None:
-    texts = ['"a"', None, "[1]"]
-    assert json_text.redact_json_texts(texts, redact) is texts
-    assert json_text.redact_json_texts([*texts, '"12345678"'], redact) == [*texts, '"****"']
-
-
-@pytest.mark.parametrize("between", ["", "\x1b[31m", "\x1b]0;title\x07"])
-@pytest.mark.parametrize("encode", [lambda value: codec.encode(value, "result"), json.dumps])
-def test_redact_json_finds_escaped_secrets(encode: Callable[[Any], str], between: str) -> None:
-    redactor = Redactor(['it\'s a "sécret"/\\'])
-    for written in (str, shlex.quote, repr, ascii, json.dumps):
-        value = {"said": ["so: " + between.join(written('it\'s a "sécret"/\\')), 1]}
-        for clean in (
-            json_text.redact_json(encode(value), redactor.text),
-            json_text.redact_json_texts([None, encode(value)], redactor.text)[1],
-        ):
-            said = json.loads(clean or "")["said"][0]
-            assert "****" in said
-            assert "cret" not in said.replace(between or "-", "")

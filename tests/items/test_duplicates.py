@@ -1,4 +1,4 @@
-"""Items with the same id are found, whatever the number of items."""
+"""`find_duplicate` and `RecentIds`: items with the same id."""
 
 from __future__ import annotations
 

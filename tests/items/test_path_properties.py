@@ -1,4 +1,4 @@
-"""Ids become names of files that are plain, distinct and in their place, whatever the ids are."""
+"""Names of files and folders for any ids: plain, distinct, and inside their folder."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ IDS = st.sampled_from(NASTY) | fuzzy(60) | st.text(st.characters(), min_size=1, 
 
 @st.composite
 def twins(draw: st.DrawFn) -> tuple[str, str]:
-    """Two ids that some file system, or some person, takes for one."""
-    one = draw(IDS)
+    """Draw two ids that a file system or a person may confuse."""
+    first = draw(IDS)
     change = draw(
         st.sampled_from(
             [
@@ -43,23 +43,23 @@ def twins(draw: st.DrawFn) -> tuple[str, str]:
             ]
         )
     )  # fmt: skip
-    return one, change(one)
+    return first, change(first)
 
 
-def as_seen(name: str) -> set[str]:
-    """As file systems compare names: in one case, in one normal form, without dots and spaces at the end."""
+def comparable_forms(name: str) -> set[str]:
+    """Return the forms of a name that file systems compare: without case, normalised, without final dots and spaces."""
     folded = {unicodedata.normalize(form, name).casefold() for form in ("NFC", "NFD", "NFKC", "NFKD")}
-    return folded | {one.rstrip(". ") for one in folded}
+    return folded | {form.rstrip(". ") for form in folded}
 
 
 @holds_for(examples=50, pair=twins())
 @example(pair=("a" * 10_240, "a" * 10_239))
 def test_distinct_ids_have_distinct_file_names(pair: tuple[str, str]) -> None:
-    one, other = pair
-    assume(one != other)
+    first, second = pair
+    assume(first != second)
     for name in (log_name, database_name, folder_name):
-        assert not as_seen(name(one)) & as_seen(name(other))
-        assert name(one) == name(one)
+        assert not comparable_forms(name(first)) & comparable_forms(name(second))
+        assert name(first) == name(first)
 
 
 @holds_for(examples=40, item_id=IDS)
@@ -68,13 +68,13 @@ def test_file_names_are_plain_and_stay_in_their_folder(item_id: str) -> None:
     for name in (log_name(item_id), database_name(item_id), folder_name(item_id)):
         assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name)
         assert not name.endswith((".", " "))
-        assert len(name) <= 100  # "-journal" comes behind it, and encrypted file systems have 143 bytes
+        assert len(name) <= 100  # "-journal" is appended, and encrypted file systems allow 143 bytes
         assert name.partition(".")[0].lower() not in RESERVED
         path = folder / name
         assert Path(os.path.realpath(path)).parent == folder
     path = folder / log_name(item_id)
     path.write_bytes(b"")
-    assert path.name in {other.name for other in folder.iterdir()}
+    assert path.name in {entry.name for entry in folder.iterdir()}
     path.unlink()
 
 
@@ -85,11 +85,11 @@ def test_run_folder_is_below_runs_or_id_is_refused(run_id: str) -> None:
         try:
             folder = RunFolder(run_id)
         except ValueError as error:
-            told = str(error)
+            message = str(error)
         else:
-            told = ""
+            message = ""
             assert folder.path.parent == scratch() / "runs"
             assert os.path.realpath(folder.path) == os.path.realpath(scratch() / "runs") + "/" + run_id
             assert sanitize_identifier(run_id) == run_id
             assert re.fullmatch(r"[A-Za-z0-9_-]+", run_id)
-        assert not told or (told.startswith("Invalid identifier") and len(told) < 1200)
+        assert not message or (message.startswith("Invalid identifier") and len(message) < 1200)

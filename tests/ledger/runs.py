@@ -17,7 +17,7 @@ KEYS = ["sk-alpha-000000", "sk-bravo-111111", "sk-charlie-222222"]
 
 
 class Doubling:
-    """A worker that remembers what it was called with, and fails where it is told to."""
+    """A worker that returns twice the item, records its calls, and raises for the items in `failing`."""
 
     def __init__(self, *failing: Any) -> None:
         self.failing = set(failing)

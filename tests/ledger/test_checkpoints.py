@@ -104,19 +104,19 @@ def test_unrecorded_file_is_removed_after_success(path: Path, monkeypatch: pytes
 
 
 def test_checkpoint_without_ledger_raises_in_the_worker(path: Path) -> None:
-    told: list[str] = []
+    errors: list[str] = []
 
     def worker(_item: int, _credential: str | None) -> None:
         path.unlink()
         try:
             current_item().checkpoint.save(1)
         except LedgerError as error:
-            told.append(str(error))
+            errors.append(str(error))
             raise
 
     with pytest.raises(LedgerError, match="removed or replaced"):
         coordinator_of(path).execute_parallel(["a"], worker)
-    assert told == ["the checkpoint was not saved: the run is over"]
+    assert errors == ["the checkpoint was not saved: the run is over"]
 
 
 def test_folder_in_place_of_item_file_is_removed(path: Path) -> None:
@@ -132,32 +132,32 @@ def test_folder_in_place_of_item_file_is_removed(path: Path) -> None:
 
 def test_stale_attempt_cannot_save(path: Path) -> None:  # invariant 23
     entered, may_save = threading.Event(), threading.Event()
-    told: list[str] = []
+    errors: list[str] = []
 
     def worker(_item: str, _credential: str | None) -> Any:
-        here = current_item()
-        if here.attempt == 1:
-            late = threading.Thread(target=save_late, args=(here,))
+        item = current_item()
+        if item.attempt == 1:
+            late = threading.Thread(target=save_late, args=(item,))
             late.start()
             threads.append(late)
             raise Transient("once")
-        here.checkpoint.save("two")
+        item.checkpoint.save("two")
         may_save.set()
         threads[0].join(60)
-        return here.checkpoint.load()
+        return item.checkpoint.load()
 
-    def save_late(here: Any) -> None:
+    def save_late(item: Any) -> None:
         entered.set()
         may_save.wait(60)
         try:
-            here.checkpoint.save("one")
+            item.checkpoint.save("one")
         except LedgerError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     threads: list[threading.Thread] = []
     _, results = coordinator_of(path).execute_parallel(["a"], worker)
     assert results[0].value == "two"
-    assert "attempt 1 is not the newest" in told[0]
+    assert "attempt 1 is not the newest" in errors[0]
 
 
 def test_worker_process_saves_from_many_tasks_at_once(path: Path) -> None:

@@ -22,12 +22,12 @@ from .runs import Doubling, coordinator_of
 
 
 def test_second_run_on_one_ledger_raises_run_busy(path: Path) -> None:  # invariant 27
-    go_on = threading.Event()
-    with coordinator_of(path).stream(["a"], lambda *_: go_on.wait(30)) as results:
+    may_end = threading.Event()
+    with coordinator_of(path).stream(["a"], lambda *_: may_end.wait(30)) as results:
         with pytest.raises(RunBusy) as caught:
             coordinator_of(path).execute_parallel(["b"], Doubling())
         assert caught.value.pid == os.getpid()
-        go_on.set()
+        may_end.set()
         list(results)
     coordinator_of(path).execute_parallel(["b"], Doubling())
 
@@ -71,12 +71,12 @@ def damage(kind: str, path: Path) -> None:
 def test_damaged_or_foreign_file_is_refused_unchanged(path: Path, kind: str, words: str) -> None:
     coordinator_of(path).execute_parallel(range(2000), Doubling())
     damage(kind, path)
-    before = path.read_bytes()
+    content = path.read_bytes()
     worker = Doubling()
     with pytest.raises(LedgerError, match=words):
         coordinator_of(path).execute_parallel(range(2000), worker)
     assert worker.calls == []
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
     assert not path.with_name("run.db-lock").exists()
     with pytest.raises(LedgerError, match=words), Ledger.open(path) as ledger:
         list(ledger.items())
@@ -91,28 +91,28 @@ def test_missing_folder_or_folder_as_path_raises_ledger_error(tmp_path: Path) ->
         Ledger.open(tmp_path / "run.db")
 
 
-def as_nobody(call: Callable[[], str]) -> str:
-    """What a call says when it is made by somebody who is not root, in a process of its own."""
-    reading, writing = os.pipe()
+def call_without_privileges(call: Callable[[], str]) -> str:
+    """Return the result or the error of a call in a forked process without the privileges of root."""
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         if os.geteuid() == 0:
             os.setuid(65534)
         try:
-            told = call()
+            message = call()
         except BaseException as error:
-            told = f"{type(error).__name__}: {error}"
-        os.write(writing, told.encode())
+            message = f"{type(error).__name__}: {error}"
+        os.write(write_end, message.encode())
         os._exit(0)
-    os.close(writing)
+    os.close(write_end)
     os.waitpid(child, 0)
-    with os.fdopen(reading, encoding="utf-8") as file:
+    with os.fdopen(read_end, encoding="utf-8") as file:
         return file.read()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_read_only_ledger_can_be_read_but_not_run() -> None:
-    folder = Path(tempfile.mkdtemp())  # not pytest's, which is for its owner only
+    folder = Path(tempfile.mkdtemp())  # pytest's folder can be entered by its owner only
     path = folder / "run.db"
     folder.chmod(0o755)
     try:
@@ -120,10 +120,12 @@ def test_read_only_ledger_can_be_read_but_not_run() -> None:
         folder.chmod(0o555)
         path.chmod(0o444)
         for name in ("new.db", "run.db"):
-            told = as_nobody(lambda name=name: str(coordinator_of(folder / name).execute_parallel([2], Doubling())))
-            assert told.startswith(f"LedgerError: the ledger {folder / name} cannot be written")
-            assert "Permission denied" in told
-        assert as_nobody(lambda: str(Ledger.open(path).counts().succeeded)) == "1"
+            message = call_without_privileges(
+                lambda name=name: str(coordinator_of(folder / name).execute_parallel([2], Doubling()))
+            )
+            assert message.startswith(f"LedgerError: the ledger {folder / name} cannot be written")
+            assert "Permission denied" in message
+        assert call_without_privileges(lambda: str(Ledger.open(path).counts().succeeded)) == "1"
         assert [entry.name for entry in folder.iterdir()] == ["run.db"]
     finally:
         folder.chmod(0o755)

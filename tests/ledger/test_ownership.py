@@ -1,4 +1,4 @@
-"""Who owns a ledger, as other processes see it."""
+"""`owner_of` and `Ownership`: the process that writes to a ledger, as other processes see it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print(owner_of(Path(sys.argv[1])))
 
 
 @contextmanager
-def owning(path: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+def owning_process(path: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, "-c", OWNING, str(path), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:
@@ -61,25 +61,25 @@ def test_missing_or_closed_ledger_has_no_owner(tmp_path: Path) -> None:
 
 def test_owner_of_returns_the_note_and_keeps_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
-    before = time.time()
-    with owning(path, "announced") as program:
+    start_time = time.time()
+    with owning_process(path, "announced") as program:
         for _ in range(3):
             owner = owner_of(path)
             assert owner is not None
             assert owner.since is not None
-            assert before <= owner.since <= time.time()
+            assert start_time <= owner.since <= time.time()
             assert owner == Owner(program.pid, socket.gethostname(), owner.since, "a-run", is_here=True)
         with pytest.raises(RunBusy):
             Ownership.take(path)
-    assert owner_of(path) is None  # killed: its note is still there
+    assert owner_of(path) is None  # the process was killed, and its note still exists
 
 
 def test_note_of_a_killed_launch_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
-    with owning(path, "announced") as first:
+    with owning_process(path, "announced") as first:
         pass
     assert path.with_name("run.db-lock").exists()
-    with owning(path) as second:
+    with owning_process(path) as second:
         assert owner_of(path) == Owner(second.pid, socket.gethostname(), None, None, is_here=True)
         assert second.pid != first.pid
 
@@ -91,10 +91,10 @@ def test_owner_of_reports_the_calling_process(tmp_path: Path) -> None:
         owner = owner_of(path)
         assert owner is not None
         assert owner.pid == os.getpid()
-        asked = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-c", ASKING, str(path)], capture_output=True, text=True, check=True
         ).stdout
-        assert f"pid={os.getpid()}" in asked
+        assert f"pid={os.getpid()}" in output
     finally:
         own.release(in_order=True)
     assert owner_of(path) is None

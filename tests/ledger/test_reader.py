@@ -33,15 +33,15 @@ def test_items_are_iterated_by_outcome_in_pages(path: Path) -> None:
 
 
 def test_reader_sees_reported_items_while_a_run_writes(path: Path) -> None:
-    seen = []
+    recorded_counts = []
     with coordinator_of(path).stream(range(3000), Doubling()) as results:
         for reported, result in enumerate(results, start=1):
             if reported % 500 == 0:
                 with Ledger.open(path) as ledger:
                     assert ledger.item(result.item_id) is not None
-                    seen.append(sum(1 for _ in ledger.items("succeeded")))
-                    assert seen[-1] >= reported  # what was reported is on record
-    assert seen == sorted(seen)
+                    recorded_counts.append(sum(1 for _ in ledger.items("succeeded")))
+                    assert recorded_counts[-1] >= reported  # a result is reported after its commit
+    assert recorded_counts == sorted(recorded_counts)
 
 
 def test_unknown_run_error_names_the_recorded_runs(path: Path) -> None:
@@ -52,21 +52,21 @@ def test_unknown_run_error_names_the_recorded_runs(path: Path) -> None:
 
 def test_opening_a_ledger_does_not_release_its_lock(path: Path) -> None:
     """Closing any descriptor of the file would drop the locks of this process."""
-    look = f"from agentos.workflows.parallel import Ledger; Ledger.open({str(path)!r}).close()"
-    looked = threading.Event()
-    with coordinator_of(path).stream(range(60), lambda item, _: looked.wait(30 if item >= 40 else 0)) as results:
-        seen = []
+    program = f"from agentos.workflows.parallel import Ledger; Ledger.open({str(path)!r}).close()"
+    was_opened = threading.Event()
+    with coordinator_of(path).stream(range(60), lambda item, _: was_opened.wait(30 if item >= 40 else 0)) as results:
+        item_ids = []
         for result in results:
-            seen.append(result.item_id)
-            if len(seen) == 30:
-                looked.set()
-            if len(seen) in (10, 20):
+            item_ids.append(result.item_id)
+            if len(item_ids) == 30:
+                was_opened.set()
+            if len(item_ids) in (10, 20):
                 with Ledger.open(path) as ledger:
-                    assert ledger.counts().succeeded >= len(seen)
+                    assert ledger.counts().succeeded >= len(item_ids)
                 with pytest.raises(RunBusy):
                     coordinator_of(path).execute_parallel([1], Doubling())
-                subprocess.run([sys.executable, "-c", look], check=True)
-    assert len(seen) == 60
+                subprocess.run([sys.executable, "-c", program], check=True)
+    assert len(item_ids) == 60
     assert counts_of(path) == (60, 0, 0)
 
 
@@ -112,5 +112,5 @@ def test_ids_outcomes_slowest_items_and_usage_are_read(path: Path) -> None:
         assert slowest[0][0] == "b"
         assert len(slowest) == 2
         assert slowest[0][1] >= slowest[1][1] > 0
-        used = {item.id: (item.tokens, item.cost) for item in ledger.items()}
-        assert used == {"a": (10, 0.25), "b": (30, 0.75), "c": (10, 0.25)}
+        usage = {item.id: (item.tokens, item.cost) for item in ledger.items()}
+        assert usage == {"a": (10, 0.25), "b": (30, 0.75), "c": (10, 0.25)}

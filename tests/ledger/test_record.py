@@ -42,11 +42,11 @@ def test_every_attempt_is_recorded_with_credential_verdict_and_usage(path: Path)
     pool = CredentialCoordinator([Credential(KEYS[0], id="one"), Credential(KEYS[1], id="two")])
 
     def worker(_item: str, _credential: str | None) -> str:
-        here = current_item()
-        here.report_usage(requests=2, tokens=100, cost=0.25)
-        if here.attempt == 1:
+        item = current_item()
+        item.report_usage(requests=2, tokens=100, cost=0.25)
+        if item.attempt == 1:
             raise RateLimited(retry_after=0.01)
-        if here.attempt == 2:
+        if item.attempt == 2:
             raise Transient(f"server error with {_credential}")
         return "done"
 
@@ -94,29 +94,29 @@ def test_wait_for_credential_is_recorded(path: Path) -> None:
 
 
 def test_running_item_is_recorded_as_unfinished(path: Path) -> None:
-    go_on = threading.Event()
-    with coordinator_of(path).stream(["a"], lambda *_: go_on.wait(30)) as results:
+    may_end = threading.Event()
+    with coordinator_of(path).stream(["a"], lambda *_: may_end.wait(30)) as results:
         eventually(lambda: path.exists() and counts_of(path) == (0, 0, 1))
         with Ledger.open(path) as ledger:
             (attempt,) = ledger.attempts()
             assert (attempt.ended_at, attempt.verdict, attempt.n) == (None, None, 1)
             assert [item.outcome for item in ledger.items()] == ["unfinished"]
-        go_on.set()
+        may_end.set()
         list(results)
     assert counts_of(path) == (1, 0, 0)
 
 
 def test_running_items_are_recorded_despite_a_newer_checkpoint(path: Path) -> None:
-    go_on = threading.Event()
+    may_end = threading.Event()
 
     def worker(item: int, _credential: str | None) -> None:
         if item == 2:
             current_item().checkpoint.save(1)
-        go_on.wait(30)
+        may_end.wait(30)
 
     with coordinator_of(path).stream(range(3), worker) as results:
         eventually(lambda: path.exists() and counts_of(path) == (0, 0, 3))
-        go_on.set()
+        may_end.set()
         list(results)
 
 
@@ -172,8 +172,7 @@ def test_no_file_holds_a_secret_of_the_pool(path: Path) -> None:
 
     def worker(item: dict[str, Any], credential: str | None) -> Any:
         barrier.wait(10)
-        here = current_item()
-        here.checkpoint.save({"used": f"Bearer {credential}", credential: 1})
+        current_item().checkpoint.save({"used": f"Bearer {credential}", credential: 1})
         if item["n"] % 2:
             raise ValueError(f"refused: {credential}", {"key": credential})
         return {"key": credential, "nested": [f"x{credential}y"]}
@@ -204,17 +203,17 @@ def test_short_secret_is_not_redacted_in_results(path: Path) -> None:
 def test_uncommitted_results_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "MAX_UNCOMMITTED", 50)
     may_write = threading.Event()
-    plain = batch.Batch.write
+    original_write = batch.Batch.write
 
-    def held_up(self: batch.Batch, *args: Any) -> None:
+    def delayed_write(self: batch.Batch, *args: Any) -> None:
         may_write.wait(30)
-        plain(self, *args)
+        original_write(self, *args)
 
-    monkeypatch.setattr(batch.Batch, "write", held_up)
+    monkeypatch.setattr(batch.Batch, "write", delayed_write)
     worker = Doubling()
     with coordinator_of(path).stream(range(1000), worker) as results:
         eventually(lambda: len(worker.calls) >= 50)
-        assert results.stats.completed == 0  # the workers' places were free, but nothing is told before its commit
+        assert results.stats.completed == 0  # worker slots are free, but no result is reported before its commit
         may_write.set()
         assert len(list(results)) == 1000
 
@@ -226,12 +225,12 @@ def test_worker_slot_is_free_before_the_commit(path: Path, monkeypatch: pytest.M
         eventually(lambda: len(worker.calls) > 10)
         assert results.stats.completed == 0
         start = time.monotonic()
-    assert time.monotonic() - start < 1 + BUSY  # and the end does not wait for others to join
+    assert time.monotonic() - start < 1 + BUSY  # the end of the run skips the delay of a group commit
 
 
 def test_batch_with_a_recorded_outcome_is_refused_entirely(path: Path) -> None:  # invariants 19, 23
     coordinator_of(path).execute_parallel([1, 2], Doubling())
-    before = path.read_bytes()
+    content = path.read_bytes()
     connection = database.connect_writer(path)
     late = batch.Batch(1, 1, 0.0)
     from agentos.items.item import Item
@@ -245,7 +244,7 @@ def test_batch_with_a_recorded_outcome_is_refused_entirely(path: Path) -> None: 
         late.write(connection, str)
     connection.rollback()
     connection.close()
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
 
 
 def late_failure(launch: int) -> batch.Batch:
@@ -286,10 +285,10 @@ def test_older_attempt_overwrites_nothing(path: Path) -> None:  # invariant 23
         item.attempts = number
         attempt = Attempt(item, RunContext("run", None), 0.0)
         attempt.waited = 0.0
-        said = batch.Batch(1, 1, 0.0)
-        said.attempt_ended(attempt, "transient", f"of attempt {number}")
-        said.save_checkpoint(attempt, f'"of attempt {number}"', threading.Event())
-        said.write(connection, str)
+        new_batch = batch.Batch(1, 1, 0.0)
+        new_batch.attempt_ended(attempt, "transient", f"of attempt {number}")
+        new_batch.save_checkpoint(attempt, f'"of attempt {number}"', threading.Event())
+        new_batch.write(connection, str)
     assert connection.execute("SELECT n, error FROM items").fetchall() == [(2, "of attempt 2")]
     assert connection.execute("SELECT n, saved FROM checkpoints").fetchall() == [(2, '"of attempt 2"')]
     connection.close()

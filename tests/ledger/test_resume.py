@@ -97,14 +97,14 @@ def test_changed_input_fails_and_record_stays(path: Path) -> None:  # invariant 
         return results[0]
 
     assert run("one").value == "one"
-    refused = run("two")
-    assert not refused.success
-    assert refused.metadata["error_type"] == "ChangedInput"
-    assert "on_changed='rerun'" in str(refused.error)
+    failed = run("two")
+    assert not failed.success
+    assert failed.metadata["error_type"] == "ChangedInput"
+    assert "on_changed='rerun'" in str(failed.error)
     assert (run("one").value, is_recorded(run("one"))) == ("one", True)
 
-    again = run("two", on_changed="rerun")
-    assert (again.value, is_recorded(again)) == ("two", False)
+    rerun = run("two", on_changed="rerun")
+    assert (rerun.value, is_recorded(rerun)) == ("two", False)
     assert is_recorded(run("two"))
     assert run("one").metadata["error_type"] == "ChangedInput"
     with Ledger.open(path) as ledger:
@@ -185,8 +185,8 @@ def test_recorded_items_need_no_tokens_func(path: Path) -> None:
 
 
 def test_unrecordable_input_runs_once_it_can_be_recorded(path: Path) -> None:
-    def run(given: Any) -> WorkflowResult:
-        _, results = coordinator_of(path).execute_parallel([given], lambda item, _: item, lambda _: "a")
+    def run(payload: Any) -> WorkflowResult:
+        _, results = coordinator_of(path).execute_parallel([payload], lambda item, _: item, lambda _: "a")
         return results[0]
 
     assert run(object()).metadata["error_type"] == "UnrecordableValue"
@@ -215,8 +215,8 @@ def test_inputs_that_differ_in_a_key_are_equal(path: Path) -> None:
 def test_id_with_secret_fails_and_is_not_recorded(path: Path) -> None:
     pool = CredentialCoordinator(KEYS)
     _, results = coordinator_of(path, pool).execute_parallel([f"item of {KEYS[0]}", "fine"], lambda *_: 1)
-    refused = next(result for result in results if not result.success)
-    assert "contains a secret" in str(refused.error)
+    failed = next(result for result in results if not result.success)
+    assert "contains a secret" in str(failed.error)
     assert KEYS[0].encode() not in path.read_bytes()
     assert counts_of(path) == (1, 0, 0)
 
@@ -238,7 +238,7 @@ def test_working_directory_may_change_during_a_run(tmp_path: Path, monkeypatch: 
 
 def test_symlink_opens_the_ledger_it_points_to(tmp_path: Path) -> None:
     link = tmp_path / "link.db"
-    link.symlink_to(tmp_path / "run.db")  # which is made with the first run
+    link.symlink_to(tmp_path / "run.db")  # the first run creates it
     assert coordinator_of(link).execute_parallel(range(3), Doubling())[0].recorded == 0
     assert link.is_symlink()
     assert coordinator_of(tmp_path / "run.db").execute_parallel(range(3), Doubling())[0].recorded == 3
@@ -261,13 +261,13 @@ def test_resume_reports_counts_of_recorded_items(path: Path) -> None:
     coordinator = ParallelCoordinator(2, ledger=path, reporter=events.append, halt="soon,fail=1")
     coordinator.execute_parallel(range(1, 50), worker)
     assert not [event for event in events if isinstance(event, RunResumed)]
-    ended = next(event for event in events if isinstance(event, RunEnded))
-    assert ended.is_recorded
+    end_event = next(event for event in events if isinstance(event, RunEnded))
+    assert end_event.is_recorded
     events.clear()
-    done = len(worker.calls)
+    call_count = len(worker.calls)
     coordinator.execute_parallel(range(1, 50), worker, retry_failed=True)
     (resumed,) = [event for event in events if isinstance(event, RunResumed)]
-    assert (resumed.run_id, resumed.launch, resumed.succeeded, resumed.failed) == ("main", 2, done - 1, 1)
+    assert (resumed.run_id, resumed.launch, resumed.succeeded, resumed.failed) == ("main", 2, call_count - 1, 1)
 
 
 @pytest.mark.parametrize("run_id", ["x" * 101])

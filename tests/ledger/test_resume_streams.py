@@ -32,49 +32,49 @@ def test_stream_yields_new_and_recorded_results(path: Path) -> None:
     worker = Doubling()
     coordinator_of(path).execute_parallel(range(1000), worker)
     with coordinator_of(path).stream((n for n in range(1010)), worker) as results:
-        seen = list(results)
+        stream_results = list(results)
     assert len(worker.calls) == 1010
-    assert len(by_id(seen)) == 1010
-    assert sum(is_recorded(result) for result in seen) == 1000
+    assert len(by_id(stream_results)) == 1010
+    assert sum(is_recorded(result) for result in stream_results) == 1000
     assert results.stats.total == 1010
 
 
 def test_new_items_start_before_recorded_results_are_taken(path: Path) -> None:
     coordinator_of(path).execute_parallel(range(20_000), Doubling())
-    started = threading.Event()
+    was_called = threading.Event()
 
     def worker(_item: int, _credential: str | None) -> None:
-        started.set()
+        was_called.set()
 
-    with coordinator_of(path).stream(range(20_001), worker):  # nobody takes any result
-        assert started.wait(10 * BUSY)
+    with coordinator_of(path).stream(range(20_001), worker):  # no result is taken
+        assert was_called.wait(10 * BUSY)
 
 
 def test_unstarted_items_are_not_recorded(path: Path) -> None:
     with coordinator_of(path).stream(itertools.count(), Doubling()) as results:
-        taken = [next(results) for _ in range(10)]
+        stream_results = [next(results) for _ in range(10)]
     with Ledger.open(path) as ledger:
         assert ledger.counts().total < 50_000
-        assert all(ledger.item(result.item_id) is not None for result in taken)
+        assert all(ledger.item(result.item_id) is not None for result in stream_results)
 
 
 def test_blocked_generator_does_not_delay_items_already_read(path: Path) -> None:
     coordinator_of(path).execute_parallel(range(100), Doubling())
-    go_on, done = threading.Event(), threading.Event()
+    may_end, was_called = threading.Event(), threading.Event()
 
     def items() -> Iterator[int]:
         yield from range(101)
-        go_on.wait(30)
+        may_end.wait(30)
 
     def worker(_item: int, _credential: str | None) -> None:
-        done.set()
+        was_called.set()
 
     with coordinator_of(path).stream(items(), worker) as results:
-        assert done.wait(10)
-        seen = {next(results).item_id for _ in range(101)}  # the recorded ones too
-        go_on.set()
+        assert was_called.wait(10)
+        item_ids = {next(results).item_id for _ in range(101)}  # recorded results included
+        may_end.set()
         assert list(results) == []
-    assert len(seen) == 101
+    assert len(item_ids) == 101
 
 
 @pytest.mark.parametrize("between", [0, 1000])
@@ -138,9 +138,9 @@ def test_async_run_resumes(path: Path) -> None:
         async with coordinator_of(path).astream(range(40), worker) as results:
             return [result async for result in results]
 
-    seen = by_id(asyncio.run(twice()))
-    assert {key: result.value for key, result in seen.items()} == {str(n): 2 * n for n in range(40)}
-    assert sum(is_recorded(result) for result in seen.values()) == 30
+    results = by_id(asyncio.run(twice()))
+    assert {key: result.value for key, result in results.items()} == {str(n): 2 * n for n in range(40)}
+    assert sum(is_recorded(result) for result in results.values()) == 30
     assert len(calls) == 40
     coordinator_of(path).execute_parallel(range(40), worker)
     assert len(calls) == 40
@@ -155,15 +155,15 @@ def test_any_text_is_a_valid_item_id(path: Path, item_id: str) -> None:
         current_item().checkpoint.save(1)
         return str(current_item().workflow_db.parent)
 
-    others = ["nfd \u00e9", "e\u0301"]
+    similar_ids = ["nfd \u00e9", "e\u0301"]
     for expected in (False, True):
-        _, results = coordinator_of(path).execute_parallel([item_id, *others], worker, lambda item: item)
+        _, results = coordinator_of(path).execute_parallel([item_id, *similar_ids], worker, lambda item: item)
         assert {is_recorded(result) for result in results} == {expected}
         assert {result.value for result in results} == {f"{path}-files/main"}
     with Ledger.open(path) as ledger:
-        found = ledger.item(item_id)
-        assert found is not None
-        assert (found.id, found.input) == (item_id, item_id)
+        item = ledger.item(item_id)
+        assert item is not None
+        assert (item.id, item.input) == (item_id, item_id)
         assert [attempt.item_id for attempt in ledger.attempts(item_id)] == [item_id]
         assert item_id in [attempt.item_id for attempt in ledger.attempts()]
 
@@ -183,14 +183,14 @@ def test_resume_stopped_while_filtering_counts_returned_results(path: Path) -> N
     coordinator_of(path).execute_parallel(range(20_000), Doubling())
     coordinator = coordinator_of(path)
 
-    def worker(_item: int, _credential: str | None) -> None:  # should one begin before that
+    def worker(_item: int, _credential: str | None) -> None:  # in case an item starts before the shutdown
         eventually(lambda: current_item().should_stop)
         raise Interrupted
 
     stream = coordinator.stream(range(40_000), worker)
     coordinator.request_shutdown()
-    returned = sum(1 for _ in stream)
-    assert stream.stats.completed == stream.stats.recorded == returned
+    result_count = sum(1 for _ in stream)
+    assert stream.stats.completed == stream.stats.recorded == result_count
     assert len(coordinator.get_checkpoints()) == 20_000
 
 
@@ -198,37 +198,37 @@ def test_slow_id_function_does_not_delay_shutdown(path: Path) -> None:
     coordinator_of(path).execute_parallel(range(200), Doubling())
     coordinator = coordinator_of(path, grace_seconds=0.1)
     is_slow = False
-    reading = threading.Event()
+    is_reading = threading.Event()
 
     def slow_id(item: int) -> str:
         if is_slow:
-            reading.set()
+            is_reading.set()
             time.sleep(0.2)
         return str(item)
 
     stream = coordinator.stream(range(200), Doubling(), slow_id)
     is_slow = True
-    reading.wait(60)
+    is_reading.wait(60)
     start = time.monotonic()
     coordinator.request_shutdown()
     list(stream)
-    assert time.monotonic() - start < 1 + BUSY  # to read them all would take 40 s
+    assert time.monotonic() - start < 1 + BUSY  # reading all items would take 40 s
 
 
-@pytest.mark.parametrize("give_up_after", [0.0001, 0.001, 0.01])
-def test_timeout_of_anext_loses_no_recorded_result(path: Path, give_up_after: float) -> None:
+@pytest.mark.parametrize("timeout", [0.0001, 0.001, 0.01])
+def test_timeout_of_anext_loses_no_recorded_result(path: Path, timeout: float) -> None:
     coordinator_of(path).execute_parallel(range(30), lambda *_: "x" * 500_000)
 
     async def take() -> list[str]:
-        seen = []
+        item_ids = []
         async with coordinator_of(path).astream(range(30), lambda *_: None) as results:
             while True:
                 try:
-                    seen.append((await asyncio.wait_for(anext(results), give_up_after)).item_id)
+                    item_ids.append((await asyncio.wait_for(anext(results), timeout)).item_id)
                 except TimeoutError:
                     await asyncio.sleep(0.001)
                 except StopAsyncIteration:
-                    return seen
+                    return item_ids
 
     assert sorted(map(int, asyncio.run(asyncio.wait_for(take(), 60)))) == list(range(30))
 
@@ -236,19 +236,19 @@ def test_timeout_of_anext_loses_no_recorded_result(path: Path, give_up_after: fl
 def test_task_that_reads_recorded_results_can_be_cancelled(path: Path) -> None:
     coordinator_of(path).execute_parallel(range(20), lambda *_: "x" * 1_000_000)
 
-    async def cancelled(after: float) -> None:
+    async def cancel_after(seconds: float) -> None:
         task = asyncio.ensure_future(coordinator_of(path).execute_parallel_async(range(20), lambda *_: None))
-        await asyncio.sleep(after)
+        await asyncio.sleep(seconds)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
     for number in range(12):
-        asyncio.run(cancelled(number * 0.005))
+        asyncio.run(cancel_after(number * 0.005))
     assert coordinator_of(path).execute_parallel(range(20), Doubling())[0].recorded == 20
 
 
-@pytest.mark.parametrize("reporter", [None, lambda _event: None], ids=["silent", "told"])
+@pytest.mark.parametrize("reporter", [None, lambda _event: None], ids=["silent", "reporter"])
 def test_untaken_large_results_stop_the_run_from_starting_items(path: Path, reporter: Any) -> None:
     worker = Doubling()
     coordinator = ParallelCoordinator(4, ledger=path, reporter=reporter)

@@ -37,14 +37,14 @@ def test_shutdown_with_stuck_workers_records_ended_items(path: Path) -> None:
 
     coordinator = coordinator_of(path, grace_seconds=0.2)
     stream = coordinator.stream(range(100), worker)
-    seen = [next(stream) for _ in range(10)]
+    results = [next(stream) for _ in range(10)]
     eventually(lambda: stream.stats.running == 4)
     start = time.monotonic()
     coordinator.request_shutdown()
-    seen += list(stream)
+    results += list(stream)
     assert time.monotonic() - start < 0.2 + 1 + BUSY
     stuck.set()
-    assert sorted(int(result.item_id) for result in seen) == list(range(10))
+    assert sorted(int(result.item_id) for result in results) == list(range(10))
     assert sorted(map(int, coordinator.get_checkpoints())) == list(range(10, 100))
     with Ledger.open(path) as ledger:
         assert ledger.counts().succeeded == 10
@@ -80,12 +80,12 @@ def test_get_checkpoints_names_changed_items_of_a_rerun(path: Path) -> None:
     with coordinator.stream(
         [{"id": n, "v": n % 2} for n in range(100)], lambda *_: 2, lambda i: str(i["id"])
     ) as results:
-        done = {next(results).item_id}
-    done |= {result.item_id for result in results}
-    left = set(coordinator.get_checkpoints())
-    assert left | done >= {str(n) for n in range(0, 100, 2)}
-    assert not left & {str(n) for n in range(1, 100, 2)}
-    assert set(coordinator.get_checkpoints()) == left
+        ended_ids = {next(results).item_id}
+    ended_ids |= {result.item_id for result in results}
+    open_ids = set(coordinator.get_checkpoints())
+    assert open_ids | ended_ids >= {str(n) for n in range(0, 100, 2)}
+    assert not open_ids & {str(n) for n in range(1, 100, 2)}
+    assert set(coordinator.get_checkpoints()) == open_ids
 
 
 def test_interrupted_item_runs_again(path: Path) -> None:
@@ -104,43 +104,43 @@ def test_interrupted_item_runs_again(path: Path) -> None:
 
 def test_late_last_commit_releases_the_ledger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "LAST_COMMIT_SECONDS", 0.05)
-    started, go_on = threading.Event(), threading.Event()
+    is_running, may_end = threading.Event(), threading.Event()
 
     def worker(_item: int, _credential: str | None) -> None:
-        started.set()
-        go_on.wait(30)
+        is_running.set()
+        may_end.wait(30)
 
     coordinator = coordinator_of(path, grace_seconds=0.05)
     stream = coordinator.stream(["a"], worker)
-    assert started.wait(60)
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
+    assert is_running.wait(60)
+    second = sqlite3.connect(path, isolation_level=None)
+    second.execute("BEGIN IMMEDIATE")
     coordinator.request_shutdown()
     with pytest.raises(LedgerError, match="did not take the last results in time"):
         list(stream)
-    other.close()
-    go_on.set()
+    second.close()
+    may_end.set()
     eventually(lambda: not path.with_name("run.db-lock").exists())
     assert coordinator_of(path).execute_parallel(["a"], Doubling())[0].completed == 1
 
 
 def run_until_it_stops(
-    path: Path, harm: Callable[[], None], **options: Any
+    path: Path, cause_failure: Callable[[], None], **options: Any
 ) -> tuple[LedgerError, list[WorkflowResult]]:
-    """A run whose ledger comes to harm in the middle; returns its error, and what it had reported."""
+    """Run until `cause_failure`, called after 20 results, stops the run; return its error and the reported results."""
     coordinator = coordinator_of(path, grace_seconds=5, **options)
-    seen: list[WorkflowResult] = []
+    results: list[WorkflowResult] = []
     pause = threading.Event()
     with pytest.raises(LedgerError) as caught:
         for result in coordinator.stream(range(20_000), lambda item, _: pause.wait(0.002) or item):
-            seen.append(result)
-            if len(seen) == 20:
-                harm()
-    assert len(seen) < 20_000
-    left = set(coordinator.get_checkpoints())
-    assert left | {result.item_id for result in seen} == {str(n) for n in range(20_000)}
-    assert not left & {result.item_id for result in seen}
-    return caught.value, seen
+            results.append(result)
+            if len(results) == 20:
+                cause_failure()
+    assert len(results) < 20_000
+    open_ids = set(coordinator.get_checkpoints())
+    assert open_ids | {result.item_id for result in results} == {str(n) for n in range(20_000)}
+    assert not open_ids & {result.item_id for result in results}
+    return caught.value, results
 
 
 def test_launch_that_was_taken_over_cannot_write(path: Path) -> None:  # invariant 23
@@ -149,10 +149,10 @@ def test_launch_that_was_taken_over_cannot_write(path: Path) -> None:  # invaria
         connection.execute("INSERT INTO launches (run, launch, pid, host, started_at) VALUES (1, 2, 1, 'x', 0)")
         connection.close()
 
-    error, seen = run_until_it_stops(path, take_over)
+    error, results = run_until_it_stops(path, take_over)
     assert "taken over by a later launch" in str(error)
     with Ledger.open(path) as ledger:
-        assert {result.item_id for result in seen} <= {item.id for item in ledger.items("succeeded")}
+        assert {result.item_id for result in results} <= {item.id for item in ledger.items("succeeded")}
 
 
 def test_ledger_error_is_reported_as_reason_of_the_stop(path: Path) -> None:
@@ -165,10 +165,10 @@ def test_ledger_error_is_reported_as_reason_of_the_stop(path: Path) -> None:
                 path.unlink()
     (stopping,) = [event for event in events if isinstance(event, RunStopping)]
     assert "removed or replaced" in stopping.reason
-    ended = events[-1]
-    assert isinstance(ended, RunEnded)
-    assert "removed or replaced" in ended.stats.stopped
-    assert ended.stats.completed < 10_000
+    end_event = events[-1]
+    assert isinstance(end_event, RunEnded)
+    assert "removed or replaced" in end_event.stats.stopped
+    assert end_event.stats.completed < 10_000
 
 
 def test_run_that_cannot_start_releases_the_ledger(path: Path) -> None:
@@ -186,26 +186,26 @@ def test_removed_ledger_stops_the_run(path: Path, suffix: str) -> None:  # invar
 
 
 def test_replaced_ledger_stops_the_run(path: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.db"
-    coordinator_of(other).execute_parallel(["a"], Doubling())
-    before = other.read_bytes()
-    error, _ = run_until_it_stops(path, lambda: other.replace(path))
+    second = tmp_path / "other.db"
+    coordinator_of(second).execute_parallel(["a"], Doubling())
+    content = second.read_bytes()
+    error, _ = run_until_it_stops(path, lambda: second.replace(path))
     assert "removed or replaced while in use" in str(error)
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
 
 
 def test_full_disk_stops_the_run_and_next_launch_continues(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = database.connect_writer
+    original_connect = database.connect_writer
 
-    def with_little_room(path: Path) -> sqlite3.Connection:
-        connection = plain(path)
+    def connect_with_little_room(path: Path) -> sqlite3.Connection:
+        connection = original_connect(path)
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages + 10}")  # SQLite then answers as it does on a full disk
+        connection.execute(f"PRAGMA max_page_count = {pages + 10}")  # SQLite then raises the error of a full disk
         return connection
 
     with monkeypatch.context() as patch:
-        patch.setattr(database, "connect_writer", with_little_room)
-        error, seen = run_until_it_stops(path, lambda: None)
+        patch.setattr(database, "connect_writer", connect_with_little_room)
+        error, results = run_until_it_stops(path, lambda: None)
     assert "the disk is full" in str(error)
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -213,21 +213,21 @@ def test_full_disk_stops_the_run_and_next_launch_continues(path: Path, monkeypat
     with Ledger.open(path) as ledger:
         on_record = {item.id for item in ledger.items("succeeded")}
         assert ledger.launches()[0].ended_at is None
-    assert {result.item_id for result in seen} <= on_record
+    assert {result.item_id for result in results} <= on_record
     stats, _ = coordinator_of(path).execute_parallel(range(1000), Doubling())
     assert (stats.completed, stats.stopped) == (1000, None)
 
 
 def test_locked_ledger_stops_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
-    others: list[sqlite3.Connection] = []
+    connections: list[sqlite3.Connection] = []
 
     def lock() -> None:
-        others.append(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
-        others[0].execute("BEGIN IMMEDIATE")
+        connections.append(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
+        connections[0].execute("BEGIN IMMEDIATE")
 
     error, _ = run_until_it_stops(path, lock)
-    others[0].close()
+    connections[0].close()
     assert "locked by another program" in str(error)
     with Ledger.open(path) as ledger:
         assert ledger.counts().failed == 0

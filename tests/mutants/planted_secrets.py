@@ -24,22 +24,22 @@ MUTANTS = (
     Mutant(
         "The stream writes the end of a secret whose mask it wrote with the chunk before",
         "redaction/redactor.py",
-        "self._covered = max(0, covered - settled)",
-        "self._covered = 0",
+        "self._covered_bytes = max(0, covered_end - settled_end)",
+        "self._covered_bytes = 0",
         tests_of(REDACTION, "test_overlapping_secrets_share_a_mask_adjacent_ones_do_not"),
     ),
     Mutant(
         "A flush drops the characters held back",
         "redaction/redactor.py",
-        "self._finder.spans(self._held), len(self._held))",
-        "self._finder.spans(self._held), 0)",
+        "self._finder.spans(self._tail), len(self._tail))",
+        "self._finder.spans(self._tail), 0)",
         tests_of(REDACTION, "test_stream_can_be_fed_after_flush"),
     ),
     Mutant(
         "A flush writes the characters held back without masking",
         "redaction/redactor.py",
-        "self._release(self._held, self._finder.spans(self._held), len(self._held))",
-        "self._release(self._held, [], len(self._held))",
+        "self._release(self._tail, self._finder.spans(self._tail), len(self._tail))",
+        "self._release(self._tail, [], len(self._tail))",
         tests_of(REDACTION, "test_flush_masks_secret_that_begins_a_longer_one"),
     ),
     Mutant(
@@ -66,8 +66,8 @@ MUTANTS = (
     Mutant(
         "The longer of two overlapping secrets is masked only in part",
         "redaction/redactor.py",
-        "covered = max(covered, end)",
-        "covered = end",
+        "covered_end = max(covered_end, end)",
+        "covered_end = end",
         tests_of(REDACTION, "test_secret_inside_another_leaves_no_rest"),
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""`OutputPrefixer`: whole lines with their owner's name in front, whatever the chunks and the threads."""
+"""`OutputPrefixer`: whole lines with a prefix, for all divisions into chunks and many threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 30  # seconds until a thread that should have ended counts as stuck
 
 
 class Recorder:
-    """Keeps every call."""
+    """A stream that records its calls."""
 
     def __init__(self) -> None:
         self.writes: list[str] = []
@@ -42,7 +42,7 @@ class Recorder:
 
 
 class WriteOnly:
-    """The least that can be called a stream."""
+    """A stream without `flush`."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -52,7 +52,7 @@ class WriteOnly:
 
 
 class CharacterFile:
-    """Every character is a system call of its own, and each of them lets another thread in."""
+    """A stream that writes each character with a system call, which lets another thread run."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -74,7 +74,7 @@ class UnhashableCharacterFile(CharacterFile):
 
 
 class UnreferableCharacterFile:
-    """No weak reference to it is possible."""
+    """A stream without weak references."""
 
     __slots__ = ("_inner",)
 
@@ -89,26 +89,26 @@ class UnreferableCharacterFile:
 
 
 @pytest.fixture
-def _eager_switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
+def eager_switching() -> Iterator[None]:
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
-    sys.setswitchinterval(before)
+    sys.setswitchinterval(interval)
 
 
 def in_threads(*jobs: Callable[[], None]) -> None:
-    """Starts all of them at the same moment and waits for their end."""
+    """Start all jobs at the same moment and wait for their end."""
     start = threading.Barrier(len(jobs))
     errors: list[BaseException] = []
 
-    def carry_out(job: Callable[[], None]) -> None:
+    def run(job: Callable[[], None]) -> None:
         try:
             start.wait(PATIENCE)
             job()
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=carry_out, args=(job,), daemon=True) for job in jobs]
+    threads = [threading.Thread(target=run, args=(job,), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -118,7 +118,7 @@ def in_threads(*jobs: Callable[[], None]) -> None:
 
 
 def prefixed(prefix: str, text: str) -> str:
-    """The promise, written another way: every line that is not empty gets the prefix; a last partial line ends."""
+    """Return the expected output: a prefix before each line that is not empty, and a newline at the end."""
     if text and not text.endswith("\n"):
         text += "\n"
     return re.sub(r"(?m)^(?=[^\n])", lambda _: f"{prefix} ", text)
@@ -355,7 +355,7 @@ def test_given_stream_is_used_instead_of_stdout() -> None:
 THREADS, LINES = 8, 25
 
 
-@pytest.mark.usefixtures("_eager_switching")
+@pytest.mark.usefixtures("eager_switching")
 @pytest.mark.parametrize("kind", [CharacterFile, UnhashableCharacterFile, UnreferableCharacterFile])
 def test_prefixers_on_one_stream_never_mix_lines(tmp_path, kind) -> None:
     stream = kind(tmp_path / "out")
@@ -373,12 +373,12 @@ def test_prefixers_on_one_stream_never_mix_lines(tmp_path, kind) -> None:
     stream.close()
     lines = (tmp_path / "out").read_text().splitlines()
     for number in range(THREADS):
-        of_this_one = [line for line in lines if line.startswith(f"[{number}]")]
-        assert of_this_one == [f"[{number}] line {line} of {number}" for line in range(LINES)]
+        prefixer_lines = [line for line in lines if line.startswith(f"[{number}]")]
+        assert prefixer_lines == [f"[{number}] line {line} of {number}" for line in range(LINES)]
     assert len(lines) == THREADS * LINES
 
 
-@pytest.mark.usefixtures("_eager_switching")
+@pytest.mark.usefixtures("eager_switching")
 def test_threads_on_one_prefixer_never_mix_lines(tmp_path) -> None:
     stream = CharacterFile(tmp_path / "out")
     prefixer = OutputPrefixer("[shared]", stream)
@@ -399,7 +399,7 @@ def test_threads_on_one_prefixer_never_mix_lines(tmp_path) -> None:
 
 
 class MeetingPoint:
-    """A stream in which two threads meet if they can: where it is looked up, and where it is written to."""
+    """A stream in which two threads wait for each other: when its lock is looked up, and when it is written to."""
 
     def __init__(self) -> None:
         self.looked_up = threading.Barrier(2)
@@ -421,7 +421,7 @@ class MeetingPoint:
     def _meet(self, barrier: threading.Barrier) -> bool:
         try:
             barrier.wait(0.1)
-        except threading.BrokenBarrierError:  # nobody came; from now on nobody waits
+        except threading.BrokenBarrierError:  # only one thread came; later calls return at once
             return False
         return True
 
@@ -434,16 +434,16 @@ def test_two_threads_get_the_same_lock_for_a_new_stream() -> None:
 
 
 class SlowText(str):
-    """Lets another thread in while it is being appended."""
+    """A text that lets another thread run while it is appended."""
 
     __slots__ = ()
 
-    def __radd__(self, held: str) -> str:
+    def __radd__(self, partial_line: str) -> str:
         Path(os.devnull).stat()
-        return held + str(self)
+        return partial_line + str(self)
 
 
-@pytest.mark.usefixtures("_eager_switching")
+@pytest.mark.usefixtures("eager_switching")
 def test_pieces_from_many_threads_are_written_once() -> None:
     stream = Recorder()
     with OutputPrefixer("[#]", stream) as prefixer:
@@ -459,7 +459,7 @@ def test_pieces_from_many_threads_are_written_once() -> None:
     assert {letter: stream.text.count(letter) for letter in "abcdefgh"} == dict.fromkeys("abcdefgh", LINES)
 
 
-@pytest.mark.usefixtures("_eager_switching")
+@pytest.mark.usefixtures("eager_switching")
 def test_concurrent_flushes_write_each_held_line_once(tmp_path) -> None:
     stream = CharacterFile(tmp_path / "out")
     prefixer = OutputPrefixer("[a]", stream)
@@ -503,7 +503,7 @@ def test_prefixer_keeps_no_reference_to_its_stream() -> None:
 def test_prefixer_can_replace_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     with contextlib.redirect_stdout(OutputPrefixer("[a]")):  # type: ignore[type-var]
         print("x")
-    assert capfd.readouterr().out in ("[a] x\n", "")  # the real stdout may be somebody else's
+    assert capfd.readouterr().out in ("[a] x\n", "")  # the real stdout may be captured elsewhere
 
 
 def test_print_from_many_threads_keeps_lines_whole() -> None:
@@ -511,12 +511,12 @@ def test_print_from_many_threads_keeps_lines_whole() -> None:
     prefixer = OutputPrefixer("[a]", stream)
     barrier = threading.Barrier(8, timeout=60)
 
-    def talk(number: int) -> None:
+    def print_lines(number: int) -> None:
         barrier.wait()
         for _ in range(50):
             print("x" * number, "y" * number, file=prefixer)  # type: ignore[arg-type]
 
-    threads = [threading.Thread(target=talk, args=(number,)) for number in range(1, 9)]
+    threads = [threading.Thread(target=print_lines, args=(number,)) for number in range(1, 9)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Secrets are taken out of bytes and texts, however they are written and wherever the output was cut."""
+"""`Redactor`: all forms of secrets are masked in texts, bytes and streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agentos.redaction.redactor import Redactor
 from agentos.workflows.parallel import Credential, CredentialCoordinator
 
 SECRET = "sk-Zq7Xw-canary-0123456789abcdef"
-# Of every length that is searched in another way, and with all that some way of writing escapes.
+# For each sampling of the finder, and with the characters that encoders escape.
 SECRETS = [
     SECRET,
     "hunter22",
@@ -54,7 +54,7 @@ Writer = Callable[[str], str]
 
 
 def lower_escapes(text: str) -> str:
-    return re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), text)
+    return re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), text)
 
 
 WRITERS: dict[str, Writer] = {
@@ -125,7 +125,7 @@ def test_secret_is_masked_in_every_form(name: str, secret: str) -> None:
 def test_any_text_can_be_a_secret(secret: str, name: str) -> None:
     try:
         written = WRITERS[name](secret)
-    except UnicodeEncodeError:  # lone surrogates: most ways of writing cannot
+    except UnicodeEncodeError:  # most encoders refuse lone surrogates
         return
     assert Redactor([secret]).text(f"<<{written}>>") == "<<****>>"
 
@@ -146,11 +146,11 @@ def test_base64_of_secret_is_masked_at_every_alignment(before: bytes, after: byt
 @pytest.mark.parametrize("secret", [*SECRETS, "clé\tsecrète\x7f"])
 def test_secret_is_masked_as_bash_prints_it(secret: str, locale: str) -> None:
     for script in ('printf %q "$1"', 'x=$1; echo "${x@Q}"', "x=$1; declare -p x", 'set -x; : "$1"'):
-        done = subprocess.run(
+        bash = subprocess.run(
             ["bash", "-c", script, "bash", secret], env={"LC_ALL": locale}, capture_output=True, check=True
         )
-        clean = Redactor([secret]).data(done.stdout + done.stderr)
-        assert b"****" in clean, done
+        clean = Redactor([secret]).data(bash.stdout + bash.stderr)
+        assert b"****" in clean, bash
         assert len(clean) < 30
 
 
@@ -243,7 +243,7 @@ def test_secret_in_two_chunks_is_masked(secret: str) -> None:
 
 
 def test_stream_holds_back_both_of_two_overlapping_secrets() -> None:
-    """The one begins inside the other."""
+    """The second secret begins inside the first."""
     both = "0123456789012345678901234567"
     redactor = Redactor([f"first-{both}-one", f"{both}-two"])
     for end, rest in ((b"-one", b"****"), (b"-two", b"first-****")):
@@ -295,7 +295,7 @@ def test_stream_holds_back_less_than_the_longest_form(data: bytes, cuts: list[in
     longest = max(map(len, redactor._finder._forms))
     for chunk in in_chunks(data, cuts):
         stream.feed(chunk)
-        held = re.sub(rb"\x1b(\[[0-?]*[ -/]*[@-~]?|[\]P][^\x00-\x1f]*(\x07|\x1b\\?)?|[ -/]*[0-~]?)", b"", stream._held)
+        held = re.sub(rb"\x1b(\[[0-?]*[ -/]*[@-~]?|[\]P][^\x00-\x1f]*(\x07|\x1b\\?)?|[ -/]*[0-~]?)", b"", stream._tail)
         assert len(held) < longest
 
 
@@ -338,7 +338,7 @@ def test_secret_across_terminal_codes_is_masked(secret: str, name: str, codes: l
     spread = b"".join(bytes([byte]) + code for byte, code in zip(written, itertools.cycle(codes), strict=False))
     data = b"\x1b[31mkey: " + spread + b"\x1b[0m.\n"
     clean = redacted(Redactor([secret]), in_chunks(data, cuts))
-    # Codes between the characters go with them; those around them stay.
+    # Codes between the characters are masked with them; those around them stay.
     assert clean == b"\x1b[31mkey: ****" + codes[(len(written) - 1) % len(codes)] + b"\x1b[0m.\n"
 
 
@@ -381,10 +381,10 @@ def test_long_codes_are_redacted_independently_of_chunks(length: int, size: int)
 
 def test_endless_codes_are_released() -> None:
     stream = Redactor([SECRET]).stream()
-    shown = stream.feed(SECRET[:9].encode())
+    released = stream.feed(SECRET[:9].encode())
     for _ in range(100):
-        shown += stream.feed(b"\x1b[0m" * 100)
-    assert shown == SECRET[:9].encode() + b"\x1b[0m" * 10_000
+        released += stream.feed(b"\x1b[0m" * 100)
+    assert released == SECRET[:9].encode() + b"\x1b[0m" * 10_000
 
 
 # --- texts --------------------------------------------------------------------------------------------------------
@@ -480,4 +480,4 @@ def test_added_credential_changes_the_redactor_of_the_pool() -> None:
     assert pool.redactor() is not before
     assert pool.redact(f"{SECRET} sk-added-later-0123") == "**** ****"
     pool.remove(added)
-    assert pool.redact("sk-added-later-0123") == "****"  # whoever holds it may use it still
+    assert pool.redact("sk-added-later-0123") == "****"  # a lease of it may still be in use

@@ -1,4 +1,4 @@
-"""Secrets of any characters, written in every promised way, in outputs cut anywhere: nothing of them is left."""
+"""Properties of redaction: secrets of any characters, in every form, in outputs cut into any chunks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.texts import ODD
 from .test_redaction import CODES, WRITERS, in_chunks, redacted
 
 MASK = b"****"
-# Without the mask's own character: what a mask and its neighbours spell together is nobody's secret.
-CHARACTERS = st.sampled_from([one for one in ODD if len(one) == 1 and not "\ud800" <= one <= "\udfff"]) | st.characters(
-    exclude_categories=["Cs"], exclude_characters="*\x1b"
-)
+# Without the mask's character: a mask and its neighbours could spell a secret.
+CHARACTERS = st.sampled_from(
+    [character for character in ODD if len(character) == 1 and not "\ud800" <= character <= "\udfff"]
+) | st.characters(exclude_categories=["Cs"], exclude_characters="*\x1b")
 SECRETS = st.lists(
     st.text(CHARACTERS, min_size=8, max_size=30) | st.text("ab-_", min_size=8, max_size=24), min_size=1, max_size=3
 )
@@ -31,7 +31,7 @@ CODE = st.sampled_from(CODES)
 
 
 def stretched(written: bytes, codes: list[bytes]) -> bytes:
-    """With a terminal code after each character."""
+    """Return the bytes with a terminal code after each of them."""
     return b"".join(bytes([byte]) + codes[at % len(codes)] for at, byte in enumerate(written)) if codes else written
 
 
@@ -48,27 +48,27 @@ def outputs(draw: st.DrawFn) -> tuple[list[str], bytes]:
     return secrets, output + draw(NOISE)
 
 
-@holds_for(examples=30, made=outputs(), cuts=CUTS)
-@example(made=(["abababab", "babababa"], b"ababababa" * 3), cuts=[1, 9])
-def test_no_form_of_any_secret_survives_any_chunking(made: tuple[list[str], bytes], cuts: list[int]) -> None:
-    secrets, output = made
+@holds_for(examples=30, case=outputs(), cuts=CUTS)
+@example(case=(["abababab", "babababa"], b"ababababa" * 3), cuts=[1, 9])
+def test_no_form_of_any_secret_survives_any_chunking(case: tuple[list[str], bytes], cuts: list[int]) -> None:
+    secrets, output = case
     redactor = Redactor(secrets)
     clean = redactor.data(output)
     assert redacted(redactor, in_chunks(output, cuts)) == clean
     assert redacted(redactor, in_chunks(output, list(range(len(output))))) == clean
-    shown = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)", b"", clean)
+    plain_output = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)", b"", clean)
     for secret in secrets:
         for name, write in WRITERS.items():
             written = to_bytes(write(secret))
             if name == "base64":
-                written = written[: 8 * len(to_bytes(secret)) // 6]  # its last character may be another's, too
+                written = written[: 8 * len(to_bytes(secret)) // 6]  # the last character may depend on the next byte
             assert written not in clean, name
-            assert written not in shown, name
+            assert written not in plain_output, name
 
 
-@holds_for(examples=20, made=outputs(), cuts=CUTS)
-def test_redactor_masks_all_forms_and_nothing_else(made: tuple[list[str], bytes], cuts: list[int]) -> None:
-    secrets, output = made
+@holds_for(examples=20, case=outputs(), cuts=CUTS)
+def test_redactor_masks_all_forms_and_nothing_else(case: tuple[list[str], bytes], cuts: list[int]) -> None:
+    secrets, output = case
     output = output.replace(b"\x1b", b"")
     starts: set[int] = set()
     inside: set[int] = set()
@@ -87,28 +87,28 @@ def test_redactor_masks_all_forms_and_nothing_else(made: tuple[list[str], bytes]
 
 
 @holds_for(
-    examples=15, made=outputs(), cuts=CUTS, tail=st.sampled_from([b"", b"\x1b", b"\x1b[", b"\x1b]0;", b"\x1b[31"])
+    examples=15, case=outputs(), cuts=CUTS, tail=st.sampled_from([b"", b"\x1b", b"\x1b[", b"\x1b]0;", b"\x1b[31"])
 )
 def test_stream_holds_back_at_most_a_form_and_codes(
-    made: tuple[list[str], bytes], cuts: list[int], tail: bytes
+    case: tuple[list[str], bytes], cuts: list[int], tail: bytes
 ) -> None:
-    secrets, output = made
+    secrets, output = case
     longest = max(len(form) for secret in secrets for form in forms_of(secret))
     stream = Redactor(secrets).stream()
     for chunk in in_chunks(output + tail, cuts):
         stream.feed(chunk)
-        held = re.sub(rb"\x1b(\[[0-?]*[ -/]*[@-~]?|[\]P][^\x00-\x1f]*(\x07|\x1b\\?)?|[ -/]*[0-~]?)", b"", stream._held)
+        held = re.sub(rb"\x1b(\[[0-?]*[ -/]*[@-~]?|[\]P][^\x00-\x1f]*(\x07|\x1b\\?)?|[ -/]*[0-~]?)", b"", stream._tail)
         assert len(held) < longest
     stream.feed(b"\n" + b"." * MAX_CODE_BYTES + b"\n\n")
-    assert len(stream._held) <= longest + MAX_CODE_BYTES
+    assert len(stream._tail) <= longest + MAX_CODE_BYTES
 
 
-@holds_for(examples=15, made=outputs(), at=st.integers(0, 200), cuts=CUTS)
-def test_near_miss_of_a_secret_is_unchanged(made: tuple[list[str], bytes], at: int, cuts: list[int]) -> None:
-    secrets = made[0]
+@holds_for(examples=15, case=outputs(), at=st.integers(0, 200), cuts=CUTS)
+def test_near_miss_of_a_secret_is_unchanged(case: tuple[list[str], bytes], at: int, cuts: list[int]) -> None:
+    secrets = case[0]
     form = max(forms_of(secrets[0]), key=len)
     near = form[: at % len(form)] + b"\x00" + form[at % len(form) + 1 :]
-    assume(not any(one in near for secret in secrets for one in forms_of(secret)))
+    assume(not any(character in near for secret in secrets for character in forms_of(secret)))
     redactor = Redactor(secrets)
     assert redactor.data(near) is near
     assert redacted(redactor, in_chunks(near, cuts)) == near

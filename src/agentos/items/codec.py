@@ -45,15 +45,15 @@ _encoder = msgspec.json.Encoder(enc_hook=_to_plain, order="deterministic")
 _decoder = msgspec.json.Decoder()
 
 
-def encode(value: Any, what: str) -> str:
-    """Return the value as JSON. Raise `UnrecordableValue` that names `what` (a result, an input, a checkpoint)."""
+def encode(value: Any, purpose: str) -> str:
+    """Return the value as JSON. Raise `UnrecordableValue` that names its purpose (a result, an input, a checkpoint)."""
     try:
         return _encoder.encode(value).decode()
     except Exception:  # a value may define its own conversion, which may raise any exception
         encoded, problem = _encode_slowly(value)
     if encoded is None:
         kind = type(value).__qualname__
-        raise UnrecordableValue(f"the {what}, of type {kind}, cannot be recorded as JSON ({problem}): {ADVICE}")
+        raise UnrecordableValue(f"the {purpose}, of type {kind}, cannot be recorded as JSON ({problem}): {ADVICE}")
     return encoded
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 # Characters of the id that stay readable in a name. The digest makes the name distinct.
 MAX_READABLE = 40
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-# Names that are devices on Windows, whatever follows the dot.
+# Names of devices on Windows, with any extension.
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)\.", re.IGNORECASE)
 
 

@@ -221,25 +221,25 @@ class Batch:
         shared = {"run": self._run, "launch": self._launch}
         succeeded = {**shared, "outcome": SUCCEEDED, "verdict": SUCCEEDED, "cost": 0.0}
         _insert(connection, shared, _ALL_COLUMNS, _redact_rows(self._attempt_rows, redact))
-        written = _insert(connection, succeeded, _SUCCESS_COLUMNS, _redact_rows(self._success_rows, redact))
-        written += _insert(connection, shared, _ALL_COLUMNS, _redact_rows(self._outcome_rows, redact))
-        if written != len(self.results):
+        row_count = _insert(connection, succeeded, _SUCCESS_COLUMNS, _redact_rows(self._success_rows, redact))
+        row_count += _insert(connection, shared, _ALL_COLUMNS, _redact_rows(self._outcome_rows, redact))
+        if row_count != len(self.results):
             # Only a bug leads here: a run ends each item once. Nothing of this batch may be reported.
-            raise RuntimeError(f"{len(self.results) - written} items have an outcome on record already")
+            raise RuntimeError(f"{len(self.results) - row_count} items have an outcome on record already")
 
 
 def _insert(connection: sqlite3.Connection, shared: dict[str, Any], columns: str, rows: list[Row]) -> int:
     """Insert the rows; return how many were written. A statement that is more than half full is padded with its last
     row, which changes nothing: that outcome is recorded by then."""
-    written = first = 0
+    row_count = first = 0
     for size in STATEMENT_ROWS:
         while len(rows) - first > size // 2:
             chunk = rows[first : first + size]
             chunk += chunk[-1:] * (size - len(chunk))
             values = (*shared.values(), *chain.from_iterable(chunk))
-            written += connection.execute(_statement(tuple(shared), columns, size), values).rowcount
+            row_count += connection.execute(_statement(tuple(shared), columns, size), values).rowcount
             first += size
-    return written
+    return row_count
 
 
 def _redact_rows(rows: list[Row], redact: Callable[[str], str]) -> list[Row]:

@@ -50,13 +50,13 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 class Ownership:
     """The lock on one ledger, held by this process."""
 
-    def __init__(self, path: Path, descriptor: int, before: dict[str, Any]) -> None:
+    def __init__(self, path: Path, descriptor: int, earlier_note: dict[str, Any]) -> None:
         self._path = path
         self._real_path = os.path.realpath(path)
         self._descriptor = descriptor
         self._note: dict[str, Any] = {}
         self._memory: mmap.mmap | None = None
-        self.before = before  # the note of a launch that was killed; else empty
+        self.earlier_note = earlier_note  # the note of a launch that was killed; else empty
 
     @classmethod
     def take(cls, path: Path) -> Ownership:
@@ -93,8 +93,8 @@ class Ownership:
 
     def check(self, ledger_id: str, commits: int) -> None:
         """Raise `LedgerError` if the ledger has fewer transactions than the launch before has committed."""
-        committed = self.before.get("commits", 0)
-        if self.before.get("ledger_id") == ledger_id and committed > commits:
+        committed = self.earlier_note.get("commits", 0)
+        if self.earlier_note.get("ledger_id") == ledger_id and committed > commits:
             raise LedgerError(
                 f"the ledger {self._path} has lost {committed - commits} of {committed} transactions: it, or its -wal "
                 f"file, was cut off or replaced. Restore both, or remove {_lock_path(self._path).name} to go on with "
@@ -103,7 +103,7 @@ class Ownership:
 
     def check_missing(self) -> None:
         """Raise `LedgerError` if the launch before has committed to a ledger that is missing now."""
-        if self.before.get("commits"):
+        if self.earlier_note.get("commits"):
             raise LedgerError(
                 f"the ledger {self._path} is gone, and its last launch did not end in order: restore it, or remove "
                 f"{_lock_path(self._path).name} to start anew"
@@ -198,13 +198,13 @@ def _read(descriptor: int) -> dict[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
-def _busy(path: Path, owner: dict[str, Any], who: str, hint: str = "") -> RunBusy:
+def _busy(path: Path, owner: dict[str, Any], holder: str, hint: str = "") -> RunBusy:
     pid, host, since, run_id = (owner.get(name) for name in ("pid", "host", "since", "run_id"))
-    named = f", pid {pid} on {host}" if pid is not None else ""
-    when = f", since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}" if since is not None else ""
-    what = f" with run {run_id}" if run_id is not None else ""
+    process = f", pid {pid} on {host}" if pid is not None else ""
+    start = f", since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}" if since is not None else ""
+    run = f" with run {run_id}" if run_id is not None else ""
     return RunBusy(
-        f"the ledger {path} is in use by {who}{named}{when}{what}: wait for it, or stop it first{hint}",
+        f"the ledger {path} is in use by {holder}{process}{start}{run}: wait for it, or stop it first{hint}",
         pid=pid,
         host=host,
         since=since,

@@ -72,7 +72,7 @@ class RunRecord:
             with database.explained(path):
                 self._open(database.check(path))
         except BaseException:
-            self._owner.release(in_order=not self._owner.before)
+            self._owner.release(in_order=not self._owner.earlier_note)
             raise
 
     def _open(self, has_ledger: bool) -> None:
@@ -90,7 +90,7 @@ class RunRecord:
         execute, epoch = self._connection.execute, self._clock.epoch()
         ledger_id, self._commits = execute("SELECT ledger_id, commits FROM written").fetchone()
         self._owner.check(ledger_id, self._commits)
-        if self._owner.before:
+        if self._owner.earlier_note:
             self._check_integrity()
         execute("BEGIN IMMEDIATE")  # creates the -wal file
         self._files = [(f"{self.path}{suffix}", os.stat(f"{self.path}{suffix}")) for suffix in ("", "-wal")]  # noqa: PTH116

@@ -161,12 +161,13 @@ class ResumeFilter:
             return
         if read_items:
             self._pending = read_items
-            passed = self._filter(connection, read_items)
+            output_items = self._filter(connection, read_items)
             self._pending = []
-            self._requested = max(0, self._requested - len(passed))  # read-ahead may deliver more than was requested
-            self._read_ahead = min(2 * self._read_ahead, MAX_READ_AHEAD) if not passed else 1
-            if passed:
-                self._receiver.items_read(passed)
+            # Read-ahead may deliver more than was requested.
+            self._requested = max(0, self._requested - len(output_items))
+            self._read_ahead = min(2 * self._read_ahead, MAX_READ_AHEAD) if not output_items else 1
+            if output_items:
+                self._receiver.items_read(output_items)
         missing = max(self._requested, self._read_ahead) - self._expected
         if self._requested > 0 and missing > 0 and self._end is None:
             self._expected += missing
@@ -206,10 +207,10 @@ class ResumeFilter:
     def _filter(self, connection: sqlite3.Connection, read_items: list[ReadItem]) -> list[ReadItem]:
         """Return the items that run or fail; count the others and add their rows to the recorded results."""
         recorded_rows = array("q")
-        passed: list[ReadItem] = []
+        output_items: list[ReadItem] = []
         for item, problem, row, decision in self._decisions_for(connection, read_items):
             if row is None:
-                passed.append((item, problem or self._complete(item)))
+                output_items.append((item, problem or self._complete(item)))
                 continue
             _, number, _, _, outcome, launch = row
             if launch == self._record.launch or self._is_repeated(number):
@@ -225,9 +226,9 @@ class ResumeFilter:
                 problem = Problem.changed(item.id)
             else:
                 item.is_changed = decision is REPLACE
-            passed.append((item, problem or self._complete(item)))
+            output_items.append((item, problem or self._complete(item)))
         self._recorded_results.add(recorded_rows)
-        return passed
+        return output_items
 
     def _decisions_for(
         self, connection: sqlite3.Connection, read_items: list[ReadItem]

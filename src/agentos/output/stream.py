@@ -24,30 +24,30 @@ OutputCall = Callable[[str, str, bytes], None]
 class Lines:
     """Splits a stream into whole lines. Holds an incomplete line, up to MAX_LINE_BYTES."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_partial_line",)
 
     def __init__(self) -> None:
-        self._held = b""
+        self._partial_line = b""
 
     def feed(self, data: bytes) -> bytes:
         """Return the lines that are complete with this data."""
         complete, newline, rest = data.rpartition(b"\n")
         if newline:
-            complete = self._held + complete + newline
-            self._held = rest
+            complete = self._partial_line + complete + newline
+            self._partial_line = rest
         else:
-            complete, self._held = b"", self._held + rest
+            complete, self._partial_line = b"", self._partial_line + rest
         if _has_long_line(complete):
             complete = _split_long_lines(complete)
-        while len(self._held) > MAX_LINE_BYTES:
-            complete += self._held[:MAX_LINE_BYTES] + b"\n"
-            self._held = self._held[MAX_LINE_BYTES:]
+        while len(self._partial_line) > MAX_LINE_BYTES:
+            complete += self._partial_line[:MAX_LINE_BYTES] + b"\n"
+            self._partial_line = self._partial_line[MAX_LINE_BYTES:]
         return complete
 
     def flush(self) -> bytes:
         """Return the incomplete line, with a newline."""
-        held, self._held = self._held, b""
-        return held + b"\n" if held else b""
+        line, self._partial_line = self._partial_line, b""
+        return line + b"\n" if line else b""
 
 
 def _has_long_line(lines: bytes) -> bool:

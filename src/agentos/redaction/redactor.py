@@ -64,48 +64,48 @@ class RedactionStream(HoldsSecrets):
     The concatenated results of `feed` and `flush` equal `Redactor.data` of the concatenated chunks.
     """
 
-    __slots__ = ("_covered", "_finder", "_held")
+    __slots__ = ("_covered_bytes", "_finder", "_tail")
 
     def __init__(self, finder: Finder) -> None:
         self._finder = finder
-        self._held = b""
-        self._covered = 0  # leading bytes of `_held` that belong to a secret whose mask was returned already
+        self._tail = b""
+        self._covered_bytes = 0  # leading bytes of `_tail` that belong to a secret whose mask was returned already
 
     def feed(self, data: bytes) -> bytes:
         """Return what is redacted so far; hold back a tail that may become a secret or a terminal code."""
-        text = self._held + data if self._held else data
-        spans, settled = self._finder.settle(text)
-        return self._release(text, spans, settled)
+        text = self._tail + data if self._tail else data
+        spans, settled_end = self._finder.settle(text)
+        return self._release(text, spans, settled_end)
 
     def flush(self) -> bytes:
         """Return the rest, as if the output ended here."""
-        return self._release(self._held, self._finder.spans(self._held), len(self._held))
+        return self._release(self._tail, self._finder.spans(self._tail), len(self._tail))
 
-    def _release(self, text: bytes, spans: list[Span], settled: int) -> bytes:
-        """Return the redacted bytes before `settled`; hold back the others for the next search."""
-        clean, covered = _mask(text, spans, settled, self._covered)
-        self._held = text[settled:]
-        self._covered = max(0, covered - settled)
+    def _release(self, text: bytes, spans: list[Span], settled_end: int) -> bytes:
+        """Return the redacted bytes before `settled_end`; hold back the others for the next search."""
+        clean, covered_end = _mask(text, spans, settled_end, self._covered_bytes)
+        self._tail = text[settled_end:]
+        self._covered_bytes = max(0, covered_end - settled_end)
         return clean
 
     def __repr__(self) -> str:
-        return f"<RedactionStream: {len(self._held)} bytes held back>"
+        return f"<RedactionStream: {len(self._tail)} bytes held back>"
 
 
-def _mask(text: bytes, spans: list[Span], settled: int, covered: int = 0) -> tuple[bytes, int]:
-    """Return the bytes from `covered` to `settled` with one mask per group of overlapping spans, and the end of the
-    last masked span, which may be after `settled`. Overlapping secrets share a mask, so no part of either stays."""
-    if not spans and not covered:
-        return text[:settled], 0
+def _mask(text: bytes, spans: list[Span], settled_end: int, covered_end: int = 0) -> tuple[bytes, int]:
+    """Return the bytes from `covered_end` to `settled_end` with one mask per group of overlapping spans, and the end of
+    the last masked span, which may be after `settled_end`. Overlapping secrets share a mask, which leaves no rest."""
+    if not spans and not covered_end:
+        return text[:settled_end], 0
     pieces = []
     for start, end in sorted(spans):
-        if start >= settled:
+        if start >= settled_end:
             break
-        if start >= covered:
-            pieces += [text[covered:start], _MASK]
-        covered = max(covered, end)
-    pieces.append(text[covered:settled])
-    return b"".join(pieces), covered
+        if start >= covered_end:
+            pieces += [text[covered_end:start], _MASK]
+        covered_end = max(covered_end, end)
+    pieces.append(text[covered_end:settled_end])
+    return b"".join(pieces), covered_end
 
 
 def _spans_of(form: bytes, text: bytes) -> Iterator[Span]:
