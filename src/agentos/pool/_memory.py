@@ -23,7 +23,7 @@ from ._rules.allocator import Allocator
 from ._rules.records import CredentialRecord
 from .credential import Credential
 from .lease_states import LIVE, WAITING
-from .states import CredentialForecast, CredentialSnapshot, forecast, snapshot
+from .states import CredentialForecast, CredentialState, credential_state, forecast
 
 T = TypeVar("T")
 
@@ -194,8 +194,11 @@ class MemoryStore:
     def available(self) -> int:
         return self._locked(lambda allocator, now: sum(c.is_usable(None, now) for c in allocator.credentials.values()))
 
-    def snapshot(self) -> list[CredentialSnapshot]:
-        return self._locked(lambda allocator, now: [snapshot(c, now) for c in allocator.credentials.values()])
+    def states(self) -> list[CredentialState]:
+        epoch = self._clock.epoch()
+        return self._locked(
+            lambda allocator, now: [credential_state(c, now, epoch) for c in allocator.credentials.values()]
+        )
 
     def fastest(self) -> tuple[float | None, float]:
         return self._locked(lambda allocator, now: wait_reasons.fastest(allocator.credentials.values(), now))

@@ -25,7 +25,7 @@ from agentos.verdict import RETRY_ON_OTHER_KEY, Verdict
 
 from .credential import Credential, fingerprint
 from .lease import Lease, LeaseContext, LeasedKey, check_counts
-from .states import CredentialForecast, CredentialState, state_of
+from .states import CredentialForecast, CredentialState
 from .store import LeaseHandle, Store, make_store
 from .store_url import StoreAt, passwords
 
@@ -181,8 +181,7 @@ class LeasePool:
 
     def states(self) -> tuple[CredentialState, ...]:
         """Return a snapshot of every credential, in the order in which they joined."""
-        epoch = self.clock.epoch()
-        return tuple(state_of(snapshot, epoch) for snapshot in self._store.snapshot())
+        return tuple(self._store.states())
 
     @property
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""One credential at one instant, for those who look at the pool or plan with it."""
+"""The state of a credential at one instant, for display, and its forecast, for plans."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ._rules.records import CredentialRecord, LeaseRecord
 
 
 class Holder(NamedTuple):
-    """Who has a lease."""
+    """One live lease: its requester, and the process that holds it."""
 
     requester: str | None
-    seconds: float  # for so long
+    seconds: float  # since the grant
     host: str | None = None  # None: this process
     pid: int | None = None
-    run: str | None = None  # what it does there
+    run: str | None = None  # the name of the run in that process
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +47,15 @@ class CredentialState:
     learned: dict[str, float] = field(default_factory=dict)  # scope ("" for none) -> requests per minute
     holders: tuple[str, ...] = ()  # the requesters of its live leases, where they gave a name
     held_by: tuple[Holder, ...] = ()  # the same leases, with the process that has each
+    # The parts of `rate_limited_until`, and the scopes that it serves (empty: all).
+    scopes: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    cooled_until: float | None = field(default=None, repr=False, compare=False)
+    limited_until: float | None = field(default=None, repr=False, compare=False)
 
     @property
     def keys_file_line(self) -> str | None:
         """What was learned about its limit, as a line for the keys file."""
         return f"requests_per_minute = {math.floor(min(self.learned.values()))}" if self.learned else None
-
-
-class CredentialSnapshot(NamedTuple):
-    """One credential at one instant, in the store's own time."""
-
-    id: str
-    group: str
-    provider: str | None
-    scopes: frozenset[str]
-    holders: tuple[Holder, ...]
-    max_concurrent: int
-    cooling: dict[str | None, float]  # scope -> seconds left
-    cooled_by: dict[str | None, str]  # scope -> the verdict that lasts longest
-    quarantine: str | None
-    is_available: bool
-    fence: int
-    requests: int
-    tokens: int
-    paced: float  # seconds until its limits admit one more request
-    binding: str | None  # the limit that decides that
-    used: dict[str, tuple[float, float]]  # of each declared limit: what is used, and the limit
-    learned: dict[str | None, float]  # scope -> requests per minute
 
 
 class CredentialForecast(NamedTuple):
@@ -90,53 +72,54 @@ class CredentialForecast(NamedTuple):
     day_ends_after: Callable[[float], float] | None = None  # instant -> the next end of the provider's day
 
 
-def snapshot(credential: CredentialRecord, now: float) -> CredentialSnapshot:
-    cooling: dict[str | None, float] = {}
-    cooled_by: dict[str | None, str] = {}
+def credential_state(credential: CredentialRecord, now: float, epoch: float, elapsed: float = 0.0) -> CredentialState:
+    """Return the state of a credential, with instants as epoch seconds.
+
+    `now` is the instant up to which the rules have advanced, `elapsed` the seconds since then, in which only time
+    has passed: a replica must not advance by itself. `epoch` is the wall clock at `now + elapsed`.
+    """
+    ends: dict[str | None, float] = {}  # scope -> epoch
+    cooled_by: dict[str, str] = {}
     for cooldown_scope in credential.cooldown_scopes:
         for scope, until in cooldown_scope.cooling.items():
-            if until - now > cooling.get(scope, 0.0):
-                cooling[scope] = until - now
-                cooled_by[scope] = cooldown_scope.cooled_by[scope]
-    at, binding = max(
-        (cooldown_scope.pace.binding(None, 1, 0, now) for cooldown_scope in credential.paced_by), key=itemgetter(0)
-    )
-    pace = credential.group.pace
-    return CredentialSnapshot(
-        id=credential.id,
-        group=credential.group.name or "",
-        provider=credential.provider.name,
-        scopes=credential.scopes,
-        holders=tuple(_holder(record, now) for record in credential.leases.values()),
-        max_concurrent=credential.max_concurrent,
-        cooling=cooling,
-        cooled_by=cooled_by,
-        quarantine=credential.quarantine,
+            end = epoch + (until - now - elapsed)
+            if end > ends.get(scope, epoch):
+                ends[scope] = end
+                cooled_by[scope or ""] = cooldown_scope.cooled_by[scope]
+    paces = [paced.pace.binding(None, 1, 0, now) for paced in credential.paced_by]
+    ready_at, limit = max(paces, key=itemgetter(0))
+    cooled_until = ends.pop(None, None)
+    limited_until = epoch + (ready_at - now - elapsed) if ready_at - now > elapsed else None
+    pace, leases = credential.group.pace, tuple(credential.leases.values())
+    return CredentialState(
+        key_id=credential.id,
+        in_use=bool(leases),
+        reserved_by=leases[0].requester if leases else None,
+        rate_limited_until=max((end for end in (cooled_until, limited_until) if end is not None), default=None),
         is_available=credential.is_usable(None, now),
+        quota_group=credential.group.name or "",
+        provider=credential.provider.name,
+        live_leases=len(leases),
+        max_concurrent=credential.max_concurrent,
+        quarantined=credential.quarantine,
+        cooling={scope: end for scope, end in ends.items() if scope is not None},
+        cooled_by=cooled_by,
         fence=credential.fence,
-        requests=credential.used_requests + sum(record.requests for record in credential.leases.values()),
-        tokens=credential.used_tokens + sum(record.tokens for record in credential.leases.values()),
-        paced=max(0.0, at - now),
-        binding=binding,
+        requests=credential.used_requests + sum(record.requests for record in leases),
+        tokens=credential.used_tokens + sum(record.tokens for record in leases),
+        waits_for=limit,
         used={} if pace.limiter is None else pace.limiter.usage(now),
-        learned=pace.learned_limits(),
+        learned={scope or "": rate for scope, rate in pace.learned_limits().items()},
+        holders=tuple(record.requester for record in leases if record.requester is not None),
+        held_by=tuple(_holder(record, now, elapsed) for record in leases),
+        scopes=tuple(sorted(credential.scopes)),
+        cooled_until=cooled_until,
+        limited_until=limited_until,
     )
 
 
-def later(one: CredentialSnapshot, seconds: float) -> CredentialSnapshot:
-    """As it looks so long afterwards, if nothing but time has passed: for those who must not let the pool itself grow
-    older."""
-    cooling = {scope: left - seconds for scope, left in one.cooling.items() if left > seconds}
-    return one._replace(
-        holders=tuple(holder._replace(seconds=holder.seconds + seconds) for holder in one.holders),
-        cooling=cooling,
-        cooled_by={scope: one.cooled_by[scope] for scope in cooling},
-        paced=max(0.0, one.paced - seconds),
-    )
-
-
-def _holder(record: LeaseRecord, now: float) -> Holder:
-    owner, seconds = record.owner, max(0.0, now - record.granted_at)
+def _holder(record: LeaseRecord, now: float, elapsed: float) -> Holder:
+    owner, seconds = record.owner, max(0.0, now - record.granted_at) + elapsed
     if owner is None:
         return Holder(record.requester, seconds)
     return Holder(record.requester, seconds, owner.host, owner.pid, owner.name)
@@ -157,33 +140,4 @@ def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
         learned=pace.learned_limits().get(None),
         used_today=int(used.get(REQUESTS_PER_DAY, (0, 0))[0]),
         day_ends_after=None if ends_after is None else lambda then: ends_after(now + then) - now,
-    )
-
-
-def state_of(snapshot: CredentialSnapshot, epoch: float) -> CredentialState:
-    """Return a snapshot as users see it: instants as epoch seconds."""
-    cooling = {scope: epoch + left for scope, left in snapshot.cooling.items()}
-    if snapshot.paced > 0:
-        cooling[None] = max(cooling.get(None, 0.0), epoch + snapshot.paced)
-    return CredentialState(
-        key_id=snapshot.id,
-        in_use=bool(snapshot.holders),
-        reserved_by=snapshot.holders[0].requester if snapshot.holders else None,
-        rate_limited_until=cooling.pop(None, None),
-        is_available=snapshot.is_available,
-        quota_group=snapshot.group,
-        provider=snapshot.provider,
-        live_leases=len(snapshot.holders),
-        max_concurrent=snapshot.max_concurrent,
-        quarantined=snapshot.quarantine,
-        cooling={scope: until for scope, until in cooling.items() if scope is not None},
-        cooled_by={scope or "": verdict for scope, verdict in snapshot.cooled_by.items()},
-        fence=snapshot.fence,
-        requests=snapshot.requests,
-        tokens=snapshot.tokens,
-        waits_for=snapshot.binding,
-        used=snapshot.used,
-        learned={scope or "": rate for scope, rate in snapshot.learned.items()},
-        holders=tuple(holder.requester for holder in snapshot.holders if holder.requester is not None),
-        held_by=snapshot.holders,
     )

@@ -15,11 +15,12 @@ from agentos.verdict import Verdict
 
 from ._memory import MemoryStore
 from .credential import Credential
-from .states import CredentialForecast, CredentialSnapshot
+from .states import CredentialForecast, CredentialState
 from .store_url import FILE, SERVERS, StoreAt, check_server, without_password
 
 if TYPE_CHECKING:
     from ._replicas.log import Log
+    from ._replicas.shared import SharedStore
 
 H = TypeVar("H")
 
@@ -111,7 +112,7 @@ class Store(Protocol[H]):
 
     def available(self) -> int: ...
 
-    def snapshot(self) -> list[CredentialSnapshot]: ...
+    def states(self) -> list[CredentialState]: ...
 
     def fastest(self) -> tuple[float | None, float]: ...
 
@@ -124,16 +125,22 @@ _KINDS = "'memory:', 'sqlite:///PATH', 'redis://HOST:PORT/DB', 'rediss://…' or
 
 def make_store(at: str | StoreAt | None, clock: Clock, on_event: Callable[[Any], None], ttl: float,
                redact: Callable[[str], str]) -> Store[Any]:  # fmt: skip
-    """`redact`: takes secrets out of what others will see. Raises `ValueError` for what is no store's name, and
-    `StoreError` where what it needs is not installed."""
-    place = at if isinstance(at, StoreAt) else StoreAt(MEMORY if at is None else str(at))
-    if place.url == MEMORY:
+    """Make the store that a URL names; nothing is opened yet. `redact` takes secrets out of texts that other processes
+    will see. Raises `ValueError` for a URL of no store, and `StoreError` if a library for it is not installed."""
+    store_at = at if isinstance(at, StoreAt) else StoreAt(MEMORY if at is None else str(at))
+    if store_at.url == MEMORY:
         return MemoryStore(clock, on_event)
-    from ._replicas.copies import CopiedLog
-    from ._replicas.shared import SharedStore  # only where they are used
+    return make_shared_store(store_at, clock, on_event, ttl, redact)
 
-    log, name = make_log(place.url)
-    return SharedStore(CopiedLog(log) if place.is_copy else log, name, clock, on_event, ttl, redact, place.run)
+
+def make_shared_store(at: StoreAt, clock: Clock, on_event: Callable[[Any], None], ttl: float,
+                      redact: Callable[[str], str]) -> SharedStore:  # fmt: skip
+    """`make_store` for a store that several processes share."""
+    from ._replicas.copies import CopiedLog
+    from ._replicas.shared import SharedStore  # imported where it is needed: a pool in memory must start quickly
+
+    log, name = make_log(at.url)
+    return SharedStore(CopiedLog(log) if at.is_copy else log, name, clock, on_event, ttl, redact, at.run)
 
 
 def make_log(url: str) -> tuple[Log, str]:

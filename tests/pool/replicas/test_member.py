@@ -108,7 +108,7 @@ def ask(store: SharedStore) -> NumberedHandle:
 
 def copy_of(store: SharedStore) -> SharedPool:
     """As things stand now."""
-    store.snapshot()
+    store.states()
     assert store._member.copy is not None
     return store._member.copy
 
@@ -132,8 +132,8 @@ def test_a_batch_whose_reply_was_lost_is_sent_again_and_counts_once(
     record = lease(store)
     kept.lost_replies = 2
     store.use_more(record, 0, 100)
-    eventually(lambda: store.snapshot()[0].tokens > 0)
-    assert store.snapshot()[0].tokens == 100
+    eventually(lambda: store.states()[0].tokens > 0)
+    assert store.states()[0].tokens == 100
 
 
 def test_the_leases_of_a_session_that_has_expired_are_not_live_here_either(
@@ -143,12 +143,12 @@ def test_the_leases_of_a_session_that_has_expired_are_not_live_here_either(
     lost = lease(slow)
     kept.clock.advance(TTL + 1.0)
     lease(other)
-    slow.snapshot()
+    slow.states()
     assert lost.state == ENDED
     assert not slow.settle(lost, 1, 500)
     slow.end(lost, None)
-    (state,) = other.snapshot()
-    assert (len(state.holders), state.tokens) == (1, 0)
+    (state,) = other.states()
+    assert (state.live_leases, state.tokens) == (1, 0)
 
 
 def test_what_is_said_of_a_credential_after_a_long_silence_is_heard(
@@ -157,7 +157,7 @@ def test_what_is_said_of_a_credential_after_a_long_silence_is_heard(
     silent, other = join(), join()
     kept.clock.advance(TTL + 1.0)
     silent.quarantine("a", "refused")
-    eventually(lambda: other.snapshot()[0].quarantine == "refused")
+    eventually(lambda: other.states()[0].quarantined == "refused")
 
 
 def test_what_did_not_arrive_before_its_session_expired_is_said_again(
@@ -171,7 +171,7 @@ def test_what_did_not_arrive_before_its_session_expired_is_said_again(
     kept.clock.advance(TTL + 1.0)
     kept.is_away = False
     eventually(lambda: one._member.session_id in copy_of(other).sessions.keys() - {expired})
-    assert other.snapshot()[0].quarantine == "refused"
+    assert other.states()[0].quarantined == "refused"
 
 
 def test_a_lease_that_took_long_to_arrive_is_checked_before_it_is_handed_out(

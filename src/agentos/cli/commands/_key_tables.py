@@ -14,7 +14,7 @@ from agentos.errors import CredentialError
 from agentos.keys.keys_file import Keys
 from agentos.limits.declaration import Limits
 from agentos.pool.credential import Credential
-from agentos.pool.states import CredentialSnapshot, Holder
+from agentos.pool.states import CredentialState, Holder
 from agentos.reporters.format import shorten, table
 from agentos.reporters.sentences import verdict_text
 
@@ -94,20 +94,20 @@ def _declared_state(credential: Credential, keys: Keys, disabled: Mapping[str, s
 # --- as a store knows them ----------------------------------------------------------------------------------------
 
 
-def pool_lines(snapshots: Iterable[CredentialSnapshot]) -> list[str]:
+def pool_lines(states: Iterable[CredentialState]) -> list[str]:
     """Return a row for each credential; below them a row for each lease, the longest held first."""
-    snapshots = list(snapshots)
+    states = list(states)
     rows = [
         (
-            shorten(snapshot.id, MAX_CELL),
-            f"{len(snapshot.holders)} of {snapshot.max_concurrent}",
-            _usage_text(snapshot),
-            shorten(_pool_state(snapshot), MAX_LAST_CELL),
+            shorten(state.key_id, MAX_CELL),
+            f"{state.live_leases} of {state.max_concurrent}",
+            _usage_text(state),
+            shorten(_pool_state(state), MAX_LAST_CELL),
         )
-        for snapshot in snapshots
+        for state in states
     ]
     lines = table([("ID", "IN USE", "USED", "STATE"), *rows])
-    leases = [(holder, snapshot.id) for snapshot in snapshots for holder in snapshot.holders]
+    leases = [(holder, state.key_id) for state in states for holder in state.held_by]
     if leases:
         leases.sort(key=lambda lease: -lease[0].seconds)
         lease_rows = [(shorten(id_, MAX_CELL), *_holder_cells(holder)) for holder, id_ in leases]
@@ -115,25 +115,25 @@ def pool_lines(snapshots: Iterable[CredentialSnapshot]) -> list[str]:
     return lines
 
 
-def pool_record(snapshot: CredentialSnapshot) -> dict[str, Any]:
+def pool_record(state: CredentialState) -> dict[str, Any]:
     """Return the record of a credential. Instants are epoch seconds, by the clock of this machine."""
     now = time.time()
     return {
-        "id": snapshot.id,
-        "provider": snapshot.provider,
-        "quota_group": snapshot.group,
-        "scopes": sorted(snapshot.scopes),
-        "max_concurrent": snapshot.max_concurrent,
-        "holders": [_holder_record(holder, now) for holder in snapshot.holders],
-        "is_available": snapshot.is_available,
-        "quarantine": snapshot.quarantine,
+        "id": state.key_id,
+        "provider": state.provider,
+        "quota_group": state.quota_group,
+        "scopes": list(state.scopes),
+        "max_concurrent": state.max_concurrent,
+        "holders": [_holder_record(holder, now) for holder in state.held_by],
+        "is_available": state.is_available,
+        "quarantine": state.quarantined,
         "cooling": [
-            {"scope": scope, "until": now + seconds, "reason": snapshot.cooled_by.get(scope)}
-            for scope, seconds in snapshot.cooling.items()
+            {"scope": scope or None, "until": state.cooling.get(scope, state.cooled_until), "reason": reason}
+            for scope, reason in state.cooled_by.items()
         ],
-        "limited": None if snapshot.paced <= 0 else {"limit": snapshot.binding, "until": now + snapshot.paced},
-        "used": {name: {"used": used, "limit": limit} for name, (used, limit) in snapshot.used.items()},
-        "learned": [{"scope": scope, "requests_per_minute": rate} for scope, rate in snapshot.learned.items()],
+        "limited": None if state.limited_until is None else {"limit": state.waits_for, "until": state.limited_until},
+        "used": {name: {"used": used, "limit": limit} for name, (used, limit) in state.used.items()},
+        "learned": [{"scope": scope or None, "requests_per_minute": rate} for scope, rate in state.learned.items()],
     }
 
 
@@ -156,31 +156,32 @@ def _holder_record(holder: Holder, now: float) -> dict[str, Any]:
     }
 
 
-def _pool_state(snapshot: CredentialSnapshot) -> str:
-    if snapshot.quarantine is not None:
-        return f"quarantined: {snapshot.quarantine}"
-    cooldowns = [
-        (scope, seconds, snapshot.cooled_by.get(scope) or "cooling down") for scope, seconds in snapshot.cooling.items()
-    ]
-    waits = [(seconds, reason) for scope, seconds, reason in cooldowns if scope is None]
-    if snapshot.paced > 0:
-        waits.append((snapshot.paced, snapshot.binding or "limited"))
+def _pool_state(state: CredentialState) -> str:
+    if state.quarantined is not None:
+        return f"quarantined: {state.quarantined}"
+    now = time.time()
+    waits = []
+    if state.cooled_until is not None:
+        waits.append((state.cooled_until, state.cooled_by.get("") or "cooling down"))
+    if state.limited_until is not None:
+        waits.append((state.limited_until, state.waits_for or "limited"))
     if waits:
-        seconds, reason = max(waits)
-        return f"usable in {format_duration(seconds)}: {verdict_text(reason)}"
+        until, reason = max(waits)
+        return f"usable in {format_duration(max(0.0, until - now))}: {verdict_text(reason)}"
     scopes = [
-        f"{scope} in {format_duration(seconds)}: {reason}" for scope, seconds, reason in cooldowns if scope is not None
+        f"{scope} in {format_duration(max(0.0, until - now))}: {state.cooled_by.get(scope) or 'cooling down'}"
+        for scope, until in state.cooling.items()
     ]
     return f"usable; for {', for '.join(scopes)}" if scopes else "usable"
 
 
-def _usage_text(snapshot: CredentialSnapshot) -> str:
+def _usage_text(state: CredentialState) -> str:
     parts = [
         f"{_number_text(math.ceil(used))} of {_number_text(limit)} {_unit(name)}"
-        for name, (used, limit) in snapshot.used.items()
+        for name, (used, limit) in state.used.items()
     ]
-    for scope, rate in snapshot.learned.items():
-        of_scope = "" if scope is None else f" for {shorten(scope, 20)}"
+    for scope, rate in state.learned.items():
+        of_scope = f" for {shorten(scope, 20)}" if scope else ""
         parts.append(f"learned {_number_text(math.floor(rate))} requests/min{of_scope}")
     return ", ".join(parts) or EMPTY
 

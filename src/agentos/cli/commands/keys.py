@@ -15,8 +15,8 @@ from click.shell_completion import CompletionItem
 from agentos.errors import StoreError
 from agentos.keys import disabled_keys
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
-from agentos.pool._replicas import visits
-from agentos.pool.states import CredentialSnapshot
+from agentos.pool import shared_state
+from agentos.pool.states import CredentialState
 from agentos.reporters.format import table
 
 from ..completion import credential_ids
@@ -92,11 +92,11 @@ def status(keys_file: Path | None, key_env: str | None, store: str | None, is_js
     declared = _read_keys(keys_file, key_env)
     disabled = disabled_keys.disabled()
     store_choice = choose_store(store, declared)
-    snapshots = _read_store(store_choice)
-    if declared is None and not disabled and not snapshots:
+    states = _read_store(store_choice)
+    if declared is None and not disabled and not states:
         raise _no_keys()
     if is_json:
-        click.echo(_json(_status_record(declared, disabled, store_choice, snapshots)))
+        click.echo(_json(_status_record(declared, disabled, store_choice, states)))
         return
     if declared is not None:
         _warn(declared)
@@ -105,16 +105,16 @@ def status(keys_file: Path | None, key_env: str | None, store: str | None, is_js
     if others:
         click.echo("\nDisabled, and not in these keys:" if declared is not None else "Disabled:")
         click.echo("\n".join(disabled_lines(others)))
-    if snapshots:
+    if states:
         click.echo(f"{chr(10) if declared is not None or others else ''}In {store_choice.name}:")
-        click.echo("\n".join(pool_lines(snapshots)))
+        click.echo("\n".join(pool_lines(states)))
 
 
 def _status_record(
     declared: Keys | None,
     disabled: Mapping[str, str],
     store_choice: StoreChoice,
-    snapshots: Sequence[CredentialSnapshot],
+    states: Sequence[CredentialState],
 ) -> dict[str, Any]:
     return {
         "credentials": []
@@ -123,7 +123,7 @@ def _status_record(
         "warnings": [] if declared is None else declared.warnings,
         "disabled": disabled,
         "store": store_choice.name,
-        "pool": [pool_record(snapshot) for snapshot in snapshots],
+        "pool": [pool_record(state) for state in states],
     }
 
 
@@ -206,7 +206,7 @@ def reset(keys_file: Path | None, key_env: str | None, store: str | None) -> Non
     declared = _read_keys(keys_file, key_env)
     store_choice = choose_store(store, declared)
     ids = disabled_keys.enable(None if declared is None else _ids(declared))
-    candidates = _ids(declared) if declared is not None else [snapshot.id for snapshot in _read_store(store_choice)]
+    candidates = _ids(declared) if declared is not None else [state.key_id for state in _read_store(store_choice)]
     ids += [id_ for id_ in _set_quarantine(store_choice, dict.fromkeys(candidates)) if id_ not in ids]
     click.echo(f"Enabled: {', '.join(ids)}." if ids else "No credential was disabled or quarantined.")
 
@@ -262,9 +262,9 @@ def _check_id(keys: Keys, id_: str) -> None:
 # --- the store that runs share ----------------------------------------------------------------------------------------
 
 
-def _read_store(store: StoreChoice) -> list[CredentialSnapshot]:
+def _read_store(store: StoreChoice) -> list[CredentialState]:
     try:
-        return visits.look(store.url)
+        return shared_state.read_states(store.url)
     except StoreError as error:
         raise store_failure(error) from None
 
@@ -272,7 +272,7 @@ def _read_store(store: StoreChoice) -> list[CredentialSnapshot]:
 def _set_quarantine(store: StoreChoice, reasons: Mapping[str, str | None]) -> list[str]:
     """Quarantine credentials in the store, or restore those whose reason is None. Return the ids that changed."""
     try:
-        return visits.set_quarantine(store.url, reasons)
+        return shared_state.set_quarantine(store.url, reasons)
     except StoreError as error:
         problem = "runs of this machine know of it, but those that share the store with others could not be told"
         raise Failure(f"{problem}: {error}") from None

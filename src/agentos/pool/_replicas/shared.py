@@ -21,7 +21,7 @@ from .._rules.allocator import Allocator
 from .._rules.records import CredentialRecord, RestrictedScope
 from ..credential import Credential, fingerprint
 from ..lease_states import ENDED, LIVE, WAITING
-from ..states import CredentialForecast, CredentialSnapshot, forecast, later, snapshot
+from ..states import CredentialForecast, CredentialState, credential_state, forecast
 from . import shared_pool as shared
 from .handles import NumberedHandle
 from .log import Log
@@ -44,6 +44,7 @@ class SharedStore:
     def __init__(self, log: Log, name: str, clock: Clock, on_event: Callable[[Any], None], ttl: float,
                  redact: Callable[[str], str], run: str | None = None) -> None:  # fmt: skip
         self._redact = redact
+        self._clock = clock
         self.make_handle = NumberedHandle
         self._member = Member(log, name, clock, on_event, ttl)
         self._member.run_name = run
@@ -256,14 +257,15 @@ class SharedStore:
         self._member.sync(LOOK_SECONDS)
         return self._look(lambda pool, at: sum(c.is_usable(None, at) for c in self._own(pool)))
 
-    def snapshot(self, *, everybody: bool = False) -> list[CredentialSnapshot]:
-        """`everybody`: also of the credentials that only others have."""
+    def states(self, *, everybody: bool = False) -> list[CredentialState]:
+        """Return the state of each credential; `everybody`: also of those that only other sessions have."""
         self._member.sync(LOOK_SECONDS)
+        epoch = self._clock.epoch()
 
-        def look(pool: Allocator, at: float) -> list[CredentialSnapshot]:
+        def look(pool: Allocator, at: float) -> list[CredentialState]:
             credentials = list(pool.credentials.values()) if everybody else self._own(pool)
-            passed = max(0.0, self._member.now() + self._member.ahead - at)
-            return [later(snapshot(credential, at), passed) for credential in credentials]
+            elapsed = max(0.0, self._member.now() + self._member.ahead - at)
+            return [credential_state(credential, at, epoch, elapsed) for credential in credentials]
 
         return self._look(look)
 

@@ -125,13 +125,13 @@ class CredentialCoordinator(LeasePool):
 
     def get_stats(self) -> dict[str, int]:
         """Return counts of credentials by state (one may be both reserved and rate-limited), and of waiters."""
-        states = self._store.snapshot()
+        states = self._store.states()
         return {
             "total": len(states),
             "available": sum(s.is_available for s in states),
-            "reserved": sum(bool(s.holders) for s in states),
-            "rate_limited": sum(None in s.cooling or s.paced > 0 for s in states),
-            "quarantined": sum(s.quarantine is not None for s in states),
+            "reserved": sum(s.in_use for s in states),
+            "rate_limited": sum(s.rate_limited_until is not None for s in states),
+            "quarantined": sum(s.quarantined is not None for s in states),
             "waiting": self._store.waiters(),
         }
 
