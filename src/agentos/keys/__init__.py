@@ -1,4 +1,4 @@
 """The keys file, and what people do with keys.
 
-Doors: `keys_file`, `check`, `disabled_keys`.
+Doors: `keys_file` (reads it), `check` (calls each provider), `disabled_keys` (keys that a person took out of use).
 """

@@ -1,7 +1,7 @@
-"""A table of a TOML file that knows where it stands, and what may be in it.
+"""Reads checked values from the tables of a TOML file.
 
-Every error names the file, the line and what was expected, and never shows a value: what stands in the wrong place may
-be a key.
+Every error has the file, the line and what was expected. No error contains a value: a value in the wrong place may be
+a key.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from agentos.limits.reset_times import seconds_to_reset
 from ._toml_lines import line_of
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# A name that somebody mistyped looks like this; anything else may be a key in the wrong place, and is not shown.
+# A misspelt name looks like this. Any other text may be a key in the wrong place, and is not printed.
 _WORD = re.compile(r"[A-Za-z_-]{1,32}")
-# What people write for our names.
-_MEANT = {
+# Names that people use instead of those of the keys file.
+_SYNONYMS = {
     "key": "secret",
     "api_key": "secret",
     "token": "secret",
@@ -47,8 +47,8 @@ _MEANT = {
     "pattern": "match",
     "kind": "verdict",
 }
-# What tomllib says without quoting the file.
-_SAFE_TO_REPEAT = frozenset(
+# Messages of tomllib that do not quote the file.
+_SAFE_MESSAGES = frozenset(
     {
         "Cannot overwrite a value",
         "Expected '=' after a key in a key/value pair",
@@ -64,21 +64,22 @@ _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a tex
 
 
 def parse(file: Path, text: str) -> Table:
-    """The whole file, as a table."""
+    """Return the root table of a file. Raises `KeysFileError` if the text is not TOML."""
     try:
         values = tomllib.loads(text)
         return Table(file, text, (), values)
-    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
-        said, _, place = str(error).partition(" (at ")
-        found = re.match(r"line (\d+)", place)
-        line = int(found.group(1)) if found else text.count("\n") + 1
-        what = f"not TOML ({said})" if said in _SAFE_TO_REPEAT else "not TOML"
-    raise KeysFileError(f'{file}, line {line}: {what}; expected a [[table]] or name = value, with a text in "quotes"')
+    except (ValueError, RecursionError) as error:  # ValueError: also for a number of thousands of digits
+        message, _, position = str(error).partition(" (at ")
+        match = re.match(r"line (\d+)", position)
+        line = int(match.group(1)) if match else text.count("\n") + 1
+        problem = f"not TOML ({message})" if message in _SAFE_MESSAGES else "not TOML"
+    expected = 'expected a [[table]] or name = value, with a text in "quotes"'
+    raise KeysFileError(f"{file}, line {line}: {problem}; {expected}")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the file: what it holds, and where it stands."""
+    """A table of the file, with its path. The methods raise `KeysFileError` for a value that is not as expected."""
 
     file: Path
     source: str = field(repr=False)  # the whole file; may hold a key
@@ -89,20 +90,22 @@ class Table:
     def line(self) -> int:
         return line_of(self.source, self.path)
 
-    def fail(self, key: str | None, what: str) -> NoReturn:
+    def fail(self, key: str | None, problem: str) -> NoReturn:
         line = line_of(self.source, self.path if key is None else (*self.path, key))
-        raise KeysFileError(f"{self.file}, line {line}: {what}") from None
+        raise KeysFileError(f"{self.file}, line {line}: {problem}") from None
 
     def fail_kind(self, key: str, expected: str) -> NoReturn:
         kind = _KINDS.get(type(self.values[key]), "a date or time")
         self.fail(key, f"{key if _WORD.fullmatch(key) else 'this'} must be {expected}, not {kind}")
 
-    def knows_only(self, names: Sequence[str], what: str) -> None:
+    def check_names(self, names: Sequence[str], subject: str) -> None:
+        """Fail for a key that is not in `names`. `subject` stands for the table in the message."""
         for key in self.values:
             if key not in names:
-                shown = f"{what} has no {key!r}" if _WORD.fullmatch(key) else f"{what} has nothing of this name"
+                problem = f"{subject} has no {key!r}" if _WORD.fullmatch(key) else f"{subject} has nothing of this name"
                 near = nearest(key, names)
-                self.fail(key, f"{shown}: " + (f"did you mean {near}?" if near else f"it may have {', '.join(names)}"))
+                advice = f"did you mean {near}?" if near else f"it may have {', '.join(names)}"
+                self.fail(key, f"{problem}: {advice}")
 
     def text(self, key: str, *, is_one_line: bool = True) -> str | None:
         value = self.values.get(key)
@@ -114,7 +117,7 @@ class Table:
             self.fail(key, f"{key} must be a text of one line that is not empty")
         return value
 
-    def needed_text(self, key: str, example: str, *, is_one_line: bool = True) -> str:
+    def required_text(self, key: str, example: str, *, is_one_line: bool = True) -> str:
         value = self.text(key, is_one_line=is_one_line)
         if value is None:
             self.fail(None, f"{key} is missing: write {key} = {example}")
@@ -146,7 +149,7 @@ class Table:
             self.fail("day_resets", "day_resets names a time zone that is not known on this machine")
         return value
 
-    def within(self, key: str) -> Table:
+    def sub_table(self, key: str) -> Table:
         value = self.values[key]
         if not isinstance(value, dict):
             self.fail_kind(key, "a table")
@@ -156,15 +159,15 @@ class Table:
         value = self.values.get(key, [])
         if isinstance(value, dict):
             self.fail(key, f"write [[{key}]] with two brackets: there may be several")
-        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             self.fail(key, f"{key} must be written as tables that begin with [[{key}]]")
-        return [Table(self.file, self.source, (*self.path, key, n), one) for n, one in enumerate(value)]
+        return [Table(self.file, self.source, (*self.path, key, index), each) for index, each in enumerate(value)]
 
 
-def nearest(written: str, names: Sequence[str]) -> str | None:
-    """The name that was probably meant."""
-    meant = _MEANT.get(written.lower())
-    if meant in names:
-        return meant
-    near = difflib.get_close_matches(written.lower(), names, n=1)
-    return near[0] if near else None
+def nearest(word: str, names: Sequence[str]) -> str | None:
+    """Return the name that a misspelt word probably stands for; None if there is none."""
+    synonym = _SYNONYMS.get(word.lower())
+    if synonym in names:
+        return synonym
+    matches = difflib.get_close_matches(word.lower(), names, n=1)
+    return matches[0] if matches else None

@@ -1,7 +1,6 @@
-"""Credentials that a person has taken out of use: `$AGENTOS_HOME/disabled.json`.
+"""Stores which credentials a person has disabled: `$AGENTOS_HOME/disabled.json`.
 
-It is asked when a pool is made, so that what was disabled once stays so in every run until it is enabled, whatever
-store that run uses.
+Read when a pool is made: a credential stays disabled in every run, with any store, until it is enabled.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 from agentos.errors import HomeError
 from agentos.home.paths import PRIVATE, home, write_atomically
 
-# How a pool's reason begins that a person has given.
+# Prefix of a pool's reason for a credential that a person disabled.
 DISABLED = "disabled: "
 
 
@@ -28,23 +27,24 @@ class Disabled(msgspec.Struct):
 
 
 def disabled() -> dict[str, str]:
-    """Ids of credentials, and why each is not to be used. Raises `HomeError` if the file is damaged: a key that was
-    taken out of use must not come back because of that."""
+    """Return the reason for each disabled credential, by id. Raises `HomeError` if the file is damaged, which must not
+    enable credentials."""
     return {id_: entry.reason for id_, entry in _read().items()}
 
 
 def disable(id_: str, reason: str) -> None:
-    with _changing() as entries:
+    """Disable a credential. Raises `HomeError` if the file cannot be written."""
+    with _edit() as entries:
         entries[id_] = Disabled(reason, time.time())
 
 
 def enable(ids: Iterable[str] | None = None) -> list[str]:
-    """Those of these (or all) that were disabled; they are not any more."""
-    with _changing() as entries:
-        found = [id_ for id_ in entries if ids is None or id_ in ids]
-        for id_ in found:
+    """Enable these credentials, or all; return the ids of those that were disabled. Raises `HomeError`."""
+    with _edit() as entries:
+        enabled = [id_ for id_ in entries if ids is None or id_ in ids]
+        for id_ in enabled:
             del entries[id_]
-    return found
+    return enabled
 
 
 def _path() -> Path:
@@ -63,8 +63,8 @@ def _read() -> dict[str, Disabled]:
 
 
 @contextlib.contextmanager
-def _changing() -> Iterator[dict[str, Disabled]]:
-    """One at a time: two commands that start together must not undo each other."""
+def _edit() -> Iterator[dict[str, Disabled]]:
+    """Yield the entries and write them back, under a lock: two commands at the same time must not undo each other."""
     try:
         home().mkdir(parents=True, exist_ok=True, mode=PRIVATE)
         folder = os.open(home(), os.O_RDONLY)

@@ -1,7 +1,7 @@
-"""The keys file: a TOML file that says which credentials there are, and what is known about them.
+"""Reads the keys file, a TOML file with credentials, or keys from environment variables.
 
-Reading it resolves no reference and runs no command. Every error names the file, the line and what was expected, and
-never shows a value: what stands in the wrong place may be a key.
+Resolves no reference and runs no command. Every error has the file, the line and what was expected. No error contains a
+value: a value in the wrong place may be a key.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ _EXAMPLES = {"env": "env:OPENAI_API_KEY", "file": "file:~/keys/openai", "cmd": "
 
 @dataclass(frozen=True)
 class Keys:
-    """What a keys file, or the environment, says. References are not resolved yet."""
+    """Credentials and settings of a keys file or of the environment. References are not resolved."""
 
     credentials: list[Credential]
-    variables: dict[str, str] = field(default_factory=dict)  # credential id -> where a command finds the key
+    variables: dict[str, str] = field(default_factory=dict)  # credential id -> variable for the key in a command
     patterns: list[Pattern] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    # credential id -> `env:…`, `file:…` or `cmd:…`; a command may have anything in its arguments
+    # credential id -> `env:…`, `file:…` or `cmd:…`; no repr, as the arguments of a command may be secret
     references: dict[str, str] = field(default_factory=dict, repr=False)
-    base_urls: dict[str, str] = field(default_factory=dict)  # provider -> the address that was given for it
-    store: str | None = field(default=None, repr=False)  # where the pool's state lives; may hold a password
+    base_urls: dict[str, str] = field(default_factory=dict)  # by provider
+    store: str | None = field(default=None, repr=False)  # URL of the pool's store; may contain a password
 
 
 def load_keys(path: Path) -> Keys:
-    """Reads a keys file. Raises `KeysFileError`."""
-    return _Reading(path).keys()
+    """Read a keys file. Raises `KeysFileError`."""
+    return _Reader(path).keys()
 
 
 def keys_from_environment(pattern: str, environ: Mapping[str, str]) -> Keys:
-    """The keys in all variables whose names match a pattern such as `OPENAI_API_KEY*`. Raises `KeysFileError`."""
+    """Return the keys in variables whose names match a pattern such as `OPENAI_API_KEY*`. Raises `KeysFileError`."""
     names = sorted((name for name in environ if fnmatch.fnmatchcase(name, pattern)), key=_natural)
     if not names:
         raise KeysFileError(f"no environment variable is called {pattern}: set one, or give another --key-env")
@@ -91,13 +91,13 @@ def _add_variable(keys: Keys, name: str) -> None:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """KEY_2 before KEY_10. Digits are not made a number: Python refuses to for thousands of them."""
+    """Return a sort key that puts KEY_2 before KEY_10. Without `int`, which refuses thousands of digits."""
     pieces = re.split(r"([0-9]+)", name)
-    return [(len(number := piece.lstrip("0")), number) if at % 2 else (-1, piece) for at, piece in enumerate(pieces)]
+    return [(len(number := piece.lstrip("0")), number) if n % 2 else (-1, piece) for n, piece in enumerate(pieces)]
 
 
-class _Reading:
-    """One keys file on its way to `Keys`."""
+class _Reader:
+    """Builds `Keys` from one file."""
 
     def __init__(self, path: Path) -> None:
         self._file = path
@@ -109,15 +109,15 @@ class _Reading:
         self._keys = Keys([])
 
     def keys(self) -> Keys:
-        self._root.knows_only(ENTRIES, "a keys file")
+        self._root.check_names(ENTRIES, "a keys file")
         self._keys = replace(self._keys, store=self._store())
         if "provider" in self._root.values:
-            self._read_providers(self._root.within("provider"))
+            self._read_providers(self._root.sub_table("provider"))
         credentials = self._root.tables("credential")
         if not credentials:
             self._root.fail(None, 'there is no credential: write [[credential]] and below it secret = "env:NAME"')
-        for place in credentials:
-            self._read_credential(place)
+        for table in credentials:
+            self._read_credential(table)
         self._keys.patterns.extend(map(_pattern, self._root.tables("pattern")))
         if self._in_plain:
             self._keys.warnings.append(
@@ -127,7 +127,7 @@ class _Reading:
         return self._keys
 
     def _store(self) -> str | None:
-        """A relative file counts from the keys file. Whether there is such a store is found out when it is needed."""
+        """Return the URL of the store; a relative path counts from the keys file. Does not connect."""
         url = self._root.text("store")
         if url is None:
             return None
@@ -145,66 +145,66 @@ class _Reading:
 
     def _read_providers(self, providers: Table) -> None:
         for name in providers.values:
-            place = providers.within(name)
-            place.knows_only(PROVIDER, "a provider")
-            place.variable("credential_env")
-            place.day_resets()
-            known = _known_as(name)
-            if known in self._providers:
-                place.fail(None, f"the provider {known} has a table already, in another spelling")
-            self._providers[known] = place
-            base_url = place.text("base_url")
+            table = providers.sub_table(name)
+            table.check_names(PROVIDER, "a provider")
+            table.variable("credential_env")
+            table.day_resets()
+            provider = _canonical_name(name)
+            if provider in self._providers:
+                table.fail(None, f"the provider {provider} has a table already, in another spelling")
+            self._providers[provider] = table
+            base_url = table.text("base_url")
             if base_url is not None:
-                self._keys.base_urls[known] = self._base_url(place, base_url)
+                self._keys.base_urls[provider] = self._base_url(table, base_url)
 
-    def _base_url(self, place: Table, base_url: str) -> str:
+    def _base_url(self, table: Table, base_url: str) -> str:
         try:
             url = urlsplit(base_url)
             host, _ = url.hostname, url.port
         except ValueError:
             host = None
         if not host or url.scheme not in ("http", "https") or url.query or url.fragment or "@" in url.netloc:
-            place.fail("base_url", "base_url must be an address such as https://host/path, without ? or @")
+            table.fail("base_url", "base_url must be an address such as https://host/path, without ? or @")
         if url.scheme == "http" and host not in ("localhost", "127.0.0.1", "::1"):
-            self._keys.warnings.append(f"base_url of {place.path[-1]} is not https: keys would travel in plain")
+            self._keys.warnings.append(f"base_url of {table.path[-1]} is not https: keys would travel in plain")
         return base_url.rstrip("/")
 
-    def _read_credential(self, place: Table) -> None:
-        place.knows_only(CREDENTIAL, "a credential")
-        source, is_reference = _secret(place)
-        names = {key: place.text(key) for key in ("id", "provider", "quota_group")}
-        provider = None if names["provider"] is None else _known_as(names["provider"])
-        scopes = _scopes(place)
+    def _read_credential(self, table: Table) -> None:
+        table.check_names(CREDENTIAL, "a credential")
+        source, is_reference = _secret(table)
+        names = {key: table.text(key) for key in ("id", "provider", "quota_group")}
+        provider = None if names["provider"] is None else _canonical_name(names["provider"])
+        scopes = _scopes(table)
         for key, name in names.items():
             if name == source or (not is_reference and len(source) >= MIN_REDACTED and source in (name or "")):
-                place.fail(key, f"{key} is shown to people and must not hold the secret")
+                table.fail(key, f"{key} is shown to people and must not hold the secret")
         credential = Credential(
             source,
             id=names["id"],
             provider=provider,
             quota_group=names["quota_group"],
             scopes=scopes,
-            limits=_limits(place, self._day_resets(provider)),
+            limits=_limits(table, self._day_resets(provider)),
         )
-        self._must_be_new(place, ("secret", source), "the same secret")
-        self._must_be_new(place, ("id", credential.id), "the same id")
+        self._must_be_new(table, ("secret", source), "the same secret")
+        self._must_be_new(table, ("id", credential.id), "the same id")
         self._keys.credentials.append(credential)
         if is_reference:
             self._keys.references[credential.id] = source
         else:
-            self._allow_in_plain(place, credential.id)
-        variable = place.variable("credential_env") or self._variable(provider)
+            self._allow_in_plain(table, credential.id)
+        variable = table.variable("credential_env") or self._variable(provider)
         if variable is not None:
             self._keys.variables[credential.id] = variable
 
-    def _must_be_new(self, place: Table, key: tuple[str, str], what: str) -> None:
+    def _must_be_new(self, table: Table, key: tuple[str, str], description: str) -> None:
         if key in self._owners:
-            place.fail(None, f"the credential in line {self._owners[key].line} has {what} already")
-        self._owners[key] = place
+            table.fail(None, f"the credential in line {self._owners[key].line} has {description} already")
+        self._owners[key] = table
 
-    def _allow_in_plain(self, place: Table, id_: str) -> None:
+    def _allow_in_plain(self, table: Table, id_: str) -> None:
         if self._mode & 0o077:
-            place.fail(
+            table.fail(
                 "secret",
                 "a key stands here in plain, and others can read the file: run "
                 f"chmod 600 {shlex.quote(str(self._file))}, or write env:NAME, file:PATH or cmd:COMMAND",
@@ -218,7 +218,7 @@ class _Reading:
         return None if preset is None else preset.variable
 
     def _day_resets(self, provider: str | None) -> str | None:
-        """For those who declare a limit per day and not when the day begins."""
+        """Return when the provider's day begins, for credentials with a daily limit that do not say so themselves."""
         if provider in self._providers and "day_resets" in self._providers[provider].values:
             return self._providers[provider].day_resets()
         preset = preset_of(provider)
@@ -226,7 +226,7 @@ class _Reading:
 
 
 def _read(path: Path) -> tuple[str, int]:
-    """The text, and who may read it."""
+    """Return the text of a file and its mode."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -241,86 +241,87 @@ def _read(path: Path) -> tuple[str, int]:
         raise KeysFileError(f"{path}, line {line}: a keys file is text in UTF-8, and this is not") from None
 
 
-def _known_as(provider: str) -> str:
-    """One name for each known provider, whichever of its names was written."""
+def _canonical_name(provider: str) -> str:
+    """Return the preset's name for any of its aliases; other names unchanged."""
     preset = preset_of(provider)
     return provider if preset is None else preset.name
 
 
-def _secret(place: Table) -> tuple[str, bool]:
-    """As written, and whether it is a reference. A relative path counts from the keys file."""
-    source = place.needed_text("secret", '"env:NAME"')
+def _secret(table: Table) -> tuple[str, bool]:
+    """Return the secret or reference, and whether it is a reference. A relative path counts from the keys file."""
+    source = table.required_text("secret", '"env:NAME"')
     if re.fullmatch(r"\$\w+|\$\{\w+\}", source):
-        place.fail("secret", "a variable is written as env:NAME, without a dollar sign")
+        table.fail("secret", "a variable is written as env:NAME, without a dollar sign")
     reference = _REFERENCE.fullmatch(source)
     if reference is None:
         if any(map(str.isspace, source)):
-            place.fail("secret", "a key has no spaces; a reference is env:NAME, file:PATH or cmd:COMMAND")
+            table.fail("secret", "a key has no spaces; a reference is env:NAME, file:PATH or cmd:COMMAND")
         return source, False
-    kind, rest = reference.groups()
-    if not rest.strip() or rest != rest.strip():
-        place.fail("secret", f"a reference is written without a space, such as {_EXAMPLES[kind]}")
-    if kind == "env" and not VARIABLE.fullmatch(rest):
-        place.fail("secret", "env: must be followed by the name of an environment variable")
-    if kind == "file" and not rest.startswith("~"):
-        source = f"file:{(place.file.absolute().parent / rest)}"
+    kind, target = reference.groups()
+    if not target.strip() or target != target.strip():
+        table.fail("secret", f"a reference is written without a space, such as {_EXAMPLES[kind]}")
+    if kind == "env" and not VARIABLE.fullmatch(target):
+        table.fail("secret", "env: must be followed by the name of an environment variable")
+    if kind == "file" and not target.startswith("~"):
+        source = f"file:{(table.file.absolute().parent / target)}"
     return source, True
 
 
-def _scopes(place: Table) -> list[str]:
-    scopes = place.values.get("scopes", [])
+def _scopes(table: Table) -> list[str]:
+    scopes = table.values.get("scopes", [])
     if not isinstance(scopes, list) or not all(isinstance(scope, str) and scope for scope in scopes):
-        place.fail("scopes", 'scopes must be a list of names, such as ["gpt-5-mini"]')
+        table.fail("scopes", 'scopes must be a list of names, such as ["gpt-5-mini"]')
     return scopes
 
 
-def _limits(place: Table, day_resets: str | None) -> Limits:
-    """From the credential's own table, or one in it that is called limits."""
-    given: dict[str, Any] = {}
-    places = [place]
-    if "limits" in place.values:
-        places.append(place.within("limits"))
-        places[1].knows_only(LIMITS, "limits")
-    for where in places:
+def _limits(credential: Table, day_resets: str | None) -> Limits:
+    """Return the limits in a credential's table and in its sub-table `limits`."""
+    values: dict[str, Any] = {}
+    tables = [credential]
+    if "limits" in credential.values:
+        tables.append(credential.sub_table("limits"))
+        tables[1].check_names(LIMITS, "limits")
+    for table in tables:
         for name in LIMITS:
-            if name not in where.values:
+            if name not in table.values:
                 continue
-            if name in given:
-                where.fail(name, f"{name} is given twice: in the credential and in its limits")
-            given[name] = where.day_resets() if name == "day_resets" else _limit(where, name)
-    if day_resets is not None and "requests_per_day" in given:
-        given.setdefault("day_resets", day_resets)
-    return Limits(**given)
+            if name in values:
+                table.fail(name, f"{name} is given twice: in the credential and in its limits")
+            values[name] = table.day_resets() if name == "day_resets" else _limit(table, name)
+    if day_resets is not None and "requests_per_day" in values:
+        values.setdefault("day_resets", day_resets)
+    return Limits(**values)
 
 
-def _limit(place: Table, name: str) -> float | None:
-    value = place.number(name, "a number, such as 60")
+def _limit(table: Table, name: str) -> float | None:
+    value = table.number(name, "a number, such as 60")
     try:
         Limits(**{name: value})  # type: ignore[arg-type]
     except ValueError as error:
-        expected, _, given = str(error).replace(", or None for not known;", ",").rpartition(", not ")
-        place.fail(name, expected if len(given) >= MIN_REDACTED else f"{expected}, not {given}")
+        expected, _, actual = str(error).replace(", or None for not known;", ",").rpartition(", not ")
+        table.fail(name, expected if len(actual) >= MIN_REDACTED else f"{expected}, not {actual}")
     return value
 
 
-def _pattern(place: Table) -> Pattern:
-    place.knows_only(PATTERN, "a pattern")
-    expression = place.needed_text("match", "'rate limit'", is_one_line=False)
+def _pattern(table: Table) -> Pattern:
+    table.check_names(PATTERN, "a pattern")
+    expression = table.required_text("match", "'rate limit'", is_one_line=False)
     kinds = sorted(VERDICT_KINDS)
-    verdict = place.needed_text("verdict", '"rate_limited"').replace("-", "_")
+    verdict = table.required_text("verdict", '"rate_limited"').replace("-", "_")
     if verdict not in VERDICT_KINDS:
         near = nearest(verdict, kinds)
         advice = f"; did you mean {near}?" if near else ""
-        place.fail("verdict", f"verdict must be one of {', '.join(kinds)}{advice}")
-    retry_after = place.number("retry_after", "a number of seconds")
+        table.fail("verdict", f"verdict must be one of {', '.join(kinds)}{advice}")
+    retry_after = table.number("retry_after", "a number of seconds")
     if retry_after is not None and not 0 <= retry_after < 1e9:
-        place.fail("retry_after", "retry_after must be a number of seconds from 0")
+        table.fail("retry_after", "retry_after must be a number of seconds from 0")
     try:
         with warnings.catch_warnings():
-            # Of sets that may mean something else in a later Python: they mean what they mean here.
+            # Warns of sets whose meaning may change in a later Python.
             warnings.simplefilter("ignore", FutureWarning)
             compiled = re.compile(expression)
         return Pattern(compiled, verdict, None if retry_after is None else float(retry_after))
     except (re.error, OverflowError, RecursionError) as error:
-        reason = error.msg.partition(" '")[0] if isinstance(error, re.error) else "too large"  # no names from it
-        place.fail("match", f"match must be a regular expression: {reason}")
+        # Without the names that the message quotes.
+        reason = error.msg.partition(" '")[0] if isinstance(error, re.error) else "too large"
+        table.fail("match", f"match must be a regular expression: {reason}")

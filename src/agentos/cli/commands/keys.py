@@ -146,7 +146,7 @@ def check(context: click.Context, keys_file: Path | None, key_env: str | None, i
     else:
         disabled = disabled_keys.disabled()
         rows = [
-            (result.id, result.provider or EMPTY, result.told + (" (disabled)" if result.id in disabled else ""))
+            (result.id, result.provider or EMPTY, result.text + (" (disabled)" if result.id in disabled else ""))
             for result in results
         ]
         click.echo("\n".join(table([("ID", "PROVIDER", "ANSWER"), *rows])))
