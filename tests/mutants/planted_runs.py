@@ -15,21 +15,21 @@ MUTANTS = (
         "runs/_rules/scheduler.py",
         "return FAILED if item.failures > self.retries else Again(",
         "return FAILED if item.failures >= self.retries else Again(",
-        tests_of(RUN, "test_a_transient_error_spends_the_retries"),
+        tests_of(RUN, "test_transient_error_spends_a_retry"),
     ),
     Mutant(
         "Rotation to another credential spends a retry",
         "runs/_rules/scheduler.py",
         "if item.rotations <= FREE_ROTATIONS:",
         "if item.rotations < 1:",
-        tests_of(RUN, "test_rotating_spends_no_retry_until_it_has_happened_very_often"),
+        tests_of(RUN, "test_refusals_spend_retries_after_free_rotations"),
     ),
     Mutant(
         "The scheduler retries an item without end although it kills its worker process each time",
         "runs/_rules/scheduler.py",
         "            item.deaths += 1\n",
         "            item.deaths = 1\n",
-        tests_of(RUN, "test_three_deaths_of_its_worker_process_fail_an_item"),
+        tests_of(RUN, "test_item_fails_after_three_worker_deaths"),
     ),
     Mutant(
         "An interrupted item counts as failed",
@@ -44,14 +44,14 @@ MUTANTS = (
         "        if self.stopped is not None or decision is UNFINISHED:\n            return UNFINISHED\n",
         "        if self.stopped is not None or decision is UNFINISHED:\n"
         "            del self.unfinished[item.id]\n            return UNFINISHED\n",
-        tests_of(RUN, "test_a_stopping_run_leaves_items_unfinished_instead_of_trying_again"),
+        tests_of(RUN, "test_stopping_scheduler_leaves_failed_items_unfinished"),
     ),
     Mutant(
         "Paused items do not count towards the back-pressure on reading",
         "runs/_rules/scheduler.py",
         "or len(self._pausing) + blocked >= MAX_PAUSING:",
         "or blocked >= MAX_PAUSING:",
-        tests_of(RUN, "test_reading_stops_when_too_many_items_pause"),
+        tests_of(RUN, "test_room_is_zero_while_too_many_items_pause"),
     ),
     Mutant(
         "The wake-up flag is cleared after the signal, when the consumer may have armed it again",

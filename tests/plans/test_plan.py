@@ -1,4 +1,4 @@
-"""A run in virtual time tells how long the real one takes."""
+"""Plans: a run simulated in virtual time predicts the duration and the bottleneck of the real one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def coordinator(workers: int, *limits: Limits, clock: FakeClock | None = None, *
     return ParallelCoordinator(workers, pool, max_parallelism=1000, reporter=None)
 
 
-def test_requests_per_minute_bind_and_another_key_or_a_higher_limit_helps() -> None:
+def test_plan_bound_by_requests_per_minute() -> None:
     rules = Limits(requests_per_minute=600, burst=10, max_concurrent=4)
     plan = coordinator(32, *[rules] * 8).plan(1600, item_seconds=0.02)
     assert plan.seconds == pytest.approx(19.0, rel=0.01)
@@ -31,47 +31,47 @@ def test_requests_per_minute_bind_and_another_key_or_a_higher_limit_helps() -> N
     assert plan.changes["twice the requests per minute"] == pytest.approx(19.0 / 2, rel=0.05)
 
 
-def test_workers_bind() -> None:
+def test_plan_bound_by_workers() -> None:
     plan = coordinator(5, Limits(max_concurrent=50)).plan(100, item_seconds=1.0)
     assert plan.seconds == pytest.approx(20.0, rel=0.1)
     assert plan.bound_by == "5 workers"
     assert plan.changes["twice the workers"] < 0.6 * plan.seconds
 
 
-def test_credentials_in_use_bind() -> None:
+def test_plan_bound_by_credentials_in_use() -> None:
     plan = coordinator(20, Limits(max_concurrent=2)).plan(100, item_seconds=1.0)
     assert plan.seconds == pytest.approx(50.0, rel=0.1)
     assert "max_concurrent" in plan.bound_by
     assert plan.changes["one more credential"] < 0.6 * plan.seconds
 
 
-def test_tokens_bind() -> None:
+def test_plan_bound_by_tokens_per_minute() -> None:
     plan = coordinator(10, Limits(tokens_per_minute=1000, max_concurrent=10)).plan(50, item_seconds=0.1, tokens=100)
     assert plan.seconds == pytest.approx(240, rel=0.05)
     assert plan.bound_by == "tokens per minute"
 
 
-def test_tokens_of_each_item_are_counted() -> None:
+def test_plan_counts_tokens_of_each_item() -> None:
     planner = coordinator(10, Limits(tokens_per_minute=1000, max_concurrent=10))
     plan = planner.plan([100, 900, 1000], item_seconds=0.1, tokens_func=lambda item: item)
     assert plan.seconds == pytest.approx(60.1, rel=0.01)
 
 
-def test_a_daily_limit_takes_days() -> None:
+def test_plan_with_daily_limit_takes_days() -> None:
     plan = coordinator(3, Limits(requests_per_day=100, max_concurrent=3)).plan(250, item_seconds=1.0)
-    assert plan.seconds == pytest.approx((16 + 24) * 3600, rel=0.01)  # it is eight o'clock in the morning
+    assert plan.seconds == pytest.approx((16 + 24) * 3600, rel=0.01)  # the fake clock starts at eight in the morning
     assert plan.bound_by == "requests per day"
     assert "40.0 hours" in str(plan)
 
 
-def test_keys_of_one_group_are_not_extra_capacity() -> None:
+def test_keys_of_one_group_share_their_capacity() -> None:
     rules = Limits(requests_per_minute=60, burst=1)
-    together = coordinator(9, rules, rules, quota_group="team").plan(60, item_seconds=0.1)
-    apart = coordinator(9, rules, rules).plan(60, item_seconds=0.1)
-    assert together.seconds == pytest.approx(2 * apart.seconds, rel=0.05)
+    one_group = coordinator(9, rules, rules, quota_group="team").plan(60, item_seconds=0.1)
+    two_groups = coordinator(9, rules, rules).plan(60, item_seconds=0.1)
+    assert one_group.seconds == pytest.approx(2 * two_groups.seconds, rel=0.05)
 
 
-def test_what_was_learned_and_what_cools_is_part_of_the_plan() -> None:
+def test_plan_includes_cooldowns() -> None:
     clock = FakeClock()
     planner = coordinator(4, Limits(max_concurrent=4), clock=clock)
     pool = planner.credential_coordinator
@@ -81,7 +81,7 @@ def test_what_was_learned_and_what_cools_is_part_of_the_plan() -> None:
     assert planner.plan(1, item_seconds=1).seconds == pytest.approx(101)
 
 
-def test_a_quarantined_pool_never_ends() -> None:
+def test_plan_without_usable_credential_never_ends() -> None:
     planner = coordinator(4, Limits())
     assert planner.credential_coordinator is not None
     planner.credential_coordinator.quarantine("key-0", "tested")
@@ -92,34 +92,35 @@ def test_a_quarantined_pool_never_ends() -> None:
 
 
 @pytest.mark.parametrize("items", [0, [], range(0)])
-def test_nothing_to_do_takes_no_time(items: Any) -> None:
+def test_plan_of_no_items_takes_no_time(items: Any) -> None:
     plan = coordinator(4, Limits()).plan(items)
     assert plan.seconds == 0
     assert plan.changes == {}
 
 
-def test_a_run_without_credentials_is_planned_by_its_workers() -> None:
+def test_plan_without_pool_is_bound_by_workers() -> None:
     plan = ParallelCoordinator(3, reporter=None).plan(["a", "b", "c", "d"], item_seconds=2)
     assert plan.seconds == 4
     assert plan.bound_by == "3 workers"
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"items": -1}, {"items": True}, {"items": 5, "item_seconds": 0}, {"items": 5, "item_seconds": math.nan}]
+    "arguments",
+    [{"items": -1}, {"items": True}, {"items": 5, "item_seconds": 0}, {"items": 5, "item_seconds": math.nan}],
 )
-def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
+def test_plan_with_wrong_argument_raises(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
-        coordinator(3, Limits()).plan(wrong.pop("items"), **wrong)
+        coordinator(3, Limits()).plan(arguments.pop("items"), **arguments)
 
 
-def test_a_plan_uses_nothing_up() -> None:
+def test_plan_uses_no_quota() -> None:
     planner = coordinator(3, Limits(requests_per_minute=1, burst=1))
     planner.plan(100)
     assert planner.credential_coordinator is not None
     assert planner.credential_coordinator.reserve_credential() is not None
 
 
-def test_a_plan_is_a_text_for_people() -> None:
+def test_plan_text_names_bottleneck_and_changes() -> None:
     text = str(coordinator(3, Limits(requests_per_minute=60)).plan(100, item_seconds=0.5))
     assert text.splitlines()[0].startswith("100 items take about ")
     assert "Bound by: requests per minute" in text
@@ -138,9 +139,7 @@ def test_a_plan_is_a_text_for_people() -> None:
         Limits(requests_per_minute=40, burst=15, tokens_per_minute=20_000, max_concurrent=20),
     ],
 )
-def test_what_a_long_run_repeats_is_reckoned_and_not_simulated(
-    limits: Limits, item_seconds: float, workers: int
-) -> None:
+def test_extrapolated_plan_equals_full_simulation(limits: Limits, item_seconds: float, workers: int) -> None:
     credentials = [
         CredentialForecast(f"key-{number}", f"key-{number}", None, frozenset(), limits) for number in range(5)
     ]
@@ -148,9 +147,9 @@ def test_what_a_long_run_repeats_is_reckoned_and_not_simulated(
     pool = Allocator()
     for forecast in credentials:
         pool.add(forecast.id, forecast.group, None, forecast.scopes, limits, 0.0)
-    whole = Simulation(pool, work)
-    whole.run()
+    full = Simulation(pool, work)
+    full.run()
     outcome = simulate(credentials, work)
-    assert outcome.seconds == pytest.approx(whole.ended_at, rel=0.02)
+    assert outcome.seconds == pytest.approx(full.ended_at, rel=0.02)
     assert sum(outcome.requests.values()) == 6_000
-    assert outcome.bound_by == max(whole.held, key=whole.held.__getitem__)
+    assert outcome.bound_by == max(full.held, key=full.held.__getitem__)

@@ -21,15 +21,15 @@ from .coordinators import KEYS, quiet
 
 
 def test_two_thousand_async_workers_run_at_once() -> None:
-    limits = Limits(max_concurrent=1000, requests_per_minute=10**9, burst=10**9)  # none that is to be learned
+    limits = Limits(max_concurrent=1000, requests_per_minute=10**9, burst=10**9)  # high: nothing is learned
     pool = CredentialCoordinator([Credential(k, limits=limits) for k in KEYS])
-    running = most = 0
+    running = peak = 0
     all_in = asyncio.Event()
 
     async def worker(item: int, key: str) -> int:
-        nonlocal running, most
+        nonlocal running, peak
         running += 1
-        most = max(most, running)
+        peak = max(peak, running)
         if running == 2000:
             all_in.set()
         await asyncio.wait_for(all_in.wait(), 60)
@@ -38,7 +38,7 @@ def test_two_thousand_async_workers_run_at_once() -> None:
 
     stats, results = quiet(2000, pool, max_parallelism=2000).execute_parallel(range(4000), worker)
     assert stats.success_count == 4000
-    assert most == 2000
+    assert peak == 2000
     assert {result.value for result in results} == {1}
 
 
@@ -54,22 +54,22 @@ def test_execute_parallel_works_inside_a_running_loop() -> None:
 
 def test_execute_parallel_async_uses_the_callers_loop() -> None:
     async def main() -> None:
-        here = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
 
         async def worker(item: int, _: Any) -> bool:
-            return asyncio.get_running_loop() is here
+            return asyncio.get_running_loop() is loop
 
         stats, results = await quiet().execute_parallel_async(range(50), worker)
         assert stats.success_count == 50
         assert all(result.value for result in results)
-        seen = []
+        ids = []
         async with quiet().astream(itertools.count(), worker) as stream:
             async for result in stream:
-                seen.append(result.item_id)
-                if len(seen) == 30:
+                ids.append(result.item_id)
+                if len(ids) == 30:
                     break
         assert stream.stats.stopped == "left early"
-        stats, _ = await quiet().execute_parallel_async(range(5), lambda item, _: item)  # plain functions: threads
+        stats, _ = await quiet().execute_parallel_async(range(5), lambda item, _: item)  # a plain function: threads
         assert stats.success_count == 5
 
     asyncio.run(main())
@@ -109,7 +109,7 @@ def test_cancelling_execute_parallel_async_is_a_shutdown() -> None:
         assert len(coordinator.get_checkpoints()) == 5
 
         async def half(item: int, _: Any) -> int:
-            if item == 5:  # which begins when all before the fifth have ended
+            if item == 5:  # starts when items 0 to 3 have ended
                 limit.reschedule(asyncio.get_running_loop().time())
             if item > 3:
                 await asyncio.Event().wait()
@@ -124,7 +124,7 @@ def test_cancelling_execute_parallel_async_is_a_shutdown() -> None:
 
 
 def test_task_cancelled_before_its_first_step_returns_its_lease() -> None:
-    """A task that is cancelled before its first step never runs, so it cannot say that it has ended."""
+    """A task that is cancelled before its first step never runs, so it cannot report its end."""
     pool = CredentialCoordinator([Credential(KEYS[0], limits=Limits(max_concurrent=50))])
 
     async def worker(item: int, _: Any) -> None:

@@ -26,8 +26,8 @@ def test_current_item_describes_the_attempt() -> None:
     pool = CredentialCoordinator([Credential(KEYS[0], id="alpha")])
 
     def worker(item: str, _: str) -> tuple[Any, ...]:
-        here = current_item()
-        return here.id, here.attempt, here.run_id, here.credential_id, here.should_stop
+        current = current_item()
+        return current.id, current.attempt, current.run_id, current.credential_id, current.should_stop
 
     _, results = quiet(1, pool).execute_parallel(["a"], worker, run_id="my-run")
     assert results[0].value == ("a", 1, "my-run", "alpha", False)
@@ -40,12 +40,12 @@ def test_current_item_describes_the_attempt() -> None:
 @pytest.mark.usefixtures("_short_pauses")
 def test_checkpoint_and_workflow_db_survive_a_retry() -> None:
     def worker(_item: str, _: Any) -> tuple[Any, str, bool]:
-        here = current_item()
-        if here.attempt == 1:
-            here.checkpoint.save({"step": 2})
-            here.workflow_db.write_text("state")
+        current = current_item()
+        if current.attempt == 1:
+            current.checkpoint.save({"step": 2})
+            current.workflow_db.write_text("state")
             raise Transient
-        return here.checkpoint.load(), here.workflow_db.read_text(), "../.." in str(here.workflow_db)
+        return current.checkpoint.load(), current.workflow_db.read_text(), "../.." in str(current.workflow_db)
 
     _, results = quiet().execute_parallel(["../../etc/passwd"], worker)
     assert results[0].value == ({"step": 2}, "state", False)
@@ -69,7 +69,7 @@ def test_files_of_a_run_are_removed_with_it(monkeypatch: pytest.MonkeyPatch, tmp
         clock.advance(5)
         assert [result.success for result in stream] == [False]
     del stream
-    assert len(list(tmp_path.iterdir())) == 1  # its thread may still use them
+    assert len(list(tmp_path.iterdir())) == 1  # the abandoned thread may still use its file
     gate.set()
     eventually(lambda: gc.collect() >= 0 and not list(tmp_path.iterdir()))
 

@@ -24,9 +24,9 @@ def test_run_returns_a_result_for_every_item() -> None:
     assert (stats.total, stats.completed, stats.success_count, stats.failed) == (20, 20, 20, 0)
     assert stats.completion_rate == 100
     assert stats.stopped is None
-    assert stats.elapsed == stats.elapsed  # it stands still after the end
-    found = by_id(results)
-    assert found.keys() == {f"item-{n}" for n in range(20)}
+    assert stats.elapsed == stats.elapsed  # constant after the end
+    outcomes = by_id(results)
+    assert outcomes.keys() == {f"item-{n}" for n in range(20)}
     assert all(result.success and result.error is None and result.attempts == 1 for result in results)
     assert {result.value[1] for result in results} == set(KEYS)
     assert {result.credential_id for result in results} == {state.key_id for state in pool.states()}
@@ -53,12 +53,12 @@ def test_exception_fails_its_own_item_only() -> None:
         return item
 
     stats, results = quiet().execute_parallel(list("aebscknm"), worker)
-    found = by_id(results)
+    outcomes = by_id(results)
     assert (stats.success_count, stats.failed) == (3, 5)
-    assert found["e"].error == "boom"
-    assert found["e"].metadata["error_type"] == "ValueError"
-    assert "raise errors[item]" in found["e"].metadata["traceback"]
-    assert found["n"].error == "OSError"  # no text of its own: its name
+    assert outcomes["e"].error == "boom"
+    assert outcomes["e"].metadata["error_type"] == "ValueError"
+    assert "raise errors[item]" in outcomes["e"].metadata["traceback"]
+    assert outcomes["n"].error == "OSError"  # an exception without text: its type
 
 
 def test_plain_worker_that_returns_a_coroutine_fails() -> None:
@@ -70,22 +70,22 @@ def test_plain_worker_that_returns_a_coroutine_fails() -> None:
 
 
 def test_thousands_of_items_end_once_each() -> None:
-    limits = Limits(max_concurrent=3, requests_per_minute=10**9, burst=10**9)  # none that is to be learned
+    limits = Limits(max_concurrent=3, requests_per_minute=10**9, burst=10**9)  # high: nothing is learned
     pool = CredentialCoordinator([Credential(k, limits=limits) for k in KEYS])
-    seen: Counter[int] = Counter()
+    attempts: Counter[int] = Counter()
     lock = threading.Lock()
 
     def worker(item: int, _: str) -> None:
         with lock:
-            seen[item] += 1
-            first = seen[item] == 1
-        if first and item % 7 == 0:
+            attempts[item] += 1
+            is_first = attempts[item] == 1
+        if is_first and item % 7 == 0:
             raise RateLimited(retry_after=0.001)
 
     stats, results = quiet(20, pool, max_parallelism=20).execute_parallel(range(3000), worker)
     assert stats.success_count == 3000
     assert len(by_id(results)) == 3000
-    assert sum(seen.values()) == 3000 + len(range(0, 3000, 7))
+    assert sum(attempts.values()) == 3000 + len(range(0, 3000, 7))
     assert pool.get_stats()["reserved"] == 0
 
 

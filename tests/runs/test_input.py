@@ -19,10 +19,10 @@ from .coordinators import KEYS, by_id, quiet
 
 
 def test_duplicate_id_in_collection_raises_before_any_start() -> None:
-    touched: list[Any] = []
+    calls: list[Any] = []
     with pytest.raises(ValueError, match="'x'"):
-        quiet().execute_parallel(["a", "x", "b", "x"], lambda *a: touched.append(a))
-    assert touched == []
+        quiet().execute_parallel(["a", "x", "b", "x"], lambda *a: calls.append(a))
+    assert calls == []
 
 
 def test_duplicate_id_in_stream_fails_that_item() -> None:
@@ -50,15 +50,15 @@ def test_input_error_is_raised_after_started_items_end() -> None:
         raise RuntimeError("the database went away")
 
     coordinator = quiet(2)
-    seen: list[str] = []
+    ids: list[str] = []
     with pytest.raises(RuntimeError, match="the database went away"):
-        seen.extend(result.item_id for result in coordinator.stream(items(), lambda item, _: item))
-    assert set(seen) | set(coordinator.get_checkpoints()) == {"0", "1", "2", "3", "4"}
+        ids.extend(result.item_id for result in coordinator.stream(items(), lambda item, _: item))
+    assert set(ids) | set(coordinator.get_checkpoints()) == {"0", "1", "2", "3", "4"}
     with pytest.raises(RuntimeError) as caught:
         coordinator.execute_parallel(items(), lambda item, _: item)
     assert "partial_results" in caught.value.__notes__[0]
-    ended = {result.item_id for result in coordinator.partial_results}
-    assert ended | set(coordinator.get_checkpoints()) == {"0", "1", "2", "3", "4"}
+    ended_ids = {result.item_id for result in coordinator.partial_results}
+    assert ended_ids | set(coordinator.get_checkpoints()) == {"0", "1", "2", "3", "4"}
 
 
 def test_empty_input_ends_without_results() -> None:
@@ -80,13 +80,13 @@ def test_every_kind_of_collection_is_accepted(items: Any) -> None:
 def test_sized_iterator_is_read_once() -> None:
     class Once:
         def __init__(self) -> None:
-            self._rest = iter("abc")
+            self._iterator = iter("abc")
 
         def __len__(self) -> int:
             return 3
 
         def __iter__(self) -> Iterator[str]:
-            return self._rest
+            return self._iterator
 
     stats, _ = quiet().execute_parallel(Once(), lambda item, _: item)
     assert (stats.total, stats.success_count) == (3, 3)
@@ -107,19 +107,19 @@ def test_failing_tokens_or_scope_func_fails_its_item_only() -> None:
 
 
 def test_endless_input_is_read_within_bounds() -> None:  # invariant 26
-    read = 0
+    last_read = 0
 
     def items() -> Iterator[int]:
-        nonlocal read
+        nonlocal last_read
         for number in itertools.count():
-            read = number
+            last_read = number
             yield number
 
     with quiet(3).stream(items(), lambda item, _: item) as results:
         for _ in range(200):
             next(results)
-        eventually(lambda: results._run.results._wakeup.is_armed and results.stats.running == 0)  # it slows the run
-        assert read < 200 + 64 + 4 * 3
+        eventually(lambda: results._run.results._wakeup.is_armed and results.stats.running == 0)  # back-pressure
+        assert last_read < 200 + 64 + 4 * 3
     assert results.stats.stopped == "left early"
 
 

@@ -29,10 +29,10 @@ def test_max_workers_defaults_to_three_and_is_capped(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 2.5, "3", True])
-def test_wrong_max_workers_raises(wrong: Any) -> None:
+@pytest.mark.parametrize("value", [0, -1, 2.5, "3", True])
+def test_wrong_max_workers_raises(value: Any) -> None:
     with pytest.raises(ValueError, match="max_workers"):
-        ParallelCoordinator(wrong)
+        ParallelCoordinator(value)
 
 
 @pytest.mark.parametrize(

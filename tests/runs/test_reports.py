@@ -44,21 +44,19 @@ def test_plain_reporter_prints_progress_and_summary(capsys: pytest.CaptureFixtur
 
 def test_dry_run_prints_ids_and_executes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     pool = CredentialCoordinator(KEYS)
-    touched: list[Any] = []
+    calls: list[Any] = []
     coordinator = ParallelCoordinator(2, pool)
-    stats, results = coordinator.execute_parallel(
-        [1, 2], lambda *a: touched.append(a), lambda i: f"id-{i}", dry_run=True
-    )
+    stats, results = coordinator.execute_parallel([1, 2], lambda *a: calls.append(a), lambda i: f"id-{i}", dry_run=True)
     out = capsys.readouterr().out
     assert "[COORDINATOR] Dry run mode" in out
     assert "  - id-1\n  - id-2" in out
     assert "Execution" not in out
-    assert (stats.total, stats.completed, results, touched) == (2, 0, [], [])
-    assert list(coordinator.stream([1, 2], lambda *a: touched.append(a), dry_run=True)) == []
+    assert (stats.total, stats.completed, results, calls) == (2, 0, [], [])
+    assert list(coordinator.stream([1, 2], lambda *a: calls.append(a), dry_run=True)) == []
     assert pool.get_available_count() == 3
     with pytest.raises(ValueError, match="'1'"):
         coordinator.execute_parallel([1, 1], print, dry_run=True)
-    coordinator.execute_parallel(itertools.count(), print, dry_run=True)  # an endless input: only its beginning
+    coordinator.execute_parallel(itertools.count(), print, dry_run=True)  # an endless input: the first ids only
     assert "  - 999" in capsys.readouterr().out
 
 
@@ -84,7 +82,7 @@ def test_reporter_none_prints_nothing(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_run_goes_on_after_its_reporter_raises(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(_event: Any) -> None:
-        raise BrokenPipeError("nobody reads")
+        raise BrokenPipeError("no reader")
 
     stats, _ = ParallelCoordinator(2, reporter=broken).execute_parallel(range(5), lambda _i, _c: None)
     assert stats.success_count == 5

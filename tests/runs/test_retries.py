@@ -48,14 +48,14 @@ def test_rate_limited_item_starts_before_new_items() -> None:
     def worker(item: str, _key: str) -> None:
         order.append(item)
         if order == ["a"]:
-            raise RateLimited(retry_after=0.4)  # long enough for it to be back before that is over
+            raise RateLimited(retry_after=0.4)  # long enough for the item to be ready again before
 
     quiet(3, pool).execute_parallel(list("abcd"), worker)
     assert order == ["a", "a", "b", "c", "d"]
 
 
 def test_items_that_wait_for_a_limit_hold_no_worker() -> None:
-    """Two items wait for a scope that cools; the one worker does all others meanwhile."""
+    """Two items wait for a scope that cools down; the one worker runs all other items meanwhile."""
     pool = CredentialCoordinator([Credential(KEYS[0], limits=Limits(max_concurrent=5))])
     with pytest.raises(RateLimited), pool.lease(scope="slow"):
         raise RateLimited(retry_after=1.0)
@@ -77,26 +77,26 @@ def test_transient_errors_spend_retries() -> None:
         return attempts[item]
 
     stats, results = quiet(retries=2).execute_parallel(["sometimes", "always"], worker)
-    found = by_id(results)
-    assert found["sometimes"].value == 3
-    assert found["always"].error == "try again"
-    assert found["always"].attempts == 3
-    assert found["always"].metadata["verdict"] == "transient"
+    outcomes = by_id(results)
+    assert outcomes["sometimes"].value == 3
+    assert outcomes["always"].error == "try again"
+    assert outcomes["always"].attempts == 3
+    assert outcomes["always"].metadata["verdict"] == "transient"
     assert stats.failed == 1
 
 
 @pytest.mark.usefixtures("_short_pauses")
 def test_retry_on_adds_transient_exception_types() -> None:
-    seen: Counter[str] = Counter()
+    attempts: Counter[str] = Counter()
 
     def worker(item: str, _: Any) -> None:
-        seen[item] += 1
-        if seen[item] == 1:
+        attempts[item] += 1
+        if attempts[item] == 1:
             raise {"c": ConnectionResetError(), "k": KeyError("k"), "v": ValueError()}[item]
 
     _, results = quiet(retry_on=KeyError).execute_parallel(list("ckv"), worker)
     assert {r.item_id: r.success for r in results} == {"c": True, "k": True, "v": False}
-    assert seen == {"c": 2, "k": 2, "v": 1}
+    assert attempts == {"c": 2, "k": 2, "v": 1}
 
 
 @pytest.mark.usefixtures("_short_pauses")
@@ -108,17 +108,17 @@ def test_classify_overrides_the_usual_reading() -> None:
         return {"x": Verdict("rate_limited", retry_after=0.01), "y": "permanent", "z": "no such verdict"}.get(str(exc))
 
     pool = CredentialCoordinator(KEYS[:1])
-    seen: Counter[str] = Counter()
+    attempts: Counter[str] = Counter()
 
     def worker(item: str, _: Any) -> None:
-        seen[item] += 1
-        if seen[item] == 1:
+        attempts[item] += 1
+        if attempts[item] == 1:
             raise Busy(item)
 
     _, results = quiet(1, pool, classify=classify, retry_on=Busy).execute_parallel(list("xyzw"), worker)
-    found = by_id(results)
-    assert {i: r.success for i, r in found.items()} == {"x": True, "y": False, "z": False, "w": True}
-    assert "classify must return" in (found["z"].error or "")
+    outcomes = by_id(results)
+    assert {i: r.success for i, r in outcomes.items()} == {"x": True, "y": False, "z": False, "w": True}
+    assert "classify must return" in (outcomes["z"].error or "")
 
 
 def test_permanent_error_fails_without_retry() -> None:

@@ -31,7 +31,7 @@ def test_run_stops_when_all_credentials_are_quarantined() -> None:
     stats, results = coordinator.execute_parallel(range(10), worker)
     assert stats.stopped is not None
     assert "the card expired" in stats.stopped
-    assert [r.success for r in results] == [True]  # what ran, finished
+    assert [r.success for r in results] == [True]  # the running item finished
     assert len(coordinator.get_checkpoints()) == 9
     assert stats.failed == 0
 
@@ -42,13 +42,13 @@ def test_max_wait_stops_a_run_without_starts() -> None:
     coordinator = quiet(2, pool, max_wait=30)
     start = time.monotonic()
     stats, results = coordinator.execute_parallel(range(3), lambda *_: None)
-    assert time.monotonic() - start < 1 + BUSY  # the provider's own figure is longer: no need to wait for it
+    assert time.monotonic() - start < 1 + BUSY  # the provider asked for a longer wait: the run stops at once
     assert "within 30 s" in (stats.stopped or "")
     assert results == []
     assert coordinator.get_checkpoints() == ["0", "1", "2"]
 
     pool = CredentialCoordinator(KEYS[:1])
-    with pool.lease():  # in use by somebody else, nobody knows for how long
+    with pool.lease():  # in use for an unknown time
         stats, _ = quiet(2, pool, max_wait=0.05).execute_parallel(range(3), lambda *_: None)
     assert "within 0.05 s" in (stats.stopped or "")
 
@@ -100,7 +100,7 @@ def test_request_shutdown_lists_unfinished_items() -> None:
         running.wait()
         eventually(lambda: current_item().should_stop)
         if item == 4:
-            return item  # finishes within the grace: a result like any other
+            return item  # ends within the grace period
         raise Interrupted
 
     def shut_down() -> None:
@@ -111,7 +111,7 @@ def test_request_shutdown_lists_unfinished_items() -> None:
     stats, results = coordinator.execute_parallel(range(20), worker)
     assert stats.stopped == "interrupted"
     assert sorted(int(r.item_id) for r in results) == [0, 1, 2, 3, 4]
-    # Not only what was in flight, but also what was never started, or even read.
+    # Items in flight, items that never started, and items that were never read.
     assert sorted(map(int, coordinator.get_checkpoints())) == list(range(5, 20))
     assert stats.failed == 0
 
@@ -145,7 +145,7 @@ def test_blocked_event_loop_does_not_delay_shutdown() -> None:  # invariant 25
 
     async def worker(_item: int, _: Any) -> None:
         started.set()
-        gate.wait(60)  # not await: nothing else can run on this loop
+        gate.wait(60)  # not await: blocks the loop
 
     def shut_down() -> None:
         started.wait(60)

@@ -31,13 +31,13 @@ def test_stream_yields_results_as_items_end() -> None:
 
 
 def test_closing_a_stream_early_is_a_graceful_shutdown() -> None:
-    has_begun, told = threading.Event(), threading.Event()
+    has_begun, has_stopped = threading.Event(), threading.Event()
 
     def worker(item: int, _: Any) -> int:
         if item > 2:
             has_begun.set()
             eventually(lambda: current_item().should_stop)
-            told.set()
+            has_stopped.set()
             raise Interrupted
         return item
 
@@ -46,7 +46,7 @@ def test_closing_a_stream_early_is_a_graceful_shutdown() -> None:
         for _ in range(3):
             next(results)
         assert has_begun.wait(60)
-    assert told.is_set()
+    assert has_stopped.is_set()
     checkpoints = coordinator.get_checkpoints()
     assert checkpoints
     assert all(int(item_id) > 2 for item_id in checkpoints)
@@ -87,8 +87,8 @@ def test_closed_stream_accounts_for_every_item() -> None:
     with coordinator.stream(range(100), lambda item, _: item) as results:
         first = next(results)
         eventually(lambda: results.stats.completed > 50)
-    rest = [result.item_id for result in results]
-    ids = [first.item_id, *rest, *coordinator.get_checkpoints()]
+    leftover_ids = [result.item_id for result in results]
+    ids = [first.item_id, *leftover_ids, *coordinator.get_checkpoints()]
     assert sorted(ids, key=int) == [str(n) for n in range(100)]
 
     async def main() -> None:

@@ -23,27 +23,27 @@ def test_timed_out_thread_is_abandoned_with_its_lease() -> None:
     gate = threading.Event()
     clock = FakeClock()
     pool = CredentialCoordinator(KEYS[:2])
-    told: list[bool] = []
+    should_stop: list[bool] = []
 
     def worker(item: str, _: str) -> str:
         if item == "stuck":
             gate.wait(60)
-            told.append(current_item().should_stop)
+            should_stop.append(current_item().should_stop)
         return item
 
     coordinator = quiet(2, pool, timeout=5, retries=5, clock=clock)
     with coordinator.stream(["stuck", "a", "b", "c"], worker) as results:
-        found = by_id([next(results) for _ in "abc"])
+        outcomes = by_id([next(results) for _ in "abc"])
         clock.advance(5)
-        found.update(by_id(list(results)))
+        outcomes.update(by_id(list(results)))
     stats = results.stats
-    assert found["stuck"].metadata["error_type"] == "AttemptTimeout"
-    assert found["stuck"].attempts == 1  # not tried again: the first one may still be at work
+    assert outcomes["stuck"].metadata["error_type"] == "AttemptTimeout"
+    assert outcomes["stuck"].attempts == 1  # no retry: the first attempt may still run
     assert stats.success_count == 3
     assert pool.get_stats()["reserved"] == 1
     gate.set()
     eventually(lambda: pool.get_stats()["reserved"] == 0)
-    assert told == [True]
+    assert should_stop == [True]
 
 
 def test_run_stops_when_all_workers_are_abandoned() -> None:
@@ -51,7 +51,7 @@ def test_run_stops_when_all_workers_are_abandoned() -> None:
     coordinator = quiet(2, timeout=0.02)
     stats, results = coordinator.execute_parallel(range(10), lambda _i, _c: gate.wait(30))
     gate.set()
-    assert len(results) in (2, 3)  # a replacement may have started before the second was given up
+    assert len(results) in (2, 3)  # a replacement may have started before the second was abandoned
     assert "did not end with their time-out" in (stats.stopped or "")
     assert len(coordinator.get_checkpoints()) == 10 - len(results)
 
@@ -68,7 +68,7 @@ def test_timed_out_task_is_cancelled_and_retried() -> None:
         first = next(results)
         assert (first.item_id, first.value) == ("quick", 1)
         clock.advance(5)
-        eventually(lambda: clock.advance(0.0001) or results.stats.completed == 2)  # the pause before it goes on
+        eventually(lambda: clock.advance(0.0001) or results.stats.completed == 2)  # the pause before the retry
         assert [(result.item_id, result.value) for result in results] == [("slow", 2)]
 
 
@@ -87,4 +87,4 @@ def test_task_that_ignores_cancellation_is_abandoned() -> None:
     stats, results = coordinator.execute_parallel(["stubborn", "next"], worker)
     assert results[0].metadata["error_type"] == "AttemptTimeout"
     assert stats.stopped is not None
-    eventually(lambda: pool.get_stats()["reserved"] == 0)  # closed with its loop
+    eventually(lambda: pool.get_stats()["reserved"] == 0)  # the task is closed with its loop

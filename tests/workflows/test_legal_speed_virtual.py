@@ -1,4 +1,4 @@
-"""What the benchmark of legal speed judges by, without running it."""
+"""The criteria of the benchmark of legal speed, without running it."""
 
 import importlib.util
 import pickle
@@ -15,31 +15,31 @@ BY_NAME = {situation.name: situation for situation in SITUATIONS}
     [
         ("declared", (200 - 10) / 10),
         ("shared", (320 - 10) / 10),  # 5 limits
-        ("dead", (267 - 10) / 10),  # 6 keys, some of which have to serve one more
+        ("dead", (267 - 10) / 10),  # 6 keys, some of which serve one request more
         ("no-retry-after-1", 199.0),
         ("no-retry-after-50", 19.0),
     ],
 )
-def test_the_legal_minimum_is_that_of_the_limits_that_can_be_used(name, seconds):
+def test_legal_minimum_counts_usable_limits_only(name, seconds):
     situation = BY_NAME[name]
     assert situation.settings.legal_minimum(situation.requests) == pytest.approx(seconds, abs=1e-3)
 
 
-def test_every_client_that_is_named_is_there():
+def test_client_of_every_situation_exists():
     for situation in SITUATIONS:
         assert importlib.util.find_spec(f"benchmarks.peers.{situation.client}")
 
 
 def figures(name, **changes):
-    usual = {"seconds": 19.1, "legal_minimum": 19.0, "answered": 1600, "undone": 0, "limited": 1, "refused": 1}
-    return Figures(situation=BY_NAME[name], peak=4, cpu=3.2, was_stopped=False, **(usual | changes))
+    defaults = {"seconds": 19.1, "legal_minimum": 19.0, "answered": 1600, "undone": 0, "limited": 1, "refused": 1}
+    return Figures(situation=BY_NAME[name], peak=4, cpu=3.2, was_stopped=False, **(defaults | changes))
 
 
 def once(name, **changes):
     return Repeated(BY_NAME[name], [figures(name, **changes)])
 
 
-def test_a_target_is_met_only_in_all_its_parts():
+def test_target_is_met_only_in_all_its_parts():
     assert once("declared").is_met
     assert once("declared", undone=1).misses == ["1 items failed"]
     assert once("declared", seconds=20.0).misses == ["95.0% instead of 98%"]
@@ -47,7 +47,7 @@ def test_a_target_is_met_only_in_all_its_parts():
     assert once("dead", refused=4).misses == ["4 instead of 3 refusals"]
 
 
-def test_of_several_runs_the_median_is_judged_but_no_item_may_fail_in_any():
+def test_median_run_is_judged_and_no_item_may_fail():
     runs = [figures("declared", seconds=seconds) for seconds in (25.0, 19.1, 19.2)]
     assert Repeated(BY_NAME["declared"], runs).is_met
     runs[0] = figures("declared", undone=2)
@@ -58,4 +58,4 @@ def test_peers_have_no_target():
     assert BY_NAME["naive"].target == NO_TARGET
     repeated = once("naive", undone=1000)
     assert repeated.is_met is None
-    assert pickle.loads(pickle.dumps(repeated)).is_met is None  # as it comes from another process
+    assert pickle.loads(pickle.dumps(repeated)).is_met is None  # figures come from other processes
