@@ -97,6 +97,13 @@ MUTANTS = (
         "not credential.removed:",
         tests_of(POOL, "test_a_lease_that_became_worthless_on_the_way_is_not_handed_out"),
     ),
+    Mutant(
+        "A lease that is set aside ends instead of waiting again",
+        "pool/_rules/lease_end.py",
+        "self._end_unused(record, now, WAITING)",
+        "self._end_unused(record, now, ENDED)",
+        tests_of("pool/test_lease_states", "test_random_histories_make_exactly_the_listed_transitions"),
+    ),
     # --- cool-downs -----------------------------------------------------------------------------------------------
     Mutant(
         "A later, shorter cool-down replaces a longer one",

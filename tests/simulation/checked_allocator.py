@@ -13,7 +13,7 @@ from agentos.pool._rules.feedback import ProviderFeedback
 from agentos.pool._rules.lease_end import LeaseEnd
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
 from agentos.pool._rules.wait_queue import WaitQueue
-from agentos.pool.lease_states import LIVE, REFUSED
+from agentos.pool.lease_states import ENDED, LIVE, REFUSED
 from agentos.verdict import Verdict
 
 from .oracle import PoolOracle
@@ -113,8 +113,8 @@ class CheckedLeaseEnd(LeaseEnd):
         return {**self.__dict__, "oracle": None}
 
     def end(self, record: LeaseRecord, now: float, verdict: Verdict | None = None, success: bool = False,
-            jitter: float = 0.5) -> bool:  # fmt: skip
-        has_ended = super().end(record, now, verdict, success, jitter)
+            jitter: float = 0.5, *, next_state: str = ENDED) -> bool:  # fmt: skip
+        has_ended = super().end(record, now, verdict, success, jitter, next_state=next_state)
         if has_ended and self.oracle is not None:
             self.oracle.released(record)
         return has_ended

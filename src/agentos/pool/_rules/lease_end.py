@@ -20,7 +20,7 @@ class LeaseEnd:
         self._allocator = allocator
 
     def end(self, record: LeaseRecord, now: float, verdict: Verdict | None = None, success: bool = False,
-            jitter: float = 0.5) -> bool:  # fmt: skip
+            jitter: float = 0.5, *, next_state: str = ENDED) -> bool:  # fmt: skip
         """End a live lease; return False, and change nothing, if it is not live.
 
         Every end of a lease comes here. The order matters: the provider's answer (a verdict, a success or nothing) is
@@ -38,7 +38,7 @@ class LeaseEnd:
             allocator.feedback.apply(credential, record, None, now)
         if allocator.due and allocator.due[0][0] <= now:
             allocator.advance(now)
-        record.state = ENDED
+        record.state = next_state
         del credential.leases[record.fence]
         allocator.sequence = credential.last_used = allocator.sequence + 1
         credential.used_requests += record.requests
@@ -77,7 +77,7 @@ class LeaseEnd:
             record.state = ENDED
             return True
         if record.state == LIVE:
-            self._end_unused(record, now)
+            self._end_unused(record, now, ENDED)
         return False
 
     def lose(self, record: LeaseRecord, now: float) -> None:
@@ -95,14 +95,13 @@ class LeaseEnd:
             self._allocator.queue.remove(record)
             return
         requests, tokens = record.requests, record.tokens
-        self._end_unused(record, now)
+        self._end_unused(record, now, WAITING)
         record.requests, record.tokens = requests, tokens
         record.is_unused = record.is_answered = record.settled = False
         record.charges = ()
-        record.state = WAITING
         record.credential = record.credential_id = None
 
-    def _end_unused(self, record: LeaseRecord, now: float) -> None:
+    def _end_unused(self, record: LeaseRecord, now: float, next_state: str) -> None:
         self._allocator.correct(record, 0, 0, now)
         record.is_unused = True
-        self.end(record, now)
+        self.end(record, now, next_state=next_state)
