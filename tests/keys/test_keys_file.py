@@ -57,7 +57,7 @@ def load(write: Write, text: str, mode: int = 0o600) -> Keys:
 # --- what may stand in it ---------------------------------------------------------------------------------------------
 
 
-def test_a_credential_has_everything_that_was_written(write: Write) -> None:
+def test_credential_has_all_values_of_its_table(write: Write) -> None:
     keys = load(
         write,
         """
@@ -84,7 +84,7 @@ def test_a_credential_has_everything_that_was_written(write: Write) -> None:
     assert keys.warnings == []
 
 
-def test_limits_may_have_a_table_of_their_own(write: Write) -> None:
+def test_limits_are_read_from_sub_table(write: Write) -> None:
     in_table = load(write, '[[credential]]\nsecret = "env:A"\n[credential.limits]\nburst = 3\nmax_concurrent = 2\n')
     in_line = load(write, '[[credential]]\nsecret = "env:A"\nlimits = { burst = 3, max_concurrent = 2 }\n')
     dotted = load(write, '[[credential]]\nsecret = "env:A"\nlimits.burst = 3\nlimits.max_concurrent = 2\n')
@@ -93,7 +93,7 @@ def test_limits_may_have_a_table_of_their_own(write: Write) -> None:
     ] * 3
 
 
-def test_a_preset_says_where_commands_look_and_when_the_day_begins(write: Write) -> None:
+def test_preset_adds_variable_and_day_reset(write: Write) -> None:
     keys = load(
         write,
         """
@@ -132,7 +132,7 @@ def test_a_preset_says_where_commands_look_and_when_the_day_begins(write: Write)
     assert [one.provider for one in keys.credentials] == ["gemini", "gemini", "gemini", "our-gateway"]
 
 
-def test_a_provider_table_overrides_its_preset(write: Write) -> None:
+def test_provider_table_overrides_preset(write: Write) -> None:
     keys = load(
         write,
         """
@@ -184,14 +184,14 @@ def test_patterns_are_compiled(write: Write) -> None:
     assert second.retry_after == 3600.0
 
 
-def test_a_credential_without_an_id_is_called_by_a_fingerprint(write: Write) -> None:
+def test_credential_without_id_gets_fingerprint(write: Write) -> None:
     keys = load(write, '[[credential]]\nsecret = "env:A"\n[[credential]]\nsecret = "env:B"\n')
     ids = [credential.id for credential in keys.credentials]
     assert len(set(ids)) == 2
     assert all(id_.startswith("key-") for id_ in ids)
 
 
-def test_nothing_is_resolved_and_no_command_is_run(write: Write, tmp_path: Path) -> None:
+def test_loading_resolves_no_reference_and_runs_no_command(write: Write, tmp_path: Path) -> None:
     made = tmp_path / "made"
     keys = load(
         write, f'[[credential]]\nsecret = "cmd:touch {made}"\n[[credential]]\nsecret = "env:NOT_SET_ANYWHERE"\n'
@@ -200,9 +200,7 @@ def test_nothing_is_resolved_and_no_command_is_run(write: Write, tmp_path: Path)
     assert not made.exists()
 
 
-def test_a_relative_path_counts_from_the_keys_file(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_path_counts_from_keys_file(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = tmp_path / "a.key"
     key.write_text("the-key-itself\n")
     key.chmod(0o600)
@@ -212,7 +210,7 @@ def test_a_relative_path_counts_from_the_keys_file(
     assert list(keys.references.values()) == [f"file:{key}", "file:~/b.key"]
 
 
-def test_a_mark_at_the_beginning_and_other_line_ends_are_nothing(write: Write) -> None:
+def test_byte_order_mark_and_crlf_are_accepted(write: Write) -> None:
     path = write(b'\xef\xbb\xbf[[credential]]\r\nsecret = "env:A"\r\nburst = 0\r\n')
     assert "line 3: burst must be a number above 0, not 0" in refusal(path)
 
@@ -220,7 +218,7 @@ def test_a_mark_at_the_beginning_and_other_line_ends_are_nothing(write: Write) -
 # --- keys in plain ----------------------------------------------------------------------------------------------------
 
 
-def test_a_key_in_plain_is_warned_of_where_only_its_owner_can_read_it(write: Write) -> None:
+def test_plain_key_in_private_file_warns(write: Write) -> None:
     keys = load(write, f'[[credential]]\nid = "a"\nsecret = "{CANARY}"\n')
     assert keys.credentials[0].secret == CANARY
     assert keys.references == {}
@@ -232,14 +230,14 @@ def test_a_key_in_plain_is_warned_of_where_only_its_owner_can_read_it(write: Wri
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620])
-def test_a_key_in_plain_is_refused_where_others_can_read_it(write: Write, mode: int) -> None:
+def test_plain_key_in_readable_file_is_refused(write: Write, mode: int) -> None:
     path = write(f'[[credential]]\nid = "a"\nsecret = "{CANARY}"\n', mode)
     message = refusal(path)
     assert f"{path}, line 3: a key stands here in plain" in message
     assert f"run chmod 600 {path}" in message
 
 
-def test_a_file_of_references_may_be_read_by_all(write: Write) -> None:
+def test_readable_file_with_references_is_accepted(write: Write) -> None:
     assert load(write, '[[credential]]\nsecret = "env:A"\n', 0o644).warnings == []
 
 
@@ -340,9 +338,7 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
         (CREDENTIAL + "[provider.openai]\nday_resets = 'noon'\n", 4, "day_resets must be a time and a zone"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line_and_what_was_expected(
-    write: Write, text: str, line: int, says: str
-) -> None:
+def test_error_has_line_and_expectation(write: Write, text: str, line: int, says: str) -> None:
     path = write(text)
     message = refusal(path)
     assert message.startswith(f"{path}, line {line}: ")
@@ -366,19 +362,19 @@ def test_what_is_wrong_is_told_with_its_line_and_what_was_expected(
         ("a = " + "1" * 5000, 1),
     ],
 )
-def test_what_is_not_toml_is_told_with_its_line_and_without_its_text(write: Write, text: str, line: int) -> None:
+def test_syntax_error_has_line_and_no_content(write: Write, text: str, line: int) -> None:
     path = write(text)
     message = refusal(path)
     assert message.startswith(f"{path}, line {line}: not TOML")
     assert "expected a [[table]] or name = value" in message
 
 
-def test_what_is_not_text_is_told_with_its_line(write: Write) -> None:
+def test_invalid_utf8_error_has_line(write: Write) -> None:
     path = write(b'[[credential]]\nsecret = "\xff\xfe"\n')
     assert f"{path}, line 2: a keys file is text in UTF-8" in refusal(path)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_file_error_has_path_and_reason(tmp_path: Path) -> None:
     missing = tmp_path / "missing.toml"
     assert refusal(missing) == f"the keys file {missing} cannot be read: No such file or directory"
     assert "Is a directory" in refusal(tmp_path)
@@ -443,7 +439,7 @@ last = true
         (("missing",), 1),
     ],
 )
-def test_everything_in_a_file_has_its_line(path: tuple[str | int, ...], line: int) -> None:
+def test_line_of_path(path: tuple[str | int, ...], line: int) -> None:
     tomllib.loads(LAYOUTS)
     assert line_of(LAYOUTS, path) == line
 
@@ -461,13 +457,13 @@ VALUES = st.recursive(
 
 
 @given(st.lists(VALUES, max_size=4))
-def test_what_follows_any_values_has_its_line(values: list[str]) -> None:
+def test_line_after_multi_line_values(values: list[str]) -> None:
     text = "".join(f"[[t]]\nv = {value}\n" for value in values) + "[[t]]\nlast = 1"
     tomllib.loads(text)
     assert line_of(text, ("t", len(values), "last")) == text.count("\n") + 1
 
 
-def test_a_pattern_that_a_later_python_may_read_in_another_way_brings_no_warning(write: Write) -> None:
+def test_pattern_with_nested_set_raises_no_future_warning(write: Write) -> None:
     keys = load(write, CREDENTIAL + "[[pattern]]\nmatch = '[[a]b'\nverdict = 'transient'\n")
     assert keys.patterns[0].read("failed: [b") is not None
 
@@ -475,7 +471,7 @@ def test_a_pattern_that_a_later_python_may_read_in_another_way_brings_no_warning
 # --- from the environment ---------------------------------------------------------------------------------------------
 
 
-def test_variables_that_match_are_credentials_in_their_order() -> None:
+def test_matching_variables_become_credentials_in_natural_order() -> None:
     environ = {
         "OPENAI_API_KEY_10": "c",
         "OPENAI_API_KEY": "a",
@@ -490,18 +486,18 @@ def test_variables_that_match_are_credentials_in_their_order() -> None:
     assert keys.references["openai-api-key-2"] == "env:OPENAI_API_KEY_2"
 
 
-def test_no_number_in_a_name_is_too_long_for_its_order() -> None:
+def test_variable_with_thousands_of_digits_is_sorted() -> None:
     environ = {"K" + "9" * 5000: "c", "K10": "b", "K009": "a"}
     assert [one.id for one in keys_from_environment("K*", environ).credentials][:2] == ["k009", "k10"]
 
 
-def test_variables_of_nobody_known_have_no_provider() -> None:
+def test_variable_without_preset_has_no_provider() -> None:
     keys = keys_from_environment("TEAM_?_KEY", {"TEAM_A_KEY": "a"})
     assert [(one.id, one.provider) for one in keys.credentials] == [("team-a-key", None)]
     assert keys.variables == {}
 
 
-def test_empty_variables_and_twins_are_left_out_with_a_word() -> None:
+def test_empty_and_duplicate_variables_are_skipped_with_warning() -> None:
     keys = keys_from_environment("K*", {"K1": CANARY, "K2": f" {CANARY}\n", "K3": " "})
     assert [one.id for one in keys.credentials] == ["k1"]
     assert keys.warnings == ["K2 has the same value as K1 and is left out", "K3 is empty and is left out"]
@@ -515,7 +511,7 @@ def test_empty_variables_and_twins_are_left_out_with_a_word() -> None:
         ({"K_A": "1", "K-A": "2"}, "K-A and K_A would both be called k-a"),
     ],
 )
-def test_an_environment_without_usable_keys_is_an_error(environ: dict[str, Any], says: str) -> None:
+def test_environment_without_usable_keys_is_refused(environ: dict[str, Any], says: str) -> None:
     with pytest.raises(KeysFileError) as caught:
         keys_from_environment("K*", environ)
     assert str(caught.value) == says
@@ -526,21 +522,21 @@ def test_an_environment_without_usable_keys_is_an_error(environ: dict[str, Any],
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 
 
-def test_the_examples_in_the_documentation_can_be_read(write: Write) -> None:
+def test_examples_in_documentation_load(write: Write) -> None:
     keys = load(write, "\n".join(re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)))
     assert [one.id for one in keys.credentials] == ["team-a", "team-b"]
     assert [one.verdict for one in keys.patterns] == ["rate_limited", "quota_exhausted"]
 
 
 @pytest.mark.parametrize("name", sorted({*CREDENTIAL_NAMES, *PATTERN_NAMES, *PROVIDER_NAMES} - {"limits"}))
-def test_every_name_is_in_the_documentation(name: str) -> None:
+def test_documentation_lists_every_name(name: str) -> None:
     assert f"`{name}`" in DOCUMENT or f"\n{name} = " in DOCUMENT
 
 
 # --- the store ----------------------------------------------------------------------------------------------------
 
 
-def test_a_store_counts_from_the_keys_file(write: Write, tmp_path: Path) -> None:
+def test_relative_store_counts_from_keys_file(write: Write, tmp_path: Path) -> None:
     text = '[[credential]]\nsecret = "env:A"\n'
     assert load(write, text).store is None
     assert load(write, 'store = "sqlite:///pool.db"\n' + text).store == f"sqlite:///{tmp_path}/pool.db"
@@ -548,7 +544,7 @@ def test_a_store_counts_from_the_keys_file(write: Write, tmp_path: Path) -> None
     assert load(write, 'store = "redis://somewhere"\n' + text, mode=0o644).store == "redis://somewhere"
 
 
-def test_a_password_of_a_store_is_not_for_everybody_to_read(write: Write) -> None:
+def test_store_password_in_readable_file_is_refused(write: Write) -> None:
     text = f'store = "redis://:{CANARY}@somewhere"\n[[credential]]\nsecret = "env:A"\n'
     keys = load(write, text)
     assert keys.store == f"redis://:{CANARY}@somewhere"

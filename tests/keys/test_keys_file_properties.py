@@ -134,7 +134,7 @@ def check(content: bytes) -> None:
     end=st.sampled_from(["\n", "\r\n", "\n\n", " # a comment\n"]),
     start=st.sampled_from(["", "\ufeff", "# ü\n"]),
 )
-def test_what_was_written_is_what_is_read(document: dict[str, Any], end: str, start: str) -> None:
+def test_generated_file_loads_as_written(document: dict[str, Any], end: str, start: str) -> None:
     found = outcome((start + toml(document, end)).encode())
     assert isinstance(found, Keys), found
     for written, credential in zip(document["credential"], found.credentials, strict=True):
@@ -171,7 +171,7 @@ PIECES = [
 @example(content=f'a = {{ "{SECRETS[1]}" = 1, "{SECRETS[1]}" = 2 }}\n'.encode())
 @example(content=b"[" * 100_000)
 @example(content=b"a=" + b"[" * 100_000 + b"]" * 100_000)
-def test_a_damaged_file_is_told_with_its_line_and_without_a_key(content: bytes) -> None:
+def test_damaged_file_error_has_line_and_no_key(content: bytes) -> None:
     check(content)
 
 
@@ -191,9 +191,7 @@ VALUES = st.recursive(
 
 
 @holds_for(examples=20, document=documents(), data=st.data())
-def test_a_value_of_any_kind_in_any_place_is_told_with_its_line_and_without_a_key(
-    document: dict[str, Any], data: st.DataObject
-) -> None:
+def test_unexpected_value_error_has_line_and_no_key(document: dict[str, Any], data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         table, names = (
             data.draw(
@@ -235,7 +233,7 @@ BEFORE = ["", "# ü\n\n", "[[pattern]]\nmatch = '''\n[\n\n]'''\nverdict = 'trans
 
 
 @holds_for(examples=10, document=documents(), data=st.data())
-def test_a_wrong_value_is_found_in_its_own_line(document: dict[str, Any], data: st.DataObject) -> None:
+def test_wrong_value_error_has_its_own_line(document: dict[str, Any], data: st.DataObject) -> None:
     table = data.draw(st.sampled_from(document["credential"]))
     name = data.draw(st.sampled_from(sorted(WRONG)))
     wrong = data.draw(st.sampled_from(WRONG[name]))
@@ -262,7 +260,7 @@ def test_a_wrong_value_is_found_in_its_own_line(document: dict[str, Any], data: 
     pattern=st.sampled_from(["*", "KEY*", "[", "[z-a]*", "[!K]*", "?EY_*", "**", "[[a]*"]) | fuzzy(6),
 )
 @example(environ={"K" + "9" * 5000: "a", "K" + "9" * 4999: "b"}, pattern="*")
-def test_any_environment_is_keys_or_an_error_that_shows_none(environ: dict[str, str], pattern: str) -> None:
+def test_any_environment_gives_keys_or_error_without_key(environ: dict[str, str], pattern: str) -> None:
     try:
         keys = keys_from_environment(pattern, environ)
     except KeysFileError as error:
@@ -276,7 +274,7 @@ def test_any_environment_is_keys_or_an_error_that_shows_none(environ: dict[str, 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
 @holds_for(examples=10, secret=st.sampled_from(SECRETS), mode=st.integers(0, 0o177).map(lambda mode: 0o400 | mode))
-def test_a_key_in_plain_is_refused_wherever_others_can_read_it(secret: str, mode: int) -> None:
+def test_plain_key_is_refused_for_every_readable_mode(secret: str, mode: int) -> None:
     path = scratch() / "plain.toml"
     path.unlink(missing_ok=True)
     path.write_text(f"[[credential]]\nsecret = {value(secret)}\n")

@@ -13,7 +13,7 @@ from agentos.providers.presets import PRESETS, Preset, base_url_of, preset_of, p
 from agentos.workflows.parallel import Limits
 
 
-def test_no_two_presets_share_a_name_or_a_variable() -> None:
+def test_preset_names_and_variables_are_unique() -> None:
     names = [name for preset in PRESETS for name in (preset.name, *preset.aliases)]
     variables = [name for preset in PRESETS for name in (preset.variable, *preset.other_variables)]
     assert len(set(names)) == len(names)
@@ -22,7 +22,7 @@ def test_no_two_presets_share_a_name_or_a_variable() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
-def test_a_check_sends_its_key_in_a_header_over_tls(preset: Preset) -> None:
+def test_check_call_sends_key_in_header_over_https(preset: Preset) -> None:
     if preset.base_url is not None:
         assert urlsplit(preset.base_url).scheme == "https"
         assert not preset.base_url.endswith("/")
@@ -33,7 +33,7 @@ def test_a_check_sends_its_key_in_a_header_over_tls(preset: Preset) -> None:
 
 
 @pytest.mark.parametrize("preset", [preset for preset in PRESETS if preset.day_resets], ids=lambda preset: preset.name)
-def test_a_day_that_is_known_can_be_reckoned_with(preset: Preset) -> None:
+def test_day_resets_of_presets_are_valid(preset: Preset) -> None:
     assert preset.day_resets is not None
     Limits(day_resets=preset.day_resets)
     assert 0 < seconds_to_reset(preset.day_resets, time.time()) <= 90_000
@@ -56,13 +56,13 @@ def test_a_day_that_is_known_can_be_reckoned_with(preset: Preset) -> None:
         ("fireworks", "FIREWORKS_API_KEY"),
     ],
 )
-def test_a_provider_goes_by_its_names(name: str, variable: str) -> None:
+def test_preset_of_name_or_alias(name: str, variable: str) -> None:
     preset = preset_of(name)
     assert preset is not None
     assert preset.variable == variable
 
 
-def test_a_provider_that_is_not_known_has_no_preset() -> None:
+def test_unknown_provider_has_no_preset() -> None:
     assert preset_of("our-own-gateway") is None
     assert preset_of(None) is None
 
@@ -78,12 +78,12 @@ def test_a_provider_that_is_not_known_has_no_preset() -> None:
         ("MY_OPENAI_API_KEY", None),
     ],
 )
-def test_a_variable_tells_its_provider_by_how_it_begins(variable: str, name: str | None) -> None:
+def test_preset_of_variable_uses_longest_prefix(variable: str, name: str | None) -> None:
     preset = preset_of_variable(variable)
     assert (None if preset is None else preset.name) == name
 
 
-def test_the_environment_moves_a_base_url_as_it_does_for_the_sdk() -> None:
+def test_base_url_follows_variables_of_sdk() -> None:
     openai = preset_of("openai")
     assert openai is not None
     assert base_url_of(openai, {}) == "https://api.openai.com/v1"
@@ -94,7 +94,7 @@ def test_the_environment_moves_a_base_url_as_it_does_for_the_sdk() -> None:
     assert base_url_of(azure, {}) is None
 
 
-def test_every_preset_is_in_the_documentation() -> None:
+def test_documentation_lists_every_preset() -> None:
     table = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
     for preset in PRESETS:
         row = next(line for line in table.splitlines() if line.startswith(f"| `{preset.name}`"))

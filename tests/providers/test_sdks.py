@@ -160,7 +160,7 @@ every_answer = pytest.mark.parametrize("answer", FATES)
 
 @every_sdk
 @every_answer
-def test_what_is_raised_in_a_lease_cools_what_it_should(
+def test_exception_in_lease_cools_its_scope(
     name: str,
     answer: str,
     sim: SimulatedProvider,
@@ -192,7 +192,7 @@ def test_what_is_raised_in_a_lease_cools_what_it_should(
 
 @every_sdk
 @every_answer
-def test_a_call_goes_on_with_the_other_key_or_after_the_wait(
+def test_call_continues_with_other_key_or_after_wait(
     name: str,
     answer: str,
     sim: SimulatedProvider,
@@ -214,7 +214,7 @@ def test_a_call_goes_on_with_the_other_key_or_after_the_wait(
 
 @every_sdk
 @every_answer
-def test_every_item_of_a_run_succeeds_and_the_first_key_meets_its_fate(
+def test_run_succeeds_and_first_key_gets_expected_state(
     name: str,
     answer: str,
     sim: SimulatedProvider,
@@ -294,7 +294,7 @@ STREAMS: dict[str, Callable[[Any, str], Any]] = {
 
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("answer", ["limit", "quota", "overloaded"])
-def test_an_error_inside_a_stream_is_understood_although_its_status_is_200(
+def test_error_inside_stream_with_status_200_is_read(
     name: str,
     answer: str,
     sim: SimulatedProvider,
@@ -321,7 +321,7 @@ def test_an_error_inside_a_stream_is_understood_although_its_status_is_200(
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic"])
-def test_what_is_left_can_be_read_from_a_raw_response(
+def test_remaining_requests_are_read_from_raw_response(
     name: str, sim: SimulatedProvider, sdks: Callable[[str], Sdk], scene: Scene
 ) -> None:
     sdk = sdks(name)
@@ -341,7 +341,7 @@ def test_what_is_left_can_be_read_from_a_raw_response(
 
 
 @pytest.mark.parametrize("name", ["httpx", "requests"])
-def test_an_answer_that_raised_nothing_can_be_shown_to_the_lease(
+def test_lease_observes_response_without_exception(
     name: str, sim: SimulatedProvider, sdks: Callable[[str], Sdk], scene: Scene
 ) -> None:
     sim.script([429], key=FIRST, retry_after=HINT)

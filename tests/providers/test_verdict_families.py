@@ -249,7 +249,7 @@ ANSWERS: list[tuple[str, int | None, dict[str, str], Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("provider", "status", "headers", "body", "expected"), ANSWERS)
-def test_an_answer_of_a_known_family(
+def test_answer_of_known_family(
     provider: str, status: int | None, headers: dict[str, str], body: Any, expected: dict[str, Any]
 ) -> None:
     verdict = from_response(status, headers, body, provider=provider or None, now=NOW)
@@ -259,7 +259,7 @@ def test_an_answer_of_a_known_family(
 
 @pytest.mark.parametrize("form", [json.dumps, lambda body: json.dumps(body).encode(), lambda body: [body]])
 @pytest.mark.parametrize(("provider", "status", "headers", "body", "expected"), ANSWERS[:40:3])
-def test_a_body_says_the_same_as_an_object_and_as_text_and_as_bytes(
+def test_body_gives_same_verdict_as_object_text_and_bytes(
     form: Any, provider: str, status: int | None, headers: dict[str, str], body: Any, expected: dict[str, Any]
 ) -> None:
     if isinstance(body, list):
@@ -353,7 +353,7 @@ OUTPUTS: list[tuple[str, str, int | None, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("provider", "text", "exit_status", "expected"), OUTPUTS)
-def test_the_output_of_a_command(provider: str, text: str, exit_status: int | None, expected: dict[str, Any]) -> None:
+def test_output_of_command(provider: str, text: str, exit_status: int | None, expected: dict[str, Any]) -> None:
     for printed in (text, text.encode()):
         found = from_output(printed, exit_status, provider=provider or None, now=NOW)._asdict()
         assert {name: found[name] for name in expected} == pytest.approx(expected)

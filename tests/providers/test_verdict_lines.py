@@ -122,13 +122,13 @@ OF_AN_API = [
 
 @pytest.mark.parametrize("provider", [None, "openai"])
 @pytest.mark.parametrize("text", NOT_OF_AN_API)
-def test_words_about_limits_and_keys_are_no_error_of_an_api(text: str, provider: str | None) -> None:
+def test_text_about_limits_is_no_api_error(text: str, provider: str | None) -> None:
     for exit_status in (1, None, 0):
         assert from_output(text, exit_status, provider=provider, now=NOW).kind is None
 
 
 @pytest.mark.parametrize(("text", "kind", "retry_after"), OF_AN_API)
-def test_an_error_of_an_api_is_found_in_any_output(text: str, kind: str, retry_after: float | None) -> None:
+def test_api_error_is_found_in_output(text: str, kind: str, retry_after: float | None) -> None:
     noisy = f"starting\n3 tests passed\n{text}\n"
     for printed in (text, noisy):
         verdict = from_output(printed, 1, now=NOW)
@@ -146,6 +146,6 @@ def test_an_error_of_an_api_is_found_in_any_output(text: str, kind: str, retry_a
     ],
 )
 @pytest.mark.parametrize("code", ["The caller does not have permission to execute the operation", "permission_denied"])
-def test_a_team_without_credits_is_no_matter_of_permission(message: str, code: str) -> None:
+def test_team_without_credits_is_quota_not_auth(message: str, code: str) -> None:
     verdict = from_response(403, {}, {"code": code, "error": message}, provider="xai", now=NOW)
     assert (verdict.kind, verdict.window) == ("quota_exhausted", "credits")

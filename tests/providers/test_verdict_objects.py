@@ -155,12 +155,12 @@ EXCEPTIONS: list[tuple[str, Exception, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("exc", "expected"), [each[1:] for each in EXCEPTIONS], ids=[each[0] for each in EXCEPTIONS])
-def test_the_exceptions_of_sdks(exc: Exception, expected: dict[str, Any]) -> None:
+def test_exceptions_of_sdks(exc: Exception, expected: dict[str, Any]) -> None:
     found = from_exception(exc, now=NOW)._asdict()
     assert {name: found[name] for name in expected} == expected
 
 
-def test_of_a_group_the_first_that_rotates_counts() -> None:
+def test_first_retryable_exception_of_group_counts() -> None:
     group = ExceptionGroup("g", [ValueError(), ExceptionGroup("h", [ConnectionError(), RateLimited(retry_after=3)])])
     assert from_exception(group, now=NOW) == Verdict("rate_limited", 3, message="rate limited")
     assert from_exception(ExceptionGroup("g", [ValueError(), TimeoutError("late")]), now=NOW).kind == "transient"
@@ -170,7 +170,7 @@ def test_of_a_group_the_first_that_rotates_counts() -> None:
     assert from_exception(wrapped, now=NOW).kind == "rate_limited"
 
 
-def test_of_a_command_that_failed_its_output_counts() -> None:
+def test_called_process_error_is_read_by_its_output() -> None:
     exc = subprocess.CalledProcessError(1, ["claude"], output=b"", stderr="You've hit your limit · resets 9pm (UTC)")
     verdict = from_exception(exc, now=NOW)
     assert (verdict.kind, verdict.cool_down) == ("quota_exhausted", 3600)
@@ -216,7 +216,7 @@ def test_unread_body_of_requests_stays_unread() -> None:
         {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": PACED}},
     ],
 )
-def test_a_success_tells_what_is_left(shown: Any) -> None:
+def test_success_reports_remaining_requests(shown: Any) -> None:
     verdict = from_observed(shown, now=NOW)
     assert verdict == Verdict(None, remaining_requests=7, limit_requests=60, requests_period=60)
 
@@ -246,7 +246,7 @@ def test_a_success_tells_what_is_left(shown: Any) -> None:
         (MagicMock(), None),
     ],
 )
-def test_an_answer_that_raised_nothing_is_read_too(shown: Any, kind: str | None) -> None:
+def test_response_object_without_exception_is_read(shown: Any, kind: str | None) -> None:
     assert from_observed(shown, now=NOW).kind == kind
 
 
@@ -276,14 +276,14 @@ def test_an_answer_that_raised_nothing_is_read_too(shown: Any, kind: str | None)
         ("again 7 of 9", None),
     ],
 )
-def test_times_of_day_are_found(text: str, instant: str | None) -> None:
+def test_time_of_day_in_text_gives_wait(text: str, instant: str | None) -> None:
     from datetime import datetime
 
     seconds = clocks.seconds_until_clock(text, NOW)
     assert seconds == (None if instant is None else datetime.fromisoformat(instant).timestamp() - NOW)
 
 
-def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_without_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     with monkeypatch.context() as patch:
@@ -294,7 +294,7 @@ def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None
     time.tzset()
 
 
-def test_without_a_database_of_zones_california_is_eight_hours_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_zone_database_uses_fixed_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     import zoneinfo
 
     def missing(key: str) -> Any:
@@ -356,14 +356,14 @@ def is_sound(verdict: Verdict) -> bool:
 
 
 @given(status=STATUSES, headers=HEADERS, body=JSON | st.binary(max_size=50), provider=PROVIDERS, now=NOWS)
-def test_no_answer_breaks_the_rules(status: Any, headers: Any, body: Any, provider: str, now: float) -> None:
+def test_any_answer_gives_sound_verdict(status: Any, headers: Any, body: Any, provider: str, now: float) -> None:
     assert is_sound(_from_response((status, headers, body), provider, now))
     if not isinstance(body, bytes):
         assert is_sound(_from_response((status, headers, json.dumps(body)), provider, now))
 
 
 @given(events=st.lists(JSON, max_size=4), noise=st.text(max_size=40), status=st.none() | st.integers(0, 255), now=NOWS)
-def test_no_output_breaks_the_rules(events: list[Any], noise: str, status: int | None, now: float) -> None:
+def test_any_output_gives_sound_verdict(events: list[Any], noise: str, status: int | None, now: float) -> None:
     text = "\n".join([noise, *(json.dumps(event) for event in events), noise])
     assert is_sound(output.read(text, status, "", now))
 
@@ -373,7 +373,7 @@ def test_no_output_breaks_the_rules(events: list[Any], noise: str, status: int |
         " ".join
     )
 )
-def test_no_sentence_breaks_the_rules(text: str) -> None:
+def test_any_sentence_gives_sound_verdict(text: str) -> None:
     assert is_sound(_from_response((429, {}, text), "", NOW))
     assert is_sound(output.read(text, 1, "", NOW))
 
@@ -381,7 +381,7 @@ def test_no_sentence_breaks_the_rules(text: str) -> None:
 @given(attributes=st.dictionaries(st.sampled_from([
     "status_code", "status", "code", "type", "body", "details", "response", "headers", "message", "llm_provider", "data",
     "litellm_response_headers", "raw_response", "error_code", "__cause__"]), JSON))  # fmt: skip
-def test_no_exception_breaks_the_rules(attributes: dict[str, Any]) -> None:
+def test_any_exception_gives_sound_verdict(attributes: dict[str, Any]) -> None:
     attributes.pop("__cause__", None)
     exc = error("sdk", "SdkError", **attributes)
     assert is_sound(_from_exception(exc, "", NOW))
@@ -391,7 +391,7 @@ def test_no_exception_breaks_the_rules(attributes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "thing", [None, 7, object(), b"\xff\xfe", float("nan"), {1: 2}, [None], Exception, MagicMock()]
 )
-def test_the_doors_never_raise(thing: Any) -> None:
+def test_public_functions_never_raise(thing: Any) -> None:
     for verdict in (
         from_exception(thing, now=NOW),
         from_observed(thing, now=NOW),
@@ -403,7 +403,7 @@ def test_the_doors_never_raise(thing: Any) -> None:
         assert is_sound(verdict)
 
 
-def test_a_very_deep_or_long_body_is_survived() -> None:
+def test_deep_and_long_bodies_are_read() -> None:
     deep: Any = {}
     for _ in range(200):
         deep = {"error": deep, "message": json.dumps({"error": "x"})}

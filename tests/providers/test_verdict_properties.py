@@ -80,7 +80,7 @@ MAPPINGS = (
 @example(status=429, headers={b"Retry-After": b"\xff"}, provider="")
 @example(status=429, headers={"retry-after": ["5", "6"]}, provider="")
 @example(status=429, headers={"X-RateLimit-Remaining": 5.5, "x-ratelimit-remaining": "-1"}, provider="")
-def test_any_headers_give_a_sound_verdict(status: Any, headers: Any, provider: str) -> None:
+def test_any_headers_give_sound_verdict(status: Any, headers: Any, provider: str) -> None:
     is_sound(from_response(status, headers, {"error": {"message": "no"}}, provider=provider, now=NOW))
     # Behind the door that catches what is raised.
     is_sound(verdicts._from_response((status, headers, None), provider, NOW))
@@ -114,7 +114,7 @@ def dumped(body: Any) -> bytes:
 @example(status=429, body=b"[" * 100_000, provider="", exit_status=1)
 @example(status=429, body=b'{"error":' * 20_000, provider="", exit_status=1)
 @example(status=429, body={"error": {"message": "9" * 5000, "retry_after": 10**5000}}, provider="", exit_status=1)
-def test_any_body_gives_a_sound_verdict_from_every_door(
+def test_any_body_gives_sound_verdict_from_every_function(
     status: Any, body: Any, provider: str, exit_status: int | None
 ) -> None:
     is_sound(verdicts._from_response((status, {}, body), provider, NOW))
@@ -144,7 +144,7 @@ PHRASES = [
     end=st.sampled_from(["", "!", "\n", "limit", " again", '"}}']),
     size=st.sampled_from([4_000, 260_000]),
 )
-def test_no_text_holds_up_the_reading(start: str, unit: str, end: str, size: int) -> None:
+def test_any_text_is_read_quickly(start: str, unit: str, end: str, size: int) -> None:
     text = start + unit * (size // len(unit)) + end
     began = time.thread_time()
     is_sound(from_response(429, {"retry-after": text, "x-ratelimit-reset": text}, text, now=NOW))
@@ -180,7 +180,7 @@ UNRELATED = st.fixed_dictionaries(
         st.sampled_from(["request_id", "trace", "documentation_url", "param"]), st.none() | st.integers(0, 9)
     ),
 )
-def test_what_does_not_matter_changes_no_verdict(
+def test_irrelevant_headers_and_fields_change_no_verdict(
     vector: dict[str, Any], case: Any, more: dict[str, str], is_bytes: bool, spelling: str, fields: dict[str, Any]
 ) -> None:
     told, body = vector["headers"] or {}, vector["body"]

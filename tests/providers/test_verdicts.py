@@ -98,7 +98,7 @@ def raised_from(error: BaseException, *causes: BaseException) -> BaseException:
         (Permanent(), "permanent", None),
     ],
 )
-def test_what_a_worker_raises_says_what_it_is_called(exc: Exception, kind: str, retry_after: float | None) -> None:
+def test_worker_exception_gives_its_kind(exc: Exception, kind: str, retry_after: float | None) -> None:
     verdict = from_exception(exc, now=NOW)
     assert (verdict.kind, verdict.retry_after) == (kind, retry_after)
 
@@ -106,18 +106,18 @@ def test_what_a_worker_raises_says_what_it_is_called(exc: Exception, kind: str, 
 @pytest.mark.parametrize(
     "cls", [RateLimited, QuotaExhausted, AuthFailed, Overloaded, Transient, Permanent, ConnectionResetError]
 )
-def test_the_message_of_an_exception_is_kept(cls: type[Exception]) -> None:
+def test_verdict_keeps_message_of_exception(cls: type[Exception]) -> None:
     assert from_exception(cls("said the provider"), now=NOW).message == "said the provider"
 
 
-def test_a_programs_own_kind_of_limit_is_a_limit() -> None:
+def test_subclass_of_rate_limited_is_rate_limited() -> None:
     class TooManyPages(RateLimited):
         pass
 
     assert from_exception(TooManyPages(retry_after=3), now=NOW) == Verdict("rate_limited", 3, message="rate limited")
 
 
-def test_without_an_instant_the_present_one_is_meant() -> None:
+def test_now_defaults_to_current_time() -> None:
     before = time.time()
     verdict = from_exception(QuotaExhausted(until=before + 1000))
     after = time.time()
@@ -146,7 +146,7 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("status", "kind"), STATUSES)
-def test_an_error_status_says_what_it_means(status: int, kind: str) -> None:
+def test_error_status_gives_kind(status: int, kind: str) -> None:
     verdict = from_response(status, now=NOW)
     assert verdict == Verdict(kind, message=f"HTTP {status}", window=verdict.window)
     assert verdict.window == {"quota_exhausted": "credits", "overloaded": "capacity"}.get(kind)
@@ -154,31 +154,31 @@ def test_an_error_status_says_what_it_means(status: int, kind: str) -> None:
 
 @pytest.mark.parametrize(("status", "kind"), STATUSES)
 @pytest.mark.parametrize("error_of", CLIENTS)
-def test_the_status_is_read_from_what_real_clients_raise(error_of: Any, status: int, kind: str) -> None:
+def test_status_is_read_from_exceptions_of_clients(error_of: Any, status: int, kind: str) -> None:
     verdict = from_exception(error_of(status), now=NOW)
     assert (verdict.kind, verdict.retry_after, verdict.message) == (kind, None, f"HTTP {status}")
 
 
 @pytest.mark.parametrize("status", [None, 100, 200, 204, 301, 304, 399])
-def test_what_is_not_an_error_says_nothing(status: int | None) -> None:
+def test_success_status_gives_no_verdict(status: int | None) -> None:
     verdict = from_response(status, {"Retry-After": "5"}, now=NOW)
     assert verdict.kind is None
     assert verdict.retry_after is None
 
 
-def test_a_status_that_is_a_member_of_an_enum_is_read_as_its_number() -> None:
+def test_enum_status_is_read_as_number() -> None:
     assert from_exception(SdkError(HTTPStatus.TOO_MANY_REQUESTS), now=NOW) == Verdict(
         "rate_limited", message="HTTP 429"
     )
 
 
 @pytest.mark.parametrize("status", [True, "429", 1006, 0, 99, 600, None, 429.0])
-def test_what_is_no_http_status_says_nothing(status: Any) -> None:
+def test_invalid_status_gives_no_verdict(status: Any) -> None:
     assert from_exception(SdkError(status), now=NOW).kind is None
 
 
 @pytest.mark.parametrize("name", ["status_code", "status", "code"])
-def test_a_status_is_found_under_each_name_that_clients_use(name: str) -> None:
+def test_status_is_read_from_each_attribute_name(name: str) -> None:
     exc = Exception("refused")
     setattr(exc, name, 429)
     exc.headers = {"Retry-After": "4"}  # type: ignore[attr-defined]
@@ -186,14 +186,14 @@ def test_a_status_is_found_under_each_name_that_clients_use(name: str) -> None:
     assert (verdict.kind, verdict.retry_after) == ("rate_limited", 4)
 
 
-def test_a_status_that_only_the_response_has_is_found() -> None:
+def test_status_is_read_from_response() -> None:
     exc = Exception("refused")
     exc.response = SimpleNamespace(status_code=503, headers={"Retry-After": "4"})  # type: ignore[attr-defined]
     verdict = from_exception(exc, now=NOW)
     assert (verdict.kind, verdict.retry_after) == ("overloaded", 4)
 
 
-def test_a_word_where_others_have_the_status_does_not_hide_it() -> None:
+def test_text_in_status_attribute_does_not_hide_status() -> None:
     exc = SdkError("rate_limit_exceeded", {"Retry-After": "4"}, status=429, code="rate_limit_exceeded")
     verdict = from_exception(exc, now=NOW)
     assert (verdict.kind, verdict.retry_after) == ("rate_limited", 4)
@@ -211,7 +211,7 @@ class FalsyResponse:
         return False
 
 
-def test_a_response_that_counts_as_false_is_read_all_the_same() -> None:
+def test_falsy_response_is_read() -> None:
     exc = Exception("refused")
     exc.response = FalsyResponse()  # type: ignore[attr-defined]
     assert from_exception(exc, now=NOW).retry_after == 4
@@ -219,7 +219,7 @@ def test_a_response_that_counts_as_false_is_read_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("headers", [None, "Retry-After: 4", [("Retry-After", "4")], 7])
-def test_headers_that_are_no_mapping_are_left_alone(headers: Any) -> None:
+def test_headers_without_mapping_are_ignored(headers: Any) -> None:
     exc = SdkError(429)
     exc.response.headers = headers
     verdict = from_exception(exc, now=NOW)
@@ -234,7 +234,7 @@ class NotSentYet(Exception):
         raise RuntimeError("nothing was sent yet")
 
 
-def test_an_attribute_that_cannot_be_read_says_nothing() -> None:
+def test_raising_attribute_is_ignored() -> None:
     assert from_exception(NotSentYet(), now=NOW) == Verdict(None)
     assert from_exception(raised_from(NotSentYet(), ConnectionResetError()), now=NOW).kind == "transient"
 
@@ -267,21 +267,19 @@ def test_an_attribute_that_cannot_be_read_says_nothing() -> None:
         ({"Date": http_date(NOW)}, None),
     ],
 )
-def test_retry_after_is_read_from_the_headers(
-    error_of: Any, headers: dict[str, str], retry_after: float | None
-) -> None:
+def test_retry_after_is_read_from_headers(error_of: Any, headers: dict[str, str], retry_after: float | None) -> None:
     verdict = from_exception(error_of(429, headers), now=NOW)
     assert verdict.kind == "rate_limited"
     assert verdict.retry_after == retry_after
 
 
 @pytest.mark.parametrize("status", [402, 429, 500, 503, 529])
-def test_retry_after_is_read_whatever_the_error_is(status: int) -> None:
+def test_retry_after_is_read_for_every_kind(status: int) -> None:
     assert from_response(status, {"Retry-After": "30"}, now=NOW).retry_after == 30
 
 
 @pytest.mark.parametrize("value", ["-5", "-0.5", "0", http_date(NOW - 3600)])
-def test_a_wait_that_is_over_already_still_means_a_short_one(value: str) -> None:
+def test_past_retry_after_is_zero(value: str) -> None:
     verdict = from_response(429, {"Retry-After": value}, now=NOW)
     assert verdict.kind == "rate_limited"
     assert cool_down(verdict) == MIN_COOL_DOWN
@@ -291,7 +289,7 @@ GARBAGE = ["", " ", "soon", "30s", "1, 2", "nan", "inf", "-inf", "1e999", ",", "
 
 
 @pytest.mark.parametrize("value", GARBAGE)
-def test_a_retry_after_that_cannot_be_read_is_no_hint(value: str) -> None:
+def test_invalid_retry_after_is_ignored(value: str) -> None:
     assert from_response(429, {"Retry-After": value}, now=NOW) == Verdict("rate_limited", message="HTTP 429")
 
 
@@ -304,7 +302,7 @@ def test_a_retry_after_that_cannot_be_read_is_no_hint(value: str) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["Retry-After", "Date"])
-def test_a_date_beyond_every_calendar_is_no_hint(name: str, value: str) -> None:
+def test_date_out_of_range_is_ignored(name: str, value: str) -> None:
     headers = {"Retry-After": http_date(NOW + 90), name: value}
     expected = None if name == "Retry-After" else 90
     assert from_response(429, headers, now=NOW).retry_after == expected
@@ -317,7 +315,7 @@ def test_a_date_beyond_every_calendar_is_no_hint(name: str, value: str) -> None:
 )
 @example(value="Tue, 29 Feb 2023 22:14:50 GMT")
 @example(value="14 Nov 0 00:00 GMT")
-def test_no_header_can_break_the_reading(value: str) -> None:
+def test_any_retry_after_header_is_read_without_error(value: str) -> None:
     for headers in ({"Retry-After": value}, {"Retry-After": http_date(NOW), "Date": value}, {"retry-after-ms": value}):
         verdict = from_response(429, headers, now=NOW)
         assert verdict.kind == "rate_limited"
@@ -342,7 +340,7 @@ def _time_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         "Tue Nov 14 22:14:50 2023",
     ],
 )
-def test_each_form_of_http_date_means_greenwich_wherever_we_are(value: str) -> None:
+def test_http_dates_are_utc_in_every_local_zone(value: str) -> None:
     assert from_response(429, {"Retry-After": value}, now=NOW).retry_after == 90
     assert from_response(429, {"Retry-After": value, "Date": http_date(NOW + 60)}, now=NOW).retry_after == 30
 
@@ -351,30 +349,30 @@ def test_each_form_of_http_date_means_greenwich_wherever_we_are(value: str) -> N
 
 
 @pytest.mark.parametrize("error_of", CLIENTS)
-def test_a_wrapped_answer_is_found(error_of: Any) -> None:
+def test_cause_of_exception_is_read(error_of: Any) -> None:
     exc = raised_from(RuntimeError("page 7 failed"), error_of(429, {"Retry-After": "30"}))
     verdict = from_exception(exc, now=NOW)
     assert (verdict.kind, verdict.retry_after) == ("rate_limited", 30)
 
 
-def test_an_answer_that_was_wrapped_three_times_is_found() -> None:
+def test_third_cause_is_read() -> None:
     exc = raised_from(RuntimeError("page"), ValueError("client"), KeyError("transport"), RateLimited(retry_after=3))
     verdict = from_exception(exc, now=NOW)
     assert (verdict.kind, verdict.retry_after) == ("rate_limited", 3)
 
 
-def test_an_answer_far_behind_the_exception_is_somebody_elses_story() -> None:
+def test_cause_beyond_limit_is_ignored() -> None:
     exc = raised_from(*(KeyError(number) for number in range(10)), RateLimited(retry_after=3))
     assert from_exception(exc, now=NOW) == Verdict(None)
 
 
-def test_the_outermost_that_says_something_is_believed() -> None:
+def test_outermost_verdict_of_chain_counts() -> None:
     assert from_exception(raised_from(Permanent("give up"), httpx_error(429)), now=NOW).kind == "permanent"
     assert from_exception(raised_from(httpx_error(401), ConnectionError()), now=NOW).kind == "auth_failed"
     assert from_exception(raised_from(KeyError(), RateLimited(), Permanent()), now=NOW).kind == "rate_limited"
 
 
-def test_a_dropped_connection_inside_a_clients_own_exception_is_transient() -> None:
+def test_wrapped_connection_error_is_transient() -> None:
     request = httpx.Request("GET", URL)
     refused = raised_from(httpx.ConnectError("refused", request=request), ConnectionRefusedError(111, "refused"))
     assert from_exception(refused, now=NOW).kind == "transient"
@@ -382,7 +380,7 @@ def test_a_dropped_connection_inside_a_clients_own_exception_is_transient() -> N
     assert from_exception(late, now=NOW).kind == "transient"
 
 
-def test_causes_that_go_round_in_a_circle_come_to_an_end() -> None:
+def test_cyclic_causes_terminate() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
     assert from_exception(first, now=NOW) == Verdict(None)
@@ -401,7 +399,7 @@ def test_causes_that_go_round_in_a_circle_come_to_an_end() -> None:
         TimeoutError("late"),
     ],
 )
-def test_a_connection_that_broke_or_was_late_is_transient(exc: Exception) -> None:
+def test_connection_errors_and_timeouts_are_transient(exc: Exception) -> None:
     verdict = from_exception(exc, now=NOW)
     assert (verdict.kind, verdict.retry_after, verdict.message) == ("transient", None, str(exc))
 
@@ -419,7 +417,7 @@ def test_a_connection_that_broke_or_was_late_is_transient(exc: Exception) -> Non
         SystemExit(1),
     ],
 )
-def test_an_exception_that_is_not_about_a_provider_says_nothing(exc: BaseException) -> None:
+def test_unrelated_exception_gives_no_verdict(exc: BaseException) -> None:
     assert from_exception(exc, now=NOW) == Verdict(None)
 
 
@@ -427,13 +425,13 @@ def test_an_exception_that_is_not_about_a_provider_says_nothing(exc: BaseExcepti
 
 
 @pytest.mark.parametrize(("status", "kind"), [*STATUSES, (200, None), (304, None)])
-def test_a_clients_response_is_read_like_its_exception(status: int, kind: str | None) -> None:
+def test_response_is_read_like_its_exception(status: int, kind: str | None) -> None:
     kind = "rate_limited" if status == 402 else kind  # with a wait, it is no lack of money
     verdict = from_observed(httpx.Response(status, headers={"Retry-After": "30"}), now=NOW)
     assert (verdict.kind, verdict.retry_after) == (kind, None if kind is None else 30)
 
 
-def test_the_standard_librarys_response_is_read_too() -> None:
+def test_response_of_standard_library_is_read() -> None:
     headers = email.message.Message()
     headers["Retry-After"] = http_date(NOW + 90)
     with urllib.response.addinfourl(io.BytesIO(b""), headers, URL, 429) as response:
@@ -441,18 +439,18 @@ def test_the_standard_librarys_response_is_read_too() -> None:
     assert (verdict.kind, verdict.retry_after) == ("rate_limited", 90)
 
 
-def test_a_response_inside_an_sdks_own_object_is_found() -> None:
+def test_response_inside_sdk_object_is_read() -> None:
     wrapped = SimpleNamespace(response=httpx.Response(503, headers={"Retry-After": "30"}))
     verdict = from_observed(wrapped, now=NOW)
     assert (verdict.kind, verdict.retry_after) == ("overloaded", 30)
 
 
 @pytest.mark.parametrize("thing", [None, "429", 429, {"status_code": 429}, object(), SimpleNamespace(response=None)])
-def test_what_is_no_response_says_nothing(thing: Any) -> None:
+def test_object_without_response_gives_no_verdict(thing: Any) -> None:
     assert from_observed(thing, now=NOW) == Verdict(None)
 
 
-def test_an_answer_that_is_shown_without_an_instant_is_read_at_the_present_one() -> None:
+def test_observed_response_uses_current_time() -> None:
     before = time.time()
     verdict = from_observed(httpx.Response(429, headers={"Retry-After": http_date(int(before) + 1000)}))
     after = time.time()
@@ -467,7 +465,7 @@ VECTORS = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_
 
 @pytest.mark.parametrize("knows_provider", [True, False])
 @pytest.mark.parametrize("vector", VECTORS, ids=[f"{each['provider']}: {each['case']}" for each in VECTORS])
-def test_recorded_answers_are_read_as_what_they_are(vector: dict[str, Any], knows_provider: bool) -> None:
+def test_recorded_answers_give_expected_verdicts(vector: dict[str, Any], knows_provider: bool) -> None:
     body, now = vector["body"], vector["now"]
     provider = vector["provider"] if knows_provider else None
     if vector["channel"] == "cli":

@@ -100,7 +100,7 @@ EVENTS: list[Any] = [
 KINDS = [type(event).__name__ for event in EVENTS]
 
 
-def test_every_kind_of_event_has_a_sample_here() -> None:
+def test_every_event_type_has_sample() -> None:
     tuples = {thing for thing in vars(events_module).values() if inspect.isclass(thing) and hasattr(thing, "_fields")}
     assert {type(event) for event in EVENTS} == tuples - {Verdict}
 
@@ -109,12 +109,12 @@ def test_every_kind_of_event_has_a_sample_here() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=KINDS)
-def test_every_kind_of_event_is_told_by_the_coordinator(event: Any) -> None:
+def test_every_event_line_starts_with_coordinator(event: Any) -> None:
     assert plain(event).startswith("[COORDINATOR] ")
     assert plain(event).endswith("\n")
 
 
-def test_what_a_reporter_does_not_know_it_leaves_out() -> None:
+def test_unknown_event_is_ignored() -> None:
     assert plain(object()) == ""
     assert plain(("RunStarted", 1)) == ""
 
@@ -130,51 +130,51 @@ def test_what_a_reporter_does_not_know_it_leaves_out() -> None:
         (RunStarted("r", None, 2, None), "[COORDINATOR] Starting parallel execution of items with 2 workers\n"),
     ],
 )
-def test_the_start_says_how_much_and_with_what(event: RunStarted, line: str) -> None:
+def test_start_line_has_items_workers_and_credentials(event: RunStarted, line: str) -> None:
     assert plain(event) == line
 
 
-def test_progress_is_told_with_its_share() -> None:
+def test_progress_line_has_percentage() -> None:
     event = ItemEnded(WorkflowResult("item-1", True), stats(total=8, completed=3))
     assert plain(event) == "[COORDINATOR] Progress: 3/8 (37.5%)\n"
 
 
-def test_progress_without_a_known_end_is_a_count() -> None:
+def test_progress_line_without_total_is_count() -> None:
     assert plain(ItemEnded(WorkflowResult("item-1", True), stats(None, 7))) == "[COORDINATOR] Progress: 7\n"
 
 
-def test_progress_that_is_not_worth_a_line_has_none() -> None:
+def test_progress_between_steps_gets_no_line() -> None:
     assert plain(ItemEnded(WorkflowResult("item-1", True), stats(10_000, 7))) == ""
     assert plain(ItemEnded(WorkflowResult("item-1", True), stats(10_000, 700))) != ""
 
 
-def test_a_failure_is_told_with_its_item_and_the_first_line_of_its_error() -> None:
+def test_failure_line_has_item_and_first_error_line() -> None:
     result = WorkflowResult("item-1", False, "\n  no such page  \nTraceback: …\n")
     assert plain(ItemEnded(result, stats(8, 2, 1))) == (
         "[COORDINATOR] Failed: item-1: no such page  \n[COORDINATOR] Progress: 2/8 (25.0%)\n"
     )
 
 
-def test_a_failure_is_told_even_where_progress_is_not() -> None:
+def test_failure_gets_line_without_progress() -> None:
     told = plain(ItemEnded(WorkflowResult("item-1", False, "gone"), stats(10_000, 7, 1)))
     assert told == "[COORDINATOR] Failed: item-1: gone\n"
 
 
-def test_an_endless_error_is_cut() -> None:
+def test_long_error_is_cut() -> None:
     told = plain(ItemEnded(WorkflowResult("item-1", False, "x" * 100_000), stats(10_000, 7, 1)))
     assert told.startswith("[COORDINATOR] Failed: item-1: xxxx")
     assert 300 <= len(told) < 400
 
 
 @pytest.mark.parametrize("error", [None, "", "\n"])
-def test_a_failure_without_a_text_is_told_too(error: str | None) -> None:
+def test_failure_without_error_text_gets_line(error: str | None) -> None:
     told = plain(ItemEnded(WorkflowResult("item-1", False, error), stats(10_000, 7, 1)))
     assert told.startswith("[COORDINATOR] Failed: item-1")
     assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize("verdict", ["transient", "auth_failed", "quota_exhausted"])
-def test_an_attempt_that_will_be_repeated_says_why_and_when(verdict: str) -> None:
+def test_retried_attempt_line_has_reason_and_pause(verdict: str) -> None:
     event = AttemptEnded("item-1", 2, "key-1", verdict, 1.5, "reset by peer\nmore")
     assert plain(event) == f"[COORDINATOR] item-1: attempt 2 {verdict}, again in 1.5 s: reset by peer\n"
     at_once = event._replace(again_in=0.0)
@@ -182,23 +182,23 @@ def test_an_attempt_that_will_be_repeated_says_why_and_when(verdict: str) -> Non
 
 
 @pytest.mark.parametrize("verdict", ["rate_limited", "overloaded"])
-def test_a_limit_is_told_once_as_a_cool_down_and_not_per_attempt(verdict: str) -> None:
+def test_rate_limited_attempt_gets_no_line(verdict: str) -> None:
     assert plain(AttemptEnded("item-1", 2, "key-1", verdict, 0.0, "HTTP 429")) == ""
     assert verdict in plain(CoolDownStarted("group", "team", None, 60.0, verdict))
 
 
-def test_an_exhausted_pool_says_that_a_release_ends_the_wait() -> None:
+def test_exhausted_pool_line_waits_for_release() -> None:
     told = plain(PoolWaiting("exhausted", 3, 3, 0, None))
     assert told == "[COORDINATOR] Credential pool exhausted: 3 of 3 credentials in use; waiting for a release\n"
     assert "rate" not in told
 
 
-def test_an_exhausted_pool_counts_those_that_cool() -> None:
+def test_exhausted_pool_line_counts_rate_limited() -> None:
     told = plain(PoolWaiting("exhausted", 3, 2, 1, 41.0))
     assert "Credential pool exhausted: 2 of 3 credentials in use, 1 rate-limited; waiting for a release" in told
 
 
-def test_a_rate_limited_pool_says_how_long_the_provider_makes_us_wait() -> None:
+def test_rate_limited_pool_line_has_wait() -> None:
     told = plain(PoolWaiting("rate_limited", 3, 0, 3, 41.5))
     assert told == (
         "[COORDINATOR] Waiting for the provider: "
@@ -208,7 +208,7 @@ def test_a_rate_limited_pool_says_how_long_the_provider_makes_us_wait() -> None:
     assert "release" not in told
 
 
-def test_why_somebody_waits_can_be_said_without_a_reporter() -> None:
+def test_waiting_text() -> None:
     assert waiting_text(PoolWaiting("exhausted", 3, 3, 0, None)) == "3 of 3 credentials in use"
     assert "the next for 0.0 s" in waiting_text(PoolWaiting("rate_limited", 3, 0, 3, None))
 
@@ -243,21 +243,21 @@ def test_why_somebody_waits_can_be_said_without_a_reporter() -> None:
         ),
     ],
 )
-def test_a_cool_down_says_what_cools_for_how_long_and_why(event: CoolDownStarted, line: str) -> None:
+def test_cool_down_line_has_target_duration_and_verdict(event: CoolDownStarted, line: str) -> None:
     assert plain(event) == line
 
 
-def test_a_cool_down_that_is_over_at_once_is_not_told() -> None:
+def test_short_cool_down_gets_no_line() -> None:
     assert plain(CoolDownStarted("group", "team", None, 0.19, "rate_limited")) == ""
     assert plain(CoolDownStarted("group", "team", None, 0.2, "rate_limited")) != ""
 
 
-def test_a_quarantine_says_who_and_why() -> None:
+def test_quarantine_line_has_credential_and_reason() -> None:
     told = plain(CredentialQuarantined("key-1", "refused twice"))
     assert told == "[COORDINATOR] Credential key-1 is quarantined: refused twice\n"
 
 
-def test_a_thread_that_is_left_to_itself_is_told() -> None:
+def test_abandoned_thread_gets_line() -> None:
     told = plain(ThreadAbandoned("item-1", 2.5, 3))
     assert told.startswith("[COORDINATOR] item-1 did not end within 2.5 s;")
     assert "(3 so far)" in told
@@ -281,11 +281,11 @@ def test_a_thread_that_is_left_to_itself_is_told() -> None:
         ),
     ],
 )
-def test_stopping_says_why_and_what_is_waited_for(event: RunStopping, line: str) -> None:
+def test_stopping_line_has_reason_and_running_items(event: RunStopping, line: str) -> None:
     assert plain(event) == line
 
 
-def test_the_summary_has_every_figure() -> None:
+def test_summary_has_all_figures() -> None:
     assert plain(RunEnded(stats(4, 4, 1), 0, "2 workers")).splitlines() == [
         "[COORDINATOR] Execution complete:",
         "  Total: 4",
@@ -296,20 +296,20 @@ def test_the_summary_has_every_figure() -> None:
     ]
 
 
-def test_the_summary_of_a_run_that_was_stopped_says_why_and_what_is_left() -> None:
+def test_stopped_summary_has_reason_and_unfinished_items() -> None:
     lines = plain(RunEnded(stats(9, 4, 1, stopped="left early"), 5, "2 workers")).splitlines()
     assert lines[0] == "[COORDINATOR] Execution stopped early: left early:"
     assert "  Unfinished: 5 (see get_checkpoints())" in lines
 
 
-def test_the_summary_of_an_input_without_an_end_does_not_make_up_figures() -> None:
+def test_summary_of_unread_input_has_no_total() -> None:
     lines = plain(RunEnded(stats(None, 4, stopped="left early"), None, "2 workers")).splitlines()
     assert "  Total: not known" in lines
     assert "  Unfinished: an unread rest of the input (see get_checkpoints())" in lines
 
 
 @pytest.mark.parametrize("ids", [["item-1", "item-2"], iter(["item-1", "item-2"])], ids=["list", "iterator"])
-def test_a_dry_run_lists_what_would_be_done(ids: Any) -> None:
+def test_dry_run_lists_ids(ids: Any) -> None:
     assert plain(DryRun(2, ids)).splitlines() == [
         "[COORDINATOR] Dry run mode: 2 items would be processed, nothing is started:",
         "  - item-1",
@@ -317,11 +317,11 @@ def test_a_dry_run_lists_what_would_be_done(ids: Any) -> None:
     ]
 
 
-def test_a_dry_run_of_more_than_is_listed_says_how_many() -> None:
+def test_dry_run_has_count_beyond_listed_ids() -> None:
     assert "1000000 items would be processed" in plain(DryRun(1_000_000, ["item-1"]))
 
 
-def test_a_cap_on_the_workers_is_told_with_both_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_capped_workers_warning_has_both_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     warn_capped(64, 32, JsonReporter())
     assert capsys.readouterr().out == ""  # that is for machines
     warn_capped(64, 32, PlainReporter())
@@ -334,7 +334,7 @@ def test_a_cap_on_the_workers_is_told_with_both_numbers(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=KINDS)
-def test_every_event_is_one_json_object_with_all_of_its_fields(event: Any) -> None:
+def test_every_event_is_json_object_with_its_fields(event: Any) -> None:
     told = as_json(event)
     assert list(told) == ["event", *event._fields]
     assert told["event"] == type(event).__name__
@@ -342,7 +342,7 @@ def test_every_event_is_one_json_object_with_all_of_its_fields(event: Any) -> No
         assert told[name] == json.loads(json.dumps(getattr(event, name)))
 
 
-def test_a_result_and_the_figures_are_objects_in_json() -> None:
+def test_result_and_stats_are_json_objects() -> None:
     result = WorkflowResult("item-1", False, "gone", 1.5, {"verdict": "permanent"}, None, 2, "key-1")
     told = as_json(ItemEnded(result, stats(8, 2, 1)))
     assert told["result"] == {
@@ -360,11 +360,11 @@ def test_a_result_and_the_figures_are_objects_in_json() -> None:
     assert told["stats"]["failed"] == 1
 
 
-def test_a_dry_run_lists_its_ids_in_json() -> None:
+def test_dry_run_json_has_ids() -> None:
     assert as_json(DryRun(None, ["item-1", "item-2"]))["ids"] == ["item-1", "item-2"]
 
 
-def test_events_follow_each_other_line_by_line() -> None:
+def test_each_event_is_one_json_line() -> None:
     stream = io.StringIO()
     reporter = JsonReporter(stream)
     for event in EVENTS:
@@ -373,7 +373,7 @@ def test_events_follow_each_other_line_by_line() -> None:
 
 
 @given(item_id=st.text(), error=st.text())
-def test_no_text_can_break_a_json_line(item_id: str, error: str) -> None:
+def test_any_text_stays_one_json_line(item_id: str, error: str) -> None:
     told = as_json(ItemEnded(WorkflowResult(item_id, False, error), stats()))
     assert (told["result"]["item_id"], told["result"]["error"]) == (item_id, error)
 
@@ -411,14 +411,14 @@ def circular() -> list[Any]:
         *("unprintable", "huge"),
     ],
 )
-def test_a_value_that_json_cannot_hold_is_told_all_the_same(make: Callable[[], Any]) -> None:
+def test_value_without_json_form_is_written_as_repr(make: Callable[[], Any]) -> None:
     told = as_json(ItemEnded(WorkflowResult("item-1", True, value=make()), stats(8, 2)))
     assert told["result"]["item_id"] == "item-1"
     assert told["stats"]["completed"] == 2
     assert "Zq7X" not in json.dumps(told)
 
 
-def test_a_tree_whose_leaves_know_their_root_is_told_in_a_line_of_bounded_length() -> None:
+def test_repr_of_cyclic_tree_is_bounded() -> None:
     root: dict[str, Any] = {"children": []}
     root["children"] += [{"name": name, "parent": root} for name in "abcdef"]
     told = as_json(ItemEnded(WorkflowResult("item-1", True, value=root), stats(8, 2)))
@@ -430,7 +430,7 @@ def test_a_tree_whose_leaves_know_their_root_is_told_in_a_line_of_bounded_length
 
 
 @pytest.mark.parametrize("cls", [PlainReporter, JsonReporter])
-def test_without_a_stream_stdout_is_looked_up_for_each_event(cls: Any) -> None:
+def test_reporter_without_stream_uses_current_stdout(cls: Any) -> None:
     reporter = cls()
     first, second = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(first):
@@ -443,9 +443,7 @@ def test_without_a_stream_stdout_is_looked_up_for_each_event(cls: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", [PlainReporter, JsonReporter])
-def test_with_a_stream_nothing_goes_to_stdout_and_each_event_is_out_at_once(
-    cls: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reporter_flushes_its_stream_and_leaves_stdout(cls: Any, capsys: pytest.CaptureFixture[str]) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8")  # type: ignore[arg-type]
     cls(stream)(CredentialQuarantined("key-1", "why"))
@@ -462,7 +460,7 @@ def told_by(pool: CredentialCoordinator) -> io.StringIO:
     return stream
 
 
-def test_a_pool_tells_a_wait_that_it_cut_short() -> None:
+def test_pool_reports_capped_wait() -> None:
     pool = CredentialCoordinator([Credential("sk-one", id="one")], clock=FakeClock())
     stream = told_by(pool)
     with pool.lease() as lease:
@@ -494,7 +492,7 @@ def told_while_waiting(pool: CredentialCoordinator, end_the_wait: Callable[[], N
     return told
 
 
-def test_a_pool_tells_exhausted_and_rate_limited_apart() -> None:
+def test_pool_distinguishes_exhausted_from_rate_limited() -> None:
     clock = FakeClock()
     pool = CredentialCoordinator(["sk-one"], clock=clock)
     told_by(pool)
@@ -508,7 +506,7 @@ def test_a_pool_tells_exhausted_and_rate_limited_apart() -> None:
     assert exhausted.startswith("[COORDINATOR] Credential pool exhausted: 1 of 1 ")
 
 
-def test_a_pool_tells_a_quarantine_without_the_key_in_its_reason() -> None:
+def test_pool_redacts_reason_of_quarantine() -> None:
     pool = CredentialCoordinator(["sk-Zq7Xw9Vu3"])
     stream = told_by(pool)
     pool.quarantine(pool.states()[0].key_id, "sk-Zq7Xw9Vu3 was refused")
@@ -524,12 +522,12 @@ def lines_of(total: int) -> list[int]:
 
 
 @given(total=st.integers(0, 100))
-def test_every_item_of_a_small_run_is_worth_a_line(total: int) -> None:
+def test_small_run_has_line_per_item(total: int) -> None:
     assert lines_of(total) == list(range(1, total + 1))
 
 
 @given(total=st.integers(101, 50_000))
-def test_a_large_run_has_about_a_hundred_lines_and_the_last_item_has_one(total: int) -> None:
+def test_large_run_has_hundred_lines_including_last_item(total: int) -> None:
     lines = lines_of(total)
     assert 50 <= len(lines) <= 101
     assert lines[-1] == total
@@ -538,11 +536,11 @@ def test_a_large_run_has_about_a_hundred_lines_and_the_last_item_has_one(total: 
 
 
 @pytest.mark.parametrize("total", [1000, 10_000, 100_000, 123_456])
-def test_a_run_of_many_hundreds_has_a_hundred_lines_give_or_take_a_few(total: int) -> None:
+def test_run_of_hundreds_has_about_hundred_lines(total: int) -> None:
     assert 100 <= len(lines_of(total)) <= 111
 
 
-def test_lines_become_ever_fewer_where_the_end_is_not_known() -> None:
+def test_lines_without_total_become_rarer() -> None:
     lines = [completed for completed in range(1, 100_001) if is_worth_a_line(completed, None)]
     assert lines[:100] == list(range(1, 101))
     gaps = [later - earlier for earlier, later in itertools.pairwise(lines)]

@@ -111,7 +111,7 @@ SMALL = ScriptedView(
 )
 
 
-def test_a_run_that_fits_is_shown_in_full() -> None:
+def test_frame_shows_whole_run_if_it_fits() -> None:
     display = display_of(SMALL, failed("document-0007", "bad input\nsecond line"), failed("d-8", "Timeout", "Timeout"))
     assert display.frame(100, 30) == [
         "run nightly-42  2:05 elapsed, about 3.1 minutes to go, 58 items/min",
@@ -173,31 +173,29 @@ def test_a_run_that_fits_is_shown_in_full() -> None:
         (40, 0, []),
     ],
 )  # fmt: skip
-def test_with_less_room_lists_get_shorter_then_titles_then_only_the_top_is_left(
-    width: int, height: int, expected: list[str]
-) -> None:
+def test_smaller_frame_drops_rows_then_titles_then_lists(width: int, height: int, expected: list[str]) -> None:
     failures = [failed("document-7", "bad"), failed("document-8", "worse"), failed("document-9", "worst")]
     assert display_of(busy_view(), *failures).frame(width, height) == expected
 
 
-def test_a_frame_before_anything_has_happened() -> None:
+def test_frame_before_first_event() -> None:
     view = ScriptedView(run_id="")
     assert [line.rstrip() for line in display_of(view).frame(60, 10)] == ["run   2:05 elapsed", "0 done"]
 
 
-def test_a_run_whose_length_is_not_known_has_no_bar_and_no_time_to_go() -> None:
+def test_unknown_total_shows_no_bar_and_no_eta() -> None:
     view = ScriptedView(given=stats(None, 50, 1))
     assert display_of(view).frame(60, 2) == ["run nightly-42  2:05 elapsed, 24 items/min", "50 done, 1 failed"]
 
 
-def test_colors_are_only_around_texts() -> None:
+def test_color_codes_surround_texts_only() -> None:
     colored = display_of(busy_view(), failed("a", "b"), color=True).frame(100, 30)
     assert [plain(line).rstrip() for line in colored] == display_of(busy_view(), failed("a", "b")).frame(100, 30)
     assert any("\x1b[31m" in line for line in colored)
     assert all(len(re.findall(r"\x1b\[\d+m", line)) == line.count("\x1b[m") for line in colored)  # each is ended
 
 
-def test_without_unicode_everything_is_ascii() -> None:
+def test_frame_without_unicode_is_ascii() -> None:
     view = ScriptedView(given=stats(running=1), items=[RunningItem("文書" * 30, 1, "ключ", 1.0)], keys=SMALL.keys)
     lines = display_of(view, failed("é", "…"), unicode=False).frame(60, 20)
     assert all(line.isascii() for line in lines)
@@ -208,19 +206,19 @@ def test_without_unicode_everything_is_ascii() -> None:
 # --- what is shown ------------------------------------------------------------------------------------------------
 
 
-def test_few_failures_are_seen_in_the_bar_and_nothing_is_full_before_the_end() -> None:
+def test_bar_shows_single_failure_and_unfinished_rest() -> None:
     bar = display_of(ScriptedView(given=stats(100_000, 99_998, 1)), color=True).frame(80, 1)[0]
     assert "\x1b[31m━\x1b[m" in bar
     done = display_of(ScriptedView(given=stats(10, 10, 0)), color=True).frame(80, 1)[0]
     assert "─" not in done
 
 
-def test_what_was_on_record_before_says_nothing_about_the_rate() -> None:
+def test_recorded_items_do_not_count_for_rate() -> None:
     view = ScriptedView(given=stats(300, 120, recorded=118))
     assert "items/min" not in display_of(view).frame(100, 2)[0]
 
 
-def test_a_countdown_goes_on_between_two_looks_at_the_pool() -> None:
+def test_countdown_continues_between_pool_snapshots() -> None:
     now = NOW
     view = busy_view()
     display = Display(view, view.credentials, clock=lambda: now, color=False)
@@ -238,22 +236,22 @@ def test_a_countdown_goes_on_between_two_looks_at_the_pool() -> None:
     assert view.asked == 3
 
 
-def test_only_a_scope_may_cool() -> None:
+def test_cooling_scope_is_shown() -> None:
     state = CredentialState("k", cooling={"large": NOW + 30, "small": NOW + 3}, cooled_by={"large": "quota_exhausted"})
     assert "  k  cooling 30 s: quota_exhausted for large" in display_of(ScriptedView(keys=(state,))).frame(80, 9)
 
 
-def test_a_limit_of_our_own_is_named() -> None:
+def test_binding_declared_limit_is_named() -> None:
     state = CredentialState("k", rate_limited_until=NOW + 300, waits_for="requests per day")
     assert "  k  cooling 5.0 minutes: requests per day" in display_of(ScriptedView(keys=(state,))).frame(80, 9)
 
 
-def test_the_pauses_between_requests_are_not_shown_as_cooling() -> None:
+def test_pause_between_requests_is_not_shown_as_cooling() -> None:
     state = CredentialState("k", in_use=True, rate_limited_until=NOW + 0.4, waits_for="requests per minute")
     assert "  k  in use" in display_of(ScriptedView(keys=(state,))).frame(80, 9)
 
 
-def test_a_shutdown_is_shown_instead_of_what_was_waited_for() -> None:
+def test_stopping_replaces_waiting_reason() -> None:
     view = busy_view()
     display = display_of(view)
     display.note(RunStopping("interrupted", 2, 8, 5.0))
@@ -264,7 +262,7 @@ def test_a_shutdown_is_shown_instead_of_what_was_waited_for() -> None:
     assert display.frame(100, 10)[2] == "stopping, halted: 3 failed: 1000 still running"
 
 
-def test_successes_are_not_remembered_and_only_the_last_failures_are() -> None:
+def test_only_last_failures_are_kept() -> None:
     display = display_of(ScriptedView())
     display.note(ItemEnded(WorkflowResult("fine", True), None))
     for number in range(9):
@@ -272,14 +270,14 @@ def test_successes_are_not_remembered_and_only_the_last_failures_are() -> None:
     assert display.frame(80, 40)[2:] == [f"failed item-{number}: bad" for number in range(4, 9)]
 
 
-def test_control_characters_and_what_reverses_text_are_shown_as_escapes() -> None:
+def test_control_and_bidi_characters_are_escaped() -> None:
     view = ScriptedView(given=stats(running=1), items=[RunningItem("a\x1b[2J\n\u202eb\udc80", 1, "k\x07", 1.0)])
     shown = "\n".join(display_of(view, failed("\rx", "\x9b31m")).frame(100, 20))
     assert "a\\x1b[2J\\x0a\\u202eb\\udc80  k\\x07" in shown
     assert "failed \\x0dx: ValueError: \\x9b31m" in shown
 
 
-def test_secrets_are_taken_out_before_anything_is_shortened() -> None:
+def test_secrets_are_redacted_before_shortening() -> None:
     view = ScriptedView(given=stats(running=1), items=[RunningItem("see sk-secret-key there", 1, "k", 1.0)])
     display = Display(view, view.credentials, clock=lambda: NOW, color=False)
     display.redact_with(lambda text: text.replace("sk-secret-key", "[redacted]"))
@@ -332,7 +330,7 @@ runs = st.builds(
                               st.integers(0, 9), st.integers(0, 9), st.none() | seconds | st.just(float("inf"))),
     unicode=st.booleans(),
 )  # fmt: skip
-def test_no_frame_is_larger_than_the_room_it_has(
+def test_frame_never_exceeds_its_size(
     width: int,
     height: int,
     run_id: str,
@@ -354,7 +352,7 @@ def test_no_frame_is_larger_than_the_room_it_has(
         assert unicode or line.isascii()
 
 
-def test_a_thousand_running_items_cost_next_to_nothing() -> None:
+def test_thousand_running_items_cost_as_much_as_visible_ones() -> None:
     """Ten frames a second in less than 5 % of a core."""
     now = NOW
 
@@ -377,14 +375,14 @@ def test_a_thousand_running_items_cost_next_to_nothing() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (-3, "0:00"), (65.9, "1:05"), (3600, "1:00:00"), (360_000, "100:00:00")]
 )
-def test_a_time_that_has_passed(seconds: float, text: str) -> None:
+def test_clock_text(seconds: float, text: str) -> None:
     assert clock_text(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-1, "0 s"), (0.1, "1 s"), (12, "12 s"), (150, "2.5 minutes"), (float("inf"), "for ever")]
 )
-def test_a_time_to_come(seconds: float, text: str) -> None:
+def test_countdown_text(seconds: float, text: str) -> None:
     assert countdown_text(seconds) == text
 
 
@@ -393,11 +391,11 @@ def test_a_time_to_come(seconds: float, text: str) -> None:
     [(0, "0"), (7.52, "7.5"), (10, "10"), (9999, "9999"), (12_345, "12k"), (999_000, "999k"), (3_400_000, "3.4M"),
      (4e10, "40G"), (5e15, "5000T")],
 )  # fmt: skip
-def test_an_amount(amount: float, text: str) -> None:
+def test_amount_text(amount: float, text: str) -> None:
     assert amount_text(amount) == text
 
 
-def test_a_moment_that_a_limit_takes_is_no_reason_to_worry() -> None:
+def test_short_wait_for_limit_shows_no_countdown() -> None:
     view = busy_view()
     assert view.why is not None
     view.why = view.why._replace(usable_in=0.4)
@@ -406,7 +404,7 @@ def test_a_moment_that_a_limit_takes_is_no_reason_to_worry() -> None:
     assert "nothing starts" not in shown
 
 
-def test_a_lost_store_is_shown_with_how_long_it_is_lost_until_it_is_back() -> None:
+def test_lost_store_is_shown_until_reached_again() -> None:
     view = ScriptedView(given=stats(running=1), why=PoolWaiting(STORE_LOST, 2, 0, 0, None))
     display = Display(view, view.credentials, clock=lambda: NOW, color=False)
     display.note(StoreUnreachable("redis://somewhere", "connection refused", NOW - 65.0))

@@ -55,17 +55,17 @@ FAILED = ItemEnded(WorkflowResult("a", False, "bad", metadata={"error_type": "Va
 ENDED = RunEnded(stats(300, 2, stopped="interrupted"), 7, "3 workers, not the keys", True)
 
 
-def test_failures_are_told_at_once_and_successes_are_not() -> None:
+def test_failure_gets_line_and_success_none() -> None:
     assert told(FAILED, ItemEnded(WorkflowResult("b", True), stats())) == ["[COORDINATOR] Failed: a: ValueError: bad"]
 
 
-def test_the_end_names_the_command_that_goes_on() -> None:
+def test_summary_names_command_that_continues() -> None:
     lines = told(ENDED, go_on="agentos resume nightly")
     assert lines[0] == "[COORDINATOR] Execution stopped early: interrupted:"
     assert "  Unfinished: 7 (agentos resume nightly continues them)" in lines
 
 
-def test_what_a_person_should_know_is_told_as_everywhere() -> None:
+def test_other_events_get_their_usual_lines() -> None:
     lines = told(
         RunStarted("r", 300, 8, 4),
         CredentialQuarantined("key-1", "no such key"),
@@ -81,7 +81,7 @@ def test_what_a_person_should_know_is_told_as_everywhere() -> None:
     ]
 
 
-def test_quiet_is_failures_and_the_end() -> None:
+def test_quiet_reporter_writes_failures_and_summary() -> None:
     events = [RunStarted("r", 1, 1, 1), StillRunning(stats(), None), FAILED, CredentialQuarantined("k", "r"), ENDED]
     assert [line for line in told(*events, quiet=True) if line.startswith("[")] == [
         "[COORDINATOR] Failed: a: ValueError: bad",
@@ -90,7 +90,7 @@ def test_quiet_is_failures_and_the_end() -> None:
     assert told(DryRun(1, ["a"]), quiet=True)
 
 
-def test_progress_is_told_only_if_there_is_any() -> None:
+def test_tick_writes_line_only_after_progress() -> None:
     stream = io.StringIO()
     run = StandingRun(stats(running=8), PoolWaiting(RATE_LIMITED, 4, 0, 4, 12.0, "tokens per minute"))
     reporter = LinesReporter(stream, run)
@@ -111,7 +111,7 @@ def test_progress_is_told_only_if_there_is_any() -> None:
     assert stream.getvalue() == before
 
 
-def test_the_ticker_tells_by_itself_until_the_run_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ticker_writes_progress_until_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lines, "PROGRESS_SECONDS", 0.001)
     stream = io.StringIO()
     run = StandingRun(stats(1, 0))
@@ -125,12 +125,12 @@ def test_the_ticker_tells_by_itself_until_the_run_has_ended(monkeypatch: pytest.
         assert not reporter._ticker.is_alive()
 
 
-def test_a_quiet_reporter_has_no_ticker() -> None:
+def test_quiet_reporter_starts_no_ticker() -> None:
     with LinesReporter(io.StringIO(), StandingRun(stats()), quiet=True) as reporter:
         assert reporter._ticker is None
 
 
-def test_secrets_are_taken_out() -> None:
+def test_lines_are_redacted() -> None:
     stream = io.StringIO()
     reporter = LinesReporter(stream, StandingRun(stats()))
     reporter.redact_with(lambda text: text.replace("bad", "[redacted]"))
@@ -138,14 +138,14 @@ def test_secrets_are_taken_out() -> None:
     assert stream.getvalue() == "[COORDINATOR] Failed: a: ValueError: [redacted]\n"
 
 
-def test_nothing_is_to_go_when_all_is_done() -> None:
+def test_finished_run_shows_no_eta() -> None:
     assert progress_line(stats(300, 0)) == "[COORDINATOR] 300/300 done, 0 running"
 
 
 # --- output as events ---------------------------------------------------------------------------------------------
 
 
-def test_each_line_of_output_is_an_event() -> None:
+def test_each_output_line_becomes_json_event() -> None:
     lines = json_output("a\ud800", "stderr", b"one\n\ntwo \xe2\x82\xac \xff\r\n").splitlines()
     assert [json.loads(line) for line in lines] == [
         {"event": "Output", "item_id": "a\ud800", "stream": "stderr", "line": text}
@@ -155,7 +155,7 @@ def test_each_line_of_output_is_an_event() -> None:
 
 
 @given(st.binary())
-def test_any_bytes_become_as_many_lines_of_ascii_as_they_have(data: bytes) -> None:
+def test_any_bytes_become_ascii_json_lines(data: bytes) -> None:
     written = json_output("a", "stdout", data)
     assert written.isascii()
     assert len(written.splitlines()) == len(data.removesuffix(b"\n").split(b"\n")) if data else not written

@@ -54,7 +54,7 @@ def test_display_follows_run_from_start_to_end() -> None:
     assert "failed c: ValueError: bad" in display.frame(80, 20)
 
 
-def test_drawing_does_not_disturb_a_fast_run() -> None:
+def test_drawing_does_not_slow_fast_run() -> None:
     pool = CredentialCoordinator([Credential(f"sk-secret-{n}", limits=Limits(max_concurrent=8)) for n in range(4)])
     coordinator = ParallelCoordinator(32, pool, max_parallelism=32, reporter=None)
     is_over = threading.Event()
@@ -80,7 +80,7 @@ def test_drawing_does_not_disturb_a_fast_run() -> None:
     assert max(frames) <= 32
 
 
-def test_a_credential_that_cools_says_which_answer_cools_it() -> None:
+def test_cooling_credential_shows_its_verdict() -> None:
     clock = FakeClock()
     pool = CredentialCoordinator([Credential("sk-secret", id="key", provider="p")], clock=clock)
     answers = [RateLimited(retry_after=20), Overloaded(retry_after=40), RateLimited(retry_after=30)]
