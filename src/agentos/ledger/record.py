@@ -142,7 +142,7 @@ class RunRecord:
     def _file_names(self) -> set[str]:
         return {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
 
-    # --- the run's thread ----------------------------------------------------------------------------------------
+    # --- the run's thread -----------------------------------------------------------------------------------------
 
     def start(
         self, on_recorded: Callable[[list[WorkflowResult], int], None], on_failed: Callable[[BaseException], None]
@@ -297,7 +297,7 @@ class RunRecord:
         with self._batch_lock:
             self._batch.process_ended(pid)
 
-    # --- the writer's thread -------------------------------------------------------------------------------------
+    # --- the writer's thread --------------------------------------------------------------------------------------
 
     def _new_batch(self) -> Batch:
         return Batch(self.run, self.launch, self._epoch_minus_now)

@@ -104,7 +104,7 @@ class ResumeFilter:
         self._last_row = 0
         self._matched_rows = bytearray()  # a bit per row: this launch has read an item with its id
 
-    # --- for the run -----------------------------------------------------------------------------------------------
+    # --- for the run ----------------------------------------------------------------------------------------------
 
     def request(self, count: int, receiver: RunWithRecord) -> None:
         """Let the filter's thread deliver `count` more items. Returns at once."""

@@ -1,5 +1,6 @@
 -- A ledger: the durable record of one or more runs. Written by one connection, read by any number.
--- Instants are epoch seconds, durations seconds. Values are JSON. An id that is no valid text is kept as its bytes.
+-- Instants are epoch seconds, durations are seconds, values are JSON. An id that is not valid Unicode is stored as bytes.
+-- SQLite stores the text of each statement, with its comments: change only comments outside of statements.
 
 CREATE TABLE runs (
     run INTEGER PRIMARY KEY,
@@ -7,7 +8,7 @@ CREATE TABLE runs (
     created_at REAL NOT NULL
 );
 
--- One start or resume of a run. The newest launch of a run is the only one that may write.
+-- One start or resume of a run. The number is a fencing token: only the newest launch of a run may write.
 CREATE TABLE launches (
     run INTEGER NOT NULL REFERENCES runs,
     launch INTEGER NOT NULL,
@@ -19,10 +20,11 @@ CREATE TABLE launches (
     PRIMARY KEY (run, launch)
 ) WITHOUT ROWID;
 
--- Transactions since the ledger was made. What a launch believes to be written is compared with it: see ownership.py.
+-- Number of transactions since the ledger was created. The next launch compares it with the note of the last owner: see
+-- ownership.py.
 CREATE TABLE written (ledger_id TEXT NOT NULL, commits INTEGER NOT NULL);
 
--- One row per item that was started, with its one outcome and its newest attempt. Most items need one attempt, and are
+-- One row per item that was started, with its outcome and its newest attempt. Most items need one attempt and are
 -- written once.
 CREATE TABLE items (
     run INTEGER NOT NULL,
@@ -66,7 +68,7 @@ CREATE TABLE earlier_attempts (
     PRIMARY KEY (run, item_id, launch, n)
 ) WITHOUT ROWID;
 
--- The next attempt takes the place of the one before, which moves there.
+-- An attempt replaces the one before it in `items`; these triggers copy the replaced attempt to `earlier_attempts`.
 CREATE TRIGGER keep_attempt BEFORE UPDATE ON items WHEN OLD.n > 0 AND (OLD.launch, OLD.n) <> (NEW.launch, NEW.n) BEGIN
     INSERT INTO earlier_attempts VALUES (
         OLD.run, OLD.id, OLD.launch, OLD.n, OLD.credential_id, OLD.waited, OLD.started_at, OLD.ended_at, OLD.verdict,
@@ -87,7 +89,7 @@ CREATE VIEW attempts AS
     SELECT run, id, launch, n, credential_id, waited, started_at, ended_at, verdict, requests, tokens, cost, error
     FROM items WHERE n > 0;
 
--- What an unfinished item has left behind, to continue from.
+-- Checkpoints of unfinished items.
 CREATE TABLE checkpoints (
     run INTEGER NOT NULL,
     item_id TEXT NOT NULL,
@@ -97,7 +99,7 @@ CREATE TABLE checkpoints (
     PRIMARY KEY (run, item_id)
 );
 
--- Items that have asked for a file of their own, and its name.
+-- Names of the files that items may have created.
 CREATE TABLE files (
     run INTEGER NOT NULL,
     item_id TEXT NOT NULL,
@@ -105,7 +107,7 @@ CREATE TABLE files (
     PRIMARY KEY (run, item_id)
 ) WITHOUT ROWID;
 
--- Process groups that were started and have not been ended in good order.
+-- Process groups that are running, or whose launch was killed.
 CREATE TABLE processes (
     run INTEGER NOT NULL,
     pgid INTEGER NOT NULL,
