@@ -181,7 +181,7 @@ class Process:
 
     def _pick_up(self, item: Item, record: RecordHandle) -> None:
         admission, run = self.admission, self.run
-        if not admission.is_asking(item, record):
+        if not admission.is_requesting(item, record):
             return
         if record.state == REFUSED or run.free_workers() <= 0:
             admission.withdraw(item)

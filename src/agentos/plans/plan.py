@@ -1,4 +1,5 @@
-"""`ParallelCoordinator.plan`: how long a run would take, which limit binds it, and what would change that."""
+"""Plan a run: simulate how long it would take, which limit binds it, and what would change that. For
+`ParallelCoordinator.plan` and the command line."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TO
 from agentos.pool.simulation import Outcome, Work, simulate
 from agentos.pool.states import CredentialForecast
 
-# What would change is worked out on so many items at most, and scaled.
-MOST_COMPARED = 10_000
+# Items of a simulation that compares changes, at most; its durations are scaled to all items.
+MAX_COMPARED_ITEMS = 10_000
 _FIELDS = {
     REQUESTS_PER_MINUTE: "requests_per_minute",
     TOKENS_PER_MINUTE: "tokens_per_minute",
@@ -22,21 +23,22 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """A run, as the rules say it would go if every answer were a good one and took `item_seconds`.
-
-    `str` of it is a text for people.
-    """
+    """The forecast of a run in which every attempt succeeds and takes `item_seconds`. `str()` of it is for people."""
 
     items: int
     workers: int
     item_seconds: float
     seconds: float  # from the first start to the last end; infinite if it would never end
-    bound_by: str  # the limit, or whatever else the run would wait for most of the time
+    bound_by: str  # the limit or the resource that the run would wait for most of the time
     requests: dict[str, int] = field(default_factory=dict)  # by credential id
-    utilisation: dict[str, float] = field(default_factory=dict)  # by credential id, from 0 to 1: of what it may be used
-    too_large: int = 0  # items that need more than any limit allows: they would fail
-    unknown: tuple[str, ...] = ()  # credentials of whose limits nothing is known: as if they had none
-    changes: dict[str, float] = field(default_factory=dict)  # what might be changed -> seconds that it would take then
+    utilisation: dict[str, float] = field(
+        default_factory=dict
+    )  # by credential id: the used share of its capacity, from 0 to 1
+    too_large: int = 0  # items that need more than any limit allows, and would fail
+    unknown: tuple[str, ...] = ()  # credentials without a declared or learned limit: planned without one
+    changes: dict[str, float] = field(
+        default_factory=dict
+    )  # a possible change -> seconds that the run would take with it
 
     def __str__(self) -> str:
         assumed = f"at {self.item_seconds:g} s per item and {self.workers} workers"
@@ -55,10 +57,10 @@ class RunPlan:
 
 
 def make_plan(credentials: list[CredentialForecast] | None, work: Work) -> RunPlan:
-    """`credentials`: None for a run that needs none."""
+    """Simulate a run and return its plan. `credentials`: None for a run without a pool."""
     if credentials is None:
         seconds = _without_credentials(work)
-        bound_by = _told(WORKERS, work) if work.items > work.workers else _told(None, work)
+        bound_by = _bound_text(WORKERS, work) if work.items > work.workers else _bound_text(None, work)
         changes = {}
         if work.items > work.workers:
             changes["twice the workers"] = _without_credentials(work._replace(workers=2 * work.workers))
@@ -71,7 +73,7 @@ def make_plan(credentials: list[CredentialForecast] | None, work: Work) -> RunPl
         work.workers,
         work.item_seconds,
         outcome.seconds,
-        _told(outcome.bound_by, work),
+        _bound_text(outcome.bound_by, work),
         outcome.requests,
         outcome.utilisation,
         outcome.too_large,
@@ -85,33 +87,35 @@ def _without_credentials(work: Work) -> float:
 
 
 def _changes(credentials: list[CredentialForecast], work: Work, outcome: Outcome) -> dict[str, float]:
-    """What one more key, and more of what binds, would change."""
+    """Return the seconds that the run would take with one more credential, and with twice of what binds it."""
     if not credentials or not work.items:
         return {}
-    # Days are steps, and cannot be scaled.
-    most = work.items if outcome.bound_by == REQUESTS_PER_DAY else MOST_COMPARED
-    few = work._replace(items=min(work.items, most))
-    before = outcome.seconds if few == work else simulate(credentials, few).seconds
+    # A duration in days has steps, and cannot be scaled.
+    max_items = work.items if outcome.bound_by == REQUESTS_PER_DAY else MAX_COMPARED_ITEMS
+    sample = work._replace(items=min(work.items, max_items))
+    seconds = outcome.seconds if sample == work else simulate(credentials, sample).seconds
     first = credentials[0]
     one_more = first._replace(id="one more", group="one more", cooling=0.0, used_today=0)
-    ways = {"one more credential": ([*credentials, one_more], few)}
+    changes = {"one more credential": ([*credentials, one_more], sample)}
     if outcome.bound_by == WORKERS:
-        ways["twice the workers"] = (credentials, few._replace(workers=2 * few.workers))
+        changes["twice the workers"] = (credentials, sample._replace(workers=2 * sample.workers))
     elif outcome.bound_by == KEYS:
-        ways["twice max_concurrent"] = (
+        changes["twice max_concurrent"] = (
             [_with(c, max_concurrent=2 * c.limits.max_concurrent) for c in credentials],
-            few,
+            sample,
         )
     elif outcome.bound_by is not None:
-        ways[f"twice the {outcome.bound_by}"] = ([_twice(c, outcome.bound_by) for c in credentials], few)
-    return {name: _scaled(outcome.seconds, before, simulate(*way).seconds) for name, way in ways.items()}
+        changes[f"twice the {outcome.bound_by}"] = ([_twice(c, outcome.bound_by) for c in credentials], sample)
+    return {name: _scaled(outcome.seconds, seconds, simulate(*change).seconds) for name, change in changes.items()}
 
 
 def _scaled(seconds: float, before: float, after: float) -> float:
+    """Return the duration of all items after a change, from durations of a sample before and after it."""
     return seconds * after / before if 0 < before < math.inf and after < math.inf else after
 
 
 def _twice(credential: CredentialForecast, limit: str) -> CredentialForecast:
+    """Return the credential with twice the limit, declared or learned."""
     name = _FIELDS.get(limit)
     if name is None:  # learned
         return credential._replace(learned=None if credential.learned is None else 2 * credential.learned)
@@ -126,7 +130,7 @@ def _with(credential: CredentialForecast, **changed: float) -> CredentialForecas
     return credential._replace(limits=limits)
 
 
-def _told(bound_by: str | None, work: Work) -> str:
+def _bound_text(bound_by: str | None, work: Work) -> str:
     if bound_by is None:
         return "nothing: there is little to do"
     if bound_by == WORKERS:

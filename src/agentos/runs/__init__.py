@@ -1,4 +1,4 @@
 """One run, from its start to its last result.
 
-Doors: `options`, `streams`, `signals`.
+Doors: `start` (start_run, RunHandle), `options`, `streams`, `signals`.
 """

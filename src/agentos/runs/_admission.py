@@ -1,4 +1,4 @@
-"""Admission by lease: an item starts only with a usable credential in hand, and waits for it without a worker."""
+"""Admission: requests a lease for each item before it starts. An item that waits for its lease holds no worker."""
 
 from __future__ import annotations
 
@@ -11,65 +11,68 @@ from agentos.pool.store import LeaseHandle
 
 
 class Admission:
-    """The items of a run that ask for a lease. Only the holder of the run's role calls it."""
+    """The items of a run that request a lease. Called by the thread that processes the run's messages."""
 
     def __init__(self, pool: LeasePool, on_lease: Callable[[Item, LeaseHandle], None]) -> None:
+        """`on_lease`: called from any thread when a lease was granted or refused."""
         self._pool = pool
         self._make_handle = pool.make_handle
         self._request_now = pool.request_now
-        self._on_lease = on_lease  # called from any thread: a lease has come, or never will
-        self._asking: dict[Item, LeaseHandle] = {}
+        self._on_lease = on_lease
+        self._requests: dict[Item, LeaseHandle] = {}
         self._by_scope: dict[str | None, int] = {}
 
     def __len__(self) -> int:
-        return len(self._asking)
+        return len(self._requests)
 
     def scopes(self) -> tuple[str | None, ...]:
+        """Return the scopes of all open requests."""
         return tuple(self._by_scope)
 
     def count(self, scope: str | None) -> int:
+        """Return the number of open requests of a scope."""
         return self._by_scope.get(scope, 0)
 
     def admit(self, item: Item) -> LeaseHandle | None:
-        """A live lease, if it can be had at once. Else the item asks, and `on_lease` will be called."""
+        """Return a live lease if one is available now. Else return None and request one: `on_lease` will be called."""
         handle: LeaseHandle = self._make_handle(item.id, 1, item.tokens, item.scope)
         handle.waits_for_probe = True
         if self._request_now(handle):
             return handle
         handle.deliver = lambda: self._on_lease(item, handle)
-        self._asking[item] = handle
+        self._requests[item] = handle
         self._by_scope[item.scope] = self._by_scope.get(item.scope, 0) + 1
-        # Those whom a provider sent back had their turn already: they ask in front of the others.
+        # Items that a provider refused had their turn before: they wait in front of the others.
         if self._pool.request(handle, True, item.is_sent_back) or handle.state == REFUSED:
             self._on_lease(item, handle)
         return None
 
-    def is_asking(self, item: Item, handle: LeaseHandle) -> bool:
-        """False: it stopped asking in the meantime, and the lease went back then."""
-        return self._asking.get(item) is handle
+    def is_requesting(self, item: Item, handle: LeaseHandle) -> bool:
+        """Return whether this request is still open; if it was withdrawn, its lease went back to the pool."""
+        return self._requests.get(item) is handle
 
     def pick_up(self, item: Item, handle: LeaseHandle) -> bool:
-        """True: the lease is worth having, and the item no longer asks. False: it keeps asking."""
+        """Accept a granted lease and close the request. Return False if it is not usable: the request stays open."""
         if handle.state != LIVE or not self._pool.confirm(handle):
             return False
         self._forget(item)
         return True
 
     def withdraw(self, item: Item) -> None:
-        """The item stops asking; nothing stays queued or held for it."""
+        """Withdraw the request of an item; the pool keeps neither a waiter nor a lease for it."""
         self._pool.withdraw(self._forget(item))
 
     def withdraw_all(self) -> list[Item]:
-        """All stop asking; the last to ask comes first, so that putting each in front restores their order."""
-        items = list(reversed(self._asking))
+        """Withdraw all requests and return their items, the last one first: each goes to the front of its lane."""
+        items = list(reversed(self._requests))
         for item in items:
             self.withdraw(item)
         return items
 
     def _forget(self, item: Item) -> LeaseHandle:
-        left = self._by_scope[item.scope] - 1
-        if left:
-            self._by_scope[item.scope] = left
+        count = self._by_scope[item.scope] - 1
+        if count:
+            self._by_scope[item.scope] = count
         else:
             del self._by_scope[item.scope]
-        return self._asking.pop(item)
+        return self._requests.pop(item)

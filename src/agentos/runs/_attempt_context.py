@@ -1,4 +1,4 @@
-"""RunContext: what all attempts of a run share: its pool, its record, and the files of its items."""
+"""RunContext: gives the attempts of a run access to its pool, its ledger and the files of their items."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class RunContext:
-    """What all attempts of a run share: its id, its pool, its record, and the items' own files. With a ledger these are
-    kept beside it until their item succeeds; else they are made when first asked for and gone with the run."""
+    """The `AttemptContext` of all attempts of a run. With a ledger the files of an item are beside it until the item
+    succeeds; without one they are in a temporary folder that is removed with the run."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class RunContext:
         run_record: RunRecord | None = None,
         checkpoints: Path | None = None,
     ) -> None:
-        """`checkpoints`: where commands have a folder for each item."""
+        """`checkpoints`: the folder of the checkpoint folders of commands."""
         self.run_id = run_id
         self.pool = pool
         self.run_record = run_record
@@ -52,17 +52,17 @@ class RunContext:
         return Attempt(item, self, now, key)
 
     def end_lease(self, attempt: Attempt, verdict: Verdict | None, *, success: bool = False) -> None:
-        """End the attempt's lease together with what the provider answered."""
+        """End the attempt's lease, with the verdict on the provider's answer."""
         handle, pool = attempt.lease_handle, self.pool
         if handle is None or pool is None:
             return
         if attempt.usage is not None:
-            # What a worker left at zero it did not report: that stays as it was reserved.
+            # Zero means not reported: the reservation stays.
             pool.settle(handle, int(attempt.usage["requests"]) or None, int(attempt.usage["tokens"]) or None)
         pool.end(handle, verdict, success)
 
     def is_proven(self, attempt: Attempt) -> bool:
-        """Return whether others use the attempt's credential successfully."""
+        """Return whether other attempts use the same credential successfully."""
         return (
             self.pool is not None and attempt.credential_id is not None and self.pool.is_proven(attempt.credential_id)
         )
@@ -75,8 +75,8 @@ class RunContext:
         """Return a lease for a `with` block: the attempt's own first, else one from the pool."""
         if self.pool is None:
             raise RuntimeError("this run has no credentials: pass credential_coordinator= to ParallelCoordinator")
-        wished = self.pool.make_handle(attempt.id, requests, tokens, scope, attempt.credential_id)
-        return AttemptLease(attempt, self.pool, wished, timeout)
+        request = self.pool.make_handle(attempt.id, requests, tokens, scope, attempt.credential_id)
+        return AttemptLease(attempt, self.pool, request, timeout)
 
     def observe(self, attempt: Attempt, response: Any) -> None:
         """Read an answer that raised nothing."""
@@ -104,7 +104,7 @@ class RunContext:
             self.run_record.save(attempt, encoded)
 
     def process_ended(self, attempt: Attempt, pid: int) -> None:
-        """Take an attempt's process group off the record."""
+        """Remove an attempt's process group from the ledger."""
         if self.run_record is not None and attempt.is_on_record:
             self.run_record.process_ended(pid)
 
@@ -112,6 +112,7 @@ class RunContext:
         return text if self.pool is None else self.pool.redact(text)
 
     def workflow_db(self, item_id: str) -> Path:
+        """Return the path of the item's own SQLite file, in a folder that exists."""
         path = self.database_path(item_id)
         self.has_files = True
         if self.run_record is not None:
@@ -120,7 +121,7 @@ class RunContext:
         return path
 
     def database_path(self, item_id: str) -> Path:
-        """Where it is, or would be."""
+        """Return the path of the item's own SQLite file, which need not exist."""
         folder = self._temporary_folder() if self.run_record is None else self.run_record.folder
         return folder / database_name(item_id)
 
@@ -128,53 +129,54 @@ class RunContext:
         with self._lock:
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="agentos-"))
-                # If `close` cannot be called because an abandoned attempt may still use the folder, it goes with the
-                # last such attempt, or with the program.
+                # An abandoned attempt may still use the folder when the run ends. Then the folder is removed when the
+                # last attempt is garbage, or at the end of the program.
                 self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             return self._folder
 
     def checkpoint_dir(self, item_id: str) -> Path:
-        """Where a command may leave what it needs to go on with this item. The folder need not be there."""
+        """Return the folder in which a command can save its progress on this item. It need not exist."""
         return (self._checkpoints or self._temporary_folder()) / folder_name(item_id)
 
     def forget(self, item_id: str) -> None:
-        """The item has succeeded, or starts anew: its files are not needed any more."""
+        """Remove the files of an item that has succeeded, or whose record was discarded."""
         remove_database(self.database_path(item_id))
         if self._checkpoints is not None:
             shutil.rmtree(self.checkpoint_dir(item_id), ignore_errors=True)
 
     def close(self) -> None:
+        """Remove the temporary folder."""
         if self._remove is not None:
             self._remove()
 
 
 def _encoded(obj: Any) -> str:
-    from agentos.items import codec  # only where there is a ledger
+    from agentos.items import codec  # only runs with a ledger need it
 
     return codec.encode(obj, "checkpoint")
 
 
 class AttemptLease(LeaseContext):
-    """A lease inside a worker. The attempt has one already: that is lent first, so that workers which all want to lease
-    never wait for each other in a circle. Only a second one at the same time, or another scope, comes from the pool."""
+    """A lease that a worker requests. The attempt's own lease is lent first, so that workers that all lease cannot wait
+    for each other in a circle. A second concurrent lease, or one of another scope, comes from the pool."""
 
     __slots__ = ("_attempt", "_is_own")
 
-    def __init__(self, attempt: Attempt, pool: LeasePool, wished: LeaseHandle, timeout: float | None) -> None:
-        super().__init__(pool, wished, timeout)
+    def __init__(self, attempt: Attempt, pool: LeasePool, request: LeaseHandle, timeout: float | None) -> None:
+        super().__init__(pool, request, timeout)
         self._attempt = attempt
         self._is_own = False
 
     def _borrow(self) -> Lease | None:
-        attempt, wished, pool = self._attempt, self._handle, self._pool
+        attempt, request, pool = self._attempt, self._handle, self._pool
         own: LeaseHandle | None = attempt.lease_handle
-        if own is None or wished.scope not in (None, own.scope) or not attempt.own_lease.acquire(blocking=False):
+        if own is None or request.scope not in (None, own.scope) or not attempt.own_lease.acquire(blocking=False):
             return None
         self._is_own = True
-        if attempt.has_lent:  # what was reserved for the attempt covers the first use
-            pool.use_more(own, wished.requests, wished.tokens)
-        elif wished.requests > own.requests or wished.tokens > own.tokens:
-            pool.use_more(own, max(0, wished.requests - own.requests), max(0, wished.tokens - own.tokens))
+        if attempt.has_lent:  # the attempt's reservation covers the first use only
+            pool.use_more(own, request.requests, request.tokens)
+        elif request.requests > own.requests or request.tokens > own.tokens:
+            pool.use_more(own, max(0, request.requests - own.requests), max(0, request.tokens - own.tokens))
         attempt.has_lent = True
         return pool.lease_of(own)
 
@@ -183,7 +185,7 @@ class AttemptLease(LeaseContext):
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         if self._is_own:
-            self._attempt.own_lease.release()  # it ends with the attempt, and is judged there
+            self._attempt.own_lease.release()  # the lease itself ends with the attempt
         else:
             super().__exit__(kind, exc, tb)
 

@@ -290,7 +290,7 @@ class Driver:
         admission, pool = self._admission, self._pool
         assert admission is not None
         assert pool is not None
-        if not admission.is_asking(item, handle):
+        if not admission.is_requesting(item, handle):
             return
         if handle.state == REFUSED or self._scheduler.free_workers() <= 0:
             # Refused; or several lanes have requested leases for one free worker and this one is late: the lease goes

@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM, while runs are executing: the first asks them to stop, the second raises KeyboardInterrupt.
+"""Handle SIGINT and SIGTERM while runs execute: the first signal stops the runs, the second raises KeyboardInterrupt.
 
-Python runs handlers on the main thread and lets only that thread install them, so runs that were started elsewhere are
-not watched. The handlers that were there before come back with the last run.
+Python calls handlers on the main thread, and only that thread can install them: runs that another thread starts are not
+watched. The previous handlers are restored with the end of the last run.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ class Stoppable(Protocol):
     def stop(self, reason: str, signal: int | None = None) -> None: ...
 
 
-# Only the main thread touches these two.
+# Used by the main thread only.
 _watched: list[Stoppable] = []
-_before: dict[signal.Signals, Any] = {}
-_has_asked = False
+_previous_handlers: dict[signal.Signals, Any] = {}
+_is_stop_requested = False
 
 
 def watch(run: Stoppable) -> bool:
-    """False: this is not the main thread, and the run cannot be watched."""
+    """Stop the run at the first signal. Return False on another than the main thread: the run is not watched."""
     if threading.current_thread() is not threading.main_thread():
         return False
     if not _watched:
         for signum in WATCHED:
-            _before[signum] = signal.signal(signum, _on_signal)
+            _previous_handlers[signum] = signal.signal(signum, _on_signal)
     _watched.append(run)
     return True
 
 
 def unwatch(run: Stoppable) -> None:
-    """Harmless when the run is not watched. Handlers can be put back on the main thread only: from another one they
-    stay until the next run that ends there."""
-    global _has_asked
+    """Stop watching a run; no-op if it is not watched. On another than the main thread the handlers cannot be restored:
+    they stay until the next run ends on the main thread."""
+    global _is_stop_requested
     if run in _watched:
         _watched.remove(run)
-    if _watched or not _before or threading.current_thread() is not threading.main_thread():
+    if _watched or not _previous_handlers or threading.current_thread() is not threading.main_thread():
         return
-    _has_asked = False
+    _is_stop_requested = False
     for signum in WATCHED:
-        # None: it was installed by C code, and cannot be put back by Python.
-        signal.signal(signum, _before.pop(signum) or signal.SIG_DFL)
+        # None: installed by C code, which Python cannot restore.
+        signal.signal(signum, _previous_handlers.pop(signum) or signal.SIG_DFL)
 
 
 def _on_signal(signum: int, _frame: FrameType | None) -> None:
-    global _has_asked
-    if _has_asked or not _watched:
+    global _is_stop_requested
+    if _is_stop_requested or not _watched:
         raise KeyboardInterrupt
-    _has_asked = True
+    _is_stop_requested = True
     for run in _watched:
-        run.stop("interrupted", signum)  # only puts a fact into a queue: safe in a handler
+        run.stop("interrupted", signum)  # only posts a message: safe in a handler

@@ -1,9 +1,9 @@
 """Run many agent workflows in parallel over a shared pool of rate-limited API credentials.
 
-The two coordinators and what goes with them; everything else is private. Start with `ParallelCoordinator`.
+The public names: two coordinators, and the types that go with them. Start with `ParallelCoordinator`.
 
-Each name is imported from its module when it is first asked for: `agentos report` runs inside the commands of a run,
-and must not load a coordinator to write one line. Type checkers read the imports; `_NAMES` says the same to Python.
+Each name is imported from its module when it is first used: `agentos report` runs inside the commands of a run, and
+must not load a coordinator to write one line. Type checkers read the imports; `_NAMES` is the same table for Python.
 """
 
 import importlib as _importlib
@@ -67,7 +67,7 @@ __all__ = [
     "CredentialState",
     "Lease",
     "Limits",
-    # what a worker may raise
+    # exceptions that a worker may raise, and verdicts
     "AuthFailed",
     "Interrupted",
     "Overloaded",
@@ -76,7 +76,7 @@ __all__ = [
     "RateLimited",
     "Transient",
     "Verdict",
-    # what we raise
+    # exceptions that this package raises
     "AgentosError",
     "AmbiguousRelease",
     "AttemptTimeout",
@@ -100,7 +100,7 @@ __all__ = [
     "sanitize_identifier",
 ]
 
-# module -> the public names that live there
+# module -> its public names
 _NAMES = {
     "agentos.limits.declaration": "Limits",
     "agentos.workers.command.command": "Command Pattern",
@@ -122,21 +122,21 @@ _NAMES = {
     "agentos.providers.verdicts": "Verdict",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
-# The modules that programs reach through this one.
+# Modules that programs use as attributes of this package.
 _SUBMODULES = {"errors": "agentos.errors", "verdicts": "agentos.providers.verdicts"}
 
-if not _typing.TYPE_CHECKING:  # which would take any misspelt name for one that is found here
+if not _typing.TYPE_CHECKING:  # a type checker would accept any misspelt name
 
     def __getattr__(name: str) -> object:
-        """Import a public name, or a module that has some, when it is first used."""
+        """Import a public name, or a module that programs use, when it is first used."""
         if name in _SUBMODULES:
-            found: object = _importlib.import_module(_SUBMODULES[name])
+            value: object = _importlib.import_module(_SUBMODULES[name])
         elif name in _MODULES:
-            found = getattr(_importlib.import_module(_MODULES[name]), name)
+            value = getattr(_importlib.import_module(_MODULES[name]), name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = found
-        return found
+        globals()[name] = value
+        return value
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

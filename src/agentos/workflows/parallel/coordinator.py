@@ -1,4 +1,4 @@
-"""ParallelCoordinator: runs a worker on every item, in parallel, over a pool of credentials."""
+"""ParallelCoordinator: the facade of a run. It checks arguments; `agentos.runs` executes."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _DEFAULT_REPORTER: Any = object()  # a new PlainReporter for each coordinator
 
 
 class ParallelCoordinator:
-    """Runs a worker on every item, `max_workers` at a time; an item starts only with a usable credential in hand.
+    """Runs a worker on every item, `max_workers` at a time. An item starts only with a lease on a usable credential.
 
-    A coordinator may be made in any thread and used for many runs. Options, by how often they are needed:
+    A coordinator can be made in any thread and used for many runs. Options, the most common ones first:
 
-    * `retries` (2): tries after a transient error. `retry_on`: exception types that count as transient.
-      `timeout`: seconds an attempt may take. `halt`: when to give up (`"now,fail=1"`, `"soon,fail=10%"`).
+    * `retries` (2): attempts after a transient error. `retry_on`: exception types that count as transient.
+      `timeout`: seconds that an attempt may take. `halt`: stop after failures (`"now,fail=1"`, `"soon,fail=10%"`).
       `workers`: `"threads"`, `"processes"` for workers that may crash or must be killed, or any
-      `concurrent.futures.Executor`, which then carries out the attempts; with `send_secrets` also plain secrets are
-      handed to it, and not only references to them.
-    * `ledger`: the path of the run's durable record; the same call again, with the same `run_id`, runs what is left.
-      `retry_failed`: then also what failed. `on_changed`: what to do with an item whose input is not the recorded one
-      (`"refuse"`: it fails, or `"rerun"`).
-    * `max_parallelism` (10): raises the cap on `max_workers`. `grace_seconds` (5): how long running attempts are waited
-      for at a shutdown. `max_wait`: stop when nothing can start for so many seconds. `reporter`: who is told (`None`:
-      nobody).
-    * `classify`: from an exception to a `Verdict`, the name of one, or None for the usual reading. `admission="none"`:
-      the worker gets None and leases by itself, with `current_item().lease()` or the pool's `call`.
+      `concurrent.futures.Executor`, which executes the attempts. `send_secrets`: send plain secrets to the executor,
+      too, and not only references to them.
+    * `ledger`: path of the run's durable record. The same call with the same `run_id` runs the items that have not
+      ended. `retry_failed`: and those that failed. `on_changed`: for an item whose input differs from the recorded one,
+      `"refuse"` (it fails) or `"rerun"`.
+    * `max_parallelism` (10): the cap on `max_workers`. `grace_seconds` (5): how long a shutdown waits for running
+      attempts. `max_wait`: seconds without a possible start after which the run stops. `reporter`: a function that is
+      called with each event; None for no reports.
+    * `classify`: a function from an exception to a `Verdict`, the name of one, or None for the usual reading.
+      `admission="none"`: the worker gets None and leases by itself, with `current_item().lease()` or the pool's `call`.
     """
 
     DEFAULT_PARALLELISM = 3
@@ -124,11 +124,12 @@ class ParallelCoordinator:
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
     ) -> tuple[ProgressStats, list[WorkflowResult]]:
-        """Runs `worker_func(item, credential)` on every item; returns when all have ended or the run was stopped.
+        """Run `worker_func(item, credential)` on every item; block until all have ended or the run was stopped.
 
-        The worker may be a plain or an `async def` function; async workers run on an event loop of their own, so this
-        works inside a running loop too. `item_id_func` names each item: it may be called more than once per item.
-        `retry_failed`: for this time, instead of what the coordinator was made with.
+        The worker is a plain or an `async def` function. Async workers run on an event loop of their own, so this works
+        inside a running loop, too. `item_id_func` names each item, and may be called more than once per item.
+        `retry_failed`: overrides the coordinator's option for this run. If the input raises, so does this call, after
+        the started items have ended; their results are in `partial_results`.
         """
         request = self._request(items, worker_func, item_id_func, tokens_func, scope_func, run_id, retry_failed)
         results: list[WorkflowResult] = []
@@ -153,7 +154,7 @@ class ParallelCoordinator:
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
     ) -> ResultStream:
-        """The same, but yields each result as it ends, in constant memory. The run starts with this call."""
+        """Start a run and return an iterator that yields each result when its item ends, in constant memory."""
         request = self._request(items, worker_func, item_id_func, tokens_func, scope_func, run_id, retry_failed)
         return ResultStream(self._start(request._replace(dry_run=dry_run)), signals.unwatch)
 
@@ -169,8 +170,8 @@ class ParallelCoordinator:
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
     ) -> tuple[ProgressStats, list[WorkflowResult]]:
-        """`execute_parallel` for a running event loop. Async workers run on that loop, and so may use what belongs to
-        it. Cancelling it is a shutdown with grace."""
+        """Do the same as `execute_parallel` in a running event loop. Async workers run on that loop and can use objects
+        that are bound to it. A cancellation is a shutdown with grace."""
         stream = self.astream(
             items,
             worker_func,
@@ -204,7 +205,7 @@ class ParallelCoordinator:
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
     ) -> AsyncResultStream:
-        """`stream` for a running event loop: `async with coordinator.astream(…) as results: async for …`."""
+        """Do the same as `stream` in an event loop: `async with coordinator.astream(…) as results: async for …`."""
         loop = asyncio.get_running_loop()
         request = self._request(items, worker_func, item_id_func, tokens_func, scope_func, run_id, retry_failed)
         return AsyncResultStream(self._start(request._replace(dry_run=dry_run, loop=loop)), signals.unwatch)
@@ -217,7 +218,7 @@ class ParallelCoordinator:
         tokens: int = 0,
         tokens_func: Callable[[Any], int] | None = None,
     ) -> RunPlan:
-        """How long a run would take, which limit would bind it, and what another key or a higher limit would change.
+        """Return how long a run would take, which limit binds it, and what another key or a higher limit would change.
 
         The run is simulated with the pool's own rules; nothing is started and nothing is used up. `items` is their
         number, or a collection; `item_seconds` is how long one takes, and `tokens` (or `tokens_func`) what it reserves.
@@ -243,15 +244,15 @@ class ParallelCoordinator:
         return planning.make_plan(credentials, Work(count, self.max_workers, item_seconds, needs or (0,)))
 
     def request_shutdown(self) -> None:
-        """What the first Ctrl-C does, from code: nothing new starts, running attempts are told. From any thread."""
+        """Stop all runs, as the first Ctrl-C does: start nothing new, ask running attempts to stop. From any thread."""
         with self._lock:
             runs = tuple(self._runs)
         for run in runs:
             run.stop("interrupted")
 
     def get_checkpoints(self) -> list[str]:
-        """The ids of all items that the last run left unfinished: in flight, not started, and, if the input is a
-        collection, not even read."""
+        """Return the ids of all items that the last run left unfinished: in flight, not started and, if the input is a
+        collection, not read."""
         with self._lock:
             while self._unread:
                 self._checkpoints.extend(self._unread[-1])
