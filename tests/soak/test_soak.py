@@ -33,7 +33,7 @@ from tests.acceptance.test_crashes import crashing, forked, kill_again_and_again
 from tests.conftest import eventually
 from tests.pool.replicas.test_shared_pool import one_history
 from tests.pool.test_allocator_machine import PoolMachine
-from tests.runs.test_scheduler import RunMachine
+from tests.runs.test_scheduler import SchedulerMachine
 
 from .shares import seconds
 
@@ -46,7 +46,7 @@ def test_pool_and_scheduler_rules_hold_in_random_histories() -> None:
     end = time.monotonic() + seconds(0.1)
     rounds = 0
     while time.monotonic() < end:
-        for machine in (PoolMachine, RunMachine):
+        for machine in (PoolMachine, SchedulerMachine):
             run_state_machine_as_test(
                 machine,
                 settings=settings(
