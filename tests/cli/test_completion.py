@@ -16,7 +16,7 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from agentos.cli import COMMANDS, main
-from agentos.cli.completion import MOST_OFFERED
+from agentos.cli.completion import MAX_COMPLETIONS
 
 from .cli_runs import living, make_run, prepare
 
@@ -83,8 +83,8 @@ def test_items_are_offered_if_a_shell_takes_them_as_they_are(command: str) -> No
 
 
 def test_of_many_items_some_are_offered() -> None:
-    make_run("many", [f"item-{number}" for number in range(3 * MOST_OFFERED)], lambda item, _: item)
-    assert len(plain("show", "many", "")) == MOST_OFFERED
+    make_run("many", [f"item-{number}" for number in range(3 * MAX_COMPLETIONS)], lambda item, _: item)
+    assert len(plain("show", "many", "")) == MAX_COMPLETIONS
 
 
 def test_files_are_left_to_the_shell() -> None:

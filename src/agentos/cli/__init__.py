@@ -1,7 +1,6 @@
-"""The `agentos` command: arguments in, a coordinator at work, an exit status out.
+"""The `agentos` command: the table of its commands, and the group that loads the one that was chosen.
 
-One module per group of commands. Nothing but click is imported before a command is chosen, so that `agentos --help`
-answers at once: the group knows where each command lives, and what it is for.
+One module per command. `agentos --help` imports click and nothing else: the table has the line of each command.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from agentos import __version__
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# command -> the module that has it under the same name (a dash is an underscore there), and its line in `--help`.
+# Command -> the module below this package that defines it under the same name, and its line in `--help`.
 COMMANDS = {
     "run": ("commands.run", "Run a command, or a Python function, on every item."),
     "resume": ("commands.run", "Go on with what a run has left."),
@@ -35,10 +34,6 @@ COMMANDS = {
 }
 
 
-# 128 plus the number of SIGINT.
-INTERRUPTED = 130
-
-
 class LazyGroup(click.Group):
     def list_commands(self, _context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -53,41 +48,43 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A command that is mistyped is told which was meant, maybe."""
+        """Suggest a command for a name that does not exist."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not context.resilient_parsing:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, COMMANDS, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(COMMANDS)}."
+            similar = get_close_matches(name, COMMANDS, n=1)
+            hint = f"Did you mean {similar[0]}?" if similar else f"There are {', '.join(COMMANDS)}."
             raise click.UsageError(f"No such command {name!r}. {hint}", context)
         return super().resolve_command(context, args)
 
     def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
-        """Without importing any of them, too."""
+        """Complete the name of a command without importing any."""
         from click.shell_completion import CompletionItem
 
-        fitting = [
+        matches = [
             CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)
         ]
-        return fitting + click.Command.shell_complete(self, context, incomplete)
+        return matches + click.Command.shell_complete(self, context, incomplete)
 
     def invoke(self, context: click.Context) -> Any:
-        """A Ctrl-C that nobody has taken, such as one before a run has begun, ends the program as others end by it."""
+        """Turn a Ctrl-C outside a run, and an error of the operating system, into a message and an exit status."""
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
+            from .console import INTERRUPTED
+
             click.echo("Interrupted.", err=True)
             context.exit(INTERRUPTED)
         except OSError as error:
-            if error.errno == errno.EPIPE:  # a reader who has seen enough
+            if error.errno == errno.EPIPE:  # the reader of a pipe has closed it: click ends the program silently
                 raise
             from .console import Failure
 
             raise Failure(f"{error.filename or 'stdout'}: {error.strerror}") from None
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Without importing any of them."""
+        """List the commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
@@ -99,8 +96,8 @@ def _version_text() -> str:
     return f"agentos {__version__} (Python {platform.python_version()}, SQLite {sqlite3.sqlite_version})"
 
 
-def _show_version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
-    if is_asked and not context.resilient_parsing:
+def _show_version(context: click.Context, _parameter: click.Parameter, is_requested: bool) -> None:
+    if is_requested and not context.resilient_parsing:
         click.echo(_version_text())
         context.exit()
 

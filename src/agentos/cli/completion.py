@@ -1,6 +1,6 @@
-"""`agentos completion`, and what the shell is offered where a run, an item or a credential is to be named.
+"""`agentos completion`, and the completion of runs, items and credentials for shells.
 
-Completing must be quick and must never fail: what cannot be read is not offered.
+Completion must be quick and must not fail: files that cannot be read complete to nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-# So many are offered, and so many ids are looked at for them.
-MOST_OFFERED = 50
-MOST_LOOKED_AT = 20_000
-MOST_OF_A_COMMAND = 60
-# What every shell takes as it is, in the middle of a word. Other ids can be typed, in quotes, but not completed.
+# Completions that a shell gets, and ids of a run that are searched for them.
+MAX_COMPLETIONS = 50
+MAX_SEARCHED = 20_000
+# Characters of a run's command in its description.
+MAX_COMMAND = 60
+# Characters that no shell interprets inside a word. Ids with others can be typed in quotes, but not completed.
 _PLAIN = re.compile(r"[\w./%+-]*")
 
 
@@ -44,65 +45,66 @@ def completion(shell: str) -> None:
 
 
 def run_ids(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The newest first, each with its command."""
+    """Complete ids of runs, the newest first, each with its command."""
     from agentos.home.run_folder import run_folders
 
     folders = (folder for folder in run_folders() if folder.run_id.startswith(incomplete))
     return [
-        CompletionItem(folder.run_id, help=_command_of(folder)) for folder in itertools.islice(folders, MOST_OFFERED)
+        CompletionItem(folder.run_id, help=_command_of(folder)) for folder in itertools.islice(folders, MAX_COMPLETIONS)
     ]
 
 
 def running_ids(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Only those that can be stopped."""
+    """Complete ids of runs that are running."""
     from agentos.errors import LedgerError
     from agentos.home.run_folder import run_folders
     from agentos.home.run_status import run_owner
 
-    found = []
+    matches = []
     for folder in run_folders():
         try:
             is_running = folder.run_id.startswith(incomplete) and run_owner(folder) is not None
         except LedgerError:
             continue
         if is_running:
-            found.append(CompletionItem(folder.run_id, help=_command_of(folder)))
-    return found[:MOST_OFFERED]
+            matches.append(CompletionItem(folder.run_id, help=_command_of(folder)))
+    return matches[:MAX_COMPLETIONS]
 
 
 def item_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Of the run that was named before."""
+    """Complete ids of items, of the run that the argument before names."""
     from agentos.errors import LedgerError
     from agentos.home.run_folder import RunFolder
     from agentos.ledger.reader import Ledger
 
     try:
         with Ledger.open(RunFolder(context.params["run_id"]).ledger) as ledger:
-            return _offered(itertools.islice(ledger.ids(), MOST_LOOKED_AT), incomplete)
+            return _completions(itertools.islice(ledger.ids(), MAX_SEARCHED), incomplete)
     except (LedgerError, ValueError, OSError):
         return []
 
 
 def credential_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Of the keys that were named before, or in the environment."""
+    """Complete ids of credentials, of the keys file that an option or the environment names."""
     from agentos.errors import KeysFileError
     from agentos.keys.keys_file import load_keys
 
     try:
         file = context.params.get("keys_file")
-        return _offered((one.id for one in load_keys(file).credentials) if file is not None else (), incomplete)
+        credentials = load_keys(file).credentials if file is not None else ()
+        return _completions((credential.id for credential in credentials), incomplete)
     except (KeysFileError, OSError):
         return []
 
 
 def files(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The shell knows them best."""
+    """Let the shell complete names of files."""
     return [CompletionItem(incomplete, type="file")]
 
 
-def _offered(ids: Iterable[str], incomplete: str) -> list[CompletionItem[Any]]:
-    fitting = (id_ for id_ in ids if id_.startswith(incomplete) and not id_.startswith("-") and _PLAIN.fullmatch(id_))
-    return [CompletionItem(id_) for id_ in itertools.islice(fitting, MOST_OFFERED)]
+def _completions(ids: Iterable[str], incomplete: str) -> list[CompletionItem[Any]]:
+    matches = (id_ for id_ in ids if id_.startswith(incomplete) and not id_.startswith("-") and _PLAIN.fullmatch(id_))
+    return [CompletionItem(id_) for id_ in itertools.islice(matches, MAX_COMPLETIONS)]
 
 
 def _command_of(folder: Any) -> str | None:
@@ -113,4 +115,4 @@ def _command_of(folder: Any) -> str | None:
         spec = folder.read_spec()
     except HomeError:
         return None
-    return shorten(spec.function or shlex.join(spec.command or ()), MOST_OF_A_COMMAND)
+    return shorten(spec.function or shlex.join(spec.command or ()), MAX_COMMAND)

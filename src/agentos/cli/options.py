@@ -1,4 +1,4 @@
-"""The options that several commands share. Each has a twin in the environment, which `--help` names."""
+"""The options that several commands share. Each can be set by a variable of the environment, which `--help` names."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ from .completion import files
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Two names that mean something else to the commands of a run, see `agentos run --help`.
-_TWINS = {"--run-id": "AGENTOS_RUN_NAME", "--item": "AGENTOS_ITEM_TEXTS"}
+# AGENTOS_RUN_ID and AGENTOS_ITEM, the names by the usual rule, are taken: a run sets them for its commands.
+_VARIABLES = {"--run-id": "AGENTOS_RUN_NAME", "--item": "AGENTOS_ITEM_TEXTS"}
 
 
 def option(name: str, *more: Any, **attributes: Any) -> Callable[[F], F]:
-    """An option with a twin in the environment: `--max-wait` is AGENTOS_MAX_WAIT."""
-    twin = _TWINS.get(name, "AGENTOS_" + name.lstrip("-").replace("-", "_").upper())
-    return click.option(name, *more, envvar=twin, show_envvar=True, **attributes)
+    """Return an option that a variable can set: `--max-wait` is AGENTOS_MAX_WAIT."""
+    variable = _VARIABLES.get(name, "AGENTOS_" + name.lstrip("-").replace("-", "_").upper())
+    return click.option(name, *more, envvar=variable, show_envvar=True, **attributes)
 
 
 def several(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """In this order in `--help`."""
+    """Return a decorator that adds the options, in this order in `--help`."""
 
     def decorate(command: F) -> F:
-        for one in reversed(options):
-            command = one(command)
+        for add_option in reversed(options):
+            command = add_option(command)
         return command
 
     return decorate
 
 
 def sources(options: dict[str, Any]) -> list[ItemSource]:
-    """What `ITEMS` has been told."""
-    told = [
+    """Return the sources that the options of `ITEMS` name."""
+    named_sources = [
         ItemSource("stdin" if path == "-" else "file", options["format_"], None if path == "-" else path)
         for path in options["items"]
     ]
-    return [*told, ItemSource("inline", items=list(options["inline"]))] if options["inline"] else told
+    if options["inline"]:
+        named_sources.append(ItemSource("inline", items=list(options["inline"])))
+    return named_sources
 
 
 class Parallel(click.ParamType[Any]):
-    """A number, or `auto`."""
+    """A number from 1, or `auto`."""
 
     name = "N|auto"
 
@@ -100,7 +102,7 @@ PACE = several(
     ),
     option("--tokens", metavar="N|FIELD", help="Tokens that an item needs: a number, or a field of it."),
 )
-CONDUCT = several(
+EXECUTION = several(
     option(
         "--on",
         metavar="threads|dask://HOST:PORT",
@@ -126,18 +128,18 @@ CONDUCT = several(
         help="How long running items may take to end after Ctrl-C. [default: 5]",
     ),
 )
-STDIN = option(
+STDIN_FIELD = option(
     "--stdin",
     "stdin_field",
     metavar="FIELD",
     help="A field that a command reads on its stdin ({} for the whole item).",
 )
-CHANGED = option(
+ON_CHANGED = option(
     "--on-changed",
     type=click.Choice(["refuse", "rerun"]),
     help="An item whose input is not the recorded one: it fails, or runs again.  [default: refuse]",
 )
-SHOWN = several(
+OUTPUT = several(
     option("--json", "as_json", is_flag=True, help="Events, and what items print, as JSON lines on stdout."),
     option("--quiet", is_flag=True, help="Tell people only of failures and of the end."),
     option("--no-progress", is_flag=True, help="No live display: a line for each thing worth knowing."),

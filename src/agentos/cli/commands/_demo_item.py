@@ -1,7 +1,7 @@
-"""What `agentos demo` runs for each item: one request with the key in DEMO_API_KEY, as any tool would make it.
+"""The command that `agentos demo` runs for each item: one request with the key in DEMO_API_KEY.
 
-It is started as a program of its own, knows nothing of the package, and tells what went wrong as programs do: it prints
-what the provider has answered, and ends with status 1.
+A program of its own that imports nothing of this package. It reports an error as any tool does: it prints the answer of
+the provider, and exits with status 1.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-# Nobody can review these.
+# Documents that fail.
 EMPTY = ("document-13", "document-31")
 
 

@@ -1,4 +1,4 @@
-"""`agentos demo`: a real run of commands over five keys of a provider on this machine, two of which are useless."""
+"""`agentos demo`: a real run of commands with five keys of a simulated provider; two keys are unusable."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def demo(context: click.Context, /, no_progress: bool) -> None:
 
 
 def run_demo(mode: OutputMode) -> int:
-    """Returns the exit status: 0 if all went as it should, which includes that two items fail."""
+    """Run the demo and return its exit status: 0 if it went as planned, which includes two failed items."""
     keys = [f"demo-{secrets.token_hex(16)}" for _ in range(KEYS)]
     variables = {f"DEMO_KEY_{number}": key for number, key in enumerate(keys, start=1)}
     provider = SimulatedProvider(
@@ -72,7 +72,7 @@ def run_demo(mode: OutputMode) -> int:
     with provider:
         os.environ.update(variables)
         try:
-            folder, spec = _described(provider.base_url.removeprefix("http://"))
+            folder, spec = _describe_run(provider.base_url.removeprefix("http://"))
             click.echo(
                 f"A provider on {provider.base_url} allows each key a burst of {BURST} requests and then "
                 f"{REQUESTS_PER_SECOND:g} a second.\nOf one key that is declared, of the others it has to be learned; "
@@ -86,25 +86,25 @@ def run_demo(mode: OutputMode) -> int:
         finally:
             for name in variables:
                 os.environ.pop(name, None)
-    done = sum(1 for entry in provider.log if entry.status == 200)
+    served = sum(1 for entry in provider.log if entry.status == 200)
     click.echo(
-        f"\n{done} requests were served in {seconds:.1f} s; with three good keys that takes "
-        f"{_legal_minimum(keys[:3], done):.1f} s at least.\nThe provider refused {provider.limited} for a limit; "
+        f"\n{served} requests were served in {seconds:.1f} s; with three good keys that takes "
+        f"{_legal_minimum(keys[:3], served):.1f} s at least.\nThe provider refused {provider.limited} for a limit; "
         f"no item was lost to it.\n\nWhat happened, and why:   agentos show {spec.run_id}\n"
         f"What an item printed:     agentos logs {spec.run_id} {_demo_item.EMPTY[0]}",
         err=True,
     )
     if status >= INTERRUPTED:
         return status
-    return SUCCEEDED if done == ITEMS else 1
+    return SUCCEEDED if served == ITEMS else 1
 
 
 def _legal_minimum(good_keys: list[str], requests: int) -> float:
-    fresh = SimulatedProvider(good_keys, requests_per_second=REQUESTS_PER_SECOND, burst=BURST)
-    return fresh.legal_minimum(requests)
+    provider = SimulatedProvider(good_keys, requests_per_second=REQUESTS_PER_SECOND, burst=BURST)
+    return provider.legal_minimum(requests)
 
 
-def _described(host: str) -> tuple[RunFolder, RunSpec]:
+def _describe_run(host: str) -> tuple[RunFolder, RunSpec]:
     run_id = time.strftime("demo-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     folder = RunFolder(run_id)
     folder.make()

@@ -1,4 +1,4 @@
-"""`agentos plan`: how long a run would take, and which limit would bind it."""
+"""`agentos plan`: simulates a run, and prints how long it would take and which limit binds it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import click
 from agentos.home.run_folder import RunFolder
 from agentos.reporters.writers import PlainReporter
 
-from .. import options as _options
+from .. import options
 from ..completion import run_ids
 from ..console import Command
 from ..find import folder_of
-from ..options import sources
 
 
 @click.command(cls=Command)
-@_options.ITEMS
+@options.ITEMS
 @click.option("--count", type=click.IntRange(0), metavar="N", help="So many items, instead of the items themselves.")
-@_options.PACE
-@_options.ITEM_SECONDS
+@options.PACE
+@options.ITEM_SECONDS
 @click.option("--like", metavar="RUN", shell_complete=run_ids, help="Items take as long as those of this run did.")
-def plan(count: int | None, like: str | None, item_seconds: float | None, **options: Any) -> None:
+def plan(count: int | None, like: str | None, item_seconds: float | None, **values: Any) -> None:
     """How long a run would take, which limit binds it, and what one more key would change.
 
     The run is simulated with the rules that a real one obeys, from what is known of the keys by now; nothing is started
@@ -40,20 +39,24 @@ def plan(count: int | None, like: str | None, item_seconds: float | None, **opti
     from ..launch.pool_setup import choose_store, make_pool, read_keys
     from ..launch.prepare import make_coordinator
 
-    if (count is None) == (not options["items"] and not options["inline"]):
+    if (count is None) == (not values["items"] and not values["inline"]):
         raise click.UsageError("say how many items there are (--count), or which (--items, --item)")
-    given = {name: value for name, value in options.items() if value is not None}
-    keys = read_keys(given.get("keys"), given.get("key_env"), os.getcwd())  # noqa: PTH109
-    pool = None if keys is None else make_pool(keys, choose_store(given.get("store"), keys), PlainReporter(sys.stderr))
-    coordinator = make_coordinator(given, pool)
+    run_options = {name: value for name, value in values.items() if value is not None}
+    keys = read_keys(run_options.get("keys"), run_options.get("key_env"), os.getcwd())  # noqa: PTH109
+    pool = (
+        None
+        if keys is None
+        else make_pool(keys, choose_store(run_options.get("store"), keys), PlainReporter(sys.stderr))
+    )
+    coordinator = make_coordinator(run_options, pool)
     seconds = item_seconds or (ITEM_SECONDS if like is None else typical_item_seconds(folder_of(like)))
-    tokens = token_counter(given.get("tokens"))
+    tokens = token_counter(run_options.get("tokens"))
     if count is not None:
-        if tokens is not None and not is_number(given["tokens"]):
+        if tokens is not None and not is_number(run_options["tokens"]):
             raise click.UsageError("--tokens FIELD needs the items themselves (--items)")
         number = 0 if tokens is None else tokens(None)
         click.echo(coordinator.plan(count, item_seconds=seconds, tokens=number))
     else:
         folder = RunFolder("plan")
-        items = list(read_items(sources(options), folder, given.get("id_field"), keep=False))
+        items = list(read_items(options.sources(values), folder, run_options.get("id_field"), keep=False))
         click.echo(coordinator.plan(items, item_seconds=seconds, tokens_func=tokens))

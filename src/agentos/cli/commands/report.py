@@ -43,10 +43,10 @@ def report(kind: str, **options: Any) -> None:
     path = os.environ.get(VARIABLE)
     if not path:
         raise click.UsageError(f"this is for commands that a run has started: there is no ${VARIABLE} here")
-    given = {name: value for name, value in options.items() if value is not None}
-    line = json.dumps(_usage(given) if kind == USAGE else _verdict(kind, given)) + "\n"
+    values = {name: value for name, value in options.items() if value is not None}
+    line = json.dumps(_usage(values) if kind == USAGE else _verdict(kind, values)) + "\n"
     try:
-        # Not made here: where it is missing, its attempt is over.
+        # Without O_CREAT: the file is missing if the attempt has ended.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.write(descriptor, line.encode())
@@ -59,29 +59,29 @@ def report(kind: str, **options: Any) -> None:
         ) from None
 
 
-def _usage(given: dict[str, Any]) -> dict[str, Any]:
-    _refuse_others(given, USAGE, {"requests", "tokens", "cost"})
-    if not given:
+def _usage(values: dict[str, Any]) -> dict[str, Any]:
+    _refuse_others(values, USAGE, {"requests", "tokens", "cost"})
+    if not values:
         raise click.UsageError("usage of what? --requests, --tokens or --cost")
-    for name, amount in given.items():
+    for name, amount in values.items():
         _check_amount(name, amount)
-    return {"usage": given}
+    return {"usage": values}
 
 
-def _verdict(kind: str, given: dict[str, Any]) -> dict[str, Any]:
+def _verdict(kind: str, values: dict[str, Any]) -> dict[str, Any]:
     verdict = KINDS[kind]
-    _refuse_others(given, kind, {"message", "retry_after", "until"} if verdict in WAITING else {"message"})
-    if "retry_after" in given:
-        _check_amount("retry_after", given["retry_after"])
-    if "until" in given:
-        given["until"] = _epoch(given["until"])
-    if "message" in given:
-        given["message"] = given["message"][:MAX_MESSAGE]
-    return {"verdict": verdict, **given}
+    _refuse_others(values, kind, {"message", "retry_after", "until"} if verdict in WAITING else {"message"})
+    if "retry_after" in values:
+        _check_amount("retry_after", values["retry_after"])
+    if "until" in values:
+        values["until"] = _epoch(values["until"])
+    if "message" in values:
+        values["message"] = values["message"][:MAX_MESSAGE]
+    return {"verdict": verdict, **values}
 
 
-def _refuse_others(given: dict[str, Any], kind: str, known: set[str]) -> None:
-    for name in given.keys() - known:
+def _refuse_others(values: dict[str, Any], kind: str, allowed: set[str]) -> None:
+    for name in values.keys() - allowed:
         raise click.UsageError(f"--{name.replace('_', '-')} does not belong to {kind}")
 
 
@@ -92,7 +92,7 @@ def _check_amount(name: str, amount: float) -> None:
 
 
 def _epoch(text: str) -> float:
-    """Without a zone, an instant is local time, as in `date`."""
+    """Return epoch seconds. An instant without a time zone is local time, as in `date`."""
     try:
         try:
             epoch = float(text)

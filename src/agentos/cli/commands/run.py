@@ -1,4 +1,4 @@
-"""`agentos run`, `resume` and `retry`: from arguments to a description of the run, which is then carried out."""
+"""`agentos run`, `resume` and `retry`: describe a run by its arguments, and carry it out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentos.identifiers import sanitize_identifier
 from agentos.pool.store_url import absolute
 from agentos.runs.options import MAX_RUN_ID_LENGTH, new_run_id
 
-from .. import options as _options
+from .. import options
 from ..completion import files, run_ids
 from ..console import Command
 from ..find import folder_of
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ..launch.reporter import OutputMode
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-# What a resume may say anew.
-_LATER = (
+# Options that are recorded with a run, and that `resume` and `retry` can replace.
+_RECORDED_OPTIONS = (
     "parallel",
     "max_parallelism",
     "keys",
@@ -42,31 +42,31 @@ _LATER = (
     "on_changed",
 )
 
-# What `resume` and `retry` take.
-_GOING_ON = _options.several(
-    _options.PACE,
-    _options.CONDUCT,
-    _options.CHANGED,
-    _options.SHOWN,
+# The parameters of `resume` and `retry`.
+_RESUME_PARAMETERS = options.several(
+    options.PACE,
+    options.EXECUTION,
+    options.ON_CHANGED,
+    options.OUTPUT,
     click.argument("run_id", metavar="RUN", shell_complete=run_ids),
 )
 
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
-@_options.ITEMS
-@_options.PACE
-@_options.CONDUCT
-@_options.STDIN
-@_options.option("--run-id", metavar="NAME", help="A name for the run. A run of that name with the same items goes on.")
-@_options.option("--dry-run", is_flag=True, help="Show what would run and how long it would take; start nothing.")
-@_options.ITEM_SECONDS
-@_options.CHANGED
-@_options.SHOWN
+@options.ITEMS
+@options.PACE
+@options.EXECUTION
+@options.STDIN_FIELD
+@options.option("--run-id", metavar="NAME", help="A name for the run. A run of that name with the same items goes on.")
+@options.option("--dry-run", is_flag=True, help="Show what would run and how long it would take; start nothing.")
+@options.ITEM_SECONDS
+@options.ON_CHANGED
+@options.OUTPUT
 @click.argument(
     "worker", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND... | MODULE:FUNCTION", shell_complete=files
 )
 @click.pass_context
-def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> None:
+def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> None:
     """Run COMMAND, or the Python function MODULE:FUNCTION, on every item.
 
     In COMMAND, {id} is the item's id, {} the item itself, {field} a field of it, and {{ a brace. No shell has a part in
@@ -92,20 +92,20 @@ def run(context: click.Context, /, worker: tuple[str, ...], **options: Any) -> N
     """
     from ..launch.execute import dry_run, execute
 
-    spec = _spec(worker, options)
+    spec = _spec(worker, values)
     folder = RunFolder(spec.run_id)
     if folder.exists():
-        _check_same(folder.read_spec(), spec)
-    mode = _output_mode(options)
-    if options["dry_run"]:
-        context.exit(dry_run(folder, spec, options["item_seconds"], mode))
+        _check_same_command(folder.read_spec(), spec)
+    mode = _output_mode(values)
+    if values["dry_run"]:
+        context.exit(dry_run(folder, spec, values["item_seconds"], mode))
     context.exit(execute(folder, spec, mode))
 
 
 @click.command(cls=Command)
-@_GOING_ON
+@_RESUME_PARAMETERS
 @click.pass_context
-def resume(context: click.Context, /, run_id: str, **options: Any) -> None:
+def resume(context: click.Context, /, run_id: str, **values: Any) -> None:
     """Go on with what RUN has left: its command, items and options are known.
 
     Options that are given take the place of those that the run was started with.
@@ -114,91 +114,91 @@ def resume(context: click.Context, /, run_id: str, **options: Any) -> None:
     Example:
       agentos resume 20261116-093012-1f3a5c
     """
-    context.exit(_again(run_id, options, retry_failed=False))
+    context.exit(_relaunch(run_id, values, retry_failed=False))
 
 
 @click.command(cls=Command)
-@_GOING_ON
+@_RESUME_PARAMETERS
 @click.pass_context
-def retry(context: click.Context, /, run_id: str, **options: Any) -> None:
+def retry(context: click.Context, /, run_id: str, **values: Any) -> None:
     """Try again what failed in RUN, and go on with what it has left.
 
     \b
     Example:
       agentos retry 20261116-093012-1f3a5c --timeout 600
     """
-    context.exit(_again(run_id, options, retry_failed=True))
+    context.exit(_relaunch(run_id, values, retry_failed=True))
 
 
-def _again(run_id: str, options: dict[str, Any], *, retry_failed: bool) -> int:
+def _relaunch(run_id: str, values: dict[str, Any], *, retry_failed: bool) -> int:
     from ..launch.execute import execute
 
     folder = folder_of(run_id)
     spec = folder.read_spec()
-    spec.options = {**spec.options, **_given(options)}
-    return execute(folder, spec, _output_mode(options), retry_failed=retry_failed, is_resume=True)
+    spec.options = {**spec.options, **_recorded_options(values)}
+    return execute(folder, spec, _output_mode(values), retry_failed=retry_failed, is_resume=True)
 
 
-def _spec(worker: tuple[str, ...], options: dict[str, Any]) -> RunSpec:
+def _spec(worker: tuple[str, ...], values: dict[str, Any]) -> RunSpec:
     if not worker:
         raise click.UsageError(
             "there is nothing to run: name a command after --, such as  -- echo {id}  , or a function, MODULE:FUNCTION"
         )
-    items = _options.sources(options)
+    items = options.sources(values)
     if not items:
         raise click.UsageError("there are no items: say --items FILE, --items - for stdin, or --item X")
     is_function = len(worker) == 1 and _FUNCTION.fullmatch(worker[0]) is not None
-    given = _given(options)
+    recorded = _recorded_options(values)
     for name in ("stdin_field", "id_field"):
-        if options[name] is not None:
-            given[name] = options[name]
+        if values[name] is not None:
+            recorded[name] = values[name]
     return RunSpec(
         version=SPEC_VERSION,
-        run_id=_run_id(options["run_id"]),
+        run_id=_run_id(values["run_id"]),
         created_at=time.time(),
         cwd=os.getcwd(),  # noqa: PTH109
         items=items,
         command=None if is_function else list(worker),
         function=worker[0] if is_function else None,
-        options=given,
+        options=recorded,
     )
 
 
-def _run_id(named: str | None) -> str:
-    if named is None:
+def _run_id(name: str | None) -> str:
+    if name is None:
         return new_run_id()
     try:
-        sanitize_identifier(named)
+        sanitize_identifier(name)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--run-id") from None
-    if len(named) > MAX_RUN_ID_LENGTH:
+    if len(name) > MAX_RUN_ID_LENGTH:
         raise click.BadParameter(f"at most {MAX_RUN_ID_LENGTH} characters", param_hint="--run-id")
-    return named
+    return name
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """Of the options that a resume needs to know, those that were given. Files by their whole path."""
-    given = {name: options[name] for name in _LATER if options[name] is not None}
-    if "keys" in given:
-        given["keys"] = os.path.abspath(given["keys"])  # noqa: PTH100 - a link must stay one
-    if "store" in given:
-        given["store"] = absolute(given["store"], Path.cwd())
-    return given
+def _recorded_options(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that were set and that a resume needs, with absolute paths."""
+    recorded = {name: values[name] for name in _RECORDED_OPTIONS if values[name] is not None}
+    if "keys" in recorded:
+        recorded["keys"] = os.path.abspath(recorded["keys"])  # noqa: PTH100 - a link must stay one
+    if "store" in recorded:
+        recorded["store"] = absolute(recorded["store"], Path.cwd())
+    return recorded
 
 
-def _check_same(before: RunSpec, spec: RunSpec) -> None:
-    """A run goes on only as what it was; options may change."""
-    if (before.command, before.function) != (spec.command, spec.function):
-        was = " ".join(before.command or [before.function or ""])
+def _check_same_command(existing: RunSpec, spec: RunSpec) -> None:
+    """Raise if a run of this name exists with another command. Other options may differ."""
+    if (existing.command, existing.function) != (spec.command, spec.function):
+        command = " ".join(existing.command or [existing.function or ""])
         raise click.UsageError(
-            f"the run {spec.run_id!r} is there already, with another command: {was[:200]}\n"
+            f"the run {spec.run_id!r} is there already, with another command: {command[:200]}\n"
             f"Choose another --run-id, or go on with that one: agentos resume {spec.run_id}"
         )
 
 
-def _output_mode(options: dict[str, Any]) -> OutputMode:
+def _output_mode(values: dict[str, Any]) -> OutputMode:
     from ..launch.reporter import OutputMode
 
-    if options["as_json"] and options["quiet"]:
+    if values["as_json"] and values["quiet"]:
         raise click.UsageError("--json and --quiet exclude each other")
-    return OutputMode(options["as_json"], options["quiet"], options["no_progress"])
+    return OutputMode(values["as_json"], values["quiet"], values["no_progress"])

@@ -19,7 +19,7 @@ POLL_SECONDS = 0.05
 
 
 class NotStopped(click.ClickException):
-    """There is nothing that could be stopped from here."""
+    """The run is not running, or cannot be stopped by this process."""
 
     exit_code = 1
 
@@ -50,6 +50,6 @@ def stop(run_id: str, wait: bool) -> None:
         raise NotStopped(f"run {run_id} is running as pid {owner.pid}, which belongs to another user") from None
     say(f"Told run {run_id} (pid {owner.pid}) to stop. Once more: at once.")
     if wait:
-        while (present := run_owner(folder)) is not None and present.pid == owner.pid:
+        while (current := run_owner(folder)) is not None and current.pid == owner.pid:
             time.sleep(POLL_SECONDS)
         say(f"Run {run_id} has ended: {read_status(folder).state_text}")

@@ -1,8 +1,8 @@
-"""Items as files and pipes spell them: JSON lines, a JSON array, CSV with a header, or plain lines.
+"""Parses the formats of items: JSON lines, a JSON array, CSV with a header, and plain lines.
 
-Whatever comes is either an item or a `BadItems` that says where, what was expected and what was found instead. Lines
-end with a newline, with or without a carriage return before it; text is UTF-8, with or without its mark at the start.
-Only plain lines may hold other bytes: names of files do, and they come back as they were.
+Any input gives items or a `BadItems` with the location, what was expected and what was found. Lines end with LF or
+CRLF; text is UTF-8, with or without a byte order mark. Plain lines may hold other bytes, as file names do: these become
+surrogates, from which the bytes can be restored.
 """
 
 from __future__ import annotations
@@ -20,74 +20,74 @@ import click
 from agentos.reporters.format import escape_controls
 
 Item = str | dict[str, Any]
-# An item with its line, or its number among the elements of an array.
+# An item with its line number, or its number among the elements of an array.
 Located = tuple[int, Item]
 Lines = Iterator[tuple[int, bytes]]
 
 STDIN = "stdin"
 FORMATS = ("jsonl", "json", "csv", "txt")
 BY_EXTENSION = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".txt": "txt"}
-# Objects within objects, at the most: what is written down again must not be deeper than can be written.
-MOST_DEPTH = 100
+# Levels of nested objects and arrays: `json.dumps` must be able to write an item again.
+MAX_DEPTH = 100
 _NESTED = (dict, list)
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 class BadItems(click.UsageError):
-    """What was given cannot be read as items. Nothing has been started."""
+    """The input cannot be read as items."""
 
-    def __init__(self, place: str, problem: str) -> None:
-        super().__init__(f"{escape_controls(place)}: {problem}")
-        self.place = place
+    def __init__(self, location: str, problem: str) -> None:
+        super().__init__(f"{escape_controls(location)}: {problem}")
+        self.location = location
         self.problem = problem
 
 
-def _refuse(constant: str) -> Any:
+def _refuse_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"{text[:40]} is too large a number")
     return number
 
 
-# JSON as it is defined: no NaN, and no number that is infinite here. Raises `ValueError` or `RecursionError`.
-parse = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite).decode
+# Parses standard JSON: no NaN, and no number beyond the range of a float. Raises `ValueError` or `RecursionError`.
+parse = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_finite).decode
 
 
-def items_in(name: str, told: str | None, chunks: Iterable[bytes]) -> Iterator[Located]:
-    """Of the file `name`, as its bytes come. Without a format: JSON lines if the first line looks like it, else plain
-    lines. Reads no further than for the item that is asked for, unless it is one JSON array."""
+def items_in(name: str, format_: str | None, chunks: Iterable[bytes]) -> Iterator[Located]:
+    """Yield the items of the file `name` as its bytes arrive. Without a format: JSON lines if the first line looks like
+    JSON, else plain lines. Reads no more chunks than the next item needs, except for a JSON array."""
     lines = _lines(name, chunks)
-    if told is None:
-        told, lines = _guessed(lines)
-    return _READERS[told](name, lines)
+    if format_ is None:
+        format_, lines = _guess_format(lines)
+    return _READERS[format_](name, lines)
 
 
-def place_of(name: str, told: str | None, number: int) -> str:
-    return f"{name}, {'element' if told == 'json' else 'line'} {number}"
+def location_of(name: str, format_: str | None, number: int) -> str:
+    return f"{name}, {'element' if format_ == 'json' else 'line'} {number}"
 
 
-def as_item(value: Any, place: str) -> Item:
-    """From what JSON can hold."""
+def as_item(value: Any, location: str) -> Item:
+    """Return a JSON value as an item: strings and objects as they are, numbers as text. Raise `BadItems`."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
         if _is_deep(value):
-            raise BadItems(place, f"expected an object, and found one with more than {MOST_DEPTH} others inside it")
+            raise BadItems(location, f"expected an object, and found one with more than {MAX_DEPTH} others inside it")
         return value
     if isinstance(value, int | float):
         return json.dumps(value)
-    found = "null" if value is None else "an array"
-    raise BadItems(place, f"expected a string or an object, and found {found}")
+    kind = "null" if value is None else "an array"
+    raise BadItems(location, f"expected a string or an object, and found {kind}")
 
 
 def _is_deep(value: dict[str, Any]) -> bool:
     level: list[Any] = [value]
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for outer in level
@@ -103,21 +103,21 @@ def _is_deep(value: dict[str, Any]) -> bool:
 
 
 def _lines(name: str, chunks: Iterable[bytes]) -> Lines:
-    parts: list[bytes] = []  # of a line whose end has not come
+    parts: list[bytes] = []  # of a line whose end has not arrived
     number = 0
     for chunk in chunks:
-        first, *others = chunk.split(b"\n")
-        parts.append(first)
-        for other in others:
+        first_part, *next_lines = chunk.split(b"\n")
+        parts.append(first_part)
+        for line in next_lines:
             number += 1
-            yield number, _unmarked(name, number, b"".join(parts))
-            parts = [other]
+            yield number, _without_mark(name, number, b"".join(parts))
+            parts = [line]
     number += 1
     if any(parts):
-        yield number, _unmarked(name, number, b"".join(parts))
+        yield number, _without_mark(name, number, b"".join(parts))
 
 
-def _unmarked(name: str, number: int, line: bytes) -> bytes:
+def _without_mark(name: str, number: int, line: bytes) -> bytes:
     if number > 1:
         return line
     if line.startswith(_UTF16_MARKS) and b"\0" in line:
@@ -125,18 +125,19 @@ def _unmarked(name: str, number: int, line: bytes) -> bytes:
     return line.removeprefix(_UTF8_MARK)
 
 
-def _guessed(lines: Lines) -> tuple[str, Lines]:
-    read: list[tuple[int, bytes]] = []
-    told = "txt"
+def _guess_format(lines: Lines) -> tuple[str, Lines]:
+    """Return the format, judged by the first line that is not empty, and all lines."""
+    consumed: list[tuple[int, bytes]] = []
+    format_ = "txt"
     for number, line in lines:
-        read.append((number, line))
+        consumed.append((number, line))
         if line.strip():
-            told = "jsonl" if line.lstrip().startswith((b"{", b'"', b"[")) else "txt"
+            format_ = "jsonl" if line.lstrip().startswith((b"{", b'"', b"[")) else "txt"
             break
-    return told, itertools.chain(read, lines)
+    return format_, itertools.chain(consumed, lines)
 
 
-def _decoded(name: str, number: int, line: bytes) -> str:
+def _decode(name: str, number: int, line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
@@ -160,41 +161,41 @@ def _jsonl(name: str, lines: Lines) -> Iterator[Located]:
     for number, line in lines:
         if not line.strip():
             continue
-        place = f"{name}, line {number}"
-        text = _decoded(name, number, line)
+        location = f"{name}, line {number}"
+        text = _decode(name, number, line)
         try:
             value = parse(text)
         except (ValueError, RecursionError) as error:
             hint = " (plain lines? --format txt)" if name == STDIN and number == 1 else ""
-            raise BadItems(place, f"expected a JSON string or object: {_told(error)}{hint}") from None
+            raise BadItems(location, f"expected a JSON string or object: {_problem_text(error)}{hint}") from None
         if isinstance(value, list):
             hint = "--format json" if name == STDIN else "name the file .json"
-            raise BadItems(place, f"expected a string or an object, and found an array (of all items? {hint})")
-        yield number, as_item(value, place)
+            raise BadItems(location, f"expected a string or an object, and found an array (of all items? {hint})")
+        yield number, as_item(value, location)
 
 
 def _json(name: str, lines: Lines) -> Iterator[Located]:
-    text = "\n".join([_decoded(name, number, line) for number, line in lines])
+    text = "\n".join([_decode(name, number, line) for number, line in lines])
     try:
         elements = parse(text)
     except json.JSONDecodeError as error:
-        raise BadItems(f"{name}, line {error.lineno}", f"expected a JSON array: {_told(error)}") from None
+        raise BadItems(f"{name}, line {error.lineno}", f"expected a JSON array: {_problem_text(error)}") from None
     except (ValueError, RecursionError) as error:
-        raise BadItems(name, f"expected a JSON array: {_told(error)}") from None
+        raise BadItems(name, f"expected a JSON array: {_problem_text(error)}") from None
     if not isinstance(elements, list):
-        found = f"an object with {listed(elements)}" if isinstance(elements, dict) else f"{json.dumps(elements):.40}"
-        raise BadItems(name, f"expected a JSON array of strings or objects, and found {found}")
+        kind = f"an object with {listed(elements)}" if isinstance(elements, dict) else f"{json.dumps(elements):.40}"
+        raise BadItems(name, f"expected a JSON array of strings or objects, and found {kind}")
     for number, element in enumerate(elements, start=1):
         yield number, as_item(element, f"{name}, element {number}")
 
 
 def _csv(name: str, lines: Lines) -> Iterator[Located]:
     csv.field_size_limit(sys.maxsize)  # a field may be a document
-    rows = csv.reader((_decoded(name, number, line) + "\n" for number, line in lines), strict=True)
+    rows = csv.reader((_decode(name, number, line) + "\n" for number, line in lines), strict=True)
     header: list[str] | None = None
     while True:
         first_line = rows.line_num + 1
-        place = f"{name}, line {first_line}"
+        location = f"{name}, line {first_line}"
         try:
             row = next(rows)
         except StopIteration:
@@ -204,19 +205,19 @@ def _csv(name: str, lines: Lines) -> Iterator[Located]:
         if not row:
             continue
         if header is None:
-            header = _checked_header(row, place)
+            header = _check_header(row, location)
         elif len(row) != len(header):
-            raise BadItems(place, f"expected {len(header)} fields ({listed(header)}), and found {len(row)}")
+            raise BadItems(location, f"expected {len(header)} fields ({listed(header)}), and found {len(row)}")
         else:
             yield first_line, dict(zip(header, row, strict=True))
     if header is None:
         raise BadItems(name, "expected CSV with a row of names first, and found nothing")
 
 
-def _checked_header(names: list[str], place: str) -> list[str]:
+def _check_header(names: list[str], location: str) -> list[str]:
     for name in names:
         if names.count(name) > 1:
-            raise BadItems(place, f"expected a name for each field, and found {name!r} twice")
+            raise BadItems(location, f"expected a name for each field, and found {name!r} twice")
     return names
 
 
@@ -228,16 +229,16 @@ _READERS: dict[str, Callable[[str, Lines], Iterator[Located]]] = {
 }
 
 
-# --- in words -----------------------------------------------------------------------------------------------------
+# --- texts --------------------------------------------------------------------------------------------------------
 
 
-def _told(error: Exception) -> str:
+def _problem_text(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} (column {error.colno})"
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def listed(names: Iterable[str]) -> str:
-    """So many as one can read."""
-    some = [repr(name)[:60] for name in itertools.islice(names, 11)]
-    return ", ".join([*some[:10], "…"] if len(some) > 10 else some) or "no fields"
+    """Return the first ten names for a message."""
+    first_names = [repr(name)[:60] for name in itertools.islice(names, 11)]
+    return ", ".join([*first_names[:10], "…"] if len(first_names) > 10 else first_names) or "no fields"

@@ -1,9 +1,10 @@
-"""Items for the command line: from files, from arguments, from stdin.
+"""Reads the items of a run from files, arguments and stdin, and the number of tokens that each needs.
 
-Files are read whole before anything starts, so that their number is known and every mistake in them is told at once.
-Stdin may never end: its items are handed out as they come, and each is kept in the run's folder before that, so that a
-resume finds all that was ever started. It is read through its descriptor and not through `sys.stdin`, whose lock would
-be held by a reader that was left behind, and would keep the program from ending.
+Files are read completely before the run starts: their number of items is known, and mistakes in them are reported at
+once. Stdin may never end: its items are yielded as they arrive, and each is appended to `items.jsonl` in the run's
+folder before it is yielded, so that a resume finds every item that was ever started. Stdin is read by its descriptor
+and not through `sys.stdin`: a reader thread that is still blocked at exit would hold the lock of `sys.stdin`, and the
+interpreter would not end.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from agentos.items.fields import field_of, field_text, find
 from agentos.redaction.json_text import redact_json
 
 from ..console import Failure
-from ._item_formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_in, listed, parse, place_of
+from ._item_formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_in, listed, location_of, parse
 
 __all__ = ["BadItems", "Item", "Items", "SizedItems", "changed_files", "is_number", "read_items", "token_counter"]
 
 CHUNK_BYTES = 65536
-# Only their owner may read what came by stdin.
+# Mode of the file with the items of stdin: readable by its owner only.
 PRIVATE_FILE = 0o600
 
 
 class Items:
-    """What was given, to be read once. A coordinator gets `source`, and `id_of` as its `item_id_func`."""
+    """Items that can be iterated once. A coordinator gets `source`, and `id_of` as its `item_id_func`."""
 
     def __init__(self, source: Iterable[Item], id_field: str | None, *, is_whole: bool = True) -> None:
         self.source = source
         self.total: int | None = None
-        # False: a resume has all that was read from stdin before, but that was not all there was.
+        # False in a resume if stdin was not read to its end: items that were never read are missing.
         self.is_whole = is_whole
         self._id_field = id_field
 
@@ -46,12 +47,12 @@ class Items:
         return iter(self.source)
 
     def id_of(self, item: Item) -> str:
-        """Raises `ValueError` for what is none of these items."""
+        """Return the id of an item. Raise `ValueError` if it has none."""
         return _id_of(item, self._id_field)
 
 
 class SizedItems(Items):
-    """Of a known number; `source` is a list."""
+    """Items whose number is known; `source` is a list."""
 
     def __init__(self, source: list[Item], id_field: str | None) -> None:
         super().__init__(source, id_field)
@@ -71,50 +72,52 @@ def read_items(
     redact: Callable[[str], str] | None = None,
     is_resume: bool = False,
 ) -> Items:
-    """Reads all but stdin; raises `BadItems` if something is wrong with it, or two items have one id. An item that
-    `redact` would change holds a secret, and is refused before it is written down anywhere.
+    """Return the items of all sources, in order; stdin is read later, while the items are iterated.
 
-    Of a file, `sources` is told the whole path, the format and the hash, as far as they are not there. If the folder
-    has items that came by stdin, those come first; then what comes now and was not among them, unless `is_resume`.
-    `keep=False` is for a dry run.
+    Raise `BadItems` for what cannot be read as items, for two items with one id, and for an item that `redact` would
+    change: it holds a secret, and must not be written to disk.
+
+    Side effects: the sources of files get the absolute path, the format and the hash, where they lack them; with
+    `keep`, items of stdin are appended to the run's folder. Items that an earlier launch kept there come first, then
+    those of stdin with other ids; in a resume, stdin is not read. `keep=False` is for a dry run.
     """
-    rules = _Rules(id_field, redact)
-    read = _Read(rules)
+    rules = _ItemRules(id_field, redact)
+    collected = _CollectedItems(rules)
     streams = [source for source in sources if source.kind == STDIN]
     if len(streams) > 1:
         raise BadItems(STDIN, "expected once: it cannot be read a second time")
     for source in sources:
         if source.kind == "file":
-            read.add(*_of_file(source))
+            collected.add(*_read_file(source))
         elif source.kind == "inline":
-            read.add("--item", None, enumerate(map(_of_argument, source.items, itertools.count(1)), start=1))
+            collected.add("--item", None, enumerate(map(_parse_argument, source.items, itertools.count(1)), start=1))
     if not streams:
-        return SizedItems(read.items, id_field)
-    known: set[str] = set()
-    kept = _kept(folder, rules, known) if folder.items.exists() else iter(())
+        return SizedItems(collected.items, id_field)
+    kept_ids: set[str] = set()
+    kept_items = _kept_items(folder, rules, kept_ids) if folder.items.exists() else iter(())
     if is_resume:
-        return Items(itertools.chain(read.items, kept), id_field, is_whole=_end_mark(folder).exists())
+        return Items(itertools.chain(collected.items, kept_items), id_field, is_whole=_end_mark(folder).exists())
     if keep:
-        _begin(folder)
-    come = _from_stdin(streams[0].format, folder if keep else None, rules, known)
-    return Items(itertools.chain(read.items, kept, come), id_field)
+        _prepare_spool(folder)
+    new_items = _stdin_items(streams[0].format, folder if keep else None, rules, kept_ids)
+    return Items(itertools.chain(collected.items, kept_items, new_items), id_field)
 
 
 def changed_files(spec: RunSpec) -> list[str]:
-    """What became of the files that the items came from, a sentence for each that is not as it was."""
-    told = []
+    """Return a sentence for each file of items that has changed since the run was created."""
+    changes = []
     for source in spec.items:
         if source.kind != "file" or source.path is None:
             continue
         path = Path(spec.cwd) / source.path
         try:
             if hashlib.sha256(path.read_bytes()).hexdigest() != source.sha256:
-                told.append(f"{path} has changed since the run was created")
+                changes.append(f"{path} has changed since the run was created")
         except FileNotFoundError:
-            told.append(f"{path} is gone")
+            changes.append(f"{path} is gone")
         except (OSError, ValueError) as error:
-            told.append(f"{path} cannot be read: {_reason(error)}")
-    return told
+            changes.append(f"{path} cannot be read: {_reason(error)}")
+    return changes
 
 
 def token_counter(option: str | None) -> Callable[[Any], int] | None:
@@ -128,8 +131,8 @@ def token_counter(option: str | None) -> Callable[[Any], int] | None:
     def count_tokens(item: Any) -> int:
         value = field_of(item, option)
         if value is None or not is_number(value):
-            found = "there is no such field" if value is None else f"found {value[:60]!r}"
-            raise ValueError(f"expected its number of tokens in the field {option!r} (--tokens): {found}")
+            problem = "there is no such field" if value is None else f"found {value[:60]!r}"
+            raise ValueError(f"expected its number of tokens in the field {option!r} (--tokens): {problem}")
         return int(value)
 
     return count_tokens
@@ -139,14 +142,14 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-class _Rules(NamedTuple):
-    """What every item has to keep, wherever it comes from."""
+class _ItemRules(NamedTuple):
+    """The checks that every item has to pass, whatever its source."""
 
     id_field: str | None
     redact: Callable[[str], str] | None
 
     def checked_id(self, item: Item) -> str:
-        """Raises `ValueError`."""
+        """Return the id of an item. Raise `ValueError` for an item without an id, or with a secret."""
         if self.redact is not None:
             text = json.dumps(item)
             if redact_json(text, self.redact) != text:
@@ -157,43 +160,44 @@ class _Rules(NamedTuple):
         return _id_of(item, self.id_field)
 
 
-class _Read:
-    """Items that were read, and where each stands."""
+class _CollectedItems:
+    """Items of files and arguments, with the location of each for messages."""
 
-    def __init__(self, rules: _Rules) -> None:
+    def __init__(self, rules: _ItemRules) -> None:
         self.items: list[Item] = []
         self._rules = rules
         self._ids: set[str] = set()
         self._numbers = array("q")
-        self._sources: list[tuple[int, str, str | None]] = []  # the number of items before each, its name and format
+        self._sources: list[tuple[int, str, str | None]] = []  # number of items before it, name, format
 
-    def add(self, name: str, told: str | None, located: Iterable[tuple[int, Item]]) -> None:
-        self._sources.append((len(self.items), name, told))
+    def add(self, name: str, format_: str | None, located: Iterable[tuple[int, Item]]) -> None:
+        """Add the items of one source. Raise `BadItems` with the location of the first bad one."""
+        self._sources.append((len(self.items), name, format_))
         for number, item in located:
             self._numbers.append(number)
             self.items.append(item)
             try:
                 item_id = self._rules.checked_id(item)
                 if item_id in self._ids:
-                    other = self._place(self._first(item_id))
-                    raise ValueError(f"the id {repr(item_id)[:100]} is that of {other}, too")
+                    first_location = self._location(self._index_of(item_id))
+                    raise ValueError(f"the id {repr(item_id)[:100]} is that of {first_location}, too")
             except ValueError as error:
-                raise BadItems(self._place(len(self.items) - 1), str(error)) from None
+                raise BadItems(self._location(len(self.items) - 1), str(error)) from None
             self._ids.add(item_id)
 
-    def _place(self, index: int) -> str:
-        _, name, told = next(source for source in reversed(self._sources) if source[0] <= index)
+    def _location(self, index: int) -> str:
+        _, name, format_ = next(source for source in reversed(self._sources) if source[0] <= index)
         number = self._numbers[index]
-        return f"--item {number}" if name == "--item" else place_of(name, told, number)
+        return f"--item {number}" if name == "--item" else location_of(name, format_, number)
 
-    def _first(self, item_id: str) -> int:
+    def _index_of(self, item_id: str) -> int:
         return next(index for index, item in enumerate(self.items) if _id_of(item, self._rules.id_field) == item_id)
 
 
-# --- where they come from -----------------------------------------------------------------------------------------
+# --- files and arguments -------------------------------------------------------------------------------------------
 
 
-def _of_file(source: ItemSource) -> tuple[str, str, Iterator[tuple[int, Item]]]:
+def _read_file(source: ItemSource) -> tuple[str, str, Iterator[tuple[int, Item]]]:
     name = source.path or ""
     path = Path(name)
     try:
@@ -210,15 +214,16 @@ def _of_file(source: ItemSource) -> tuple[str, str, Iterator[tuple[int, Item]]]:
     return name, source.format, items_in(name, source.format, [content])
 
 
-def _format(path: Path, told: str | None) -> str:
-    """By the extension, else as told. That of JSON says nothing about lines, so what is told is believed there."""
+def _format(path: Path, option: str | None) -> str:
+    """Return the format by the extension, else by the option. `.json` is used for JSON lines, too: there the option
+    `jsonl` wins."""
     by_extension = BY_EXTENSION.get(path.suffix.lower())
-    if by_extension == "json" and told == "jsonl":
-        return told
-    return by_extension or told or "txt"
+    if by_extension == "json" and option == "jsonl":
+        return option
+    return by_extension or option or "txt"
 
 
-def _of_argument(text: str, number: int) -> Item:
+def _parse_argument(text: str, number: int) -> Item:
     if not text.lstrip().startswith("{"):
         return text
     try:
@@ -228,20 +233,24 @@ def _of_argument(text: str, number: int) -> Item:
     return as_item(value, f"--item {number}")
 
 
-def _begin(folder: RunFolder) -> None:
-    """The file of what comes by stdin. A last line without an end goes: it was never handed out."""
+# --- stdin --------------------------------------------------------------------------------------------------------
+
+
+def _prepare_spool(folder: RunFolder) -> None:
+    """Create the file of items from stdin, or continue it. An incomplete last line is cut off: that item was never
+    yielded."""
     try:
         folder.make()
         folder.items.touch(PRIVATE_FILE)
         _end_mark(folder).unlink(missing_ok=True)
         with folder.items.open("rb+") as file:
-            file.truncate(_whole_size(file))
+            file.truncate(_complete_size(file))
     except OSError as error:
-        raise _unkept(folder, error) from None
+        raise _spool_failure(folder, error) from None
 
 
-def _whole_size(file: BinaryIO) -> int:
-    """Up to the end of the last whole line."""
+def _complete_size(file: BinaryIO) -> int:
+    """Return the size up to the end of the last complete line."""
     size = file.seek(0, os.SEEK_END)
     while size:
         start = max(0, size - CHUNK_BYTES)
@@ -253,21 +262,23 @@ def _whole_size(file: BinaryIO) -> int:
     return 0
 
 
-def _from_stdin(told: str | None, folder: RunFolder | None, rules: _Rules, known: set[str]) -> Iterator[Item]:
-    """Each is written down, if there is a folder, before it is handed out: it survives the end of this program. Those
-    that are `known` came before."""
-    # A descriptor and no file object: who is left in the middle must not be told of by a warning at the end.
+def _stdin_items(
+    format_: str | None, folder: RunFolder | None, rules: _ItemRules, kept_ids: set[str]
+) -> Iterator[Item]:
+    """Yield the items of stdin whose ids were not kept before. With a folder, each is written before it is yielded, so
+    that a resume has it however this process ends."""
+    # A descriptor and no file object: a generator that is abandoned must not cause a ResourceWarning at exit.
     spool = None if folder is None else os.open(folder.items, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
-        for number, item in items_in(STDIN, told, _chunks()):
+        for number, item in items_in(STDIN, format_, _stdin_chunks()):
             try:
                 item_id = rules.checked_id(item)
             except ValueError as error:
-                raise BadItems(place_of(STDIN, told, number), str(error)) from None
-            if item_id in known:
+                raise BadItems(location_of(STDIN, format_, number), str(error)) from None
+            if item_id in kept_ids:
                 continue
             if spool is not None and folder is not None:
-                _keep(spool, item, folder)
+                _append(spool, item, folder)
             yield item
         if folder is not None:
             _end_mark(folder).touch(PRIVATE_FILE)
@@ -276,12 +287,12 @@ def _from_stdin(told: str | None, folder: RunFolder | None, rules: _Rules, known
             os.close(spool)
 
 
-def _chunks() -> Iterator[bytes]:
+def _stdin_chunks() -> Iterator[bytes]:
     if sys.stdin is None:
         raise BadItems(STDIN, "expected items, and it is closed")
     try:
         descriptor = sys.stdin.fileno()
-    except (OSError, ValueError):  # something in memory takes its place
+    except (OSError, ValueError):  # an object in memory replaces stdin
         yield sys.stdin.buffer.read()
         return
     try:
@@ -291,40 +302,41 @@ def _chunks() -> Iterator[bytes]:
         raise BadItems(STDIN, f"expected items: {_reason(error)}") from None
 
 
-def _keep(spool: int, item: Item, folder: RunFolder) -> None:
+def _append(spool: int, item: Item, folder: RunFolder) -> None:
     line = memoryview(json.dumps(item, separators=(",", ":")).encode() + b"\n")
     try:
         while line:
             line = line[os.write(spool, line) :]
     except OSError as error:
-        raise _unkept(folder, error) from None
+        raise _spool_failure(folder, error) from None
 
 
-def _unkept(folder: RunFolder, error: OSError) -> Failure:
+def _spool_failure(folder: RunFolder, error: OSError) -> Failure:
     return Failure(f"what comes by stdin cannot be kept for a resume: {folder.items}: {_reason(error)}")
 
 
-def _kept(folder: RunFolder, rules: _Rules, known: set[str]) -> Iterator[Item]:
-    """A last line without an end was never handed out: the launch was killed while it wrote it."""
+def _kept_items(folder: RunFolder, rules: _ItemRules, kept_ids: set[str]) -> Iterator[Item]:
+    """Yield the items of stdin that an earlier launch kept, and add their ids. An incomplete last line was never
+    yielded: that launch was killed while writing it."""
     with folder.items.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
-            place = f"{folder.items}, line {number}"
+            location = f"{folder.items}, line {number}"
             try:
                 value = parse(line.decode())
             except (ValueError, RecursionError) as error:
-                raise BadItems(place, f"expected an item that was kept: {error}") from None
-            item = as_item(value, place)
+                raise BadItems(location, f"expected an item that was kept: {error}") from None
+            item = as_item(value, location)
             try:
-                known.add(rules.checked_id(item))
+                kept_ids.add(rules.checked_id(item))
             except ValueError as error:
-                raise BadItems(place, str(error)) from None
+                raise BadItems(location, str(error)) from None
             yield item
 
 
 def _end_mark(folder: RunFolder) -> Path:
-    """There when stdin was read to its end."""
+    """Return the path of the file that exists once stdin was read to its end."""
     return folder.items.with_name("items.end")
 
 
@@ -332,7 +344,7 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-# --- what is in them ----------------------------------------------------------------------------------------------
+# --- ids ----------------------------------------------------------------------------------------------------------
 
 
 def _id_of(item: Item, id_field: str | None) -> str:
