@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from agentos.clock import Timer
 from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.pool._memory import MemoryStore
 from agentos.pool._record_handle import RecordHandle
@@ -21,6 +20,7 @@ from agentos.testing import Answer
 from agentos.verdict import AUTH_FAILED, NO_VERDICT, PERMANENT, TRANSIENT, Verdict
 
 from . import invariants
+from .clocks import ProcessClock
 from .ledger import Ledger
 from .log_server import Connection
 from .member import SimulatedMember
@@ -30,30 +30,6 @@ if TYPE_CHECKING:
     from .world import World
 
 GRACE = 2.0  # seconds that running attempts get after a stop
-
-
-class ProcessClock:
-    """Monotonic clock of one process, with an offset of its own."""
-
-    def __init__(self, process: Process, offset: float) -> None:
-        self._process = process
-        self._offset = offset
-
-    def now(self) -> float:
-        return self._process.world.now + self._offset
-
-    def epoch(self) -> float:
-        return self._process.world.now + self._process.world.epoch
-
-    def call_at(self, at: float, call: Callable[[], None]) -> Timer:
-        timer = Timer(at, call)
-
-        def due() -> None:
-            if timer.call is not None:
-                timer.call()
-
-        self._process.call_later(max(0.0, at - self.now()), "timer", due)
-        return timer
 
 
 class Attempt:

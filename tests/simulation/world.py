@@ -10,7 +10,6 @@ from heapq import heappop, heappush
 from typing import Any
 from unittest import mock
 
-from agentos.clock import Timer
 from agentos.events import CoolDownStarted, LimitLearned, LimitShared
 from agentos.items.item import Item
 from agentos.pool import _memory as memory
@@ -19,6 +18,7 @@ from agentos.pool._replicas import member, shared
 
 from . import faults, invariants
 from .checked_allocator import CheckedAllocator
+from .clocks import PoolClock
 from .ledger import Ledger
 from .log_server import LogServer
 from .oracle import PoolOracle
@@ -74,7 +74,7 @@ class World:
         """Open a new pool in memory, shared by all runs: they are one process."""
         self.used_fences.clear()
         self.sent.clear()
-        clock = _PoolClock(self)
+        clock = PoolClock(self)
         self.memory = MemoryStore(clock, lambda event: self.pool_events([event]))
         self.memory._allocator = CheckedAllocator(PoolOracle(self.situations))
 
@@ -211,27 +211,3 @@ def simulate(seed: int, steps: int, situations: Situations | None = None) -> Wor
         error.add_note(f"{where}; repeat it with: python -m tests.simulation {seed} --steps {steps}")
         raise
     return world
-
-
-class _PoolClock:
-    """Clock of the pool in memory."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def now(self) -> float:
-        """Return Unix time: the oracle counts days by it."""
-        return self.epoch()
-
-    def epoch(self) -> float:
-        return self._world.now + self._world.epoch
-
-    def call_at(self, at: float, call: Callable[[], None]) -> Any:
-        timer = Timer(at, call)
-
-        def due() -> None:
-            if timer.call is not None:
-                timer.call()
-
-        self._world.schedule(at - self._world.epoch, "the pool's timer", due)
-        return timer
