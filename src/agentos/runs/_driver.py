@@ -49,6 +49,8 @@ STARTS_SECONDS = 0.25
 
 
 class Driver:
+    """One run. Other threads only post messages; handlers are called by one thread at a time."""
+
     def __init__(
         self,
         options: Options,
@@ -145,15 +147,15 @@ class Driver:
         return self._pool.waiting_for(scopes[0]) if self._pool is not None and scopes else None
 
     def items_read(self, items: list[ReadItem]) -> None:
-        """Called by the thread that reads the input."""
+        """Post items. Called by the thread that reads the input."""
         self._post(messages.ItemsRead(items))
 
     def items_recorded(self, succeeded: int, failed: int) -> None:
-        """Called by the thread that looks up items of the input in the ledger."""
+        """Post how many items have a recorded outcome. Called by the thread that looks items up in the ledger."""
         self._post(messages.RecordedItemsFound(succeeded, failed))
 
     def source_ended(self, error: BaseException | None) -> None:
-        """Called by the thread that reads the input."""
+        """Post the end of the input. Called by the thread that reads it."""
         self._post(messages.SourceEnded(error))
 
     def attempt_ended(self, attempt: Attempt, value: Any, exc: BaseException | None) -> None:

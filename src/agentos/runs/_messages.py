@@ -130,7 +130,7 @@ class MaxWaitOver(Message):
 
 @dataclass(slots=True)
 class HeartbeatDue(Message):
-    pass
+    """The run reports that it goes on, unless an item has ended since the last heartbeat."""
 
 
 # --- stopping, and events of the pool -----------------------------------------------------------------------------

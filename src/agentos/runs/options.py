@@ -87,6 +87,13 @@ def check_workers(workers: Any, *, send_secrets: Any, admission: Any) -> None:
         raise ValueError("admission='none' is for workers in this process: an executor has no pool to lease from")
 
 
+def check_on_changed(on_changed: Any) -> str:
+    """Return the option; raise ValueError if it is wrong."""
+    if on_changed not in ("refuse", "rerun"):
+        raise ValueError(f"on_changed must be 'refuse' or 'rerun', not {on_changed!r}")
+    return str(on_changed)
+
+
 def check_run_id(run_id: str | None, *, has_ledger: bool) -> str:
     """Return the id of a run, a new one if None is given; raise ValueError for one that cannot name a folder."""
     if run_id is None:

@@ -110,12 +110,21 @@ def start_run(
     `on_start` is called on this thread before anything runs; `on_finished` on any thread, before the reader of the
     results sees their end. New results are appended to `collected`, if it is given, instead of being queued.
     """
+    handle = _compose(request, lambda: on_finished(handle))
+    if collected is not None:
+        handle.results.collect(collected)
+    on_start(handle)
+    handle.start()
+    return handle
+
+
+def _compose(request: RunRequest, on_finished: Callable[[], None]) -> RunHandle:
     maker = _item_maker(request)
     input_source = source_of(request.items, maker)
     source: Source = input_source
     dry_run_count = recorded_results = run_record = None
     if request.dry_run:
-        dry_run_count = _report_dry_run(request, source.total, maker)
+        dry_run_count = _report_dry_run(request, input_source.total, maker)
         source = CollectionSource((), maker)  # nothing is executed
     elif request.ledger is not None:
         run_record, recorded_results, source = _open_ledger(request, request.ledger, input_source, maker)
@@ -126,7 +135,7 @@ def start_run(
             lambda ended: _make_workers(request, ended, run_record),
             request.pool,
             request.clock,
-            lambda: on_finished(handle),
+            on_finished,
             run_record,
             _checkpoint_folder(request.worker_func),
         )
@@ -136,12 +145,7 @@ def start_run(
         raise
     if dry_run_count is not None:
         driver.progress.stats.total = dry_run_count
-    if collected is not None:
-        driver.results.collect(collected)
-    handle = RunHandle(driver, request.options.run_id, recorded_results)
-    on_start(handle)
-    driver.start()
-    return handle
+    return RunHandle(driver, request.options.run_id, recorded_results)
 
 
 def check_worker(worker_func: Any, workers: str | Executor, pool: LeasePool | None, *, send_secrets: bool) -> None:

@@ -14,7 +14,15 @@ from agentos.clock import SYSTEM_CLOCK, Clock
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.reporters import writers as reporters
 from agentos.runs import signals
-from agentos.runs.options import check_options, check_run_id, check_workers, ledger_path, seconds, whole_number
+from agentos.runs.options import (
+    check_on_changed,
+    check_options,
+    check_run_id,
+    check_workers,
+    ledger_path,
+    seconds,
+    whole_number,
+)
 from agentos.runs.start import RunHandle, RunRequest, Worker, check_worker, start_run
 from agentos.runs.streams import AsyncResultStream, ResultStream
 
@@ -77,11 +85,7 @@ class ParallelCoordinator:
         if credential_coordinator is not None and not isinstance(credential_coordinator, CredentialCoordinator):
             kind = type(credential_coordinator).__name__
             raise TypeError(f"credential_coordinator must be a CredentialCoordinator, not {kind}")
-        self._reporter = reporters.PlainReporter() if reporter is _DEFAULT_REPORTER else reporter
-        if self._reporter is not None and (isinstance(self._reporter, type) or not callable(self._reporter)):
-            raise ValueError(f"reporter must be None or something to call with events, not {reporter!r}")
-        if credential_coordinator is not None and isinstance(self._reporter, reporters.TextReporter):
-            self._reporter.redact_with(credential_coordinator.redact)
+        self._reporter = _make_reporter(reporter, credential_coordinator)
         self.max_workers = self._capped(max_workers, max_parallelism)
         self.credential_coordinator = credential_coordinator
         self._workers = workers
@@ -98,11 +102,9 @@ class ParallelCoordinator:
             max_wait=max_wait,
             reporter=self._reporter,
         )
-        if on_changed not in ("refuse", "rerun"):
-            raise ValueError(f"on_changed must be 'refuse' or 'rerun', not {on_changed!r}")
+        self._rerun_changed = check_on_changed(on_changed) == "rerun"
         self._ledger = ledger_path(ledger)
         self._retry_failed = bool(retry_failed)
-        self._rerun_changed = on_changed == "rerun"
         self._clock = clock if clock is not None else SYSTEM_CLOCK
         self._lock = threading.Lock()  # guards the three below
         self._runs: list[RunHandle] = []  # that have started and not finished
@@ -326,3 +328,15 @@ class ParallelCoordinator:
                 reporters.warn_capped(max_workers, cap, self._reporter)
             return cap
         return max_workers
+
+
+def _make_reporter(
+    reporter: reporters.Reporter | None, pool: CredentialCoordinator | None
+) -> reporters.Reporter | None:
+    """Return the reporter to use, without the pool's secrets in its texts; raise ValueError if it is not callable."""
+    result = reporters.PlainReporter() if reporter is _DEFAULT_REPORTER else reporter
+    if result is not None and (isinstance(result, type) or not callable(result)):
+        raise ValueError(f"reporter must be None or something to call with events, not {reporter!r}")
+    if pool is not None and isinstance(result, reporters.TextReporter):
+        result.redact_with(pool.redact)
+    return result
