@@ -1,4 +1,4 @@
-"""The keys file: what may stand in it, and what is said when something else does."""
+"""The keys file: what it may contain, and the errors for anything else."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def load(write: Write, text: str, mode: int = 0o600) -> Keys:
     return load_keys(write(text, mode))
 
 
-# --- what may stand in it ---------------------------------------------------------------------------------------------
+# --- content ----------------------------------------------------------------------------------------------------------
 
 
 def test_credential_has_all_values_of_its_table(write: Write) -> None:
@@ -122,14 +122,14 @@ def test_preset_adds_variable_and_day_reset(write: Write) -> None:
         provider = "our-gateway"
         """,
     )
-    assert {one.id: one.limits.day_resets for one in keys.credentials} == {
+    assert {key.id: key.limits.day_resets for key in keys.credentials} == {
         "daily": "00:00 America/Los_Angeles",
         "own-day": "00:00 UTC",
         "no-day": "00:00 UTC",
         "stranger": "00:00 UTC",
     }
     assert keys.variables == {"daily": "GEMINI_API_KEY", "own-day": "MY_KEY", "no-day": "GEMINI_API_KEY"}
-    assert [one.provider for one in keys.credentials] == ["gemini", "gemini", "gemini", "our-gateway"]
+    assert [key.provider for key in keys.credentials] == ["gemini", "gemini", "gemini", "our-gateway"]
 
 
 def test_provider_table_overrides_preset(write: Write) -> None:
@@ -177,9 +177,9 @@ def test_patterns_are_compiled(write: Write) -> None:
         """,
     )
     first, second = keys.patterns
-    found = first.regex.search("please slow down for 12 s")
-    assert found is not None
-    assert (found["seconds"], first.verdict, first.retry_after) == ("12", "rate_limited", None)
+    match = first.regex.search("please slow down for 12 s")
+    assert match is not None
+    assert (match["seconds"], first.verdict, first.retry_after) == ("12", "rate_limited", None)
     assert second.regex.search("plan used up")
     assert second.retry_after == 3600.0
 
@@ -192,12 +192,12 @@ def test_credential_without_id_gets_fingerprint(write: Write) -> None:
 
 
 def test_loading_resolves_no_reference_and_runs_no_command(write: Write, tmp_path: Path) -> None:
-    made = tmp_path / "made"
+    output = tmp_path / "made"
     keys = load(
-        write, f'[[credential]]\nsecret = "cmd:touch {made}"\n[[credential]]\nsecret = "env:NOT_SET_ANYWHERE"\n'
+        write, f'[[credential]]\nsecret = "cmd:touch {output}"\n[[credential]]\nsecret = "env:NOT_SET_ANYWHERE"\n'
     )
     assert len(keys.credentials) == 2
-    assert not made.exists()
+    assert not output.exists()
 
 
 def test_relative_path_counts_from_keys_file(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,13 +241,13 @@ def test_readable_file_with_references_is_accepted(write: Write) -> None:
     assert load(write, '[[credential]]\nsecret = "env:A"\n', 0o644).warnings == []
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says"),
+    ("text", "line", "expected"),
     [
         ("", 1, "there is no credential: write [[credential]]"),
         ("# nothing\n\n", 1, "there is no credential"),
@@ -338,11 +338,11 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
         (CREDENTIAL + "[provider.openai]\nday_resets = 'noon'\n", 4, "day_resets must be a time and a zone"),
     ],
 )
-def test_error_has_line_and_expectation(write: Write, text: str, line: int, says: str) -> None:
+def test_error_has_line_and_expectation(write: Write, text: str, line: int, expected: str) -> None:
     path = write(text)
     message = refusal(path)
     assert message.startswith(f"{path}, line {line}: ")
-    assert says in message
+    assert expected in message
 
 
 @pytest.mark.parametrize(
@@ -480,41 +480,41 @@ def test_matching_variables_become_credentials_in_natural_order() -> None:
         "openai_api_key": "",
     }
     keys = keys_from_environment("OPENAI_API_KEY*", environ)
-    assert [one.id for one in keys.credentials] == ["openai-api-key", "openai-api-key-2", "openai-api-key-10"]
-    assert {one.provider for one in keys.credentials} == {"openai"}
+    assert [key.id for key in keys.credentials] == ["openai-api-key", "openai-api-key-2", "openai-api-key-10"]
+    assert {key.provider for key in keys.credentials} == {"openai"}
     assert set(keys.variables.values()) == {"OPENAI_API_KEY"}
     assert keys.references["openai-api-key-2"] == "env:OPENAI_API_KEY_2"
 
 
 def test_variable_with_thousands_of_digits_is_sorted() -> None:
     environ = {"K" + "9" * 5000: "c", "K10": "b", "K009": "a"}
-    assert [one.id for one in keys_from_environment("K*", environ).credentials][:2] == ["k009", "k10"]
+    assert [key.id for key in keys_from_environment("K*", environ).credentials][:2] == ["k009", "k10"]
 
 
 def test_variable_without_preset_has_no_provider() -> None:
     keys = keys_from_environment("TEAM_?_KEY", {"TEAM_A_KEY": "a"})
-    assert [(one.id, one.provider) for one in keys.credentials] == [("team-a-key", None)]
+    assert [(key.id, key.provider) for key in keys.credentials] == [("team-a-key", None)]
     assert keys.variables == {}
 
 
 def test_empty_and_duplicate_variables_are_skipped_with_warning() -> None:
     keys = keys_from_environment("K*", {"K1": CANARY, "K2": f" {CANARY}\n", "K3": " "})
-    assert [one.id for one in keys.credentials] == ["k1"]
+    assert [key.id for key in keys.credentials] == ["k1"]
     assert keys.warnings == ["K2 has the same value as K1 and is left out", "K3 is empty and is left out"]
 
 
 @pytest.mark.parametrize(
-    ("environ", "says"),
+    ("environ", "expected"),
     [
         ({}, "no environment variable is called K*: set one, or give another --key-env"),
         ({"K1": ""}, "every environment variable called K* is empty"),
         ({"K_A": "1", "K-A": "2"}, "K-A and K_A would both be called k-a"),
     ],
 )
-def test_environment_without_usable_keys_is_refused(environ: dict[str, Any], says: str) -> None:
+def test_environment_without_usable_keys_is_refused(environ: dict[str, Any], expected: str) -> None:
     with pytest.raises(KeysFileError) as caught:
         keys_from_environment("K*", environ)
-    assert str(caught.value) == says
+    assert str(caught.value) == expected
 
 
 # --- the documentation ------------------------------------------------------------------------------------------------
@@ -524,8 +524,8 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 
 def test_examples_in_documentation_load(write: Write) -> None:
     keys = load(write, "\n".join(re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)))
-    assert [one.id for one in keys.credentials] == ["team-a", "team-b"]
-    assert [one.verdict for one in keys.patterns] == ["rate_limited", "quota_exhausted"]
+    assert [key.id for key in keys.credentials] == ["team-a", "team-b"]
+    assert [pattern.verdict for pattern in keys.patterns] == ["rate_limited", "quota_exhausted"]
 
 
 @pytest.mark.parametrize("name", sorted({*CREDENTIAL_NAMES, *PATTERN_NAMES, *PROVIDER_NAMES} - {"limits"}))

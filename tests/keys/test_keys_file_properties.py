@@ -1,4 +1,4 @@
-"""Whatever stands in a keys file, or in the environment: keys, or an error that says where and shows no key."""
+"""Properties of the keys file and of keys in the environment: any input gives keys, or an error without a key."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from agentos.keys.keys_file import (
 from tests.support.properties import holds_for
 from tests.support.texts import NUMBERS, ODD, fuzzy, mutated, scratch
 
-# Of letters, of digits and of what a shell would change: no eight of their characters in a row may be shown.
+# Of letters, of digits and of characters that a shell changes. No eight of their characters in a row may be printed.
 SECRETS = ["sk-Canary-Qx7WvZr2LmTk9", "73190246851973024685", "canary/Zw+8$`Hq'Lp=="]
 NAMES = st.sampled_from(["a", "team-b", "gpt-5-mini", "project 7", "ü"])
 ZONES = ["00:00 UTC", "06:30 America/Los_Angeles", "23:59 Asia/Tokyo"]
 
 
-# --- as people write them -------------------------------------------------------------------------------------------
+# --- generated files ------------------------------------------------------------------------------------------------
 
 
 CREDENTIALS = st.fixed_dictionaries(
@@ -53,7 +53,7 @@ CREDENTIALS = st.fixed_dictionaries(
 
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
-    """What a keys file may say, with at most one of the secrets in plain."""
+    """Generate a valid keys file, with at most one secret in plain."""
     document: dict[str, Any] = {"credential": []}
     for number in range(draw(st.integers(1, 3))):
         is_plain = number == 0 and draw(st.booleans())
@@ -67,20 +67,23 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def toml(document: dict[str, Any], end: str = "\n") -> str:
-    """Tables one after the other, as people write them."""
+    """Return a document as TOML, one table after the other."""
     lines: list[str] = []
-    for name, tables in document.items():
-        for table in tables if isinstance(tables, list) and all(isinstance(one, dict) for one in tables) else [tables]:
-            if not isinstance(table, dict):
-                lines.insert(0, f"{key(name)} = {value(table)}")
-            elif isinstance(tables, list):
-                lines += [f"[[{key(name)}]]", *(f"{key(inner)} = {value(one)}" for inner, one in table.items()), ""]
-            else:
-                for inner, one in table.items():
-                    lines += [f"[{key(name)}.{key(inner)}]"] if isinstance(one, dict) else []
-                    pairs = one if isinstance(one, dict) else {inner: one}
-                    lines += [f"{key(last)} = {value(each)}" for last, each in pairs.items()]
+    for name, content in document.items():
+        if isinstance(content, dict):
+            for inner, table in content.items():
+                lines += [f"[{key(name)}.{key(inner)}]"] if isinstance(table, dict) else []
+                lines += pairs(table if isinstance(table, dict) else {inner: table})
+        elif isinstance(content, list) and all(isinstance(table, dict) for table in content):
+            for table in content:
+                lines += [f"[[{key(name)}]]", *pairs(table), ""]
+        else:
+            lines.insert(0, f"{key(name)} = {value(content)}")
     return end.join([*lines, ""])
+
+
+def pairs(table: dict[str, Any]) -> list[str]:
+    return [f"{key(name)} = {value(content)}" for name, content in table.items()]
 
 
 def key(name: str) -> str:
@@ -91,13 +94,13 @@ def value(thing: Any) -> str:
     if isinstance(thing, str):
         return json.dumps(thing).replace("\x7f", "\\u007f")
     if isinstance(thing, dict):
-        return "{" + ", ".join(f"{key(name)} = {value(one)}" for name, one in thing.items()) + "}"
+        return "{" + ", ".join(pairs(thing)) + "}"
     if isinstance(thing, list):
         return "[" + ", ".join(map(value, thing)) + "]"
     return thing.isoformat() if isinstance(thing, date) else json.dumps(thing).replace("Infinity", "inf").lower()
 
 
-# --- what is promised -----------------------------------------------------------------------------------------------
+# --- properties -----------------------------------------------------------------------------------------------------
 
 
 def outcome(content: bytes) -> Keys | str:
@@ -115,17 +118,17 @@ def shows_secret(text: str) -> bool:
 
 
 def check(content: bytes) -> None:
-    found = outcome(content)
-    if isinstance(found, str):
-        where = re.match(r"FILE, line (\d+): \S.*", found, re.DOTALL)
-        assert where is not None, found
-        assert 1 <= int(where[1]) <= content.count(b"\n") + 1
-        assert not shows_secret(found), found
+    keys = outcome(content)
+    if isinstance(keys, str):
+        match = re.match(r"FILE, line (\d+): \S.*", keys, re.DOTALL)
+        assert match is not None, keys
+        assert 1 <= int(match[1]) <= content.count(b"\n") + 1
+        assert not shows_secret(keys), keys
     else:
-        assert found.credentials
-        shown = [credential.id + str(credential.provider) + credential.quota_group for credential in found.credentials]
-        if not shows_secret("".join([*shown, *found.base_urls])):  # ids and names are there to be shown
-            assert not shows_secret("".join(found.warnings)), found.warnings
+        assert keys.credentials
+        names = [credential.id + str(credential.provider) + credential.quota_group for credential in keys.credentials]
+        if not shows_secret("".join([*names, *keys.base_urls])):  # ids and names may be printed
+            assert not shows_secret("".join(keys.warnings)), keys.warnings
 
 
 @holds_for(
@@ -135,16 +138,16 @@ def check(content: bytes) -> None:
     start=st.sampled_from(["", "\ufeff", "# ü\n"]),
 )
 def test_generated_file_loads_as_written(document: dict[str, Any], end: str, start: str) -> None:
-    found = outcome((start + toml(document, end)).encode())
-    assert isinstance(found, Keys), found
-    for written, credential in zip(document["credential"], found.credentials, strict=True):
-        assert credential.id == written["id"]
-        assert credential.scopes == frozenset(written.get("scopes", ()))
-        limits = {name: getattr(credential.limits, name) for name in LIMITS if name in written}
-        assert limits == {name: written[name] for name in LIMITS if name in written}
-        assert found.references.get(credential.id, written["secret"]) == written["secret"]
-    assert not shows_secret(repr(found))
-    assert not shows_secret("".join(found.warnings))
+    keys = outcome((start + toml(document, end)).encode())
+    assert isinstance(keys, Keys), keys
+    for table, credential in zip(document["credential"], keys.credentials, strict=True):
+        assert credential.id == table["id"]
+        assert credential.scopes == frozenset(table.get("scopes", ()))
+        limits = {name: getattr(credential.limits, name) for name in LIMITS if name in table}
+        assert limits == {name: table[name] for name in LIMITS if name in table}
+        assert keys.references.get(credential.id, table["secret"]) == table["secret"]
+    assert not shows_secret(repr(keys))
+    assert not shows_secret("".join(keys.warnings))
 
 
 PIECES = [
@@ -199,7 +202,7 @@ def test_unexpected_value_error_has_line_and_no_key(document: dict[str, Any], da
                     [
                         (document, ("credential", "pattern", "provider")),
                         (document.setdefault("provider", {}), ("my-own", "openai", "claude")),
-                        *((one, CREDENTIAL) for one in document["credential"] if isinstance(one, dict)),
+                        *((each, CREDENTIAL) for each in document["credential"] if isinstance(each, dict)),
                         ({}, PROVIDER),
                         ({}, PATTERN),
                     ]
@@ -240,10 +243,10 @@ def test_wrong_value_error_has_its_own_line(document: dict[str, Any], data: st.D
     table[name] = wrong
     text = data.draw(st.sampled_from(BEFORE)) + toml(document)
     line = next(number for number, line in enumerate(text.split("\n"), 1) if line == f"{key(name)} = {value(wrong)}")
-    told = outcome(text.encode())
-    assert isinstance(told, str)
-    assert told.startswith(f"FILE, line {line}: ")
-    assert name in told or "limits" in told
+    message = outcome(text.encode())
+    assert isinstance(message, str)
+    assert message.startswith(f"FILE, line {line}: ")
+    assert name in message or "limits" in message
 
 
 # --- from the environment -------------------------------------------------------------------------------------------
@@ -264,12 +267,12 @@ def test_any_environment_gives_keys_or_error_without_key(environ: dict[str, str]
     try:
         keys = keys_from_environment(pattern, environ)
     except KeysFileError as error:
-        told = str(error)
+        message = str(error)
     else:
-        told = "".join(keys.warnings) + repr(keys)
+        message = "".join(keys.warnings) + repr(keys)
         assert len(keys.credentials) == len(keys.references) >= 1
         assert {reference.removeprefix("env:") for reference in keys.references.values()} <= set(environ)
-    assert not shows_secret(told)
+    assert not shows_secret(message)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
@@ -280,8 +283,8 @@ def test_plain_key_is_refused_for_every_readable_mode(secret: str, mode: int) ->
     path.write_text(f"[[credential]]\nsecret = {value(secret)}\n")
     path.chmod(mode)
     try:
-        told = "".join(load_keys(path).warnings)
+        message = "".join(load_keys(path).warnings)
     except KeysFileError as error:
-        told = str(error)
-    assert ("others can read the file" in told) == bool(mode & 0o077)
-    assert not shows_secret(told)
+        message = str(error)
+    assert ("others can read the file" in message) == bool(mode & 0o077)
+    assert not shows_secret(message)

@@ -1,6 +1,6 @@
-"""The SDKs and HTTP clients that programs use, each reduced to one request: `ask(key)`.
+"""SDKs and HTTP clients, each reduced to one request: `ask(key)`.
 
-They are imported when first used (some take seconds), their own retries are off, and each keeps one client per key.
+They are imported at their first use (some take seconds), without retries of their own, and keep one client per key.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ CHAT = {"model": "sim-1", "messages": MESSAGES, "max_tokens": 10}
 
 
 def load(name: str) -> Any:
-    # litellm would fetch its list of prices at import, with retries.
+    # Otherwise litellm downloads a list of prices at import, with retries.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-    with warnings.catch_warnings():  # what the makers have to mend, when it is compiled and imported
+    with warnings.catch_warnings():  # of the libraries themselves, when they are compiled and imported
         warnings.simplefilter("ignore")
         return import_module(name)
 
 
 class Sdk:
     is_async = False
-    # Whether its errors still know what the body said.
+    # Whether its exceptions contain the body.
     keeps_body = True
 
     def __init__(self, base_url: str) -> None:
@@ -45,16 +45,16 @@ class Sdk:
 
     async def close(self) -> None:
         for client in self._clients.values():
-            await self.close_one(client)
+            await self.close_client(client)
 
-    async def close_one(self, client: Any) -> None:
+    async def close_client(self, client: Any) -> None:
         client.close()
 
 
 class AsyncSdk(Sdk):
     is_async = True
 
-    async def close_one(self, client: Any) -> None:
+    async def close_client(self, client: Any) -> None:
         await client.close()
 
 
@@ -112,7 +112,7 @@ class AsyncGoogleGenai(GoogleGenai):
     async def ask(self, key: str) -> Any:
         return await self.client(key).aio.models.generate_content(model="sim-1", contents="hello")
 
-    async def close_one(self, client: Any) -> None:
+    async def close_client(self, client: Any) -> None:
         await client.aio.aclose()
         client.close()
 
@@ -190,7 +190,7 @@ class AsyncHttpx(AsyncSdk, Httpx):
         response = await self.client(key).post("/v1/chat/completions", json=CHAT)
         return response.raise_for_status().json()
 
-    async def close_one(self, client: Any) -> None:
+    async def close_client(self, client: Any) -> None:
         await client.aclose()
 
 

@@ -1,4 +1,4 @@
-"""What is known about providers."""
+"""Presets of providers."""
 
 from __future__ import annotations
 

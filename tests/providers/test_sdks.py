@@ -1,7 +1,7 @@
-"""Real SDKs against the simulated provider: whatever they raise is understood, and the item succeeds in the end.
+"""Real SDKs against the simulated provider: their exceptions are read, and the item succeeds in the end.
 
-A table of SDK and answer. Time is virtual for the pool and real for the requests, so that no test waits: whoever waits
-for a cool-down is helped by `pumped`.
+Each SDK with each answer. Time is virtual for the pool and real for the requests; `pumped` advances the virtual clock
+while a request waits for a cool-down, so no test waits.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ HINT = 0.3
 
 
 class Fate(NamedTuple):
-    """What an answer means."""
+    """The expected effect of an answer."""
 
     kind: str
     # What cools down: the key's "group", its "provider" or the "credential" alone.
     cools: str
-    # For how long, in seconds.
-    least: float
-    most: float
+    # Bounds of the cool-down in seconds.
+    min_seconds: float
+    max_seconds: float
 
 
 FATES = {
@@ -51,7 +51,7 @@ FATES = {
     "dead": Fate("auth_failed", "credential", 5.0, 5.0),
     "overloaded": Fate("overloaded", "provider", 0.5, 2.0),
 }
-# Without its body, a quota that is used up looks like a limit without a hint.
+# Without the body, a used-up quota looks like a rate limit without a hint.
 FATE_WITHOUT_BODY = {"quota": Fate("rate_limited", "group", 0.05, 60.0)}
 
 
@@ -60,7 +60,7 @@ def fate_of(sdk: Sdk, answer: str) -> Fate:
 
 
 def bring_about(sim: SimulatedProvider, answer: str) -> None:
-    """The first key is answered so."""
+    """Make the provider give this answer to the first key."""
     match answer:
         case "quota":
             sim.exhaust(FIRST)
@@ -86,27 +86,27 @@ def sim(provider: SimulatedProvider) -> SimulatedProvider:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[asyncio.Runner]:
-    """One loop for all async clients: they belong to it."""
+    """One event loop for all async clients, which are bound to it."""
     with asyncio.Runner() as runner:
         yield runner
 
 
 @pytest.fixture(scope="module")
 def sdks(provider: SimulatedProvider, runner: asyncio.Runner) -> Iterator[Callable[[str], Sdk]]:
-    made: dict[str, Sdk] = {}
+    clients: dict[str, Sdk] = {}
 
     def sdk(name: str) -> Sdk:
-        if name not in made:
-            made[name] = SDKS[name](provider.base_url)
-        return made[name]
+        if name not in clients:
+            clients[name] = SDKS[name](provider.base_url)
+        return clients[name]
 
     yield sdk
-    for one in made.values():
-        runner.run(one.close())
+    for client in clients.values():
+        runner.run(client.close())
 
 
 class Scene:
-    """Two keys of one provider, the first of which is used first, and what happens to them."""
+    """A pool with two keys of one provider, and its events. The first key is used first."""
 
     def __init__(self) -> None:
         self.clock = FakeClock(epoch=1_794_772_800.0)  # 15 November 2026, noon in California
@@ -124,15 +124,15 @@ class Scene:
         return [state.key_id for state in self.pool.states() if state.quarantined]
 
     def assert_cooled(self, fate: Fate) -> None:
-        """By this fate only, for as long as it says."""
+        """Check that all cool-downs are of this kind and length."""
         assert {(event.kind, event.verdict) for event in self.cool_downs} == {(fate.cools, fate.kind)}
         for event in self.cool_downs:
             assert event.name == {"group": "credential first", "credential": "first", "provider": "sim"}[fate.cools]
-            assert fate.least <= event.seconds <= fate.most
+            assert fate.min_seconds <= event.seconds <= fate.max_seconds
 
     @contextmanager
     def pumped(self) -> Iterator[None]:
-        """Lets time pass while somebody waits for a credential."""
+        """Advance the clock while a request waits for a credential."""
         is_over = threading.Event()
 
         def pump() -> None:
@@ -187,7 +187,7 @@ def test_exception_in_lease_cools_its_scope(
     first, second = scene.pool.states()
     assert not first.is_available
     assert second.is_available == (fate.cools != "provider")
-    assert len(sim.log) == 1  # its own retries are off
+    assert len(sim.log) == 1  # no retries by the SDK
 
 
 @every_sdk
@@ -228,7 +228,7 @@ def test_run_succeeds_and_first_key_gets_expected_state(
 
     def work(_item: int, key: str) -> str:
         sdk.ask(key)
-        scene.clock.advance(6)  # so that a cool-down of 5 s is over when the next item begins
+        scene.clock.advance(6)  # beyond a cool-down of 5 s, before the next item begins
         return "done"
 
     async def work_async(_item: int, key: str) -> str:
@@ -247,12 +247,12 @@ def test_run_succeeds_and_first_key_gets_expected_state(
     fate = fate_of(sdk, answer)
     scene.assert_cooled(fate)
     refusals = sum(count for status, count in sim.counts[FIRST].items() if status != 200)
-    if fate.least >= 0.1:  # else nothing tells that it is worth waiting for long
-        # It is never asked again in vain: a second opinion decides, or the third refusal, should both be one item's.
+    if fate.min_seconds >= 0.1:  # a shorter wait may be too short, and is refused again
+        # A dead key is tried once more with another item; a third time if both refusals were of one item.
         assert refusals in ((2, 3) if answer == "dead" else (1,))
     assert scene.quarantined == (["first"] if answer == "dead" else [])
     if answer in ("limit", "overloaded"):
-        assert sim.counts[FIRST][200] > 0  # and was used again
+        assert sim.counts[FIRST][200] > 0  # used again after the cool-down
 
 
 # --- errors inside a 200 ---------------------------------------------------------------------------------------------
@@ -313,11 +313,12 @@ def test_error_inside_stream_with_status_200_is_read(
     assert sim.log[0].key == FIRST
     fate = FATES[answer]
     if name.startswith("anthropic") and answer == "limit":
-        fate = fate._replace(least=0.05, most=60.0)  # its wait is told in a header, which a broken stream does not have
+        # Its wait is in a header, which an error inside a stream does not have.
+        fate = fate._replace(min_seconds=0.05, max_seconds=60.0)
     scene.assert_cooled(fate)
 
 
-# --- headers of answers that are good --------------------------------------------------------------------------------
+# --- headers of successful answers -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic"])
@@ -333,9 +334,9 @@ def test_remaining_requests_are_read_from_raw_response(
         usage = raw.parse().usage
         lease.settle(tokens=sum((usage.prompt_tokens, usage.completion_tokens) if name == "openai" else
                                 (usage.input_tokens, usage.output_tokens)))  # fmt: skip
-    seen = verdicts.from_observed(raw, now=scene.clock.epoch())
-    assert seen.kind is None
-    assert seen.remaining_requests == 999
+    verdict = verdicts.from_observed(raw, now=scene.clock.epoch())
+    assert verdict.kind is None
+    assert verdict.remaining_requests == 999
     assert scene.pool.states()[0].tokens == 12
     assert scene.cool_downs == []
 

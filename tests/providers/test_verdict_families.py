@@ -1,6 +1,6 @@
-"""Answers of the families that providers' errors belong to, in wordings and numbers of our own."""
+"""Verdicts of answers in the forms of each provider, with wordings and numbers that are not recorded ones."""
 
-# ruff: noqa: E501 - tables of answers: one that is cut in pieces is harder to compare
+# ruff: noqa: E501 - tables of answers, one per line
 from __future__ import annotations
 
 import json
@@ -46,9 +46,9 @@ def delay(text: str) -> dict[str, Any]:
 
 AMZN = "x-amzn-errortype"
 
-# (provider, status, headers, body) -> what is expected of the verdict
+# provider, status, headers, body, expected fields of the verdict
 ANSWERS: list[tuple[str, int | None, dict[str, str], Any, dict[str, Any]]] = [
-    # OpenAI and those who answer like it
+    # OpenAI and compatible providers
     ("openai", 429, {}, openai("Rate limit reached for o4-mini in organization org-9 on requests per min (RPM): Limit 10, "
      "Used 10, Requested 1. Please try again in 1m3.5s.", "rate_limit_exceeded", "requests"),
      {"kind": "rate_limited", "retry_after": 63.5, "window": "minute", "scope": "o4-mini"}),
@@ -225,7 +225,7 @@ ANSWERS: list[tuple[str, int | None, dict[str, str], Any, dict[str, Any]]] = [
     ("codex", 429, {"x-codex-primary-used-percent": "100.0", "x-codex-primary-reset-at": "1794776400",
       "x-codex-secondary-used-percent": "40", "x-codex-secondary-reset-at": "1795000000"},
      {"error": {"type": "usage_limit_reached"}}, {"kind": "quota_exhausted", "retry_after": 3600, "window": "plan"}),
-    # gateways, and what is no answer of a provider
+    # gateways, and answers that are not of a provider
     ("", 502, {}, "<html><head><title>502 Bad Gateway</title></head><body><h1>nginx</h1></body></html>",
      {"kind": "transient", "message": "HTTP 502: 502 Bad Gateway nginx"}),
     ("", 429, {}, "<!DOCTYPE html><html><title>Access denied | You are being rate limited</title></html>",
@@ -253,8 +253,8 @@ def test_answer_of_known_family(
     provider: str, status: int | None, headers: dict[str, str], body: Any, expected: dict[str, Any]
 ) -> None:
     verdict = from_response(status, headers, body, provider=provider or None, now=NOW)
-    found = verdict._asdict()
-    assert {name: found[name] for name in expected} == pytest.approx(expected, nan_ok=True)
+    fields = verdict._asdict()
+    assert {name: fields[name] for name in expected} == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.mark.parametrize("form", [json.dumps, lambda body: json.dumps(body).encode(), lambda body: [body]])
@@ -264,10 +264,10 @@ def test_body_gives_same_verdict_as_object_text_and_bytes(
 ) -> None:
     if isinstance(body, list):
         return
-    shouting = {name.upper(): value for name, value in headers.items()}
-    one = from_response(status, headers, body, provider=provider, now=NOW)
-    assert from_response(status, shouting, form(body), provider=provider.upper(), now=NOW) == one
-    assert one.kind == expected["kind"]
+    upper_case = {name.upper(): value for name, value in headers.items()}
+    verdict = from_response(status, headers, body, provider=provider, now=NOW)
+    assert from_response(status, upper_case, form(body), provider=provider.upper(), now=NOW) == verdict
+    assert verdict.kind == expected["kind"]
 
 
 # --- commands -----------------------------------------------------------------------------------------------------
@@ -355,5 +355,5 @@ OUTPUTS: list[tuple[str, str, int | None, dict[str, Any]]] = [
 @pytest.mark.parametrize(("provider", "text", "exit_status", "expected"), OUTPUTS)
 def test_output_of_command(provider: str, text: str, exit_status: int | None, expected: dict[str, Any]) -> None:
     for printed in (text, text.encode()):
-        found = from_output(printed, exit_status, provider=provider or None, now=NOW)._asdict()
-        assert {name: found[name] for name in expected} == pytest.approx(expected)
+        fields = from_output(printed, exit_status, provider=provider or None, now=NOW)._asdict()
+        assert {name: fields[name] for name in expected} == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""Plain text of any command: an API's error is found, and words about limits and keys are not taken for one."""
+"""Plain text of commands: errors of an API are recognised, other text about limits and keys is not."""
 
 # ruff: noqa: E501 - tables of lines, as programs print them
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOT_OF_AN_API = [
     "expected throttled",
     "Error code: 429 is now handled.",
     "the context window component was refactored; lint failed",
-    # and more of the same
+    # with words of the patterns
     "FAILED tests/test_client.py::test_too_many_requests - AssertionError: assert 200 == 429",
     "E   openai.RateLimitError: Error code: 429 - {'error': {'message': 'slow', 'code': 'rate_limit_exceeded'}}",
     "AssertionError: expected status 401, got 200",

@@ -1,6 +1,6 @@
-"""What SDKs raise and return, in the shapes they have; and that nothing whatever breaks the reading."""
+"""Verdicts of exceptions and responses in the shapes of SDKs, and of generated ones, which must not raise."""
 
-# ruff: noqa: E501 - tables of answers: one that is cut in pieces is harder to compare
+# ruff: noqa: E501 - tables of answers, one per line
 from __future__ import annotations
 
 import io
@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from requests.structures import CaseInsensitiveDict
 
-from agentos.providers import _command_output as output
-from agentos.providers import _dates as clocks
-from agentos.providers import _evidence as rules
+from agentos.providers import _command_output as command_output
+from agentos.providers import _dates as dates
+from agentos.providers import _evidence as evidence
 from agentos.providers._bodies import read
 from agentos.providers.verdicts import (
     _from_exception,
@@ -156,8 +156,8 @@ EXCEPTIONS: list[tuple[str, Exception, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("exc", "expected"), [each[1:] for each in EXCEPTIONS], ids=[each[0] for each in EXCEPTIONS])
 def test_exceptions_of_sdks(exc: Exception, expected: dict[str, Any]) -> None:
-    found = from_exception(exc, now=NOW)._asdict()
-    assert {name: found[name] for name in expected} == expected
+    fields = from_exception(exc, now=NOW)._asdict()
+    assert {name: fields[name] for name in expected} == expected
 
 
 def test_first_retryable_exception_of_group_counts() -> None:
@@ -204,7 +204,7 @@ def test_unread_body_of_requests_stays_unread() -> None:
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "response",
     [
         httpx.Response(200, headers=PACED, json={"choices": []}),
         SimpleNamespace(status=200, headers=PACED, _body=b"{}", content=StreamReader(), read=None),
@@ -216,13 +216,13 @@ def test_unread_body_of_requests_stays_unread() -> None:
         {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": PACED}},
     ],
 )
-def test_success_reports_remaining_requests(shown: Any) -> None:
-    verdict = from_observed(shown, now=NOW)
+def test_success_reports_remaining_requests(response: Any) -> None:
+    verdict = from_observed(response, now=NOW)
     assert verdict == Verdict(None, remaining_requests=7, limit_requests=60, requests_period=60)
 
 
 @pytest.mark.parametrize(
-    ("shown", "kind"),
+    ("response", "kind"),
     [
         (httpx.Response(429, json={"error": INSUFFICIENT}), "quota_exhausted"),
         (httpx.Response(200, json={"error": {"code": 429, "message": "x"}, "choices": []}), "rate_limited"),
@@ -246,8 +246,8 @@ def test_success_reports_remaining_requests(shown: Any) -> None:
         (MagicMock(), None),
     ],
 )
-def test_response_object_without_exception_is_read(shown: Any, kind: str | None) -> None:
-    assert from_observed(shown, now=NOW).kind == kind
+def test_response_object_without_exception_is_read(response: Any, kind: str | None) -> None:
+    assert from_observed(response, now=NOW).kind == kind
 
 
 # --- times of day -------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_response_object_without_exception_is_read(shown: Any, kind: str | None)
 def test_time_of_day_in_text_gives_wait(text: str, instant: str | None) -> None:
     from datetime import datetime
 
-    seconds = clocks.seconds_until_clock(text, NOW)
+    seconds = dates.seconds_until_clock(text, NOW)
     assert seconds == (None if instant is None else datetime.fromisoformat(instant).timestamp() - NOW)
 
 
@@ -289,8 +289,8 @@ def test_time_without_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "XXX-5:30")  # five and a half hours ahead of Greenwich: 1:30 in the morning of the 16th
         time.tzset()
-        assert clocks.seconds_until_clock("Please try again at 11:30 PM.", NOW) == 22 * 3600
-        assert clocks.seconds_until_clock("try again at Nov 16th, 2026 9:00 AM.", NOW) == 7.5 * 3600
+        assert dates.seconds_until_clock("Please try again at 11:30 PM.", NOW) == 22 * 3600
+        assert dates.seconds_until_clock("try again at Nov 16th, 2026 9:00 AM.", NOW) == 7.5 * 3600
     time.tzset()
 
 
@@ -301,9 +301,9 @@ def test_missing_zone_database_uses_fixed_offset(monkeypatch: pytest.MonkeyPatch
         raise zoneinfo.ZoneInfoNotFoundError(key)
 
     monkeypatch.setattr(zoneinfo, "ZoneInfo", missing)
-    assert clocks.seconds_until_day(NOW, is_pacific=True) == 43_200
-    assert clocks.seconds_until_clock("resets 1pm (America/Los_Angeles)", NOW) == 3600
-    assert clocks.seconds_until_clock("resets 1pm (Mars/Olympus)", NOW) is not None
+    assert dates.seconds_until_day(NOW, is_pacific=True) == 43_200
+    assert dates.seconds_until_clock("resets 1pm (America/Los_Angeles)", NOW) == 3600
+    assert dates.seconds_until_clock("resets 1pm (Mars/Olympus)", NOW) is not None
 
 
 # --- anything at all ----------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ def test_any_answer_gives_sound_verdict(status: Any, headers: Any, body: Any, pr
 @given(events=st.lists(JSON, max_size=4), noise=st.text(max_size=40), status=st.none() | st.integers(0, 255), now=NOWS)
 def test_any_output_gives_sound_verdict(events: list[Any], noise: str, status: int | None, now: float) -> None:
     text = "\n".join([noise, *(json.dumps(event) for event in events), noise])
-    assert is_sound(output.read(text, status, "", now))
+    assert is_sound(command_output.read(text, status, "", now))
 
 
 @given(
@@ -375,7 +375,7 @@ def test_any_output_gives_sound_verdict(events: list[Any], noise: str, status: i
 )
 def test_any_sentence_gives_sound_verdict(text: str) -> None:
     assert is_sound(_from_response((429, {}, text), "", NOW))
-    assert is_sound(output.read(text, 1, "", NOW))
+    assert is_sound(command_output.read(text, 1, "", NOW))
 
 
 @given(attributes=st.dictionaries(st.sampled_from([
@@ -409,4 +409,4 @@ def test_deep_and_long_bodies_are_read() -> None:
         deep = {"error": deep, "message": json.dumps({"error": "x"})}
     for body in (deep, "[" * 100_000, '{"error":' * 5000, "x" * 2_000_000, "try again in 9s " * 50_000):
         assert is_sound(from_response(429, {}, body, now=NOW))
-    assert rules.judge(429, {}, read("{", NOW, is_error=True), "", NOW).kind == "rate_limited"
+    assert evidence.judge(429, {}, read("{", NOW, is_error=True), "", NOW).kind == "rate_limited"

@@ -1,4 +1,4 @@
-"""No answer and no output of a command breaks the reading of verdicts, or holds it up; noise changes no verdict."""
+"""Properties of verdicts: any answer or output is read without an error and in bounded time; noise has no effect."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .test_verdict_objects import HEADER_NAMES, HEADER_VALUES, PROVIDERS, STATUS
 from .test_verdicts import VECTORS
 
 NOW = 1794772800.0
-# Seconds of processor time for a quarter of a megabyte: what is bounded takes a tenth of this, what is not, minutes.
-MOST_SECONDS = 3.0
+# Processor seconds for a quarter of a megabyte. Linear reading takes a tenth of this, a quadratic pattern minutes.
+MAX_SECONDS = 3.0
 DATES = [
     "Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994",
     "Mon, 31 Feb 2026 25:61:61 GMT", "Sun, 15 Nov 99999 20:00:30 GMT", "Sun, 15 Nov 2026 20:00:30 +9999",
@@ -60,7 +60,7 @@ VALUES = (
 
 
 class Broken(dict[Any, Any]):
-    """A mapping of somebody's own."""
+    """A mapping that raises while it is read."""
 
     def items(self) -> Any:
         yield "retry-after", "5"
@@ -82,7 +82,7 @@ MAPPINGS = (
 @example(status=429, headers={"X-RateLimit-Remaining": 5.5, "x-ratelimit-remaining": "-1"}, provider="")
 def test_any_headers_give_sound_verdict(status: Any, headers: Any, provider: str) -> None:
     is_sound(from_response(status, headers, {"error": {"message": "no"}}, provider=provider, now=NOW))
-    # Behind the door that catches what is raised.
+    # The inner function: `from_response` catches exceptions.
     is_sound(verdicts._from_response((status, headers, None), provider, NOW))
 
 
@@ -150,10 +150,10 @@ def test_any_text_is_read_quickly(start: str, unit: str, end: str, size: int) ->
     is_sound(from_response(429, {"retry-after": text, "x-ratelimit-reset": text}, text, now=NOW))
     is_sound(from_response(None, {"date": text[:200]}, {"error": {"message": text, "code": text[:199]}}, now=NOW))
     is_sound(from_output(text, 1, now=NOW))
-    assert time.thread_time() - began < MOST_SECONDS
+    assert time.thread_time() - began < MAX_SECONDS
 
 
-# --- what does not matter -------------------------------------------------------------------------------------------
+# --- noise ----------------------------------------------------------------------------------------------------------
 
 ANSWERS = [vector for vector in VECTORS if vector["channel"] != "cli"]
 CASES = [str.lower, str.upper, str.title, str.swapcase]
@@ -183,10 +183,10 @@ UNRELATED = st.fixed_dictionaries(
 def test_irrelevant_headers_and_fields_change_no_verdict(
     vector: dict[str, Any], case: Any, more: dict[str, str], is_bytes: bool, spelling: str, fields: dict[str, Any]
 ) -> None:
-    told, body = vector["headers"] or {}, vector["body"]
+    recorded, body = vector["headers"] or {}, vector["body"]
     options = {"provider": vector["provider"], "now": vector["now"]}
-    expected = from_response(vector["status"], told, body, **options)
-    headers: Mapping[Any, Any] = {case(name): f" {value}\t" for name, value in told.items()} | more
+    expected = from_response(vector["status"], recorded, body, **options)
+    headers: Mapping[Any, Any] = {case(name): f" {value}\t" for name, value in recorded.items()} | more
     if is_bytes:
         headers = {key.encode(): value.encode("utf-8", "replace") for key, value in headers.items()}
     if isinstance(body, dict):

@@ -1,4 +1,4 @@
-"""From an exception or a response to a verdict: what real clients raise and return, read without knowing them."""
+"""Verdicts of exceptions and responses of real clients."""
 
 from __future__ import annotations
 

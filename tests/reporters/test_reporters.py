@@ -1,4 +1,4 @@
-"""How a run is told: the lines for people, the lines for programs, and when progress is worth one."""
+"""Reporters: lines for people, JSON lines for programs, and which progress gets a line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from agentos.workflows.parallel import (
 )
 
 START = 1_700_000_000.0
-PATIENCE = 30  # seconds until a thread that should have ended counts as stuck
+PATIENCE = 30  # seconds until a thread counts as stuck
 
 
 def stats(total: int | None = 4, completed: int = 0, failed: int = 0, **more: Any) -> ProgressStats:
@@ -68,17 +68,17 @@ def no_constant(name: str) -> NoReturn:
 
 
 def as_json(event: Any) -> dict[str, Any]:
-    """The one line that an event becomes, read by a strict reader."""
+    """Return the one JSON line of an event, parsed strictly."""
     stream = io.StringIO()
     JsonReporter(stream)(event)
     assert stream.getvalue().endswith("\n")
     assert len(stream.getvalue().splitlines()) == 1
-    read = json.loads(stream.getvalue(), parse_constant=no_constant)
-    assert isinstance(read, dict)
-    return read
+    values = json.loads(stream.getvalue(), parse_constant=no_constant)
+    assert isinstance(values, dict)
+    return values
 
 
-# One of each kind.
+# One of each type.
 EVENTS: list[Any] = [
     PoolWaiting("exhausted", 3, 3, 0, None),
     CoolDownStarted("group", "team", None, 60.0, "rate_limited"),
@@ -97,7 +97,7 @@ EVENTS: list[Any] = [
     RunEnded(stats(completed=4), 0, "2 workers"),
     DryRun(2, ["item-1", "item-2"]),
 ]
-KINDS = [type(event).__name__ for event in EVENTS]
+TYPES = [type(event).__name__ for event in EVENTS]
 
 
 def test_every_event_type_has_sample() -> None:
@@ -108,7 +108,7 @@ def test_every_event_type_has_sample() -> None:
 # --- lines for people ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("event", EVENTS, ids=KINDS)
+@pytest.mark.parametrize("event", EVENTS, ids=TYPES)
 def test_every_event_line_starts_with_coordinator(event: Any) -> None:
     assert plain(event).startswith("[COORDINATOR] ")
     assert plain(event).endswith("\n")
@@ -156,21 +156,21 @@ def test_failure_line_has_item_and_first_error_line() -> None:
 
 
 def test_failure_gets_line_without_progress() -> None:
-    told = plain(ItemEnded(WorkflowResult("item-1", False, "gone"), stats(10_000, 7, 1)))
-    assert told == "[COORDINATOR] Failed: item-1: gone\n"
+    text = plain(ItemEnded(WorkflowResult("item-1", False, "gone"), stats(10_000, 7, 1)))
+    assert text == "[COORDINATOR] Failed: item-1: gone\n"
 
 
 def test_long_error_is_cut() -> None:
-    told = plain(ItemEnded(WorkflowResult("item-1", False, "x" * 100_000), stats(10_000, 7, 1)))
-    assert told.startswith("[COORDINATOR] Failed: item-1: xxxx")
-    assert 300 <= len(told) < 400
+    text = plain(ItemEnded(WorkflowResult("item-1", False, "x" * 100_000), stats(10_000, 7, 1)))
+    assert text.startswith("[COORDINATOR] Failed: item-1: xxxx")
+    assert 300 <= len(text) < 400
 
 
 @pytest.mark.parametrize("error", [None, "", "\n"])
 def test_failure_without_error_text_gets_line(error: str | None) -> None:
-    told = plain(ItemEnded(WorkflowResult("item-1", False, error), stats(10_000, 7, 1)))
-    assert told.startswith("[COORDINATOR] Failed: item-1")
-    assert told.count("\n") == 1
+    text = plain(ItemEnded(WorkflowResult("item-1", False, error), stats(10_000, 7, 1)))
+    assert text.startswith("[COORDINATOR] Failed: item-1")
+    assert text.count("\n") == 1
 
 
 @pytest.mark.parametrize("verdict", ["transient", "auth_failed", "quota_exhausted"])
@@ -188,24 +188,24 @@ def test_rate_limited_attempt_gets_no_line(verdict: str) -> None:
 
 
 def test_exhausted_pool_line_waits_for_release() -> None:
-    told = plain(PoolWaiting("exhausted", 3, 3, 0, None))
-    assert told == "[COORDINATOR] Credential pool exhausted: 3 of 3 credentials in use; waiting for a release\n"
-    assert "rate" not in told
+    text = plain(PoolWaiting("exhausted", 3, 3, 0, None))
+    assert text == "[COORDINATOR] Credential pool exhausted: 3 of 3 credentials in use; waiting for a release\n"
+    assert "rate" not in text
 
 
 def test_exhausted_pool_line_counts_rate_limited() -> None:
-    told = plain(PoolWaiting("exhausted", 3, 2, 1, 41.0))
-    assert "Credential pool exhausted: 2 of 3 credentials in use, 1 rate-limited; waiting for a release" in told
+    text = plain(PoolWaiting("exhausted", 3, 2, 1, 41.0))
+    assert "Credential pool exhausted: 2 of 3 credentials in use, 1 rate-limited; waiting for a release" in text
 
 
 def test_rate_limited_pool_line_has_wait() -> None:
-    told = plain(PoolWaiting("rate_limited", 3, 0, 3, 41.5))
-    assert told == (
+    text = plain(PoolWaiting("rate_limited", 3, 0, 3, 41.5))
+    assert text == (
         "[COORDINATOR] Waiting for the provider: "
         "all 3 usable credentials are rate-limited or cooling down, the next for 41.5 s\n"
     )
-    assert "exhausted" not in told
-    assert "release" not in told
+    assert "exhausted" not in text
+    assert "release" not in text
 
 
 def test_waiting_text() -> None:
@@ -253,14 +253,14 @@ def test_short_cool_down_gets_no_line() -> None:
 
 
 def test_quarantine_line_has_credential_and_reason() -> None:
-    told = plain(CredentialQuarantined("key-1", "refused twice"))
-    assert told == "[COORDINATOR] Credential key-1 is quarantined: refused twice\n"
+    text = plain(CredentialQuarantined("key-1", "refused twice"))
+    assert text == "[COORDINATOR] Credential key-1 is quarantined: refused twice\n"
 
 
 def test_abandoned_thread_gets_line() -> None:
-    told = plain(ThreadAbandoned("item-1", 2.5, 3))
-    assert told.startswith("[COORDINATOR] item-1 did not end within 2.5 s;")
-    assert "(3 so far)" in told
+    text = plain(ThreadAbandoned("item-1", 2.5, 3))
+    assert text.startswith("[COORDINATOR] item-1 did not end within 2.5 s;")
+    assert "(3 so far)" in text
 
 
 @pytest.mark.parametrize(
@@ -323,29 +323,29 @@ def test_dry_run_has_count_beyond_listed_ids() -> None:
 
 def test_capped_workers_warning_has_both_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     warn_capped(64, 32, JsonReporter())
-    assert capsys.readouterr().out == ""  # that is for machines
+    assert capsys.readouterr().out == ""  # JSON lines are read by programs
     warn_capped(64, 32, PlainReporter())
-    told = capsys.readouterr().out
-    assert told.startswith("Warning: 64 parallel workers were requested, the maximum is 32")
-    assert "max_parallelism" in told
+    text = capsys.readouterr().out
+    assert text.startswith("Warning: 64 parallel workers were requested, the maximum is 32")
+    assert "max_parallelism" in text
 
 
 # --- lines for programs -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("event", EVENTS, ids=KINDS)
+@pytest.mark.parametrize("event", EVENTS, ids=TYPES)
 def test_every_event_is_json_object_with_its_fields(event: Any) -> None:
-    told = as_json(event)
-    assert list(told) == ["event", *event._fields]
-    assert told["event"] == type(event).__name__
+    values = as_json(event)
+    assert list(values) == ["event", *event._fields]
+    assert values["event"] == type(event).__name__
     for name in set(event._fields) - {"stats", "result", "waiting"}:
-        assert told[name] == json.loads(json.dumps(getattr(event, name)))
+        assert values[name] == json.loads(json.dumps(getattr(event, name)))
 
 
 def test_result_and_stats_are_json_objects() -> None:
     result = WorkflowResult("item-1", False, "gone", 1.5, {"verdict": "permanent"}, None, 2, "key-1")
-    told = as_json(ItemEnded(result, stats(8, 2, 1)))
-    assert told["result"] == {
+    values = as_json(ItemEnded(result, stats(8, 2, 1)))
+    assert values["result"] == {
         "item_id": "item-1",
         "success": False,
         "error": "gone",
@@ -355,9 +355,9 @@ def test_result_and_stats_are_json_objects() -> None:
         "attempts": 2,
         "credential_id": "key-1",
     }
-    assert told["stats"]["total"] == 8
-    assert told["stats"]["completed"] == 2
-    assert told["stats"]["failed"] == 1
+    assert values["stats"]["total"] == 8
+    assert values["stats"]["completed"] == 2
+    assert values["stats"]["failed"] == 1
 
 
 def test_dry_run_json_has_ids() -> None:
@@ -369,13 +369,13 @@ def test_each_event_is_one_json_line() -> None:
     reporter = JsonReporter(stream)
     for event in EVENTS:
         reporter(event)
-    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == KINDS
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == TYPES
 
 
 @given(item_id=st.text(), error=st.text())
 def test_any_text_stays_one_json_line(item_id: str, error: str) -> None:
-    told = as_json(ItemEnded(WorkflowResult(item_id, False, error), stats()))
-    assert (told["result"]["item_id"], told["result"]["error"]) == (item_id, error)
+    values = as_json(ItemEnded(WorkflowResult(item_id, False, error), stats()))
+    assert (values["result"]["item_id"], values["result"]["error"]) == (item_id, error)
 
 
 class Unprintable:
@@ -404,7 +404,7 @@ def circular() -> list[Any]:
         lambda: [float("inf")],
         circular,
         Unprintable,
-        lambda: 10**5000,  # more digits than Python writes out
+        lambda: 10**5000,  # more digits than Python converts
     ],
     ids=[
         *("set", "bytes", "object", "error", "lock", "generator", "credential", "key", "nan", "inf", "circular"),
@@ -412,21 +412,21 @@ def circular() -> list[Any]:
     ],
 )
 def test_value_without_json_form_is_written_as_repr(make: Callable[[], Any]) -> None:
-    told = as_json(ItemEnded(WorkflowResult("item-1", True, value=make()), stats(8, 2)))
-    assert told["result"]["item_id"] == "item-1"
-    assert told["stats"]["completed"] == 2
-    assert "Zq7X" not in json.dumps(told)
+    values = as_json(ItemEnded(WorkflowResult("item-1", True, value=make()), stats(8, 2)))
+    assert values["result"]["item_id"] == "item-1"
+    assert values["stats"]["completed"] == 2
+    assert "Zq7X" not in json.dumps(values)
 
 
 def test_repr_of_cyclic_tree_is_bounded() -> None:
     root: dict[str, Any] = {"children": []}
     root["children"] += [{"name": name, "parent": root} for name in "abcdef"]
-    told = as_json(ItemEnded(WorkflowResult("item-1", True, value=root), stats(8, 2)))
-    assert "'name': 'a'" in told["result"]["value"]
-    assert len(json.dumps(told)) < 50_000
+    values = as_json(ItemEnded(WorkflowResult("item-1", True, value=root), stats(8, 2)))
+    assert "'name': 'a'" in values["result"]["value"]
+    assert len(json.dumps(values)) < 50_000
 
 
-# --- where the lines go -------------------------------------------------------------------------------------------
+# --- streams ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cls", [PlainReporter, JsonReporter])
@@ -451,10 +451,10 @@ def test_reporter_flushes_its_stream_and_leaves_stdout(cls: Any, capsys: pytest.
     assert capsys.readouterr().out == ""
 
 
-# --- as a pool tells them -----------------------------------------------------------------------------------------
+# --- events of pools ----------------------------------------------------------------------------------------------
 
 
-def told_by(pool: CredentialCoordinator) -> io.StringIO:
+def listen_to(pool: CredentialCoordinator) -> io.StringIO:
     stream = io.StringIO()
     pool.listen(PlainReporter(stream))
     return stream
@@ -462,7 +462,7 @@ def told_by(pool: CredentialCoordinator) -> io.StringIO:
 
 def test_pool_reports_capped_wait() -> None:
     pool = CredentialCoordinator([Credential("sk-one", id="one")], clock=FakeClock())
-    stream = told_by(pool)
+    stream = listen_to(pool)
     with pool.lease() as lease:
         lease.observe(httpx.Response(429, headers={"Retry-After": "100000"}))
     assert stream.getvalue() == (
@@ -471,44 +471,44 @@ def test_pool_reports_capped_wait() -> None:
     )
 
 
-def told_while_waiting(pool: CredentialCoordinator, end_the_wait: Callable[[], None]) -> str:
-    """What is told when somebody has to wait for a key."""
-    stream, is_told = io.StringIO(), threading.Event()
+def lines_while_waiting(pool: CredentialCoordinator, end_the_wait: Callable[[], None]) -> str:
+    """Return the lines of a pool while a thread waits for a key, until `end_the_wait`."""
+    stream, is_waiting = io.StringIO(), threading.Event()
 
     def listener(event: Any) -> None:
         PlainReporter(stream)(event)
         if isinstance(event, PoolWaiting):
-            is_told.set()
+            is_waiting.set()
 
     unlisten = pool.listen(listener)
     waiter = threading.Thread(target=pool.reserve, daemon=True)
     waiter.start()
-    assert is_told.wait(PATIENCE)
-    told = stream.getvalue()
+    assert is_waiting.wait(PATIENCE)
+    lines = stream.getvalue()
     end_the_wait()
     waiter.join(PATIENCE)
     assert not waiter.is_alive()
     unlisten()
-    return told
+    return lines
 
 
 def test_pool_distinguishes_exhausted_from_rate_limited() -> None:
     clock = FakeClock()
     pool = CredentialCoordinator(["sk-one"], clock=clock)
-    told_by(pool)
+    listen_to(pool)
     pool.mark_rate_limited("sk-one", 30)
-    rate_limited = told_while_waiting(pool, lambda: clock.advance(30))
+    rate_limited = lines_while_waiting(pool, lambda: clock.advance(30))
     assert rate_limited.startswith("[COORDINATOR] Waiting for the provider: ")
     assert "the next for 30.0 s" in rate_limited
     pool.release("sk-one")
     assert pool.reserve() == "sk-one"
-    exhausted = told_while_waiting(pool, lambda: pool.release("sk-one"))
+    exhausted = lines_while_waiting(pool, lambda: pool.release("sk-one"))
     assert exhausted.startswith("[COORDINATOR] Credential pool exhausted: 1 of 1 ")
 
 
 def test_pool_redacts_reason_of_quarantine() -> None:
     pool = CredentialCoordinator(["sk-Zq7Xw9Vu3"])
-    stream = told_by(pool)
+    stream = listen_to(pool)
     pool.quarantine(pool.states()[0].key_id, "sk-Zq7Xw9Vu3 was refused")
     assert "is quarantined: **** was refused" in stream.getvalue()
     assert "Zq7X" not in stream.getvalue()

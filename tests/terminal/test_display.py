@@ -1,4 +1,4 @@
-"""The live display: what a frame shows, at every size."""
+"""The live display: frames of scripted runs, at every size."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ NOW = START + 125.0
 LIMITS = {"requests per minute": (45.0, 60.0), "tokens per minute": (12_000.0, 40_000.0)}
 
 
-class ScriptedView:
-    """A run as it is told here."""
+class ScriptedRun:
+    """A run whose figures a test sets; counts the snapshots of its pool."""
 
     def __init__(self, **more: Any) -> None:
         self.run_id = "nightly-42"
-        self.given = ProgressStats(None, start_time=START)
+        self.figures = ProgressStats(None, start_time=START)
         self.items: list[RunningItem] = []
         self.keys: tuple[CredentialState, ...] = ()
-        self.why: PoolWaiting | None = None
-        self.asked = 0
+        self.pool_waiting: PoolWaiting | None = None
+        self.snapshots = 0
         for name, value in more.items():
             setattr(self, name, value)
 
     @property
     def stats(self) -> ProgressStats:
-        return self.given
+        return self.figures
 
-    def running(self, most: int | None = None) -> list[RunningItem]:
-        assert most is not None
-        return self.items[:most]
+    def running(self, max_count: int | None = None) -> list[RunningItem]:
+        assert max_count is not None
+        return self.items[:max_count]
 
     def credentials(self) -> tuple[CredentialState, ...]:
-        self.asked += 1
+        self.snapshots += 1
         return self.keys
 
     def waiting(self) -> PoolWaiting | None:
-        return self.why
+        return self.pool_waiting
 
 
 def stats(total: int | None = 300, completed: int = 120, failed: int = 0, **more: Any) -> ProgressStats:
     return ProgressStats(total, completed, failed, completed - failed, START, **more)
 
 
-def busy_view(items: int = 1000, keys: int = 20) -> ScriptedView:
-    return ScriptedView(
-        given=stats(5000, 1200, 12, running=items, waiting=700, rate_limited=3),
+def busy_run(items: int = 1000, keys: int = 20) -> ScriptedRun:
+    return ScriptedRun(
+        figures=stats(5000, 1200, 12, running=items, waiting=700, rate_limited=3),
         items=[RunningItem(f"document-{n:04d}", 1 + (n == 0), f"key-{n % keys}", 605.0 - n / 2) for n in range(items)],
         keys=tuple(
             CredentialState(
@@ -72,7 +72,7 @@ def busy_view(items: int = 1000, keys: int = 20) -> ScriptedView:
             )
             for n in range(keys)
         ),
-        why=PoolWaiting(RATE_LIMITED, 20, 19, 20, 11.5, "tokens per minute"),
+        pool_waiting=PoolWaiting(RATE_LIMITED, 20, 19, 20, 11.5, "tokens per minute"),
     )
 
 
@@ -80,8 +80,8 @@ def failed(item_id: str, error: str, kind: str | None = "ValueError") -> ItemEnd
     return ItemEnded(WorkflowResult(item_id, False, error, metadata={"error_type": kind}), None)
 
 
-def display_of(view: ScriptedView, *failures: ItemEnded, **more: Any) -> Display:
-    display = Display(view, view.credentials, **{"clock": lambda: NOW, "color": False, **more})
+def display_of(run: ScriptedRun, *failures: ItemEnded, **more: Any) -> Display:
+    display = Display(run, run.credentials, **{"clock": lambda: NOW, "color": False, **more})
     for event in failures:
         display.note(event)
     return display
@@ -93,8 +93,8 @@ def plain(line: str) -> str:
 
 # --- whole frames -------------------------------------------------------------------------------------------------
 
-SMALL = ScriptedView(
-    given=stats(300, 120, 2, running=3, waiting=4),
+SMALL = ScriptedRun(
+    figures=stats(300, 120, 2, running=3, waiting=4),
     items=[
         RunningItem("document-0001", 1, "key-1", 65.0),
         RunningItem("文書-2", 3, "key-2", 12.9),
@@ -107,7 +107,7 @@ SMALL = ScriptedView(
         CredentialState("key-4", quarantined="refused by the provider: no such key"),
         CredentialState("key-5"),
     ),
-    why=PoolWaiting(EXHAUSTED, 4, 2, 1, 11.2),
+    pool_waiting=PoolWaiting(EXHAUSTED, 4, 2, 1, 11.2),
 )
 
 
@@ -175,85 +175,85 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
 )  # fmt: skip
 def test_smaller_frame_drops_rows_then_titles_then_lists(width: int, height: int, expected: list[str]) -> None:
     failures = [failed("document-7", "bad"), failed("document-8", "worse"), failed("document-9", "worst")]
-    assert display_of(busy_view(), *failures).frame(width, height) == expected
+    assert display_of(busy_run(), *failures).frame(width, height) == expected
 
 
 def test_frame_before_first_event() -> None:
-    view = ScriptedView(run_id="")
-    assert [line.rstrip() for line in display_of(view).frame(60, 10)] == ["run   2:05 elapsed", "0 done"]
+    run = ScriptedRun(run_id="")
+    assert [line.rstrip() for line in display_of(run).frame(60, 10)] == ["run   2:05 elapsed", "0 done"]
 
 
 def test_unknown_total_shows_no_bar_and_no_eta() -> None:
-    view = ScriptedView(given=stats(None, 50, 1))
-    assert display_of(view).frame(60, 2) == ["run nightly-42  2:05 elapsed, 24 items/min", "50 done, 1 failed"]
+    run = ScriptedRun(figures=stats(None, 50, 1))
+    assert display_of(run).frame(60, 2) == ["run nightly-42  2:05 elapsed, 24 items/min", "50 done, 1 failed"]
 
 
 def test_color_codes_surround_texts_only() -> None:
-    colored = display_of(busy_view(), failed("a", "b"), color=True).frame(100, 30)
-    assert [plain(line).rstrip() for line in colored] == display_of(busy_view(), failed("a", "b")).frame(100, 30)
+    colored = display_of(busy_run(), failed("a", "b"), color=True).frame(100, 30)
+    assert [plain(line).rstrip() for line in colored] == display_of(busy_run(), failed("a", "b")).frame(100, 30)
     assert any("\x1b[31m" in line for line in colored)
-    assert all(len(re.findall(r"\x1b\[\d+m", line)) == line.count("\x1b[m") for line in colored)  # each is ended
+    assert all(len(re.findall(r"\x1b\[\d+m", line)) == line.count("\x1b[m") for line in colored)  # each is reset
 
 
 def test_frame_without_unicode_is_ascii() -> None:
-    view = ScriptedView(given=stats(running=1), items=[RunningItem("文書" * 30, 1, "ключ", 1.0)], keys=SMALL.keys)
-    lines = display_of(view, failed("é", "…"), unicode=False).frame(60, 20)
+    run = ScriptedRun(figures=stats(running=1), items=[RunningItem("文書" * 30, 1, "ключ", 1.0)], keys=SMALL.keys)
+    lines = display_of(run, failed("é", "…"), unicode=False).frame(60, 20)
     assert all(line.isascii() for line in lines)
     assert lines[1].startswith("####")
     assert any("\\u6587" in line and "..." in line for line in lines)
 
 
-# --- what is shown ------------------------------------------------------------------------------------------------
+# --- content -----------------------------------------------------------------------------------------------------
 
 
 def test_bar_shows_single_failure_and_unfinished_rest() -> None:
-    bar = display_of(ScriptedView(given=stats(100_000, 99_998, 1)), color=True).frame(80, 1)[0]
+    bar = display_of(ScriptedRun(figures=stats(100_000, 99_998, 1)), color=True).frame(80, 1)[0]
     assert "\x1b[31m━\x1b[m" in bar
-    done = display_of(ScriptedView(given=stats(10, 10, 0)), color=True).frame(80, 1)[0]
+    done = display_of(ScriptedRun(figures=stats(10, 10, 0)), color=True).frame(80, 1)[0]
     assert "─" not in done
 
 
 def test_recorded_items_do_not_count_for_rate() -> None:
-    view = ScriptedView(given=stats(300, 120, recorded=118))
-    assert "items/min" not in display_of(view).frame(100, 2)[0]
+    run = ScriptedRun(figures=stats(300, 120, recorded=118))
+    assert "items/min" not in display_of(run).frame(100, 2)[0]
 
 
 def test_countdown_continues_between_pool_snapshots() -> None:
     now = NOW
-    view = busy_view()
-    display = Display(view, view.credentials, clock=lambda: now, color=False)
+    run = busy_run()
+    display = Display(run, run.credentials, clock=lambda: now, color=False)
     display.frame(100, 30)
-    assert view.asked == 1
+    assert run.snapshots == 1
     now += 0.4
-    shown = "\n".join(display.frame(100, 30))
-    assert view.asked == 1
-    assert "nothing starts for 12 s" in shown
+    frame = "\n".join(display.frame(100, 30))
+    assert run.snapshots == 1
+    assert "nothing starts for 12 s" in frame
     now += 0.2
     display.frame(100, 30)
-    assert view.asked == 2
-    now -= 3600  # a clock may be set back
+    assert run.snapshots == 2
+    now -= 3600  # the clock is set back
     display.frame(100, 30)
-    assert view.asked == 3
+    assert run.snapshots == 3
 
 
 def test_cooling_scope_is_shown() -> None:
     state = CredentialState("k", cooling={"large": NOW + 30, "small": NOW + 3}, cooled_by={"large": "quota_exhausted"})
-    assert "  k  cooling 30 s: quota_exhausted for large" in display_of(ScriptedView(keys=(state,))).frame(80, 9)
+    assert "  k  cooling 30 s: quota_exhausted for large" in display_of(ScriptedRun(keys=(state,))).frame(80, 9)
 
 
 def test_binding_declared_limit_is_named() -> None:
     state = CredentialState("k", rate_limited_until=NOW + 300, waits_for="requests per day")
-    assert "  k  cooling 5.0 minutes: requests per day" in display_of(ScriptedView(keys=(state,))).frame(80, 9)
+    assert "  k  cooling 5.0 minutes: requests per day" in display_of(ScriptedRun(keys=(state,))).frame(80, 9)
 
 
 def test_pause_between_requests_is_not_shown_as_cooling() -> None:
     state = CredentialState("k", in_use=True, rate_limited_until=NOW + 0.4, waits_for="requests per minute")
-    assert "  k  in use" in display_of(ScriptedView(keys=(state,))).frame(80, 9)
+    assert "  k  in use" in display_of(ScriptedRun(keys=(state,))).frame(80, 9)
 
 
 def test_stopping_replaces_waiting_reason() -> None:
-    view = busy_view()
-    display = display_of(view)
+    run = busy_run()
+    display = display_of(run)
     display.note(RunStopping("interrupted", 2, 8, 5.0))
     lines = display.frame(100, 10)
     assert lines[2] == "stopping, interrupted: 1000 still running (Ctrl-C once more: at once)"
@@ -263,7 +263,7 @@ def test_stopping_replaces_waiting_reason() -> None:
 
 
 def test_only_last_failures_are_kept() -> None:
-    display = display_of(ScriptedView())
+    display = display_of(ScriptedRun())
     display.note(ItemEnded(WorkflowResult("fine", True), None))
     for number in range(9):
         display.note(failed(f"item-{number}", "bad", None))
@@ -271,15 +271,15 @@ def test_only_last_failures_are_kept() -> None:
 
 
 def test_control_and_bidi_characters_are_escaped() -> None:
-    view = ScriptedView(given=stats(running=1), items=[RunningItem("a\x1b[2J\n\u202eb\udc80", 1, "k\x07", 1.0)])
-    shown = "\n".join(display_of(view, failed("\rx", "\x9b31m")).frame(100, 20))
-    assert "a\\x1b[2J\\x0a\\u202eb\\udc80  k\\x07" in shown
-    assert "failed \\x0dx: ValueError: \\x9b31m" in shown
+    run = ScriptedRun(figures=stats(running=1), items=[RunningItem("a\x1b[2J\n\u202eb\udc80", 1, "k\x07", 1.0)])
+    frame = "\n".join(display_of(run, failed("\rx", "\x9b31m")).frame(100, 20))
+    assert "a\\x1b[2J\\x0a\\u202eb\\udc80  k\\x07" in frame
+    assert "failed \\x0dx: ValueError: \\x9b31m" in frame
 
 
 def test_secrets_are_redacted_before_shortening() -> None:
-    view = ScriptedView(given=stats(running=1), items=[RunningItem("see sk-secret-key there", 1, "k", 1.0)])
-    display = Display(view, view.credentials, clock=lambda: NOW, color=False)
+    run = ScriptedRun(figures=stats(running=1), items=[RunningItem("see sk-secret-key there", 1, "k", 1.0)])
+    display = Display(run, run.credentials, clock=lambda: NOW, color=False)
     display.redact_with(lambda text: text.replace("sk-secret-key", "[redacted]"))
     display.note(failed("sk-secret-key", "sk-secret-key"))
     for width in range(1, 80):
@@ -290,7 +290,7 @@ def test_secrets_are_redacted_before_shortening() -> None:
 
 texts = st.one_of(st.text(max_size=30), st.text("漢👩\u200d\ufe0f\u0301\u202e ", max_size=60), st.just("x" * 3000))
 seconds = st.floats(0, 1e9)
-instants = st.none() | st.floats(-10, 1e9).map(lambda left: NOW + left)
+instants = st.none() | st.floats(-10, 1e9).map(lambda seconds: NOW + seconds)
 states = st.builds(
     CredentialState,
     texts,
@@ -299,7 +299,7 @@ states = st.builds(
     quarantined=st.none() | texts,
     live_leases=st.integers(0, 99),
     max_concurrent=st.integers(1, 99),
-    cooling=st.dictionaries(texts, st.floats(-10, 1e9).map(lambda left: NOW + left), max_size=2),
+    cooling=st.dictionaries(texts, st.floats(-10, 1e9).map(lambda seconds: NOW + seconds), max_size=2),
     used=st.dictionaries(
         st.sampled_from(["requests per minute", "tokens per minute", "requests per day"]),
         st.tuples(st.floats(-10, 1e15), st.floats(0, 1e15)),
@@ -322,11 +322,11 @@ runs = st.builds(
     width=st.integers(1, 120),
     height=st.integers(0, 40),
     run_id=texts,
-    given_stats=runs,
+    figures=runs,
     items=st.lists(st.builds(RunningItem, texts, st.integers(1, 99), st.none() | texts, seconds), max_size=4),
     keys=st.lists(states, max_size=4),
     failures=st.lists(st.tuples(texts, texts), max_size=3),
-    why=st.none() | st.builds(PoolWaiting, st.sampled_from([RATE_LIMITED, EXHAUSTED]), st.integers(0, 9),
+    pool_waiting=st.none() | st.builds(PoolWaiting, st.sampled_from([RATE_LIMITED, EXHAUSTED]), st.integers(0, 9),
                               st.integers(0, 9), st.integers(0, 9), st.none() | seconds | st.just(float("inf"))),
     unicode=st.booleans(),
 )  # fmt: skip
@@ -334,16 +334,16 @@ def test_frame_never_exceeds_its_size(
     width: int,
     height: int,
     run_id: str,
-    given_stats: ProgressStats,
+    figures: ProgressStats,
     items: list[RunningItem],
     keys: list[CredentialState],
     failures: list[tuple[str, str]],
-    why: PoolWaiting | None,
+    pool_waiting: PoolWaiting | None,
     unicode: bool,
 ) -> None:
-    view = ScriptedView(run_id=run_id, given=given_stats, items=items, keys=tuple(keys), why=why)
+    run = ScriptedRun(run_id=run_id, figures=figures, items=items, keys=tuple(keys), pool_waiting=pool_waiting)
     events = [failed(*failure) for failure in failures]
-    lines = display_of(view, *events, color=True, unicode=unicode).frame(width, height)
+    lines = display_of(run, *events, color=True, unicode=unicode).frame(width, height)
     assert len(lines) <= height
     assert len(lines) >= min(height, 2)
     for line in map(plain, lines):
@@ -361,7 +361,7 @@ def test_thousand_running_items_cost_as_much_as_visible_ones() -> None:
         now += 0.1
         return now
 
-    display = display_of(busy_view(), failed("a", "b"), clock=clock, color=True)
+    display = display_of(busy_run(), failed("a", "b"), clock=clock, color=True)
     display.frame(120, 50)
     began = time.process_time()
     for _ in range(100):
@@ -396,17 +396,17 @@ def test_amount_text(amount: float, text: str) -> None:
 
 
 def test_short_wait_for_limit_shows_no_countdown() -> None:
-    view = busy_view()
-    assert view.why is not None
-    view.why = view.why._replace(usable_in=0.4)
-    shown = "\n".join(display_of(view).frame(100, 30))
-    assert "as fast as the limits allow (tokens per minute)" in shown
-    assert "nothing starts" not in shown
+    run = busy_run()
+    assert run.pool_waiting is not None
+    run.pool_waiting = run.pool_waiting._replace(usable_in=0.4)
+    frame = "\n".join(display_of(run).frame(100, 30))
+    assert "as fast as the limits allow (tokens per minute)" in frame
+    assert "nothing starts" not in frame
 
 
 def test_lost_store_is_shown_until_reached_again() -> None:
-    view = ScriptedView(given=stats(running=1), why=PoolWaiting(STORE_LOST, 2, 0, 0, None))
-    display = Display(view, view.credentials, clock=lambda: NOW, color=False)
+    run = ScriptedRun(figures=stats(running=1), pool_waiting=PoolWaiting(STORE_LOST, 2, 0, 0, None))
+    display = Display(run, run.credentials, clock=lambda: NOW, color=False)
     display.note(StoreUnreachable("redis://somewhere", "connection refused", NOW - 65.0))
     assert display.frame(80, 10)[2] == "the pool's store is lost for 1:05: nothing new starts"
     display.note(StoreReached("redis://somewhere", 65.0))

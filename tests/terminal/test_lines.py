@@ -1,4 +1,4 @@
-"""A run told in lines, where there is no live display."""
+"""Lines about a run where there is no live display."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class StandingRun:
     """A run whose figures a test sets."""
 
     def __init__(self, stats: ProgressStats, waiting: PoolWaiting | None = None) -> None:
-        self.stats, self.why = stats, waiting
+        self.stats, self.pool_waiting = stats, waiting
 
     def waiting(self) -> PoolWaiting | None:
-        return self.why
+        return self.pool_waiting
 
 
 def stats(completed: int = 120, failed: int = 2, total: int | None = 300, **more: Any) -> ProgressStats:
     return ProgressStats(total, completed, failed, completed - failed, START, START + 125, **more)
 
 
-def told(*events: Any, quiet: bool = False, **more: Any) -> list[str]:
+def lines_of(*events: Any, quiet: bool = False, **more: Any) -> list[str]:
     stream = io.StringIO()
     reporter = LinesReporter(stream, StandingRun(stats()), quiet=quiet, **more)
     for event in events:
@@ -56,17 +56,19 @@ ENDED = RunEnded(stats(300, 2, stopped="interrupted"), 7, "3 workers, not the ke
 
 
 def test_failure_gets_line_and_success_none() -> None:
-    assert told(FAILED, ItemEnded(WorkflowResult("b", True), stats())) == ["[COORDINATOR] Failed: a: ValueError: bad"]
+    assert lines_of(FAILED, ItemEnded(WorkflowResult("b", True), stats())) == [
+        "[COORDINATOR] Failed: a: ValueError: bad"
+    ]
 
 
 def test_summary_names_command_that_continues() -> None:
-    lines = told(ENDED, go_on="agentos resume nightly")
+    lines = lines_of(ENDED, go_on="agentos resume nightly")
     assert lines[0] == "[COORDINATOR] Execution stopped early: interrupted:"
     assert "  Unfinished: 7 (agentos resume nightly continues them)" in lines
 
 
 def test_other_events_get_their_usual_lines() -> None:
-    lines = told(
+    lines = lines_of(
         RunStarted("r", 300, 8, 4),
         CredentialQuarantined("key-1", "no such key"),
         CoolDownStarted("provider", "p", None, 60.0, RATE_LIMITED),
@@ -83,11 +85,11 @@ def test_other_events_get_their_usual_lines() -> None:
 
 def test_quiet_reporter_writes_failures_and_summary() -> None:
     events = [RunStarted("r", 1, 1, 1), StillRunning(stats(), None), FAILED, CredentialQuarantined("k", "r"), ENDED]
-    assert [line for line in told(*events, quiet=True) if line.startswith("[")] == [
+    assert [line for line in lines_of(*events, quiet=True) if line.startswith("[")] == [
         "[COORDINATOR] Failed: a: ValueError: bad",
         "[COORDINATOR] Execution stopped early: interrupted:",
     ]
-    assert told(DryRun(1, ["a"]), quiet=True)
+    assert lines_of(DryRun(1, ["a"]), quiet=True)
 
 
 def test_tick_writes_line_only_after_progress() -> None:
@@ -97,11 +99,11 @@ def test_tick_writes_line_only_after_progress() -> None:
     reporter.tick()
     reporter.tick()
     run.stats = stats(121, 0, None, running=7)
-    run.why = None
+    run.pool_waiting = None
     reporter.tick()
-    why = "all 4 usable credentials are rate-limited or cooling down, the next for 12.0 s (tokens per minute)"
+    reason = "all 4 usable credentials are rate-limited or cooling down, the next for 12.0 s (tokens per minute)"
     assert stream.getvalue().splitlines() == [
-        f"[COORDINATOR] 120/300 done, 2 failed, 8 running, about 3.1 minutes to go; nothing more starts: {why}",
+        f"[COORDINATOR] 120/300 done, 2 failed, 8 running, about 3.1 minutes to go; nothing more starts: {reason}",
         "[COORDINATOR] 121 done, 7 running",
     ]
     run.stats = stats(122)
@@ -156,8 +158,8 @@ def test_each_output_line_becomes_json_event() -> None:
 
 @given(st.binary())
 def test_any_bytes_become_ascii_json_lines(data: bytes) -> None:
-    written = json_output("a", "stdout", data)
-    assert written.isascii()
-    assert len(written.splitlines()) == len(data.removesuffix(b"\n").split(b"\n")) if data else not written
-    for line in written.splitlines():
+    output = json_output("a", "stdout", data)
+    assert output.isascii()
+    assert len(output.splitlines()) == len(data.removesuffix(b"\n").split(b"\n")) if data else not output
+    for line in output.splitlines():
         assert json.loads(line)["event"] == "Output"

@@ -60,8 +60,8 @@ def test_drawing_does_not_slow_fast_run() -> None:
     is_over = threading.Event()
     frames: list[int] = []
 
-    def look() -> None:
-        display = Display(stream, pool.states, clock=lambda: float(len(frames)))  # so the pool is asked each time
+    def draw() -> None:
+        display = Display(stream, pool.states, clock=lambda: float(len(frames)))  # a new snapshot for each frame
         while not is_over.is_set():
             display.frame(100, 40)
             frames.append(len(stream.running()))
@@ -70,11 +70,11 @@ def test_drawing_does_not_slow_fast_run() -> None:
         pass
 
     with coordinator.stream(range(5000), work) as stream:
-        looker = threading.Thread(target=look)
-        looker.start()
+        drawer = threading.Thread(target=draw)
+        drawer.start()
         results = list(stream)
         is_over.set()
-        looker.join(30)
+        drawer.join(30)
     assert len(results) == 5000
     assert frames
     assert max(frames) <= 32
