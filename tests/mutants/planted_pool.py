@@ -180,8 +180,8 @@ MUTANTS = (
     Mutant(
         "A 401 cools the whole quota group instead of its credential",
         "pool/_rules/feedback.py",
-        "self._pool.cool(credential.cooldown_scopes[0], None, cool_down(verdict), AUTH_FAILED, now)",
-        "self._pool.cool(credential.group, None, cool_down(verdict), AUTH_FAILED, now)",
+        "self._allocator.cool(credential.cooldown_scopes[0], None, cool_down(verdict), AUTH_FAILED, now)",
+        "self._allocator.cool(credential.group, None, cool_down(verdict), AUTH_FAILED, now)",
         tests_of(POOL, "test_one_refusal_cools_its_own_key_and_no_other_of_the_group"),
     ),
     Mutant(
@@ -236,8 +236,8 @@ MUTANTS = (
     Mutant(
         "Coincident refusals are not counted, so a shared limit is never detected",
         "pool/_rules/shared_limits.py",
-        "known.coincidences[pair] = known.coincidences.get(pair, 0) + 1",
-        "known.coincidences[pair] = 1",
+        "suspicions.coincidences[pair] = suspicions.coincidences.get(pair, 0) + 1",
+        "suspicions.coincidences[pair] = 1",
         tests_of(LEARNING, "test_keys_that_share_a_limit_are_detected"),
     ),
     # --- declared limits ------------------------------------------------------------------------------------------

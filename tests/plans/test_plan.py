@@ -152,4 +152,4 @@ def test_extrapolated_plan_equals_full_simulation(limits: Limits, item_seconds: 
     outcome = simulate(credentials, work)
     assert outcome.seconds == pytest.approx(full.ended_at, rel=0.02)
     assert sum(outcome.requests.values()) == 6_000
-    assert outcome.bound_by == max(full.held, key=full.held.__getitem__)
+    assert outcome.bound_by == max(full.bound_seconds, key=full.bound_seconds.__getitem__)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.pool.store_url import absolute, passwords, with_password_left_out, without_password
+from agentos.pool.store_url import absolute, passwords, with_masked_password, without_password
 from agentos.workflows.parallel import CredentialCoordinator
 
 # address -> its passwords, what people see, what is kept
@@ -25,7 +25,7 @@ ADDRESSES = [
 def test_a_password_is_found_and_left_out(url: str, secrets: set[str], shown: str, kept: str) -> None:
     assert passwords(url) == secrets
     assert without_password(url) == shown
-    assert with_password_left_out(url) == kept
+    assert with_masked_password(url) == kept
     assert passwords(kept) == ({"****"} if secrets else set())
 
 

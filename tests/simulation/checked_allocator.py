@@ -137,7 +137,7 @@ class CheckedProviderFeedback(ProviderFeedback):
 
     def apply(self, credential: CredentialRecord, record: LeaseRecord | None, verdict: Verdict | None, now: float,
              jitter: float = 0.5) -> None:  # fmt: skip
-        pool = self._pool
+        pool = self._allocator
         assert isinstance(pool, CheckedAllocator)
         if pool.oracle is not None:
             pool.oracle.answered(pool, credential, record, verdict, now)

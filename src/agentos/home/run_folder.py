@@ -16,7 +16,7 @@ import msgspec
 
 from agentos.errors import HomeError, UnknownRun
 from agentos.identifiers import sanitize_identifier
-from agentos.pool.store_url import with_password_left_out
+from agentos.pool.store_url import with_masked_password
 
 from .paths import PRIVATE, home, write_atomically
 
@@ -95,7 +95,7 @@ class RunFolder:
     def write_spec(self, spec: RunSpec) -> None:
         """Write the description, without the password of a store. Raise `HomeError`."""
         if "store" in spec.options:
-            options = {**spec.options, "store": with_password_left_out(spec.options["store"])}
+            options = {**spec.options, "store": with_masked_password(spec.options["store"])}
             spec = msgspec.structs.replace(spec, options=options)
         # Arguments and file names that are not UTF-8 hold surrogates, which `json` can write and msgspec cannot.
         try:

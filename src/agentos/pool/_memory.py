@@ -1,7 +1,7 @@
-"""The pool's state in this process: the rules of `_core.pool` behind one lock and a clock.
+"""MemoryStore: the state of a pool in this process: an allocator behind one lock, with a clock.
 
-Every method decides under the lock and acts outside it: waiters are woken, events told and timers set after it is
-free again, so that no callback can ever meet the lock held.
+Every method decides under the lock and notifies outside it: waiters are woken and events reported after the lock is
+free, so that no callback runs while it is held.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ _jitter = random.random
 
 
 class MemoryStore:
+    """A `Store` of one process."""
+
     def __init__(self, clock: Clock, on_event: Callable[[Any], None]) -> None:
         self._now = clock.now
         self._clock = clock
         self._on_event = on_event
-        self._lock = threading.Lock()  # guards _pool and _wake
-        # The two paths that every item takes use these: half the cost of a `with`.
+        self._lock = threading.Lock()  # guards _allocator and _wake
+        # Used on the path of every lease: half the cost of a `with`.
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._allocator = Allocator()
         self._wake: Timer | None = None
@@ -45,7 +47,7 @@ class MemoryStore:
     # --- leases: the paths that every item takes ------------------------------------------------------------------
 
     def request(self, record: RecordHandle, wait: bool = True, front: bool = False, _blocks: bool = False) -> bool:
-        """True: the lease is live. False: `record.deliver()` is called when it is, or never can be."""
+        """Return True if the lease is live. Else `record.deliver()` is called when it is, or never can be."""
         allocator = self._allocator
         self._acquire()
         try:
@@ -55,7 +57,7 @@ class MemoryStore:
             served, events = self._collect()
         finally:
             self._release()
-        self._act(served, events)
+        self._notify(served, events)
         return granted
 
     def request_now(self, record: RecordHandle, _timeout: float | None = None) -> bool:
@@ -69,7 +71,7 @@ class MemoryStore:
             served, events = self._collect()
         finally:
             self._release()
-        self._act(served, events)
+        self._notify(served, events)
         return granted
 
     def end(self, record: RecordHandle, verdict: Verdict | None, success: bool = False) -> None:
@@ -86,14 +88,14 @@ class MemoryStore:
             served, events = self._collect()
         finally:
             self._release()
-        self._act(served, events)
+        self._notify(served, events)
 
     def cool_and_end(self, record: RecordHandle, seconds: float) -> None:
         """End a lease and cool its credential's group. No-op if it is not live."""
         self._locked(lambda allocator, now: allocator.lease_end.cool_and_end(record, seconds, now))
 
     def use_more(self, record: RecordHandle, requests: int, tokens: int) -> None:
-        """A live lease is used for more than was reserved: that is debt."""
+        """Add to what a live lease uses, beyond its reservation: that is debt. No-op if it is not live."""
         self._locked(
             lambda allocator, now: allocator.use_more(record, requests, tokens, now) if record.state == LIVE else None,
         )
@@ -103,33 +105,35 @@ class MemoryStore:
         with self._lock:
             self._allocator.feedback.apply_verdict(record, verdict, self._now(), _jitter())
             served, events = self._collect()
-        self._act(served, events)
+        self._notify(served, events)
 
     def settle(self, record: RecordHandle, requests: int | None, tokens: int | None) -> bool:
+        """Set what a live lease really used; return False if it is not live or was settled before."""
         with self._lock:
             settled = self._allocator.settle(record, requests, tokens, self._now())
             served, events = self._collect()
-        self._act(served, events)
+        self._notify(served, events)
         return settled
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
     def withdraw(self, record: RecordHandle) -> None:
-        """The asker is gone, whatever it has got in the meantime: nothing stays queued or held for it."""
+        """End a request whose caller gave up, also if it was granted in the meantime: nothing stays queued or held."""
         self._locked(lambda allocator, now: allocator.lease_end.withdraw(record, now))
 
     def expire(self, record: RecordHandle) -> None:
-        """The asker's time is up: it leaves the queue and is told, unless it has been served just now."""
+        """End a request at its deadline and notify its caller; no-op if it was granted just before."""
         with self._lock:
             is_late = record.state == WAITING and self._allocator.lease_end.withdraw(record, self._now())
         if is_late:
             record.deliver()
 
     def confirm(self, record: RecordHandle) -> bool:
-        """A waiter picks up its lease; False if it was worthless by then and the waiter is at the head again."""
+        """Return True if a caller may use its granted lease. False: its credential became unusable since the grant, and
+        the request is at the head of its queue again."""
         credential = record.credential
-        if record.state == LIVE and credential is not None and credential.has_no_objection():
-            return True  # without the lock: what changes from here on, changes after the hand-over
+        if record.state == LIVE and credential is not None and credential.is_unrestricted():
+            return True  # without the lock: a later change comes after the hand-over
         return self._locked(lambda allocator, now: allocator.confirm(record, now))
 
     # --- the pool -------------------------------------------------------------------------------------------------
@@ -162,12 +166,12 @@ class MemoryStore:
         self._locked(lambda allocator, now: allocator.restore(self._find(credential_id).id, now))
 
     def cool(self, credential_id: str, seconds: float) -> None:
-        """Cools the credential's group, in all scopes."""
+        """Cool the credential's group, in all scopes."""
         self._locked(
             lambda allocator, now: allocator.cool(self._find(credential_id).group, None, seconds, RATE_LIMITED, now)
         )
 
-    # --- looking --------------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
 
     def live_leases(self, credential_id: str) -> list[RecordHandle]:
         with self._lock:
@@ -204,21 +208,21 @@ class MemoryStore:
         return self._locked(lambda allocator, now: wait_reasons.fastest(allocator.credentials.values(), now))
 
     def forecasts(self) -> list[CredentialForecast]:
-        """What a plan needs to know of each credential that can be used."""
+        """Return the forecast of each credential that is not quarantined."""
         return self._locked(
             lambda allocator, now: [forecast(c, now) for c in allocator.credentials.values() if not c.quarantine]
         )
 
-    # --- as a shared store does, which this is not ------------------------------------------------------------------
+    # --- membership: this store has one member ----------------------------------------------------------------------
 
     def open(self) -> None:
-        """It is there."""
+        """No-op: there is nothing to join."""
 
     def arrive(self) -> None:
-        """What was said is known."""
+        """No-op: every change takes effect at once."""
 
     def close(self) -> None:
-        """Nobody else would be glad of what is held here."""
+        """No-op: no other process can use this pool's leases."""
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -228,7 +232,7 @@ class MemoryStore:
             self._allocator.advance(now)
             decision = decide(self._allocator, now)
             served, events = self._collect()
-        self._act(served, events)
+        self._notify(served, events)
         return decision
 
     def _find(self, credential_id: str) -> CredentialRecord:
@@ -238,9 +242,9 @@ class MemoryStore:
             raise UnknownCredential("no credential with this id is in the pool") from None
 
     def _collect(self) -> tuple[list[RecordHandle], list[Any]]:
-        """Under the lock: takes what has to be acted on, and sees to it that the next cool-down's end is not missed."""
+        """Take what has to be reported, and set the timer for the next wake-up. The lock is held."""
         allocator = self._allocator
-        served = cast(list[RecordHandle], allocator.served)  # whatever is requested here is one
+        served = cast(list[RecordHandle], allocator.served)  # every record that is requested here is a handle
         allocator.served = []
         events, allocator.events = allocator.events, []
         wake_at = allocator.next_wake_at()
@@ -250,8 +254,8 @@ class MemoryStore:
             self._wake = self._clock.call_at(wake_at, self._on_wake)
         return served, events
 
-    def _act(self, served: list[RecordHandle], events: list[Any]) -> None:
-        """Outside the lock."""
+    def _notify(self, served: list[RecordHandle], events: list[Any]) -> None:
+        """Call waiters and report events. The lock is not held."""
         for record in served:
             record.deliver()
         for event in events:
@@ -262,4 +266,4 @@ class MemoryStore:
             self._wake = None
             self._allocator.advance(self._now())
             served, events = self._collect()
-        self._act(served, events)
+        self._notify(served, events)

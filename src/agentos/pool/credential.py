@@ -1,4 +1,4 @@
-"""Credentials: an id that may be shown, a secret that may not, and where secrets come from."""
+"""Credential: an id that may be shown, a secret that may not, and the limits of the key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn, SupportsIndex
 from agentos.limits.declaration import Limits
 from agentos.redaction.mask import MASK, refuse_to_copy
 
-from .references import _is_reference, resolve
+from .references import is_reference, resolve
 
 
 class Credential:
@@ -45,7 +45,7 @@ class Credential:
                 raise ValueError(f"{name} must be a name, not {value!r}")
         self.__source = secret
         self.__secret: str | None = None
-        self.__reference = secret if _is_reference(secret) else None
+        self.__reference = secret if is_reference(secret) else None
         self.__id = id or fingerprint(secret)
         self.__provider = provider
         self.__quota_group = quota_group
@@ -54,19 +54,20 @@ class Credential:
 
     @classmethod
     def literal(cls, secret: str) -> Credential:
-        """A credential whose secret is this very string, even if it looks like a reference."""
+        """Return a credential whose secret is this very string, even if it looks like a reference."""
         credential = cls(secret)
         credential.__secret = secret
         credential.__reference = None
         return credential
 
     @property
-    def has_made_up_id(self) -> bool:
+    def has_generated_id(self) -> bool:
+        """Whether the id is the fingerprint of the secret."""
         return self.__id == fingerprint(self.__source)
 
     def with_longer_id(self) -> Credential:
-        """For the rare pair of keys whose short fingerprints are the same."""
-        other = Credential(
+        """Return a copy with a longer fingerprint, for the rare pair of keys whose short ones are equal."""
+        credential = Credential(
             self.__source,
             id=fingerprint(self.__source, digits=24),
             provider=self.__provider,
@@ -74,9 +75,9 @@ class Credential:
             scopes=self.__scopes,
             limits=self.__limits,
         )
-        other.__secret = self.__secret
-        other.__reference = self.__reference
-        return other
+        credential.__secret = self.__secret
+        credential.__reference = self.__reference
+        return credential
 
     @property
     def secret(self) -> str:
@@ -100,7 +101,7 @@ class Credential:
 
     @property
     def quota_group(self) -> str:
-        """Its own group, unless it was said to share one."""
+        """The declared group; without one, a group of its own."""
         return self.__quota_group if self.__quota_group is not None else f"credential {self.__id}"
 
     @property
@@ -122,6 +123,6 @@ class Credential:
 
 
 def fingerprint(secret: str, digits: int = 8) -> str:
-    """A stable name for a key: a one-way digest, never a piece of it."""
+    """Return a stable name for a key: a one-way digest, never a part of it."""
     data = secret.encode("utf-8", "surrogatepass")
     return "key-" + hashlib.blake2b(data, digest_size=digits // 2, person=b"agentos-key").hexdigest()

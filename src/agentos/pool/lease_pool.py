@@ -150,7 +150,7 @@ class LeasePool:
             known_as = self._ids.get(secret)
             if known_as in self._secrets:
                 raise ValueError(f"this key is in the pool already, as {known_as}")
-            if credential.id in self._secrets and credential.has_made_up_id:
+            if credential.id in self._secrets and credential.has_generated_id:
                 credential = credential.with_longer_id()
             if credential.id in self._secrets:
                 raise ValueError(f"two credentials have the id {credential.id!r}: give each its own")

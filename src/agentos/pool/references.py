@@ -10,41 +10,42 @@ from pathlib import Path
 
 from agentos.errors import CredentialError
 
-# A helper that prints a key answers at once; one that hangs must not hang the run.
+# Seconds until a command that should print a key is killed: it must not block a run.
 COMMAND_TIMEOUT_SECONDS = 30.0
 
 
-def _is_reference(source: str) -> bool:
+def is_reference(source: str) -> bool:
+    """Return whether a text names a secret instead of being one."""
     kind, _, rest = source.partition(":")
     return kind in ("env", "file", "cmd") and rest != ""
 
 
 def resolve(source: str, credential_id: str) -> str:
-    """The secret that a source names, or is. Raises `CredentialError`, which never shows it."""
-    if not _is_reference(source):
+    """Return the secret that a source names, or is. Raises `CredentialError`, which never shows it."""
+    if not is_reference(source):
         return source
     kind, _, rest = source.partition(":")
     if kind == "env":
         secret = _environment_variable(rest)
-        what = f"the environment variable {rest}"
+        origin = f"the environment variable {rest}"
     elif kind == "file":
-        what = f"the file {rest}"
+        origin = f"the file {rest}"
         secret = _read_private_file(rest)
     else:
-        what = "the output of its command"
+        origin = "the output of its command"
         secret = _run_command(rest, credential_id)
     secret = secret.strip()
     if not secret:
-        raise CredentialError(f"credential {credential_id}: {what} is not set or empty")
+        raise CredentialError(f"credential {credential_id}: {origin} is not set or empty")
     if len(secret.splitlines()) > 1:
-        raise CredentialError(f"credential {credential_id}: {what} has several lines; a key is one")
+        raise CredentialError(f"credential {credential_id}: {origin} has several lines; a key is one")
     return secret
 
 
 def _environment_variable(name: str) -> str:
     try:
         return os.environ.get(name, "")
-    except ValueError:  # not a name that any system could have
+    except ValueError:  # no system can have a variable of this name
         return ""
 
 
@@ -67,11 +68,11 @@ def _run_command(command: str, credential_id: str) -> str:
         words = shlex.split(command)
         if not words:
             raise ValueError("no command")
-        done = subprocess.run(  # noqa: S603 - running the user's own command is the job
+        result = subprocess.run(  # noqa: S603 - running the user's own command is the job
             words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise CredentialError(f"credential {credential_id}: its command failed: {type(error).__name__}") from None
-    if done.returncode != 0:
-        raise CredentialError(f"credential {credential_id}: its command ended with status {done.returncode}")
-    return done.stdout.partition("\n")[0]
+    if result.returncode != 0:
+        raise CredentialError(f"credential {credential_id}: its command ended with status {result.returncode}")
+    return result.stdout.partition("\n")[0]

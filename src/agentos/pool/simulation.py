@@ -1,7 +1,7 @@
-"""A run in virtual time: how long it would take, what would bind it, and what would change that.
+"""Simulates a run in virtual time: how long it takes, and which limit binds it.
 
-The pool is the real one, with the same limits, the same order and the same choice of credential; only time passes by
-itself and every answer is a good one. `Simulation` is also how the rules are tested against providers that refuse.
+The allocator is the real one, with the same limits, order and choice of credential; only the clock is virtual and every
+answer is a success. Tests use `Simulation` to run the rules against providers that refuse.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ._rules.wait_reasons import explain
 from .lease_states import LIVE
 from .states import CredentialForecast
 
-# Which limit binds is asked so often in the course of a plan, at least after so many events, and whenever nothing
-# happens for so many seconds.
+# The limit that binds is looked up SAMPLES times per run, at least every MAX_UNSAMPLED events, and before every wait of
+# more than LONG_WAIT seconds.
 SAMPLES = 100
-MOST_EVENTS = 250
+MAX_UNSAMPLED = 250
 LONG_WAIT = 1.0
-# A run has become steady when so many periods in a row began as many items, or at most so many times as many.
+# A run is steady if in STEADY_PERIODS periods in a row the numbers of started items differ at most by this factor.
 STEADY_PERIODS = 5
 STEADY = 1.005
 
 
 class Work(NamedTuple):
-    """What there is to do. Items differ only in their tokens, which are those of `tokens` in turn."""
+    """The items of a run. They differ only in their tokens, which are those of `tokens` in turn."""
 
     items: int
     workers: int
@@ -43,10 +43,10 @@ class Work(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Of a simulated run. Seconds are infinite where it would never end."""
+    """The result of a simulated run. `seconds` is infinite if it would never end."""
 
     seconds: float
-    bound_by: str | None  # a limit's name, WORKERS, KEYS, or None: nothing
+    bound_by: str | None  # the name of a limit, WORKERS, KEYS, or None
     requests: dict[str, int]  # by credential
     utilisation: dict[str, float]  # by credential, from 0 to 1
     too_large: int  # items that no limit allows
@@ -61,37 +61,37 @@ class Simulation:
         self.pool = pool
         self.work = work
         self.now = 0.0
-        self.left = work.items
+        self.remaining = work.items
         self.running = 0
-        self.asking = 0
+        self.waiting = 0
         self.ended_at = 0.0
         self.too_large = 0
-        # By credential: requests and tokens used, seconds in use. And by reason, for how many seconds it held.
+        # By credential: requests, tokens, and seconds in use. By reason: the seconds for which it bound the run.
         self.requests: dict[str, float] = defaultdict(float)
         self.tokens: dict[str, float] = defaultdict(float)
         self.busy: dict[str, float] = defaultdict(float)
-        self.held: dict[str, float] = defaultdict(float)
-        self.told: list[Any] = []  # events
+        self.bound_seconds: dict[str, float] = defaultdict(float)
+        self.events: list[Any] = []  # events
         self._reason: str | None = None
         self._latency = latency
         self._answer = answer
         self._ends: list[tuple[float, int, LeaseRecord]] = []
         self._numbers = 0
-        self._events = 0
-        self._sample_each = max(1, min(MOST_EVENTS, work.items // SAMPLES))
+        self._event_count = 0
+        self._sample_each = max(1, min(MAX_UNSAMPLED, work.items // SAMPLES))
 
     def run(self, until: float = inf) -> bool:
-        """Until all is done, nothing more can happen, or `until`. Returns whether it goes on after that."""
+        """Run until all items are done, nothing more can happen, or `until`; return whether more events follow."""
         pool = self.pool
         self._fill()
         while self._ends or pool.waiting:
             wake_at = pool.next_wake_at()
             ends_at = self._ends[0][0] if self._ends else inf
-            then = min(ends_at, inf if wake_at is None else wake_at)
-            if then > until or then == inf:
-                return then < inf
-            self._note_what_binds(then)
-            self.now = then
+            next_at = min(ends_at, inf if wake_at is None else wake_at)
+            if next_at > until or next_at == inf:
+                return next_at < inf
+            self._note_binding_reason(next_at)
+            self.now = next_at
             if ends_at <= self.now:
                 self._end(heappop(self._ends)[2])
             else:
@@ -102,23 +102,23 @@ class Simulation:
 
     def _fill(self) -> None:
         work, pool = self.work, self.pool
-        while self.left and self.running + self.asking < work.workers:
-            record = LeaseRecord(requests=1, tokens=work.tokens[(work.items - self.left) % len(work.tokens)])
+        while self.remaining and self.running + self.waiting < work.workers:
+            record = LeaseRecord(requests=1, tokens=work.tokens[(work.items - self.remaining) % len(work.tokens)])
             record.waits_for_probe = True
-            self.left -= 1
+            self.remaining -= 1
             if pool.request(record, self.now):
                 self._start(record)
             elif record.sequence:
-                self.asking += 1
+                self.waiting += 1
             else:  # too large for any limit: it fails, and takes no time
                 self.too_large += 1
 
     def _start_served(self) -> None:
         served, self.pool.served = self.pool.served, []
-        self.told.extend(self.pool.events)
+        self.events.extend(self.pool.events)
         self.pool.events.clear()
         for record in served:
-            self.asking -= 1
+            self.waiting -= 1
             if record.state == LIVE:
                 self._start(record)
 
@@ -139,24 +139,25 @@ class Simulation:
         self.running -= 1
         self.ended_at = self.now
         if verdict is not None:
-            self.left += 1
+            self.remaining += 1
         pool.lease_end.end(record, self.now, verdict, success=True)
 
-    def _note_what_binds(self, then: float) -> None:
-        """What the run waits for until then. To find out which limit takes long, so it is asked now and then, and
-        whenever the wait is long."""
-        seconds = then - self.now
-        self._events += 1
-        if not self.asking:
-            self._reason = WORKERS if self.left else None
-        elif self._reason in (WORKERS, None) or self._events % self._sample_each == 0 or seconds > LONG_WAIT:
+    def _note_binding_reason(self, next_at: float) -> None:
+        """Add the time until the next event to the reason that binds the run. The search for the binding limit is slow:
+        it is done for samples and for long waits."""
+        seconds = next_at - self.now
+        self._event_count += 1
+        if not self.waiting:
+            self._reason = WORKERS if self.remaining else None
+        elif self._reason in (WORKERS, None) or self._event_count % self._sample_each == 0 or seconds > LONG_WAIT:
             waiting = explain(self.pool, None, self.now)
             self._reason = waiting.limit or KEYS
         if self._reason is not None:
-            self.held[self._reason] += seconds
+            self.bound_seconds[self._reason] += seconds
 
 
 def simulate(forecasts: list[CredentialForecast], work: Work) -> Outcome:
+    """Simulate a run over credentials as they are now; return its duration and what binds it."""
     pool = Allocator()
     for forecast in forecasts:
         limits = forecast.limits
@@ -171,41 +172,44 @@ def simulate(forecasts: list[CredentialForecast], work: Work) -> Outcome:
             pool.cool(pool.credentials[forecast.id].cooldown_scopes[0], None, forecast.cooling, RATE_LIMITED, 0.0)
     run = Simulation(pool, work)
     skipped = _run(run)
-    seconds = run.ended_at + skipped if not (run.left or run.asking or run.running) else inf
+    seconds = run.ended_at + skipped if not (run.remaining or run.waiting or run.running) else inf
     requests = {id_: int(run.requests[id_]) for id_ in pool.credentials}
-    bound_by = max(run.held, key=lambda reason: run.held[reason], default=None)
+    bound_by = max(run.bound_seconds, key=lambda reason: run.bound_seconds[reason], default=None)
     return Outcome(seconds, bound_by, requests, _utilisation(pool, run, seconds), run.too_large)
 
 
 def _run(run: Simulation) -> float:
-    """To its end. A long run repeats itself, so what a number of whole periods would add is only reckoned; returns how
-    many seconds that is. A period is as long as the window of a limit, in whole items; days are too long to repeat."""
+    """Run to the end; return the seconds that were extrapolated.
+
+    A long run repeats itself: once it is steady, whole periods are added by calculation. A period is the window of a
+    limit, rounded up to whole items. Runs with limits per day are not extrapolated.
+    """
     work, seconds = run.work, 0.0
     has_days = any(c.group.pace.limits.requests_per_day for c in run.pool.credentials.values())
     if len(work.tokens) == 1 and work.item_seconds > 0 and not has_days:
         period = work.item_seconds * ceil(WINDOW_SECONDS / work.item_seconds)
-        tallies = (run.requests, run.tokens, run.busy, run.held)
+        tallies = (run.requests, run.tokens, run.busy, run.bound_seconds)
         before, counts = [dict(tally) for tally in tallies], [0] * STEADY_PERIODS
-        until = period - work.item_seconds / 2.0  # not at the instant at which items end
-        left = run.left
-        while run.run(until) and run.left:
-            counts = [*counts[1:], left - run.left]
+        until = period - work.item_seconds / 2.0  # between the ends of items
+        remaining = run.remaining
+        while run.run(until) and run.remaining:
+            counts = [*counts[1:], remaining - run.remaining]
             if 0 < max(counts) <= min(counts) * STEADY:
-                periods = run.left // counts[-1]
-                run.left -= periods * counts[-1]
+                periods = run.remaining // counts[-1]
+                run.remaining -= periods * counts[-1]
                 seconds = periods * period
                 for tally, old in zip(tallies, before, strict=True):
                     for name in tally:
                         tally[name] += periods * (tally[name] - old.get(name, 0.0))
                 break
-            before, left = [dict(tally) for tally in tallies], run.left
+            before, remaining = [dict(tally) for tally in tallies], run.remaining
             until += period
     run.run()
     return seconds
 
 
 def _utilisation(pool: Allocator, run: Simulation, seconds: float) -> dict[str, float]:
-    """How much of what could have been used of it was used: of the limit that it came closest to, or of its leases."""
+    """Return by credential the used share of the limit that was used most, or of its leases if that is more."""
     shares = {}
     for id_, credential in pool.credentials.items():
         limits, members = credential.group.pace.limits, credential.group.members.values()

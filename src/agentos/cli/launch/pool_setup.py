@@ -21,7 +21,7 @@ from agentos.home.paths import home
 from agentos.keys.disabled_keys import DISABLED, disabled
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
 from agentos.pool.store import MEMORY, make_log
-from agentos.pool.store_url import FILE, LEFT_OUT, StoreAt, passwords, with_password_left_out, without_password
+from agentos.pool.store_url import FILE, URL_MASK, StoreAt, passwords, with_masked_password, without_password
 from agentos.reporters.format import shorten
 from agentos.reporters.writers import Reporter
 from agentos.workflows.parallel import CredentialCoordinator, CredentialError
@@ -71,9 +71,7 @@ def choose_store(option: str | None, keys: Keys | None, keys_file: str | None = 
     if option is not None:
         _check_store(option)
         is_in_environment = option == os.environ.get(STORE_VARIABLE)
-        return StoreChoice(
-            option, "" if is_in_environment else f" --store {shlex.quote(with_password_left_out(option))}"
-        )
+        return StoreChoice(option, "" if is_in_environment else f" --store {shlex.quote(with_masked_password(option))}")
     if keys is not None and keys.store is not None:
         _check_store(keys.store)
         return StoreChoice(keys.store, "" if keys_file is None else f" --keys {shlex.quote(str(keys_file))}")
@@ -87,7 +85,7 @@ def _check_store(url: str) -> None:
         make_log(url)
     except (ValueError, StoreError) as error:
         raise click.UsageError(str(error)) from None
-    if LEFT_OUT in passwords(url):
+    if URL_MASK in passwords(url):
         raise click.UsageError(
             f"the store {without_password(url)} has a password, which is not kept with the run: give the whole address "
             f"again, in {STORE_VARIABLE} (or with --store, where others can see it in the list of processes)"

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from agentos.errors import StoreError
 
-from ..store_url import joined, without_password
+from ..store_url import join, without_password
 from .log import Answer, Entry, Start, StoreLost, StoreRefused
 from .states import rules_version
 
@@ -212,7 +212,7 @@ def _split(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     name = options.pop("pool", "pool")
-    return joined(parts, list(options.items())), name
+    return join(parts, list(options.items())), name
 
 
 def _entry(text: bytes) -> Entry:

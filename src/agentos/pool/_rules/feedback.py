@@ -1,4 +1,4 @@
-"""What a provider's answer means for the pool: who cools down, who is quarantined, and what is learned."""
+"""ProviderFeedback: applies the answers of providers to the pool, by cool-downs, quarantine and learned limits."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .shared_limits import Sharing
 if TYPE_CHECKING:
     from .allocator import Allocator
 
-# So many refusals in a row quarantine a credential even if they all came from one requester.
-AUTH_FAILURES_IN_A_ROW = 3
+# Refusals in a row that quarantine a credential even if all of them came from one requester.
+MAX_AUTH_FAILURES = 3
 
 
 class ProviderFeedback:
-    """Takes answers on behalf of a pool."""
+    """Applies answers to the credentials of an allocator."""
 
-    def __init__(self, pool: Allocator) -> None:
-        self._pool = pool
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
         self.sharing = Sharing()
 
     def apply(self, credential: CredentialRecord, record: LeaseRecord | None, verdict: Verdict | None, now: float,
                  jitter: float = 0.5) -> None:  # fmt: skip
-        """What the provider answered to this credential; None is a success. Cools or quarantines; frees nothing."""
-        # The scope of the lease, not the model that the answer names: only what is asked for can be held back.
+        """Apply an answer to a credential; a verdict of None is a success. Cools or quarantines; frees no lease."""
+        # The scope of the lease, not the model that the answer names: requests are held back by the scope they name.
         scope = record.scope if record is not None else verdict.scope if verdict is not None else None
         if verdict is None:
             credential.is_proven = True
@@ -41,24 +41,24 @@ class ProviderFeedback:
             credential.provider.overloads.pop(scope, None)
             credential.success_is_noop = not credential.provider.overloads
             return
-        is_told = False
+        has_limits = False
         if record is not None:
             self.mark_answered(record)
-            if verdict.kind != AUTH_FAILED:  # what a refused key is told about limits are somebody else's
-                is_told = self._read_limits(credential, record, verdict, now)
+            if verdict.kind != AUTH_FAILED:  # limits in the answer to a refused key are not its own
+                has_limits = self._read_limits(credential, record, verdict, now)
         if verdict.kind == RATE_LIMITED and record is not None:
             self._rate_limited(credential, record, verdict, now)
         elif verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
             seconds = cool_down(verdict)
-            self._pool.cool(credential.group, scope, seconds, verdict.kind, now)
+            self._allocator.cool(credential.group, scope, seconds, verdict.kind, now)
             credential.paced_as.pace.ramp_up(scope, now + min(seconds, MAX_COOL_DOWN), now)
         elif verdict.kind == OVERLOADED:
             sent_at = now if record is None else record.granted_at
             self._overloaded(credential.provider, verdict, scope, sent_at, now, jitter)
         elif verdict.kind == AUTH_FAILED:
             self._auth_failed(credential, record.requester if record is not None else None, verdict, now)
-        if is_told:  # not before: nobody must be given what the same answer forbids
-            self._pool.serve_all((credential.paced_as,), now)
+        if has_limits:  # after the cool-down: no waiter must be granted what the same answer forbids
+            self._allocator.serve_all((credential.paced_as,), now)
 
     def apply_verdict(self, record: LeaseRecord, verdict: Verdict, now: float, jitter: float) -> None:
         """Apply the verdict on an answer to a lease. Kinds that another credential cannot help with change no
@@ -69,31 +69,29 @@ class ProviderFeedback:
             self.apply(record.credential, record, verdict, now, jitter)
 
     def observe(self, record: LeaseRecord, verdict: Verdict, now: float) -> None:
-        """What the headers of an answer tell about limits, whether it was a success or not."""
+        """Read the limits in the headers of an answer, whether it was a success or not."""
         if record.credential is not None and self._read_limits(record.credential, record, verdict, now):
-            self._pool.serve_all((record.credential.paced_as,), now)
+            self._allocator.serve_all((record.credential.paced_as,), now)
 
     def admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> None:
-        """A success, while somebody is suspected of sharing a limit."""
+        """Count a success while groups are suspected to share a limit."""
         self.sharing.admitted(credential, record, now)
         self._follow_sharing(now)
 
-    # --- the rules inside -----------------------------------------------------------------------------------------
-
     def _read_limits(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> bool:
-        """Whether the headers told any."""
+        """Read the limits in an answer; return whether it has any."""
         if verdict.limit_requests is None and verdict.limit_tokens is None:
             return False
         members = credential.paced_as.members.values()
-        on_their_way = sum(
-            other.tokens for member in members for other in member.leases.values() if other is not record
+        tokens_in_flight = sum(
+            lease.tokens for member in members for lease in member.leases.values() if lease is not record
         )
-        credential.paced_as.pace.observe(record, verdict, on_their_way, now)
-        self._tell_learned(credential, record.scope)
+        credential.paced_as.pace.observe(record, verdict, tokens_in_flight, now)
+        self._announce_learned(credential, record.scope)
         return True
 
     def mark_answered(self, record: LeaseRecord) -> None:
-        """It has its answer, and is not on its way any more."""
+        """Note that a live lease has its answer: its request is not in flight any more."""
         if record.state == LIVE and not record.is_answered:
             record.is_answered = True
             for _, charge in record.charges:
@@ -101,43 +99,44 @@ class ProviderFeedback:
                     charge.estimator.in_flight -= 1
 
     def _rate_limited(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> None:
-        """The group waits as long as the provider said, or as long as one request takes by what was learned."""
+        """Cool the group for the time in the answer, or for the time of one request at the learned rate."""
         cooldown_scope = credential.paced_as
-        others = sum(len(member.leases) for member in cooldown_scope.members.values()) - 1
+        others_in_flight = sum(len(member.leases) for member in cooldown_scope.members.values()) - 1
         hint = hint_of(verdict)
         wait = cooldown_scope.pace.refuse(
-            record, max(0, others), None if hint is None else min(hint, MAX_COOL_DOWN), now
+            record, max(0, others_in_flight), None if hint is None else min(hint, MAX_COOL_DOWN), now
         )
-        self._pool.cool(cooldown_scope, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)
-        self._tell_learned(credential, record.scope)
+        self._allocator.cool(cooldown_scope, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)
+        self._announce_learned(credential, record.scope)
         self.sharing.refused(credential, record, wait, now)
         self._follow_sharing(now)
 
     def _follow_sharing(self, now: float) -> None:
-        """Tells what was found out, and looks at those for whom it changes something."""
+        """Announce what `sharing` has found out, and apply it to cool-downs and waiters."""
         if self.sharing.events:
-            self._pool.events.extend(self.sharing.events)
+            self._allocator.events.extend(self.sharing.events)
             self.sharing.events.clear()
         cooling, self.sharing.cooling = self.sharing.cooling, []
         for group, scope, until in cooling:
-            self._pool.cool(group, scope, until - now, RATE_LIMITED, now)
+            self._allocator.cool(group, scope, until - now, RATE_LIMITED, now)
         changed, self.sharing.changed = self.sharing.changed, {}
         for member in changed.values():
-            self._pool.serve(member, now)
+            self._allocator.serve(member, now)
 
-    def _tell_learned(self, credential: CredentialRecord, scope: str | None) -> None:
+    def _announce_learned(self, credential: CredentialRecord, scope: str | None) -> None:
         for cooldown_scope in credential.paced_by:
             learned = cooldown_scope.pace.newly_learned(scope)
             if learned is not None:
-                self._pool.events.append(LimitLearned(cooldown_scope.kind, cooldown_scope.name, scope, learned))
+                self._allocator.events.append(LimitLearned(cooldown_scope.kind, cooldown_scope.name, scope, learned))
 
     def _overloaded(self, provider: CooldownScope, verdict: Verdict, scope: str | None, sent_at: float, now: float,
                     jitter: float) -> None:  # fmt: skip
+        """Cool the whole provider, longer with each overload in a row."""
         in_a_row, since = provider.overloads.get(scope, (0, -inf))
         hint = hint_of(verdict)
-        if sent_at < since:  # it was on its way when the last one was counted; but the wait that it asks for holds
+        if sent_at < since:  # sent before the last one was counted: not another in the row, but its wait holds
             if hint is not None:
-                self._pool.cool(provider, scope, hint, OVERLOADED, now)
+                self._allocator.cool(provider, scope, hint, OVERLOADED, now)
             return
         provider.overloads[scope] = in_a_row + 1, now
         in_a_row += 1
@@ -146,21 +145,25 @@ class ProviderFeedback:
         seconds = backoff.delay(in_a_row, jitter, base=DEFAULT_COOL_DOWN[OVERLOADED])
         if hint is not None:
             seconds = max(seconds, hint)
-        self._pool.cool(provider, scope, seconds, OVERLOADED, now)
+        self._allocator.cool(provider, scope, seconds, OVERLOADED, now)
         for member in provider.members.values():
             member.group.pace.ramp_up(scope, now + seconds, now)
 
     def _auth_failed(self, credential: CredentialRecord, requester: str | None, verdict: Verdict, now: float) -> None:
-        """One refusal may be a blip, or the item's own fault: a second opinion decides, or the third in a row."""
+        """Cool a refused credential; quarantine it after a refusal of a second requester, or after MAX_AUTH_FAILURES.
+
+        One refusal may be a blip, or the fault of the item itself."""
         if credential.removed:
             return
         credential.success_is_noop = False
         credential.auth_failures += 1
         by_another = credential.auth_failures > 1 and (requester is None or requester != credential.auth_failed_by)
         credential.auth_failed_by = requester
-        if by_another or credential.auth_failures >= AUTH_FAILURES_IN_A_ROW:
+        if by_another or credential.auth_failures >= MAX_AUTH_FAILURES:
             reason = f"refused by the provider {credential.auth_failures} times in a row"
-            self._pool.quarantine(credential.id, f"{reason}: {verdict.message}" if verdict.message else reason, now)
+            self._allocator.quarantine(
+                credential.id, f"{reason}: {verdict.message}" if verdict.message else reason, now
+            )
         else:
-            self._pool.cool(credential.cooldown_scopes[0], None, cool_down(verdict), AUTH_FAILED, now)
-            credential.probe_deadline = 0.0  # one request is enough for the second opinion, too
+            self._allocator.cool(credential.cooldown_scopes[0], None, cool_down(verdict), AUTH_FAILED, now)
+            credential.probe_deadline = 0.0  # the next request is a probe, too

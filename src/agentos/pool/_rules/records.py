@@ -1,4 +1,4 @@
-"""What the pool writes down: one record per lease, one per credential."""
+"""LeaseRecord and CredentialRecord: what the rules know about one lease and one credential."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scope_of(request_class: RequestClass) -> str | None:
 
 
 class LeaseRecord:
-    """One request for a credential, from asking to its end. Its owner makes it; only the pool changes it."""
+    """One lease, from its request to its end. The store makes it; only the rules change it."""
 
     __slots__ = (
         "charges",
@@ -67,27 +67,27 @@ class LeaseRecord:
         prefer: str | None = None,
     ) -> None:
         self.requester = requester
-        self.requests = requests  # reserved; after `settle`, what was really used
+        self.requests = requests  # reserved; after `settle`: used
         self.tokens = tokens
         self.scope = scope
-        self.request_class: RequestClass = scope  # those who want the same wait in one queue
-        self.prefer = prefer  # a credential id, wished for
+        self.request_class: RequestClass = scope
+        self.prefer = prefer  # a credential id
         self.state = WAITING
         self.settled = False
-        self.sequence = 0
+        self.sequence = 0  # position in the order of requests; 0: never queued
         self.fence = 0
         self.granted_at = 0.0
-        self.is_answered = False  # with a verdict: it is not on its way any more, although it lives
-        self.is_unused = False  # it went back without having been picked up
-        self.charges: Sequence[tuple[CooldownScope, Charge]] = ()  # what it has taken from whose limits
-        self.waits_for_probe = False  # it does not mind waiting until a new credential has proved itself
+        self.is_answered = False  # the provider has answered with a verdict, but the lease is live
+        self.is_unused = False  # ended before it was picked up
+        self.charges: Sequence[tuple[CooldownScope, Charge]] = ()  # taken from the limits of its group
+        self.waits_for_probe = False  # may wait until the probe of a new credential has succeeded
         self.too_large: str | None = None  # why no credential can ever serve it
         self.credential: CredentialRecord | None = None
         self.credential_id: str | None = None
 
 
 class CredentialRecord:
-    """What the pool knows about one credential."""
+    """One credential: what is declared, its leases, and its health."""
 
     __slots__ = (
         "auth_failed_by",
@@ -120,30 +120,31 @@ class CredentialRecord:
         self.id = id_
         self.group = group
         self.provider = provider
-        self.shared: CooldownScope | None = None  # with credentials of other groups, as it seems
+        self.shared: CooldownScope | None = None  # groups that seem to share one limit with its own
         self.cooldown_scopes: tuple[CooldownScope, ...] = (CooldownScope("credential", id_), group, provider)
         self.scopes = scopes  # empty: serves every scope
         self.limits = limits  # as declared
         self.max_concurrent = limits.max_concurrent
-        self.leases: dict[int, LeaseRecord] = {}  # the live ones, by fence
+        self.leases: dict[int, LeaseRecord] = {}  # live, by fence
         self.fence = 0
         self.last_used = 0
-        self.offered: dict[RequestClass, int] = {}  # want -> the `last_used` with which it lies in that heap
-        self.cooled = 0  # how many cool-downs in `cooldown_scopes` are running: 0 spares looking
-        self.quarantine: str | None = None  # why
+        self.offered: dict[RequestClass, int] = {}  # class -> `last_used` of its hint in that heap
+        self.cooled = 0  # running cool-downs of its `cooldown_scopes`: 0 spares a search
+        self.quarantine: str | None = None  # reason
         self.removed = False
-        self.is_proven = False  # it has been used successfully
-        self.probe_deadline = 0.0  # since it was first lent: until then nobody else should need it
-        self.success_is_noop = False  # ... and nothing has gone wrong since: one more success would be no news
+        self.is_proven = False  # it has served a request successfully
+        self.probe_deadline = 0.0  # until then requests that wait for a probe leave it alone
+        self.success_is_noop = False  # proven, and no failure since: a further success changes nothing
         self.auth_failures = 0  # in a row
         self.auth_failed_by: str | None = None
-        self.used_requests = self.used_tokens = 0  # by leases that have ended
+        self.used_requests = self.used_tokens = 0  # by ended leases
 
-    def has_no_objection(self) -> bool:
-        """Whether nothing at all speaks against using it, in any scope."""
+    def is_unrestricted(self) -> bool:
+        """Return whether no cool-down, quarantine or removal forbids it, in any scope."""
         return self.quarantine is None and not self.removed and not self.cooled
 
     def serves(self, request_class: RequestClass) -> bool:
+        """Return whether requests of a class may be granted it."""
         if type(request_class) is RestrictedScope:
             if self.id not in request_class.credential_ids:
                 return False
@@ -151,21 +152,21 @@ class CredentialRecord:
         return request_class is None or not self.scopes or request_class in self.scopes
 
     def usable_at(self, scope: str | None) -> float:
-        """When cool-downs no longer forbid it; 0 when they do not."""
+        """Return the instant from which no cool-down forbids it; 0 if none does now."""
         return max(cooldown_scope.usable_at(scope) for cooldown_scope in self.cooldown_scopes) if self.cooled else 0.0
 
     @property
     def paced_as(self) -> CooldownScope:
-        """Where its limit is learned."""
+        """The group, or groups that share a limit, by which its limit is learned."""
         return self.group if self.shared is None else self.shared
 
     @property
     def paced_by(self) -> tuple[CooldownScope, ...]:
-        """Where its use is counted."""
+        """All groups in which its usage is counted."""
         return (self.group,) if self.shared is None else (self.group, self.shared)
 
     def paced_until(self, scope: str | None, requests: int, tokens: int, now: float) -> float:
-        """When its limits admit so much; 0 when they do now."""
+        """Return the instant from which its limits admit this usage; 0 if they do now."""
         pace = self.group.pace
         if pace.is_free:
             return 0.0
@@ -173,17 +174,19 @@ class CredentialRecord:
         return at if self.shared is None else max(at, self.shared.pace.ready_at(scope, requests, tokens, now))
 
     def full_until(self, now: float) -> float:
-        """Until when its declared limits admit no request; 0 when they do now."""
+        """Return the instant until which its declared limits admit no request; 0 if they admit one now."""
         limiter = self.group.pace.limiter
         return 0.0 if limiter is None else limiter.ready_at(1, 0, now)
 
     def changes_at(self, scope: str | None, tokens: int, now: float) -> float:
-        """When its limits may admit something that they do not admit now; not later than that."""
+        """Return a lower bound of the instant at which its limits admit more than now."""
         plain_at = self.paced_until(scope, 1, 0, now)
         return plain_at or min(cooldown_scope.pace.changes_at(tokens, now) for cooldown_scope in self.paced_by)
 
     def is_usable(self, scope: str | None, now: float) -> bool:
+        """Return whether one more request of a scope could be granted it now."""
         return self.has_room() and self.usable_at(scope) <= now and not self.paced_until(scope, 1, 0, now)
 
     def has_room(self) -> bool:
+        """Return whether it may have one more lease, leaving cool-downs and limits aside."""
         return len(self.leases) < self.max_concurrent and self.quarantine is None and not self.removed

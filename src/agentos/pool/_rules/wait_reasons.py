@@ -1,4 +1,4 @@
-"""What can be said about a pool: why somebody waits, how fast all of it is. Nothing here changes it."""
+"""Why requests wait, how fast a pool can be, and why a credential is of no use. Nothing here changes a pool."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 def explain(
     pool: Allocator, request_class: RequestClass, now: float, need: tuple[int, int] | None = None
 ) -> PoolWaiting:
-    """Why a request for this would wait: all that could serve it are in use, or the provider says wait.
-    `need`: of requests and tokens; else what the first waiter needs."""
+    """Return why a request of a class would wait: its credentials are in use, cool down or are at a limit.
+
+    `need` is its requests and tokens; without it those of the first waiter.
+    """
     candidates = [c for c in pool.credentials.values() if c.quarantine is None and c.serves(request_class)]
-    requests, tokens = need or _first_need(pool, request_class)
+    requests, tokens = need or _need_of_head(pool, request_class)
     scope = scope_of(request_class)
     paced = {
         c.id: max((d.pace.binding(scope, requests, tokens, now) for d in c.paced_by), key=itemgetter(0))
@@ -39,8 +41,8 @@ def explain(
     return PoolWaiting(reason, len(candidates), in_use, cooling, usable_in, limit)
 
 
-def _first_need(pool: Allocator, request_class: RequestClass) -> tuple[int, int]:
-    """What the first waiter asks for, or anybody would."""
+def _need_of_head(pool: Allocator, request_class: RequestClass) -> tuple[int, int]:
+    """Return requests and tokens of the first waiter; of a plain request if there is none."""
     queue = pool.waiting.get(request_class)
     if not queue:
         return 1, 0
@@ -49,15 +51,15 @@ def _first_need(pool: Allocator, request_class: RequestClass) -> tuple[int, int]
 
 
 def fastest(credentials: Iterable[CredentialRecord], now: float) -> tuple[float | None, float]:
-    """How many requests a second all limits of these together allow, None where one is not known; and for how many
-    seconds none of them can be used."""
+    """Return the requests a second that all limits together allow (None if one is unknown), and the seconds until the
+    first credential can be used."""
     usable = [c for c in credentials if c.quarantine is None]
     rates = {c.paced_as.name: c.paced_as.pace.rate() for c in usable}
-    known = [rate for rate in rates.values() if rate is not None]
+    known_rates = [rate for rate in rates.values() if rate is not None]
     ready_at = min((max(c.usable_at(None), c.paced_until(None, 1, 0, now)) for c in usable), default=now)
-    return (sum(known) if known and len(known) == len(rates) else None), max(0.0, ready_at - now)
+    return (sum(known_rates) if known_rates and len(known_rates) == len(rates) else None), max(0.0, ready_at - now)
 
 
 def reasons(credentials: Iterable[CredentialRecord], scope: str | None) -> dict[str, str]:
-    """Why each credential is of no use for this scope."""
+    """Return why each credential is of no use for a scope, by id."""
     return {c.id: c.quarantine or f"does not serve scope {scope}" for c in credentials}
