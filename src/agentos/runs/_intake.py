@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from agentos.items.item import Item
-from agentos.items.sources import CollectionSource, Problem, ReadItem, StreamSource
+from agentos.items.sources import CollectionSource, Problem, Receiver, StreamSource
 
 from ._admission import Admission
 from ._rules.scheduler import Scheduler
@@ -16,24 +16,26 @@ if TYPE_CHECKING:
 Source: TypeAlias = "CollectionSource | StreamSource | ResumeFilter"
 
 
-class Receiver(Protocol):
-    """The driver. The first three are called by a reader thread, the others by the thread that asks for items."""
+class RunReceiver(Receiver, Protocol):
+    """What the intake needs of the driver. A reader thread calls the methods of a `Receiver` and `items_recorded`; the
+    intake itself calls the other two."""
 
-    def items_read(self, items: list[ReadItem]) -> None: ...
+    def items_recorded(self, succeeded: int, failed: int) -> None:
+        """Receive the numbers of items whose recorded outcome is used."""
 
-    def items_recorded(self, succeeded: int, failed: int) -> None: ...
+    def reject(self, item: Item, problem: Problem) -> None:
+        """Fail an item that cannot be started."""
 
-    def source_ended(self, error: BaseException | None) -> None: ...
-
-    def reject(self, item: Item, problem: Problem) -> None: ...
-
-    def on_source_ended(self, error: BaseException | None) -> None: ...
+    def on_source_ended(self, error: BaseException | None) -> None:
+        """Note that the input has ended, or raised."""
 
 
 class Intake:
     """Called by the thread that processes the run's messages."""
 
-    def __init__(self, source: Source, scheduler: Scheduler, admission: Admission | None, receiver: Receiver) -> None:
+    def __init__(
+        self, source: Source, scheduler: Scheduler, admission: Admission | None, receiver: RunReceiver
+    ) -> None:
         self.requested = 0  # items that a reader thread was asked for and has not delivered
         self.has_scopes = source.has_scopes
         self._source = source
