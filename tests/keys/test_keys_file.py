@@ -278,6 +278,8 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
         (CREDENTIAL + "day_resets = 'midnight'\n", 3, "such as '00:00 America/Los_Angeles'"),
         (CREDENTIAL + "day_resets = '00:00 Mars/Base'\n", 3, "a time zone that is not known"),
         (CREDENTIAL + "id = 7\n", 3, "id must be a text in quotes, not a number"),
+        ("credential = [\n{secret='env:A'}, # {\n\n{secret='env:B', id=7}]\n", 4, "id must be a text in quotes"),
+        ("credential = [{secret='env:A'},\n{secret='env:A'}]\n", 2, "the credential in line 1 has the same secret"),
         (CREDENTIAL + "id = ''\n", 3, "id must be a text of one line that is not empty"),
         (CREDENTIAL + 'id = "two\\nlines"\n', 3, "id must be a text of one line"),
         (CREDENTIAL + "provider = ['openai']\n", 3, "provider must be a text in quotes, not a list"),

@@ -38,7 +38,7 @@ NOW = 1794772800.0  # Sunday, 2026-11-15 20:00:00 UTC
 
 
 def error(module: str, name: str, message: str = "refused", *bases: type, **attributes: Any) -> Exception:
-    """An exception as that library's class of that name would be."""
+    """Return an exception whose class has this name and module."""
     cls = type(name, bases or (Exception,), {"__module__": module})
     exc = cls(message)
     vars(exc).update(attributes)
@@ -120,7 +120,7 @@ EXCEPTIONS: list[tuple[str, Exception, dict[str, Any]]] = [
      {"kind": "rate_limited", "retry_after": 6}),
     ("PyGithub", error("github", "GithubException", status=403, headers={}, data={"message": "secondary rate limit"}),
      {"kind": "rate_limited", "cool_down": 60}),
-    # litellm: statuses and codes of its own, the provider's words in the message
+    # litellm: own statuses and codes, the answer of the provider in the message
     ("litellm, 529", error("litellm.exceptions", "InternalServerError", status_code=500, llm_provider="anthropic", code="500",
      type=None, message="litellm.InternalServerError: AnthropicException - " + json.dumps(OVERLOADED)),
      {"kind": "overloaded"}),
@@ -146,11 +146,11 @@ EXCEPTIONS: list[tuple[str, Exception, dict[str, Any]]] = [
         ("requests.exceptions", "ChunkedEncodingError"), ("urllib3.exceptions", "MaxRetryError"),
         ("anthropic", "APIConnectionError"), ("http.client", "IncompleteRead"), ("urllib.error", "URLError"),
     ]),
-    ("a bug that is called like one", error("shop.orders", "ConnectError"), {"kind": None}),
-    ("a program's own code", error("shop.orders", "Refused", code="unauthorized", details={"message": "bad API key"}),
+    ("same name in another module", error("shop.orders", "ConnectError"), {"kind": None}),
+    ("code of a user's exception", error("shop.orders", "Refused", code="unauthorized", details={"message": "bad API key"}),
      {"kind": None}),
-    ("a library's other error", error("httpx", "UnsupportedProtocol"), {"kind": None}),
-    ("a database's code", error("psycopg.errors", "UniqueViolation", code="23505", type=None), {"kind": None}),
+    ("other error of a library", error("httpx", "UnsupportedProtocol"), {"kind": None}),
+    ("code of a database", error("psycopg.errors", "UniqueViolation", code="23505", type=None), {"kind": None}),
 ]  # fmt: skip
 
 
@@ -178,13 +178,13 @@ def test_called_process_error_is_read_by_its_output() -> None:
     assert from_exception(subprocess.CalledProcessError(1, ["x"]), now=NOW).kind is None
 
 
-# --- what raised nothing ------------------------------------------------------------------------------------------
+# --- responses ----------------------------------------------------------------------------------------------------
 
 PACED = {"X-RateLimit-Limit-Requests": "60", "x-ratelimit-remaining-requests": "7"}
 
 
 class StreamReader:
-    """aiohttp's `content`."""
+    """The type of `content` in aiohttp."""
 
 
 def requests_response(status: int, body: Any) -> requests.Response:
@@ -287,7 +287,7 @@ def test_time_without_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     with monkeypatch.context() as patch:
-        patch.setenv("TZ", "XXX-5:30")  # five and a half hours ahead of Greenwich: 1:30 in the morning of the 16th
+        patch.setenv("TZ", "XXX-5:30")  # UTC+5:30: it is 1:30 on the 16th
         time.tzset()
         assert dates.seconds_until_clock("Please try again at 11:30 PM.", NOW) == 22 * 3600
         assert dates.seconds_until_clock("try again at Nov 16th, 2026 9:00 AM.", NOW) == 7.5 * 3600
@@ -306,7 +306,7 @@ def test_missing_zone_database_uses_fixed_offset(monkeypatch: pytest.MonkeyPatch
     assert dates.seconds_until_clock("resets 1pm (Mars/Olympus)", NOW) is not None
 
 
-# --- anything at all ----------------------------------------------------------------------------------------------
+# --- properties ---------------------------------------------------------------------------------------------------
 
 WORDS = [
     "error", "code", "type", "status", "message", "details", "metadata", "violations", "quotaId", "retryDelay", "resets_at",
@@ -352,7 +352,7 @@ def is_sound(verdict: Verdict) -> bool:
     return True
 
 
-# The readers behind the doors, where nothing catches what they raise.
+# The inner functions: the public ones catch exceptions.
 
 
 @given(status=STATUSES, headers=HEADERS, body=JSON | st.binary(max_size=50), provider=PROVIDERS, now=NOWS)

@@ -41,7 +41,7 @@ def http_date(epoch: float) -> str:
 
 
 def httpx_error(status: int, headers: dict[str, str] | None = None) -> httpx.HTTPStatusError:
-    """What a real client raises for this answer."""
+    """Return what httpx raises for this answer."""
     answer = httpx.MockTransport(lambda request: httpx.Response(status, headers=headers))
     with httpx.Client(transport=answer) as client, pytest.raises(httpx.HTTPStatusError) as caught:
         client.get(URL).raise_for_status()
@@ -59,7 +59,7 @@ CLIENTS = [httpx_error, urllib_error]
 
 
 class SdkError(Exception):
-    """The shape that SDKs share: a status, and a response that has the headers."""
+    """An exception in the shape that SDKs share: a status, and a response with headers."""
 
     def __init__(self, status_code: Any, headers: dict[str, str] | None = None, **more: Any) -> None:
         super().__init__("refused")
@@ -69,7 +69,7 @@ class SdkError(Exception):
 
 
 def raised_from(error: BaseException, *causes: BaseException) -> BaseException:
-    """`error`, raised from the first cause, which was raised from the second, and so on."""
+    """Return `error`, raised from the first cause, which was raised from the second, and so on."""
     effect = error
     for cause in causes:
         try:
@@ -79,7 +79,7 @@ def raised_from(error: BaseException, *causes: BaseException) -> BaseException:
     return error
 
 
-# --- our own exceptions -------------------------------------------------------------------------------------------
+# --- exceptions of workers ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_text_in_status_attribute_does_not_hide_status() -> None:
 
 
 class FalsyResponse:
-    """Some clients' responses are false where the status is an error."""
+    """A response that is false if its status is an error, as in requests."""
 
     status_code = 429
 
@@ -227,7 +227,7 @@ def test_headers_without_mapping_are_ignored(headers: Any) -> None:
 
 
 class NotSentYet(Exception):
-    """Some clients' attributes can only be read in some states."""
+    """An exception with a property that raises."""
 
     @property
     def response(self) -> Any:
@@ -345,7 +345,7 @@ def test_http_dates_are_utc_in_every_local_zone(value: str) -> None:
     assert from_response(429, {"Retry-After": value, "Date": http_date(NOW + 60)}, now=NOW).retry_after == 30
 
 
-# --- exceptions around exceptions ---------------------------------------------------------------------------------
+# --- chains of exceptions -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error_of", CLIENTS)
@@ -386,7 +386,7 @@ def test_cyclic_causes_terminate() -> None:
     assert from_exception(first, now=NOW) == Verdict(None)
 
 
-# --- the system's own exceptions ----------------------------------------------------------------------------------
+# --- exceptions of Python -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -421,12 +421,12 @@ def test_unrelated_exception_gives_no_verdict(exc: BaseException) -> None:
     assert from_exception(exc, now=NOW) == Verdict(None)
 
 
-# --- responses that raised nothing --------------------------------------------------------------------------------
+# --- responses without an exception -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("status", "kind"), [*STATUSES, (200, None), (304, None)])
 def test_response_is_read_like_its_exception(status: int, kind: str | None) -> None:
-    kind = "rate_limited" if status == 402 else kind  # with a wait, it is no lack of money
+    kind = "rate_limited" if status == 402 else kind  # with a wait it is about requests in flight, not money
     verdict = from_observed(httpx.Response(status, headers={"Retry-After": "30"}), now=NOW)
     assert (verdict.kind, verdict.retry_after) == (kind, None if kind is None else 30)
 

@@ -25,7 +25,7 @@ def line_of(text: str, path: Path) -> int:
     for start, statement in _statements(text):
         try:
             values = tomllib.loads(statement)
-        except RecursionError:  # nested as deep as the stack allows, and the stack is higher here than in `parse`
+        except (ValueError, RecursionError):  # a failed search must not replace the error that needs the line
             continue
         if statement.lstrip().startswith("["):
             table, array = _header(values, sizes)
