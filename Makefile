@@ -28,6 +28,8 @@ check: lint
 # The commands in docs/cli.md, from the program.
 docs: setup
 	$(BIN)/python -m tests.acceptance.cli_reference docs/cli.md
+	$(BIN)/python -m tests.acceptance.events_reference docs/events.md
+	$(BIN)/python -m tests.acceptance.state_diagrams docs/design.md
 
 # What the commands print, recorded anew; `make golden CASES="plan export"` for some cases only.
 CASES ?=

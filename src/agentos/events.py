@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+# Version of the events as JSON lines: raised when an event or a field is renamed or removed. Additions do not raise it.
+JSON_VERSION = 1
+
 # Reasons for waiting for a credential, besides `verdict.RATE_LIMITED` (the end of a cool-down ends the wait).
 EXHAUSTED = "exhausted"  # all credentials are in use: a release ends the wait
 STORE_LOST = "store_lost"  # the holders of leases are not known, or old leases have to expire first
@@ -25,130 +28,146 @@ LEDGER = "ledger"
 class PoolWaiting(NamedTuple):
     """No request can be served. Announced once, until a credential is free again."""
 
-    reason: str  # EXHAUSTED or RATE_LIMITED
-    credentials: int
-    in_use: int
-    cooling: int
+    reason: str  # "exhausted": all in use; "rate_limited": all cool down or are at a limit; "store_lost"
+    credentials: int  # usable for this request
+    in_use: int  # of them, with a live lease
+    cooling: int  # of them, in a cool-down or at a limit
     usable_in: float | None  # seconds until the next cool-down ends, or a limit admits the next request
-    limit: str | None = None  # its name
+    limit: str | None = None  # the name of that limit
 
 
 class CoolDownStarted(NamedTuple):
     """A quota group, a provider or one credential rests."""
 
     kind: str  # "group", "provider" or "credential"
-    name: str | None
-    scope: str | None
-    seconds: float
-    verdict: str
-    asked: float | None = None  # seconds in the provider's hint, if they were capped
+    name: str | None  # of the group, the provider or the credential
+    scope: str | None  # None: all scopes
+    seconds: float  # from now on
+    verdict: str  # the kind of the verdict behind it
+    hint: float | None = None  # seconds that the provider asked for, if they were capped
 
 
 class LimitLearned(NamedTuple):
     """An undeclared limit has become known."""
 
     kind: str  # "group", or "shared": several groups seem to share it
-    name: str | None
-    scope: str | None
-    requests_per_minute: float
+    name: str | None  # of the group
+    scope: str | None  # None: requests without a scope
+    requests_per_minute: float  # as learned
 
 
 class LimitShared(NamedTuple):
     """Groups that were declared separately seem to share a limit, or turned out not to."""
 
-    name: str | None
-    groups: tuple[str, ...]
-    is_shared: bool
+    name: str | None  # of the limit
+    groups: tuple[str, ...]  # names of the groups
+    is_shared: bool  # False: they turned out not to share it
 
 
 class CredentialQuarantined(NamedTuple):
     """A credential is not used until a person re-enables it."""
 
-    credential_id: str
-    reason: str
+    credential_id: str  # its id
+    reason: str  # what the provider answered, or what a person gave
 
 
 class StoreUnreachable(NamedTuple):
     """The shared store cannot be reached: no lease is granted until it can."""
 
     store: str  # its URL without the password
-    reason: str
+    reason: str  # the error
     since: float  # epoch
 
 
 class StoreReached(NamedTuple):
     """The shared store can be reached again."""
 
-    store: str
-    after: float  # seconds
+    store: str  # its URL without the password
+    lost_for: float  # seconds
 
 
 class RunStarted(NamedTuple):
-    run_id: str
+    """The first event of a run."""
+
+    run_id: str  # its id
     total: int | None  # None: the length of the input is not known
-    workers: int
-    credentials: int | None
+    workers: int  # how many items run at once
+    credentials: int | None  # None: the run has no pool
 
 
 class RunResumed(NamedTuple):
     """The run continues an earlier launch; the counts are those of the ledger."""
 
-    run_id: str
-    launch: int
-    succeeded: int
-    failed: int
-    unfinished: int
-    retry_failed: bool
+    run_id: str  # its id
+    launch: int  # 2 for the first resume
+    succeeded: int  # items on record
+    failed: int  # items on record
+    unfinished: int  # items on record without an outcome
+    retry_failed: bool  # failed items are tried again
 
 
 class AttemptEnded(NamedTuple):
     """An attempt ended that was not the item's last: the item changes its credential, or is retried later."""
 
-    item_id: str
-    attempt: int
-    credential_id: str | None
-    verdict: str
-    again_in: float
-    error: str
+    item_id: str  # the item
+    attempt: int  # 1 for the first
+    credential_id: str | None  # None: the run has no pool
+    verdict: str  # a kind of `Verdict`, or "worker_died"
+    retry_in: float  # seconds; 0: at once
+    error: str  # redacted text of the exception, or of the output
 
 
 class ItemEnded(NamedTuple):
+    """An item has its outcome; with a ledger, the outcome is on disk."""
+
     result: Any  # WorkflowResult
     stats: Any  # ProgressStats
 
 
-class StillRunning(NamedTuple):
+class Heartbeat(NamedTuple):
     """No item has ended for a while."""
 
     stats: Any  # ProgressStats
     waiting: PoolWaiting | None  # None: the run does not wait for a credential
 
 
-class ThreadAbandoned(NamedTuple):
+class AttemptAbandoned(NamedTuple):
     """A thread, or a task that ignores its cancellation, outlived its time-out. It keeps its credential until it
     ends."""
 
-    item_id: str
-    timeout: float
-    abandoned: int
+    item_id: str  # the item
+    timeout: float  # seconds
+    abandoned_attempts: int  # of this run, so far
 
 
 class RunStopping(NamedTuple):
     """No further attempt starts."""
 
-    reason: str
-    signal: int | None
-    running: int
+    reason: str  # why
+    signal: int | None  # its number; None: not because of a signal
+    running: int  # attempts that run now
     grace: float | None  # seconds for running attempts; None: unlimited
 
 
 class RunEnded(NamedTuple):
+    """The last event of a run."""
+
     stats: Any  # ProgressStats
     unfinished: int | None  # None: the input was not read to its end
-    bound_by: str
+    bound_by: str  # what bounded the speed of the run
     is_recorded: bool = False  # in a ledger: the same call resumes the run
 
 
 class DryRun(NamedTuple):
-    total: int | None
-    ids: list[str]
+    """The items that a run would have; nothing is started."""
+
+    total: int | None  # None: the length of the input is not known
+    ids: list[str]  # the first 1,000 at most, if the length is not known
+
+
+class Output(NamedTuple):
+    """One line that an item printed (`agentos run --json`)."""
+
+    item_id: str  # the item
+    stream: str  # "stdout" or "stderr"
+    line: str  # without its line end; bytes that are not UTF-8 are escaped

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.acceptance import state_diagrams
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -78,3 +80,8 @@ def test_design_names_every_package_and_module_of_floor_0() -> None:
     modules = [path.stem for path in entries if path.suffix == ".py"]
     assert not [name for name in packages if not re.search(rf"^\| `{name}\b", design, re.MULTILINE)]
     assert not [name for name in modules if f"`{name}`" not in design]
+
+
+def test_design_draws_the_state_machines_of_the_code() -> None:
+    design = (ROOT / "docs" / "design.md").read_text()
+    assert design == state_diagrams.page(design), "run `make docs`"

@@ -392,7 +392,7 @@ def test_a_huge_wait_is_capped_and_the_cap_is_reported(asked: float) -> None:  #
     (event,) = pool.events
     assert isinstance(event, CoolDownStarted)
     assert event.seconds == MAX_COOL_DOWN
-    assert event.asked == asked
+    assert event.hint == asked
 
 
 def test_settling_counts_once_and_only_while_the_lease_is_live() -> None:  # invariants 15, 16

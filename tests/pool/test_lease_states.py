@@ -18,7 +18,6 @@ from agentos.pool.lease_states import (
     TRANSITIONS,
     WAITING,
     LeaseEvent,
-    state_diagram,
 )
 from agentos.verdict import RATE_LIMITED, Verdict
 
@@ -180,9 +179,3 @@ def test_every_state_is_reachable() -> None:
     for _ in TABLE:
         reachable |= {next_state for state, _, next_state in TABLE if state in reachable}
     assert reachable == {WAITING, LIVE, *FINAL}
-
-
-def test_diagram_has_one_edge_per_transition() -> None:
-    lines = state_diagram().splitlines()
-    assert lines[0] == "stateDiagram-v2"
-    assert len(lines) == 2 + len(TRANSITIONS) + len(FINAL)

@@ -18,22 +18,24 @@ from hypothesis import strategies as st
 
 from agentos import events as events_module
 from agentos.events import (
+    JSON_VERSION,
+    AttemptAbandoned,
     AttemptEnded,
     CoolDownStarted,
     CredentialQuarantined,
     DryRun,
+    Heartbeat,
     ItemEnded,
     LimitLearned,
     LimitShared,
+    Output,
     PoolWaiting,
     RunEnded,
     RunResumed,
     RunStarted,
     RunStopping,
-    StillRunning,
     StoreReached,
     StoreUnreachable,
-    ThreadAbandoned,
 )
 from agentos.reporters.sentences import is_worth_a_line, waiting_text
 from agentos.reporters.writers import warn_capped
@@ -91,8 +93,8 @@ EVENTS: list[Any] = [
     RunResumed("run-1", 2, 10, 1, 3, True),
     AttemptEnded("item-1", 1, "key-1", "transient", 0.5, "reset"),
     ItemEnded(WorkflowResult("item-1", True, value="done"), stats(completed=1)),
-    ThreadAbandoned("item-1", 30.0, 1),
-    StillRunning(stats(8, 2), PoolWaiting("rate_limited", 1, 0, 1, 12.0)),
+    AttemptAbandoned("item-1", 30.0, 1),
+    Heartbeat(stats(8, 2), PoolWaiting("rate_limited", 1, 0, 1, 12.0)),
     RunStopping("interrupted", 2, 3, 30.0),
     RunEnded(stats(completed=4), 0, "2 workers"),
     DryRun(2, ["item-1", "item-2"]),
@@ -102,7 +104,8 @@ TYPES = [type(event).__name__ for event in EVENTS]
 
 def test_every_event_type_has_sample() -> None:
     tuples = {thing for thing in vars(events_module).values() if inspect.isclass(thing) and hasattr(thing, "_fields")}
-    assert {type(event) for event in EVENTS} == tuples - {Verdict}
+    # No reporter is called with Output: see tests/terminal.
+    assert {type(event) for event in EVENTS} == tuples - {Verdict, Output}
 
 
 # --- lines for people ---------------------------------------------------------------------------------------------
@@ -177,7 +180,7 @@ def test_failure_without_error_text_gets_line(error: str | None) -> None:
 def test_retried_attempt_line_has_reason_and_pause(verdict: str) -> None:
     event = AttemptEnded("item-1", 2, "key-1", verdict, 1.5, "reset by peer\nmore")
     assert plain(event) == f"[COORDINATOR] item-1: attempt 2 {verdict}, again in 1.5 s: reset by peer\n"
-    at_once = event._replace(again_in=0.0)
+    at_once = event._replace(retry_in=0.0)
     assert plain(at_once) == f"[COORDINATOR] item-1: attempt 2 {verdict}, again: reset by peer\n"
 
 
@@ -258,7 +261,7 @@ def test_quarantine_line_has_credential_and_reason() -> None:
 
 
 def test_abandoned_thread_gets_line() -> None:
-    text = plain(ThreadAbandoned("item-1", 2.5, 3))
+    text = plain(AttemptAbandoned("item-1", 2.5, 3))
     assert text.startswith("[COORDINATOR] item-1 did not end within 2.5 s;")
     assert "(3 so far)" in text
 
@@ -336,7 +339,8 @@ def test_capped_workers_warning_has_both_numbers(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("event", EVENTS, ids=TYPES)
 def test_every_event_is_json_object_with_its_fields(event: Any) -> None:
     values = as_json(event)
-    assert list(values) == ["event", *event._fields]
+    assert list(values) == ["event", "v", *event._fields]
+    assert values["v"] == JSON_VERSION
     assert values["event"] == type(event).__name__
     for name in set(event._fields) - {"stats", "result", "waiting"}:
         assert values[name] == json.loads(json.dumps(getattr(event, name)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentos.events import StillRunning
+from agentos.events import Heartbeat
 from agentos.testing import FakeClock
 from agentos.workflows.parallel import (
     CredentialCoordinator,
@@ -132,7 +132,7 @@ def test_run_without_results_reports_heartbeats(capsys: pytest.CaptureFixture[st
     def watch() -> None:
         eventually(lambda: pool.get_stats()["waiting"] > 0)
         clock.advance(30)
-        eventually(lambda: any(isinstance(event, StillRunning) for event in events))
+        eventually(lambda: any(isinstance(event, Heartbeat) for event in events))
         clock.advance(70)
 
     threading.Thread(target=watch, daemon=True).start()

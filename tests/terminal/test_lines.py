@@ -14,11 +14,11 @@ from agentos.events import (
     CoolDownStarted,
     CredentialQuarantined,
     DryRun,
+    Heartbeat,
     ItemEnded,
     PoolWaiting,
     RunEnded,
     RunStarted,
-    StillRunning,
 )
 from agentos.terminal import lines as _lines
 from agentos.terminal.lines import LinesReporter, json_output, progress_line
@@ -73,7 +73,7 @@ def test_other_events_get_their_usual_lines() -> None:
         CredentialQuarantined("key-1", "no such key"),
         CoolDownStarted("provider", "p", None, 60.0, RATE_LIMITED),
         CoolDownStarted("provider", "p", None, 1.0, RATE_LIMITED),  # over before the next line
-        StillRunning(stats(running=8), None),
+        Heartbeat(stats(running=8), None),
     )
     assert lines == [
         "[COORDINATOR] Starting parallel execution of 300 items with 8 workers over 4 credentials",
@@ -84,7 +84,7 @@ def test_other_events_get_their_usual_lines() -> None:
 
 
 def test_quiet_reporter_writes_failures_and_summary() -> None:
-    events = [RunStarted("r", 1, 1, 1), StillRunning(stats(), None), FAILED, CredentialQuarantined("k", "r"), ENDED]
+    events = [RunStarted("r", 1, 1, 1), Heartbeat(stats(), None), FAILED, CredentialQuarantined("k", "r"), ENDED]
     assert [line for line in lines_of(*events, quiet=True) if line.startswith("[")] == [
         "[COORDINATOR] Failed: a: ValueError: bad",
         "[COORDINATOR] Execution stopped early: interrupted:",
@@ -150,7 +150,7 @@ def test_finished_run_shows_no_eta() -> None:
 def test_each_output_line_becomes_json_event() -> None:
     lines = json_output("a\ud800", "stderr", b"one\n\ntwo \xe2\x82\xac \xff\r\n").splitlines()
     assert [json.loads(line) for line in lines] == [
-        {"event": "Output", "item_id": "a\ud800", "stream": "stderr", "line": text}
+        {"event": "Output", "v": 1, "item_id": "a\ud800", "stream": "stderr", "line": text}
         for text in ("one", "", "two € \\xff\r")
     ]
     assert json_output("a", "stdout", b"") == b""

@@ -520,7 +520,7 @@ def test_without_pool_a_limited_item_waits_alone(tmp_path: Path) -> None:
     started = time.monotonic()
     assert run(["a"], sh(script), **options)["a"].success
     assert time.monotonic() - started >= 1.0
-    assert [(one.verdict, one.again_in) for one in ended] == [("rate_limited", 1.0)]
+    assert [(one.verdict, one.retry_in) for one in ended] == [("rate_limited", 1.0)]
 
 
 def test_without_pool_a_refused_key_fails_its_item() -> None:

@@ -53,10 +53,3 @@ TRANSITIONS = (
     Transition(LIVE, LeaseEvent.WITHDRAW, ENDED, "its caller gave up before it picked the lease up"),
     Transition(LIVE, LeaseEvent.LOSE, ENDED, "its process is gone"),
 )
-
-
-def state_diagram() -> str:
-    """Return the transitions as a Mermaid state diagram, for the documentation."""
-    edges = [f"    {row.state} --> {row.next_state}: {row.event}" for row in TRANSITIONS]
-    ends = [f"    {state} --> [*]" for state in FINAL]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {INITIAL}", *edges, *ends])

@@ -13,10 +13,12 @@ from typing import Any
 from agentos.durations import format_duration
 from agentos.events import (
     STORE_LOST,
+    AttemptAbandoned,
     AttemptEnded,
     CoolDownStarted,
     CredentialQuarantined,
     DryRun,
+    Heartbeat,
     ItemEnded,
     LimitLearned,
     LimitShared,
@@ -25,10 +27,8 @@ from agentos.events import (
     RunResumed,
     RunStarted,
     RunStopping,
-    StillRunning,
     StoreReached,
     StoreUnreachable,
-    ThreadAbandoned,
 )
 from agentos.items.results import WorkflowResult
 from agentos.verdict import RATE_LIMITED
@@ -118,8 +118,8 @@ def is_worth_a_line(completed: int, total: int | None) -> bool:
 
 
 def _attempt_ended(event: AttemptEnded) -> str | None:
-    if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died") or event.again_in >= LONG_PAUSE:
-        pause = f" in {event.again_in:.1f} s" if event.again_in else ""
+    if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died") or event.retry_in >= LONG_PAUSE:
+        pause = f" in {event.retry_in:.1f} s" if event.retry_in else ""
         attempt = f"{escape_controls(event.item_id)}: attempt {event.attempt} {event.verdict}, again{pause}"
         return f"[COORDINATOR] {attempt}: {first_line(event.error)}"
     return None  # a rate limit or an overload has its own event: a cool-down
@@ -141,7 +141,7 @@ def _cool_down_started(event: CoolDownStarted) -> str | None:
         )
     target = _target_text(event)
     scope = f" for {event.scope}" if event.scope is not None else ""
-    capped = f" (capped: the provider asked for {event.asked:.0f} s)" if event.asked is not None else ""
+    capped = f" (capped: the provider asked for {event.hint:.0f} s)" if event.hint is not None else ""
     return f"[COORDINATOR] Cooling down {target}{scope} for {format_duration(event.seconds)}: {event.verdict}{capped}"
 
 
@@ -178,10 +178,10 @@ def _store_unreachable(event: StoreUnreachable) -> str:
 
 
 def _store_reached(event: StoreReached) -> str:
-    return f"[COORDINATOR] The pool's store is back, after {format_duration(event.after)}"
+    return f"[COORDINATOR] The pool's store is back, after {format_duration(event.lost_for)}"
 
 
-def _still_running(event: StillRunning) -> str:
+def _still_running(event: Heartbeat) -> str:
     stats = event.stats
     reason = f": {waiting_text(event.waiting)}" if event.waiting is not None else ""
     to_go = "" if stats.eta is None else f", about {format_duration(stats.eta)} to go"
@@ -189,11 +189,11 @@ def _still_running(event: StillRunning) -> str:
     return f"[COORDINATOR] Still here: {counts}{to_go}{reason}"
 
 
-def _thread_abandoned(event: ThreadAbandoned) -> str:
+def _thread_abandoned(event: AttemptAbandoned) -> str:
     item_id = escape_controls(event.item_id)
     return (
         f"[COORDINATOR] {item_id} did not end within {event.timeout:g} s; it cannot be killed, so it is "
-        f"left to itself ({event.abandoned} so far)"
+        f"left to itself ({event.abandoned_attempts} so far)"
     )
 
 
@@ -246,8 +246,8 @@ _TEXTS: dict[type, Callable[[Any], str | None]] = {
     LimitShared: _limit_shared,
     StoreUnreachable: _store_unreachable,
     StoreReached: _store_reached,
-    StillRunning: _still_running,
-    ThreadAbandoned: _thread_abandoned,
+    Heartbeat: _still_running,
+    AttemptAbandoned: _thread_abandoned,
     RunStopping: _run_stopping,
     RunEnded: _run_ended,
     DryRun: _dry_run,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TextIO
 
-from agentos.events import PoolWaiting
+from agentos.events import JSON_VERSION, PoolWaiting
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.redaction.json_text import redact_json
 
@@ -65,13 +65,18 @@ class JsonReporter(TextReporter):
     """One JSON object per event and line. A value without a form in JSON is written as its `repr`."""
 
     def __call__(self, event: Any) -> None:
-        values = {name: _json_value(value) for name, value in event._asdict().items()}
-        self._write(json.dumps({"event": type(event).__name__, **values}, allow_nan=False))
+        self._write(json_line(event))
 
     def _redacted(self, text: str, redact: Callable[[str], str]) -> str:
         """Redact string by string: the line stays JSON, and a secret that contains terminal codes, escaped here, is
         recognised."""
         return redact_json(text, redact)
+
+
+def json_line(event: Any) -> str:
+    """Return an event as one line of JSON, without a line end."""
+    values = {name: _json_value(value) for name, value in event._asdict().items()}
+    return json.dumps({"event": type(event).__name__, "v": JSON_VERSION, **values}, allow_nan=False)
 
 
 def _json_value(value: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from agentos.errors import ExecutorBroken, WorkerStartError
-from agentos.events import AttemptEnded, ThreadAbandoned
+from agentos.events import AttemptAbandoned, AttemptEnded
 from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import RunningItem, WorkflowResult
@@ -105,7 +105,7 @@ class Attempts:
 
     def _on_abandoned(self, attempt: Attempt) -> None:
         abandoned = self.timeouts.abandoned
-        self._report(ThreadAbandoned(attempt.id, self._options.timeout or 0.0, abandoned))
+        self._report(AttemptAbandoned(attempt.id, self._options.timeout or 0.0, abandoned))
         self._fail(attempt, self.timeouts.error(), PERMANENT)
         if abandoned >= self._options.max_workers:
             self._shutdown.drain(f"{abandoned} attempts did not end with their time-out: no worker is left to trust")
@@ -124,7 +124,7 @@ class Attempts:
         if decision is UNFINISHED:
             return
         assert isinstance(decision, Again)
-        again_in = 0.0 if decision.at is None else decision.at - now
-        self._report(AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", again_in, error))
+        retry_in = 0.0 if decision.at is None else decision.at - now
+        self._report(AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", retry_in, error))
         if decision.at is not None:
             self.on_pause_over()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentos.clock import Clock
-from agentos.events import ItemEnded, PoolWaiting, RunEnded, RunStarted, StillRunning
+from agentos.events import Heartbeat, ItemEnded, PoolWaiting, RunEnded, RunStarted
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.pool.lease_pool import LeasePool
 
@@ -107,7 +107,7 @@ class RunProgress:
     def heartbeat(self, waiting: PoolWaiting | None) -> None:
         """Report that the run goes on, if no item has ended since the last heartbeat."""
         if self.stats.completed == self._reported_completed:
-            self.report(StillRunning(self.refreshed_stats(), waiting))
+            self.report(Heartbeat(self.refreshed_stats(), waiting))
         self._reported_completed = self.stats.completed
 
     @property

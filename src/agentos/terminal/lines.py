@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from agentos.durations import format_duration
-from agentos.events import CoolDownStarted, DryRun, ItemEnded, PoolWaiting, RunEnded, StillRunning
+from agentos.events import CoolDownStarted, DryRun, Heartbeat, ItemEnded, Output, PoolWaiting, RunEnded
 from agentos.items.results import ProgressStats
 from agentos.reporters.sentences import event_text, failure_line, summary_text, waiting_text
-from agentos.reporters.writers import TextReporter
+from agentos.reporters.writers import TextReporter, json_line
 
 if TYPE_CHECKING:
     from agentos.runs.streams import ResultStream
@@ -54,7 +53,7 @@ class LinesReporter(TextReporter):
             return summary_text(event, f"{self._go_on} continues them{again}")
         if self._quiet and not isinstance(event, DryRun):
             return None
-        if isinstance(event, StillRunning):
+        if isinstance(event, Heartbeat):
             return progress_line(event.stats, event.waiting)
         if isinstance(event, CoolDownStarted) and event.seconds < PROGRESS_SECONDS:
             return None  # over before the next line about progress
@@ -114,5 +113,4 @@ def json_output(item_id: str, stream: str, data: bytes) -> bytes:
     if not data:
         return b""
     lines = data.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n")
-    events = [{"event": "Output", "item_id": item_id, "stream": stream, "line": line} for line in lines]
-    return "".join(json.dumps(event) + "\n" for event in events).encode()
+    return "".join(f"{json_line(Output(item_id, stream, line))}\n" for line in lines).encode()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentos.events import CoolDownStarted, LimitLearned, PoolWaiting, RunEnded, StillRunning
+from agentos.events import CoolDownStarted, Heartbeat, LimitLearned, PoolWaiting, RunEnded
 from agentos.testing import FakeClock
 from agentos.workflows.parallel import (
     AuthFailed,
@@ -224,7 +224,7 @@ def test_a_hint_is_obeyed_within_reason_and_the_cap_is_told(hint: float, least: 
     assert until is not None
     assert least - 0.01 <= until - clock.epoch() <= most + 0.1
     if 86400 < hint < math.inf:
-        assert any(isinstance(event, CoolDownStarted) and event.asked == hint for event in events)
+        assert any(isinstance(event, CoolDownStarted) and event.hint == hint for event in events)
 
 
 @pytest.mark.parametrize("hint", [3600.0, 86400.0])
@@ -241,8 +241,8 @@ def test_a_long_wait_is_told_with_its_reason_and_its_end(hint: float) -> None:
     run.start()
     eventually(lambda: any(isinstance(event, PoolWaiting) for event in told))
     clock.advance(31)
-    eventually(lambda: any(isinstance(event, StillRunning) for event in told))
-    heartbeat = next(event for event in told if isinstance(event, StillRunning))
+    eventually(lambda: any(isinstance(event, Heartbeat) for event in told))
+    heartbeat = next(event for event in told if isinstance(event, Heartbeat))
     assert heartbeat.waiting is not None
     assert heartbeat.waiting.reason == "rate_limited"
     assert heartbeat.waiting.usable_in == pytest.approx(hint - 31, abs=5)

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from agentos.events import (
+    AttemptAbandoned,
     CredentialQuarantined,
     ItemEnded,
     LimitShared,
@@ -21,7 +22,6 @@ from agentos.events import (
     RunStopping,
     StoreReached,
     StoreUnreachable,
-    ThreadAbandoned,
 )
 from agentos.home.run_folder import RunFolder
 from agentos.output.capture import OutputCapture
@@ -39,7 +39,7 @@ from ..console import SOME_FAILED, SUCCEEDED
 
 # Events that are printed above a live display, beside failures. The display itself shows the others.
 _ABOVE_DISPLAY = (
-    RunResumed, RunStopping, CredentialQuarantined, LimitShared, StoreUnreachable, StoreReached, ThreadAbandoned,
+    RunResumed, RunStopping, CredentialQuarantined, LimitShared, StoreUnreachable, StoreReached, AttemptAbandoned,
 )  # fmt: skip
 
 
