@@ -1,4 +1,5 @@
 """Credentials and leases: which credential serves which request, and when.
 
-Doors: `lease`, `credential`, `states`, `simulation`, `store`, `store_url`.
+Doors: `lease_pool` (the pool as runs use it), `lease` and `lease_states`, `credential` and `references`, `states`,
+`simulation`, `store` and `store_url`, `shared_state` (a store without its credentials).
 """

@@ -1,4 +1,4 @@
-"""Leases, and how a thread or a task waits for one."""
+"""Lease, LeasedKey and LeaseContext: leases as programs hold them, and how a thread or a task waits for one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_counts(*counts: Any) -> None:
-    """Of requests and tokens; None is: not said."""
+    """Raise `ValueError` unless all counts of requests and tokens are whole numbers from 0, or None."""
     for count in counts:
         if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
             raise ValueError(f"requests and tokens are whole numbers from 0, not {count!r}")
@@ -47,16 +47,16 @@ class Lease:
 
     @property
     def fence(self) -> int:
-        """Grows with every lease of this credential: a later holder always has the greater one."""
+        """The fencing token: it grows with every lease of the credential."""
         return self._handle.fence
 
     def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None:
-        """Says what was really used, once. More than was reserved is debt."""
+        """Set what was really used, once. More than was reserved is debt."""
         check_counts(requests, tokens)
         self._pool.settle(self._handle, requests, tokens)
 
     def observe(self, response: Any) -> None:
-        """Shows the pool an answer that raised nothing: its rate-limit headers set the pace, a 429 cools the group."""
+        """Read an answer that raised nothing: its rate-limit headers set the pace, a 429 cools the group."""
         self._pool.observe(self._handle, response)
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class Lease:
 
 
 class LeasedKey(str):
-    """What `reserve` returns and a worker gets: the key itself, for any SDK, that remembers its lease.
+    """The key itself, as a string for any SDK, with its lease: the result of `reserve`, and what a worker gets.
 
     Only its `repr` is masked: everything else must act as the key. A copy or pickle of it is a plain string.
     """
@@ -85,7 +85,7 @@ class LeasedKey(str):
 
 
 class LeaseContext:
-    """What `LeasePool.lease` returns: `with` it in a thread, `async with` it in a task."""
+    """The result of `LeasePool.lease`: use `with` in a thread and `async with` in a task."""
 
     __slots__ = ("_handle", "_pool", "_timeout")
 
@@ -114,12 +114,12 @@ class LeaseContext:
 
 
 def wait(pool: LeasePool, handle: LeaseHandle, timeout: float | None) -> bool:
-    """Blocks this thread until the lease is live; False when `timeout` seconds have passed first."""
+    """Block this thread until the lease is live; return False if `timeout` seconds pass first."""
     if pool.request_now(handle, timeout):
         return True
     if timeout is not None and timeout <= 0:
         return False
-    calls: SimpleQueue[None] = SimpleQueue()  # not a lock: it may be called again before it has lain down
+    calls: SimpleQueue[None] = SimpleQueue()  # not a lock: a second call may come before the thread waits again
     handle.deliver = lambda: calls.put(None)
     with _Wait(pool, handle, timeout, blocks=timeout is None) as waiting:
         while not waiting.is_over():
@@ -128,7 +128,7 @@ def wait(pool: LeasePool, handle: LeaseHandle, timeout: float | None) -> bool:
 
 
 async def wait_async(pool: LeasePool, handle: LeaseHandle, timeout: float | None) -> bool:
-    """The same for a task: its event loop goes on."""
+    """`wait` for a task: its event loop goes on."""
     if pool.request_now(handle, timeout):
         return True
     if timeout is not None and timeout <= 0:
@@ -144,27 +144,27 @@ async def wait_async(pool: LeasePool, handle: LeaseHandle, timeout: float | None
 
 
 class _Wait:
-    """One wait for a lease: asks, gives up at the deadline, and leaves nothing behind however it ends."""
+    """One wait for a lease: requests it, gives up at the deadline, and withdraws unless it has the lease at the end."""
 
     def __init__(self, pool: LeasePool, handle: LeaseHandle, timeout: float | None, *, blocks: bool = False) -> None:
         self._pool = pool
         self._handle = handle
-        self._blocks = blocks  # for as long as it takes
+        self._blocks = blocks  # the caller's thread has nothing else to do until the lease is live
         self._deadline = None if timeout is None or timeout == math.inf else pool.clock.now() + timeout
         self._timer: Timer | None = None
         self.has_lease = False
 
     def __enter__(self) -> _Wait:
         pool, handle = self._pool, self._handle
-        self._asked = pool.request(handle, True, False, self._blocks)
-        if not self._asked and self._deadline is not None:
+        self._is_granted = pool.request(handle, True, False, self._blocks)
+        if not self._is_granted and self._deadline is not None:
             self._timer = self._pool.clock.call_at(self._deadline, lambda: pool.expire(handle))
         return self
 
     def is_over(self) -> bool:
-        """Looks at what was delivered; False: wait (again)."""
+        """Look at the state of the request; return False if the caller must wait (again)."""
         handle = self._handle
-        if self._asked:
+        if self._is_granted:
             self.has_lease = True
         elif handle.state == REFUSED:
             raise self._pool.refusal(handle)

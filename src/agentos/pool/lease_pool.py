@@ -38,8 +38,8 @@ class LeasePool:
     `store` is where its state lives: `memory:` (the default) for this process, `sqlite:///PATH` for all processes of a
     machine, `redis://…` (`rediss://…`, `unix://…`) for several machines. `lease_ttl` (seconds) is how long a shared
     store keeps the lease of a process that died; the memory store has no use for it. `reporter` is called with the
-    pool's events while no run listens to them; without one they are printed. `hidden_secrets` are not in the pool, and
-    redacted like those that are.
+    pool's events while no run listens to them; without one they are printed. `hidden_secrets` are not in the pool, but
+    redacted like the secrets that are.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class LeasePool:
         self.clock = clock if clock is not None else SYSTEM_CLOCK
         self._listeners: list[Callable[[Any], None]] = []
         self._reporter = reporter if reporter is not None else reporters.PlainReporter()
-        # Guards _secrets and _ids, which are only added to while others read, and _redactor.
+        # Guards _redactor, and changes of _secrets and _ids, which other threads read without it.
         self._change_lock = threading.Lock()
         self._secrets: dict[str, str] = {}  # credential id -> secret
         self._references: dict[str, str] = {}  # credential id -> the reference from which other processes can read it
         self._ids: dict[str, str] = {}  # secret -> credential id; kept after `remove`, for leases that are still live
-        self._redactor: Redactor | None = None  # of all _ids; made when first needed, because that takes a while
+        self._redactor: Redactor | None = None  # of all _ids; made when first needed, because it takes milliseconds
         self._store: Store[Any] = make_store(store, self.clock, self._announce, lease_ttl, self.redact)
         self._hidden_secrets = set(hidden_secrets)
         if store is not None:
@@ -124,7 +124,7 @@ class LeasePool:
                 with self.lease(tokens=tokens, scope=scope, timeout=self._remaining(deadline)) as lease:
                     return func(lease.secret)
             except Exception as exc:
-                self._raise_unless_rotating(exc)
+                self._raise_unless_retried(exc)
 
     async def acall(self, func: Callable[[str], Awaitable[T]], *, tokens: int = 0, scope: str | None = None,
                     timeout: float | None = None) -> T:  # fmt: skip
@@ -135,7 +135,7 @@ class LeasePool:
                 async with self.lease(tokens=tokens, scope=scope, timeout=self._remaining(deadline)) as lease:
                     return await func(lease.secret)
             except Exception as exc:
-                self._raise_unless_rotating(exc)
+                self._raise_unless_retried(exc)
 
     # --- the credentials of the pool ------------------------------------------------------------------------------
 
@@ -147,9 +147,9 @@ class LeasePool:
         if secret == credential.id:
             raise ValueError("a credential's id is shown to people and must not be the secret itself")
         with self._change_lock:
-            known_as = self._ids.get(secret)
-            if known_as in self._secrets:
-                raise ValueError(f"this key is in the pool already, as {known_as}")
+            existing_id = self._ids.get(secret)
+            if existing_id in self._secrets:
+                raise ValueError(f"this key is in the pool already, as {existing_id}")
             if credential.id in self._secrets and credential.has_generated_id:
                 credential = credential.with_longer_id()
             if credential.id in self._secrets:
@@ -284,7 +284,7 @@ class LeasePool:
         one."""
         redactor = self._redactor
         if redactor is None:
-            with self._change_lock:  # so that it is made once, and of all that were added
+            with self._change_lock:  # made once, from all secrets
                 redactor = self._redactor = self._redactor or Redactor({*self._ids, *self._hidden_secrets})
         return redactor
 
@@ -294,7 +294,7 @@ class LeasePool:
 
     def redact_value(self, text: str) -> str:
         """Take the pool's secrets out of a text for programs. A secret so short that it may stand there by chance is
-        left: replacing it would change what the text says."""
+        kept: replacing it would corrupt the text."""
         return self.redactor().text(text)
 
     def hides_secret(self, text: str) -> bool:
@@ -321,8 +321,8 @@ class LeasePool:
     def _redacted(self, verdict: Verdict) -> Verdict:
         return verdict._replace(message=self.redact(verdict.message)) if verdict.message else verdict
 
-    def _raise_unless_rotating(self, exc: Exception) -> None:
-        """Called in an `except` block: another credential, or a wait, is the answer to some exceptions."""
+    def _raise_unless_retried(self, exc: Exception) -> None:
+        """Raise an exception of `func` again, unless another credential or a wait may help."""
         if isinstance(exc, PoolError) or self._verdict_of(exc).kind not in RETRY_ON_OTHER_KEY:
             raise exc
 

@@ -54,7 +54,7 @@ class CredentialState:
 
     @property
     def keys_file_line(self) -> str | None:
-        """What was learned about its limit, as a line for the keys file."""
+        """The learned limit as a line for the keys file; None if no limit was learned."""
         return f"requests_per_minute = {math.floor(min(self.learned.values()))}" if self.learned else None
 
 
@@ -126,7 +126,7 @@ def _holder(record: LeaseRecord, now: float, elapsed: float) -> Holder:
 
 
 def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
-    """What a plan needs to know of it."""
+    """Return the limits and the state of a credential for a plan that starts now."""
     pace = credential.paced_as.pace
     limits, ends_after = credential.group.pace.limits, credential.group.pace.day_ends_after
     used = {} if credential.group.pace.limiter is None else credential.group.pace.limiter.usage(now)

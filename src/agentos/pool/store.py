@@ -1,6 +1,6 @@
-"""Where the pool's state lives: `memory` for one process, `sqlite` for a machine, `redis` for several.
+"""Store and LeaseHandle: what a pool needs of the place where its state lives, and how stores are made from URLs.
 
-A shared store is a log (`log.Log`), which `shared.SharedStore` turns into a pool.
+`memory:` is for one process, `sqlite:///` for a machine, `redis://` for several machines.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ H = TypeVar("H")
 
 
 class LeaseHandle(Protocol):
-    """One request for a credential, as its caller holds it: what was requested, and what became of it.
+    """A lease as its caller holds it: what was requested, and its state.
 
-    The store makes it (`make_handle`) and writes it; the rules have a record of the same lease, which may be in another
+    The store makes it (`make_handle`) and writes it. The rules have a record of the same lease, which may be in another
     process.
     """
 
     requester: str | None
-    requests: int  # reserved; after `settle`, what was really used
+    requests: int  # reserved; after `settle`: used
     tokens: int
     scope: str | None
     prefer: str | None  # a credential id
-    waits_for_probe: bool  # it waits until a new credential has proved itself
+    waits_for_probe: bool  # may wait until the probe of a new credential has succeeded
     deliver: Callable[[], None]  # called when the lease is live, or never can be
     state: str  # WAITING, LIVE, ENDED or REFUSED
     fence: int
@@ -144,7 +144,7 @@ def make_shared_store(at: StoreAt, clock: Clock, on_event: Callable[[Any], None]
 
 
 def make_log(url: str) -> tuple[Log, str]:
-    """And what it is called, without its password. Nothing is opened yet. Raises as `make_store`."""
+    """Return the log of a URL and its name without the password. Nothing is opened. Raises as `make_store`."""
     if url.startswith(FILE) and url != FILE:
         from ._replicas.sqlite import SqliteLog
 
@@ -155,8 +155,8 @@ def make_log(url: str) -> tuple[Log, str]:
         from ._replicas.redis import RedisLog
 
         return RedisLog(url), without_password(url)
-    scheme, colon, _ = url.partition("://")  # whatever follows may be a secret, and without a scheme all of it
-    what = f", not {scheme[:16]!r}" if colon and scheme.isalnum() else ""
+    scheme, colon, _ = url.partition("://")  # the rest may be a secret; without a scheme all of it
+    found_scheme = f", not {scheme[:16]!r}" if colon and scheme.isalnum() else ""
     if scheme == "sqlite":
         raise ValueError("a file as a store has three slashes and a path: sqlite:///PATH, or sqlite:////ABSOLUTE/PATH")
-    raise ValueError(f"store must be one of {_KINDS}{what}")
+    raise ValueError(f"store must be one of {_KINDS}{found_scheme}")
