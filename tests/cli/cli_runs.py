@@ -1,5 +1,6 @@
-"""Runs in their folders, for the commands that look at them; also one that goes on until it is told to stop:
-`python -m tests.cli.cli_runs RUN`."""
+"""Helpers for tests of commands: runs in their folders, and ways to invoke `agentos`.
+
+`python -m tests.cli.cli_runs RUN` is a run that goes on until it is stopped."""
 
 from __future__ import annotations
 
@@ -12,16 +13,48 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
+
+from agentos.cli import main
 from agentos.home.run_folder import SPEC_VERSION, ItemSource, LaunchEnd, RunFolder, RunSpec
 from agentos.items.file_names import log_name
 from agentos.workflows.parallel import CredentialCoordinator, Interrupted, ParallelCoordinator, current_item
 from tests.support.patience import eventually
 
 COMMAND = ["./agent", "--item", "{id}"]
+AGENTOS = [sys.executable, "-m", "agentos.cli"]
+
+
+def agentos(*arguments: str, status: int = 0, **options: Any) -> Result:
+    """Invoke the command in this process, and check its exit status."""
+    result = CliRunner().invoke(main, list(arguments), **options)
+    assert result.exit_code == status, (result.output, result.exception)
+    return result
+
+
+def program(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run the command as a process."""
+    return subprocess.run([*AGENTOS, *arguments], capture_output=True, check=False, timeout=60, **options)
+
+
+def same(item: str, _credential: str | None) -> str:
+    """Return the item: the simplest worker."""
+    return item
+
+
+def failing_on(*bad: str) -> Any:
+    """Return a worker that fails for these items."""
+
+    def worker(item: str, _credential: str | None) -> str:
+        if item in bad:
+            raise ValueError(f"item {item} has 17 faults\nand more")
+        return item
+
+    return worker
 
 
 def prepare(run_id: str, items: list[str], **more: Any) -> RunFolder:
-    """A run that has not started."""
+    """Return the folder of a run that has not started."""
     folder = RunFolder(run_id)
     folder.make()
     source = ItemSource("inline", items=items)
@@ -42,11 +75,15 @@ def execute(
 
 
 def make_run(run_id: str, items: list[str], worker: Callable[..., Any], **more: Any) -> RunFolder:
-    """One that has ended."""
+    """Return the folder of a run that has ended."""
     folder = prepare(run_id, items, total=len(items))
     execute(folder, items, worker, **more)
     folder.write_end(LaunchEnd(1, 0, "2 workers, not the keys", 1.5))
     return folder
+
+
+def make_failures() -> RunFolder:
+    return make_run("mixed", ["a", "b", "c", "d", "e", "f"], failing_on("b", "c", "d", "e"))
 
 
 def write_log(folder: RunFolder, item_id: str, content: bytes) -> Path:
@@ -57,7 +94,7 @@ def write_log(folder: RunFolder, item_id: str, content: bytes) -> Path:
 
 
 def stop_at_second(coordinator: list[ParallelCoordinator]) -> Callable[..., str]:
-    """A worker that interrupts its run."""
+    """Return a worker that interrupts its run at item `b`."""
 
     def worker(item: str, _credential: str | None) -> str:
         if item != "b":
@@ -77,7 +114,7 @@ def make_interrupted(run_id: str) -> RunFolder:
     return folder
 
 
-# A program that can be interrupted: a test run in the background inherits "ignore".
+# `agentos` that SIGINT interrupts: a test run in the background inherits "ignore".
 INTERRUPTIBLE = [
     sys.executable,
     "-c",
@@ -87,11 +124,11 @@ INTERRUPTIBLE = [
 
 
 @contextmanager
-def living(run_id: str, *how: str) -> Iterator[subprocess.Popen[str]]:
-    """A run in a process of its own, which has finished `a` and is busy with `b`."""
+def live_run(run_id: str, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """Yield the process of a run that has finished `a` and is executing `b`."""
     prepare(run_id, ["a", "b"], total=2)
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.cli.cli_runs", run_id, *how], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.cli.cli_runs", run_id, *flags], stdout=subprocess.PIPE, text=True
     ) as program:
         assert program.stdout is not None
         try:
@@ -105,11 +142,11 @@ def _wait_until_stopped(item: str, _credential: str | None) -> str:
     if item == "a":
         return "done"
     here = current_item()
-    here.checkpoint.save("busy")  # and so `a` is on record, too
+    here.checkpoint.save("busy")  # writes the record of `a`, too
     print("busy", flush=True)
     while not here.should_stop:
         time.sleep(0.01)
-    print("told", flush=True)
+    print("stopping", flush=True)
     while "stubborn" in sys.argv:
         time.sleep(0.01)
     raise Interrupted

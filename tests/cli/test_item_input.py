@@ -1,4 +1,4 @@
-"""Items for the command line: every format, every mistake in it, and what is kept of stdin."""
+"""Items of the command line: formats, mistakes in them, and the items of stdin that are kept."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     return RunFolder("run-1")
 
 
-def of_file(
-    folder: RunFolder, name: str, content: bytes, told: str | None = None, id_field: str | None = None
+def file_items(
+    folder: RunFolder, name: str, content: bytes, format_: str | None = None, id_field: str | None = None
 ) -> Items:
     Path(name).write_bytes(content)
-    return read_items([ItemSource("file", told, name)], folder, id_field)
+    return read_items([ItemSource("file", format_, name)], folder, id_field)
 
 
 def problem(folder: RunFolder, name: str, content: bytes, id_field: str | None = None) -> str:
     with pytest.raises(BadItems) as caught:
-        of_file(folder, name, content, id_field=id_field)
+        file_items(folder, name, content, id_field=id_field)
     assert caught.value.exit_code == 2
     return caught.value.format_message()
 
 
 @pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A pipe in the place of stdin; its other end."""
+    """Replace stdin by a pipe, and return its other end."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as file:
         monkeypatch.setattr(sys, "stdin", file)
@@ -56,7 +56,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def feed(stdin: int, content: bytes) -> None:
-    """All there will be."""
+    """Write all of stdin, and close it."""
     os.write(stdin, content)
     os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), stdin)
 
@@ -67,7 +67,7 @@ def feed(stdin: int, content: bytes) -> None:
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("last", [b"", b"\n"])
-def test_every_format_is_read_with_either_line_end_and_with_or_without_a_mark(
+def test_every_format_with_line_ends_and_byte_order_marks(
     folder: RunFolder, mark: bytes, end: bytes, last: bytes
 ) -> None:
     contents = {
@@ -78,29 +78,32 @@ def test_every_format_is_read_with_either_line_end_and_with_or_without_a_mark(
     }
     for name, content in contents.items():
         contents[name] = mark + (content + last).replace(b"\n", end)
-    assert list(of_file(folder, "a.txt", contents["a.txt"])) == ["one", "two three"]
-    assert list(of_file(folder, "a.jsonl", contents["a.jsonl"])) == ["one", {"id": "two"}, "3", "true"]
-    assert list(of_file(folder, "a.json", contents["a.json"])) == ["one", {"id": "two"}, "3", "true"]
+    assert list(file_items(folder, "a.txt", contents["a.txt"])) == ["one", "two three"]
+    assert list(file_items(folder, "a.jsonl", contents["a.jsonl"])) == ["one", {"id": "two"}, "3", "true"]
+    assert list(file_items(folder, "a.json", contents["a.json"])) == ["one", {"id": "two"}, "3", "true"]
     text = f'a "b"{end.decode()}c'
-    assert list(of_file(folder, "a.csv", contents["a.csv"])) == [{"id": "one", "text": text}, {"id": "two", "text": ""}]
+    assert list(file_items(folder, "a.csv", contents["a.csv"])) == [
+        {"id": "one", "text": text},
+        {"id": "two", "text": ""},
+    ]
 
 
-def test_the_extension_decides_then_what_was_told_then_plain_lines(folder: RunFolder) -> None:
+def test_format_by_extension_then_option_then_plain_lines(folder: RunFolder) -> None:
     content = b'{"id": "a"}\n'
-    assert list(of_file(folder, "a.ndjson", content)) == [{"id": "a"}]
-    assert list(of_file(folder, "a.txt", content, "jsonl")) == ['{"id": "a"}']
-    assert list(of_file(folder, "a", content, "jsonl")) == [{"id": "a"}]
-    assert list(of_file(folder, "a", content)) == ['{"id": "a"}']
-    assert list(of_file(folder, "a.json", content, "jsonl")) == [{"id": "a"}]  # which the extension does not tell
+    assert list(file_items(folder, "a.ndjson", content)) == [{"id": "a"}]
+    assert list(file_items(folder, "a.txt", content, "jsonl")) == ['{"id": "a"}']
+    assert list(file_items(folder, "a", content, "jsonl")) == [{"id": "a"}]
+    assert list(file_items(folder, "a", content)) == ['{"id": "a"}']
+    assert list(file_items(folder, "a.json", content, "jsonl")) == [{"id": "a"}]  # the option outranks .json
 
 
-def test_plain_lines_keep_all_that_is_not_a_line_end(folder: RunFolder) -> None:
+def test_plain_lines_keep_other_separators(folder: RunFolder) -> None:
     content = b" a \nb\x0bc\xe2\x80\xa8d\re\nf\xff\n\x00\n"
-    assert list(of_file(folder, "a.txt", content)) == [" a ", "b\x0bc\u2028d\re", "f\udcff", "\x00"]
+    assert list(file_items(folder, "a.txt", content)) == [" a ", "b\x0bc\u2028d\re", "f\udcff", "\x00"]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         (
             "a.jsonl",
@@ -137,28 +140,28 @@ def test_plain_lines_keep_all_that_is_not_a_line_end(folder: RunFolder) -> None:
         ("a.jsonl", b'{"id": ""}', "line 1: expected an id, and found an empty one"),
     ],
 )
-def test_a_mistake_is_told_with_its_place_and_what_was_expected(
-    folder: RunFolder, name: str, content: bytes, told: str
+def test_mistake_is_reported_with_location_and_expectation(
+    folder: RunFolder, name: str, content: bytes, message: str
 ) -> None:
-    assert told in problem(folder, name, content)
+    assert message in problem(folder, name, content)
 
 
-def test_a_file_that_is_not_there_or_cannot_be_read_is_wrong_usage(folder: RunFolder) -> None:
+def test_missing_or_unreadable_file_is_refused(folder: RunFolder) -> None:
     for name in ("none.txt", ".", "a\0b"):
         with pytest.raises(BadItems, match="expected a file"):
             read_items([ItemSource("file", None, name)], folder, None)
 
 
 @given(st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass")), st.sampled_from(FORMATS))
-def test_any_bytes_are_items_or_bad_items(content: bytes, told: str) -> None:
+def test_any_bytes_are_items_or_bad_items(content: bytes, format_: str) -> None:
     try:
-        items = list(items_in("a", told, [content[:3], content[3:]]))
+        items = list(items_in("a", format_, [content[:3], content[3:]]))
     except BadItems as error:
-        told = error.format_message()
+        message = error.format_message()
     else:
-        told = "a"
+        message = "a"
         assert all(isinstance(item, str | dict) for _, item in items)
-    assert told.startswith("a")
+    assert message.startswith("a")
 
 
 json_values = st.recursive(
@@ -171,8 +174,8 @@ json_values = st.recursive(
 @given(st.lists(json_values, max_size=4), st.sampled_from(["a.json", "a.jsonl", "a"]))
 def test_any_json_is_items_or_bad_items(values: list[Any], name: str) -> None:
     text = json.dumps(values) if name == "a.json" else "\n".join(map(json.dumps, values))
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / name
+    with tempfile.TemporaryDirectory() as folder_name:
+        path = Path(folder_name) / name
         path.write_text(text)
         try:
             items = read_items([ItemSource("file", None, str(path))], RunFolder("fuzz"), None)
@@ -185,28 +188,28 @@ def test_any_json_is_items_or_bad_items(values: list[Any], name: str) -> None:
 # --- arguments, ids and fields ------------------------------------------------------------------------------------
 
 
-def test_an_argument_is_a_string_or_an_object(folder: RunFolder) -> None:
+def test_argument_is_string_or_object(folder: RunFolder) -> None:
     given = ["a", "12", "[1]", '{"id": 7}', "{id}", " {broken"]
     items = read_items([ItemSource("inline", items=given)], folder, None)
     assert list(items) == ["a", "12", "[1]", {"id": 7}, "{id}", " {broken"]
     assert [items.id_of(item) for item in items] == ["a", "12", "[1]", "7", "{id}", " {broken"]
 
 
-def test_ids_are_compared_over_all_sources(folder: RunFolder) -> None:
+def test_duplicate_id_across_sources_is_refused(folder: RunFolder) -> None:
     Path("a.csv").write_text("id\nx\ny\n")
     sources = [ItemSource("file", None, "a.csv"), ItemSource("inline", items=["z", "y"])]
     with pytest.raises(BadItems, match=r"--item 2: the id 'y' is that of a.csv, line 3, too"):
         read_items(sources, folder, None)
 
 
-def test_the_id_is_the_field_that_was_named(folder: RunFolder) -> None:
+def test_id_is_taken_from_named_field(folder: RunFolder) -> None:
     content = b'{"id": 1, "at": {"url": "u1"}}\n{"id": 1, "at": {"url": true}}\n{"id": 1, "at": {"url": 0.5}}\n'
-    items = of_file(folder, "a.jsonl", content, id_field="at.url")
+    items = file_items(folder, "a.jsonl", content, id_field="at.url")
     assert [items.id_of(item) for item in items] == ["u1", "true", "0.5"]
     assert "expected a field 'url' as its id, and found 'id', 'at'" in problem(folder, "a.jsonl", content, "url")
 
 
-def test_fields_are_text_as_it_is_and_anything_else_as_json() -> None:
+def test_fields_are_text_or_json() -> None:
     item = {"id": 7, "name": "Zoë", "at": {"b": [1, "é"], "c": None}, "x.y": 1.5}
     assert field_of(item, "name") == "Zoë"
     assert field_of(item, "id") == "7"
@@ -219,8 +222,8 @@ def test_fields_are_text_as_it_is_and_anything_else_as_json() -> None:
     assert field_of("text", "name") is None
 
 
-def test_files_and_arguments_are_a_sized_collection_for_the_coordinator(folder: RunFolder) -> None:
-    items = of_file(folder, "a.txt", b"a\nb\n")
+def test_files_and_arguments_are_sized(folder: RunFolder) -> None:
+    items = file_items(folder, "a.txt", b"a\nb\n")
     assert isinstance(items, SizedItems)
     assert type(items.source) is list
     assert len(items) == items.total == 2
@@ -234,7 +237,7 @@ def test_files_and_arguments_are_a_sized_collection_for_the_coordinator(folder: 
 # --- files that change --------------------------------------------------------------------------------------------
 
 
-def test_files_that_have_changed_or_are_gone_are_told(folder: RunFolder) -> None:
+def test_changed_and_missing_files_are_reported(folder: RunFolder) -> None:
     Path("a.txt").write_text("a")
     Path("b.txt").write_text("b")
     sources = [ItemSource("file", None, "a.txt"), ItemSource("file", None, "b.txt"), ItemSource("inline", items=["c"])]
@@ -254,7 +257,7 @@ def test_files_that_have_changed_or_are_gone_are_told(folder: RunFolder) -> None
     ]
 
 
-def test_arguments_and_names_that_are_no_text_are_kept_in_the_spec(folder: RunFolder) -> None:
+def test_spec_keeps_arguments_that_are_not_utf8(folder: RunFolder) -> None:
     spec = RunSpec(1, "run-1", 0.0, "/tmp/\udcff", [ItemSource("inline", items=["\udc80"])], command=["x", "\udcfe"])
     folder.make()
     folder.write_spec(spec)
@@ -264,12 +267,12 @@ def test_arguments_and_names_that_are_no_text_are_kept_in_the_spec(folder: RunFo
 # --- stdin --------------------------------------------------------------------------------------------------------
 
 
-def from_stdin(folder: RunFolder, told: str | None = None, *, is_resume: bool = False) -> Items:
-    return read_items([ItemSource("stdin", told)], folder, None, is_resume=is_resume)
+def stdin_items(folder: RunFolder, format_: str | None = None, *, is_resume: bool = False) -> Items:
+    return read_items([ItemSource("stdin", format_)], folder, None, is_resume=is_resume)
 
 
-def test_items_of_stdin_are_handed_out_as_they_come_and_kept_before(folder: RunFolder, stdin: int) -> None:
-    items = from_stdin(folder)
+def test_stdin_items_are_kept_before_they_are_yielded(folder: RunFolder, stdin: int) -> None:
+    items = stdin_items(folder)
     assert not hasattr(items, "__len__")
     assert items.total is None
     iterator = iter(items)
@@ -283,56 +286,54 @@ def test_items_of_stdin_are_handed_out_as_they_come_and_kept_before(folder: RunF
     assert folder.items.read_text() == '"first"\n"second"\n"third"\n'
 
 
-def test_a_resume_reads_what_was_kept_and_leaves_stdin_alone(folder: RunFolder, stdin: int) -> None:
-    items = iter(from_stdin(folder))
+def test_resume_reads_kept_items_and_not_stdin(folder: RunFolder, stdin: int) -> None:
+    items = iter(stdin_items(folder))
     os.write(stdin, b'{"id": 1}\n{"id": 2}\n')
     assert [next(items), next(items)] == [{"id": 1}, {"id": 2}]
     os.write(stdin, b'{"id": 3}\n')
     with folder.items.open("ab") as file:
-        file.write(b'{"id": "torn')  # by a kill
-    again = from_stdin(folder, is_resume=True)
+        file.write(b'{"id": "torn')  # as by a kill
+    again = stdin_items(folder, is_resume=True)
     assert list(again) == [{"id": 1}, {"id": 2}]
     assert not again.is_whole
 
 
-def test_a_resume_knows_whether_stdin_was_read_to_its_end(folder: RunFolder, stdin: int) -> None:
+def test_resume_knows_whether_stdin_ended(folder: RunFolder, stdin: int) -> None:
     feed(stdin, b"a\n")
-    assert list(from_stdin(folder)) == ["a"]
-    again = from_stdin(folder, is_resume=True)
+    assert list(stdin_items(folder)) == ["a"]
+    again = stdin_items(folder, is_resume=True)
     assert list(again) == ["a"]
     assert again.is_whole
 
 
-def test_a_run_that_was_ended_before_its_first_item_does_not_wait_for_stdin_again(
-    folder: RunFolder, stdin: int
-) -> None:
-    from_stdin(folder)
-    again = from_stdin(folder, is_resume=True)
+def test_resume_without_kept_items_does_not_read_stdin(folder: RunFolder, stdin: int) -> None:
+    stdin_items(folder)
+    again = stdin_items(folder, is_resume=True)
     assert list(again) == []
     assert not again.is_whole
 
 
-def test_what_comes_later_under_the_same_run_id_is_added_to_what_came_before(folder: RunFolder, stdin: int) -> None:
-    items = iter(from_stdin(folder))
+def test_second_launch_appends_new_stdin_items(folder: RunFolder, stdin: int) -> None:
+    items = iter(stdin_items(folder))
     os.write(stdin, b"a\nb\n")
     assert [next(items), next(items)] == ["a", "b"]
     with folder.items.open("ab") as file:
-        file.write(b'"torn')  # by a kill
+        file.write(b'"torn')  # as by a kill
     feed(stdin, b"b\nc\n")
-    assert list(from_stdin(folder)) == ["a", "b", "c"]
-    again = from_stdin(folder, is_resume=True)
+    assert list(stdin_items(folder)) == ["a", "b", "c"]
+    again = stdin_items(folder, is_resume=True)
     assert list(again) == ["a", "b", "c"]
     assert again.is_whole
 
 
-def test_a_dry_run_keeps_nothing(folder: RunFolder, stdin: int) -> None:
+def test_dry_run_keeps_no_items(folder: RunFolder, stdin: int) -> None:
     feed(stdin, b"a\n")
     assert list(read_items([ItemSource("stdin")], folder, None, keep=False)) == ["a"]
     assert not folder.path.exists()
 
 
 @pytest.mark.parametrize(
-    ("told", "content", "items"),
+    ("format_", "content", "items"),
     [
         (None, b'\n{"id": 1}\n', [{"id": 1}]),
         (None, b'  "a"\n"b"\n', ["a", "b"]),
@@ -343,17 +344,17 @@ def test_a_dry_run_keeps_nothing(folder: RunFolder, stdin: int) -> None:
         (None, b"", []),
     ],
 )
-def test_the_format_of_stdin_is_as_told_or_as_its_first_line_looks(
-    folder: RunFolder, stdin: int, told: str | None, content: bytes, items: list[Item]
+def test_stdin_format_by_option_or_first_line(
+    folder: RunFolder, stdin: int, format_: str | None, content: bytes, items: list[Item]
 ) -> None:
     feed(stdin, content)
-    assert list(from_stdin(folder, told)) == items
-    assert list(from_stdin(folder, is_resume=True)) == items
+    assert list(stdin_items(folder, format_)) == items
+    assert list(stdin_items(folder, is_resume=True)) == items
 
 
-def test_a_mistake_in_stdin_is_told_when_it_is_reached(folder: RunFolder, stdin: int) -> None:
+def test_mistake_in_stdin_is_raised_when_reached(folder: RunFolder, stdin: int) -> None:
     feed(stdin, b'{"id": 1}\n{"name": 2}\n')
-    items = iter(from_stdin(folder))
+    items = iter(stdin_items(folder))
     assert next(items) == {"id": 1}
     with pytest.raises(BadItems, match="stdin, line 2: expected a field 'id'"):
         next(items)
@@ -362,28 +363,28 @@ def test_a_mistake_in_stdin_is_told_when_it_is_reached(folder: RunFolder, stdin:
         read_items([ItemSource("stdin"), ItemSource("stdin")], folder, None)
 
 
-def test_an_array_on_stdin_says_which_format_to_tell(folder: RunFolder, stdin: int) -> None:
+def test_array_on_stdin_suggests_format_option(folder: RunFolder, stdin: int) -> None:
     assert "found an array (of all items? name the file .json)" in problem(folder, "a.jsonl", b'["a"]')
     feed(stdin, b'["a", "b"]\n')
     with pytest.raises(BadItems, match=r"stdin, line 1: .* found an array .*--format json"):
-        list(from_stdin(folder))
+        list(stdin_items(folder))
 
 
-def test_files_come_before_stdin(folder: RunFolder, stdin: int) -> None:
+def test_files_precede_stdin(folder: RunFolder, stdin: int) -> None:
     feed(stdin, b"b\n")
     items = read_items([ItemSource("stdin"), ItemSource("inline", items=["a"])], folder, None)
     assert list(items) == ["a", "b"]
 
 
-def test_stdin_that_cannot_be_kept_is_our_own_failure(folder: RunFolder, stdin: int) -> None:
+def test_unwritable_folder_for_stdin_fails(folder: RunFolder, stdin: int) -> None:
     folder.path.parent.mkdir(parents=True)
     folder.path.write_text("in the way")
     with pytest.raises(HomeError, match="run-1 cannot be made: File exists"):
-        from_stdin(folder)
+        stdin_items(folder)
 
 
 @given(st.lists(st.text(alphabet=st.characters(), min_size=1), unique=True), st.data())
-def test_ids_with_any_characters_come_back_from_what_was_kept(ids: list[str], data: st.DataObject) -> None:
+def test_kept_items_have_the_same_ids(ids: list[str], data: st.DataObject) -> None:
     content = b"".join(
         json.dumps({"id": item_id} if data.draw(st.booleans()) else item_id).encode() + b"\n" for item_id in ids
     )
@@ -391,31 +392,31 @@ def test_ids_with_any_characters_come_back_from_what_was_kept(ids: list[str], da
 
 
 @given(st.binary())
-def test_lines_of_any_bytes_come_back_from_what_was_kept(content: bytes) -> None:
+def test_kept_items_have_the_same_bytes(content: bytes) -> None:
     check_kept(content, "txt")
 
 
-def check_kept(content: bytes, told: str) -> None:
+def check_kept(content: bytes, format_: str) -> None:
     reading, writing = os.pipe()
     os.write(writing, content[:60_000])
     os.close(writing)
-    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AGENTOS_HOME", place)
+    with tempfile.TemporaryDirectory() as folder_name, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTOS_HOME", folder_name)
         folder = RunFolder("run-1")
         with os.fdopen(reading, "rb", buffering=0) as file:
             patch.setattr(sys, "stdin", file)
             try:
-                items = from_stdin(folder, told)
+                items = stdin_items(folder, format_)
                 before = list(items)
             except BadItems:
-                assert told == "txt"
+                assert format_ == "txt"
                 assert content.startswith((b"\xff\xfe", b"\xfe\xff"))
                 return
-        again = from_stdin(folder, is_resume=True)
+        again = stdin_items(folder, is_resume=True)
         after = list(again)
         assert before == after
         assert [items.id_of(item) for item in before] == [again.id_of(item) for item in after]
-        if told == "txt":
+        if format_ == "txt":
             lines = [line.removesuffix(b"\r") for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
             assert [os.fsencode(str(item)) for item in before] == [line for line in lines if line.strip(b" \t")]
 
@@ -433,7 +434,7 @@ print("over", flush=True)
 """
 
 
-def test_a_reader_that_is_left_behind_does_not_keep_the_program_from_ending(tmp_path: Path) -> None:
+def test_blocked_stdin_reader_does_not_delay_exit(tmp_path: Path) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", LEFT_BEHIND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -442,22 +443,20 @@ def test_a_reader_that_is_left_behind_does_not_keep_the_program_from_ending(tmp_
     assert program.stderr is not None
     program.stdin.write(b"first\n")
     program.stdin.flush()
-    assert program.wait(30) == 0  # with stdin open, and its reader in the middle of a read
+    assert program.wait(30) == 0  # while stdin is open and its reader blocks in read()
     assert program.stdout.read() == b"first\nover\n"
     assert program.stderr.read() == b""
     for stream in (program.stdin, program.stdout, program.stderr):
         stream.close()
 
 
-def test_a_coordinator_reads_stdin_on_its_own_thread_and_may_leave_it_in_the_middle(
-    folder: RunFolder, stdin: int
-) -> None:
+def test_coordinator_may_abandon_stdin(folder: RunFolder, stdin: int) -> None:
     os.write(stdin, b"".join(b"%d\n" % number for number in range(100)))
-    items = from_stdin(folder)
+    items = stdin_items(folder)
     coordinator = ParallelCoordinator(2, reporter=None, ledger=folder.path / "ledger.db")
     with coordinator.stream(items.source, lambda item, _: item, items.id_of) as results:
         first = [result.item_id for result in itertools.islice(results, 5)]
     assert set(first) <= {str(number) for number in range(100)}
-    kept = list(from_stdin(folder, is_resume=True))
-    assert set(first) <= set(map(str, kept))
+    kept_items = list(stdin_items(folder, is_resume=True))
+    assert set(first) <= set(map(str, kept_items))
     feed(stdin, b"")

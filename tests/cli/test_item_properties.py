@@ -1,4 +1,4 @@
-"""Items come back from every format as they were written, whichever way they are read; damage is told with its line."""
+"""Properties of item formats: items are read back as written, in any chunks; errors name the line."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ MARKS = st.sampled_from([b"", b"\xef\xbb\xbf"])
 @st.composite
 def written_as_json(draw: st.DrawFn) -> tuple[str, bytes, list[Item]]:
     items = draw(st.lists(fuzzy(12) | OBJECTS, max_size=4))
-    told = draw(st.sampled_from(["json", "jsonl"]))
+    format_ = draw(st.sampled_from(["json", "jsonl"]))
     end, is_ascii = draw(ENDS), draw(st.booleans())
     separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" , ", "\t: ")]))
-    indent = draw(st.sampled_from([None, 1])) if told == "json" else None
-    text = [json.dumps(one, ensure_ascii=is_ascii, separators=separators, indent=indent) for one in items]
+    indent = draw(st.sampled_from([None, 1])) if format_ == "json" else None
+    text = [json.dumps(item, ensure_ascii=is_ascii, separators=separators, indent=indent) for item in items]
     written = (
-        f"[{f',{end}'.join(text)}]" if told == "json" else end.join([*text, *draw(st.lists(st.just(" "), max_size=2))])
+        f"[{f',{end}'.join(text)}]"
+        if format_ == "json"
+        else end.join([*text, *draw(st.lists(st.just(" "), max_size=2))])
     )
     if not is_ascii:  # lone surrogates have no UTF-8
         written = re.sub("[\ud800-\udfff]", "?", written)
         items = json.loads(re.sub("[\ud800-\udfff]", "?", json.dumps(items, ensure_ascii=False)))
-    return told, draw(MARKS) + written.encode(), items
+    return format_, draw(MARKS) + written.encode(), items
 
 
 @st.composite
@@ -49,7 +51,7 @@ def written_as_csv(draw: st.DrawFn) -> tuple[str, bytes, list[Item]]:
     texts = fuzzy(8).map(lambda text: re.sub("[\ud800-\udfff]", "?", text))
     header = draw(st.lists(texts, min_size=1, max_size=3, unique=True).filter(lambda names: names[0][:1] != "\ufeff"))
     rows = draw(st.lists(st.lists(texts, min_size=len(header), max_size=len(header)), max_size=3))
-    # A carriage return alone ends a line for some, but Python's writer puts no quotes around it.
+    # Not a lone carriage return: `csv.writer` does not quote it, and some readers end a line there.
     has_return = any("\r" in text for row in [header, *rows] for text in row)
     quoting = csv.QUOTE_ALL if has_return else draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
     file = io.StringIO()
@@ -75,10 +77,10 @@ WRITTEN = st.one_of(written_as_json(), written_as_csv(), written_as_lines())
 
 @holds_for(examples=30, written=WRITTEN, cuts=CUTS)
 @example(written=("csv", b'a,b\r\n"1\r\n2",\r\n', [{"a": "1\r\n2", "b": ""}]), cuts=[7])
-def test_items_come_back_as_they_were_written(written: tuple[str, bytes, list[Item]], cuts: list[int]) -> None:
-    told, content, items = written
-    assert [item for _, item in items_in("a", told, [content])] == items
-    assert [item for _, item in items_in("a", told, in_chunks(content, cuts))] == items
+def test_written_items_are_read_back(written: tuple[str, bytes, list[Item]], cuts: list[int]) -> None:
+    format_, content, items = written
+    assert [item for _, item in items_in("a", format_, [content])] == items
+    assert [item for _, item in items_in("a", format_, in_chunks(content, cuts))] == items
 
 
 PIECES = [
@@ -93,22 +95,20 @@ PIECES = [
 @holds_for(
     examples=40,
     content=mutated(WRITTEN.map(lambda written: written[1]), PIECES),
-    told=st.sampled_from([*FORMATS, None]),
+    format_=st.sampled_from([*FORMATS, None]),
     cuts=CUTS,
 )
-@example(content=b"[" * 100_000, told="json", cuts=[])
-@example(content=b'{"a":' * 100_000, told="jsonl", cuts=[])
-@example(content=b'"' + b"9" * 5000, told="csv", cuts=[])
-@example(content=b"[1, NaN]", told="json", cuts=[])
-def test_damage_is_told_with_its_place_the_same_for_every_chunking(
-    content: bytes, told: str | None, cuts: list[int]
-) -> None:
-    whole = outcome("the file", told, [content])
-    assert outcome("the file", told, in_chunks(content, cuts)) == whole
+@example(content=b"[" * 100_000, format_="json", cuts=[])
+@example(content=b'{"a":' * 100_000, format_="jsonl", cuts=[])
+@example(content=b'"' + b"9" * 5000, format_="csv", cuts=[])
+@example(content=b"[1, NaN]", format_="json", cuts=[])
+def test_error_is_the_same_for_every_chunking(content: bytes, format_: str | None, cuts: list[int]) -> None:
+    whole = outcome("the file", format_, [content])
+    assert outcome("the file", format_, in_chunks(content, cuts)) == whole
     if isinstance(whole, str):
         assert whole.startswith("the file")
         line = re.match(r"the file, line (\d+): ", whole)
-        if told in ("jsonl", "csv") and "found nothing" not in whole:
+        if format_ in ("jsonl", "csv") and "found nothing" not in whole:
             assert line is not None, whole
         assert line is None or 1 <= int(line[1]) <= content.count(b"\n") + 1
     else:
@@ -118,9 +118,9 @@ def test_damage_is_told_with_its_place_the_same_for_every_chunking(
         assert [number for number, _ in whole] == sorted({number for number, _ in whole})
 
 
-def outcome(name: str, told: str | None, chunks: list[bytes]) -> list[tuple[int, Item]] | str:
+def outcome(name: str, format_: str | None, chunks: list[bytes]) -> list[tuple[int, Item]] | str:
     try:
-        return list(items_in(name, told, chunks))
+        return list(items_in(name, format_, chunks))
     except BadItems as error:
         return error.format_message()
 
@@ -131,26 +131,26 @@ def outcome(name: str, told: str | None, chunks: list[bytes]) -> list[tuple[int,
 @holds_for(
     examples=15,
     content=WRITTEN.map(lambda written: written[1]) | mutated(WRITTEN.map(lambda written: written[1]), PIECES, most=2),
-    told=st.sampled_from(FORMATS),
+    format_=st.sampled_from(FORMATS),
     id_field=st.sampled_from([None, "a"]),
 )
-def test_a_file_and_stdin_give_the_same_items(content: bytes, told: str, id_field: str | None) -> None:
-    """And so does what was kept of stdin, in a resume."""
+def test_file_and_stdin_give_the_same_items(content: bytes, format_: str, id_field: str | None) -> None:
+    """Also for the items of stdin that a resume reads."""
     folder = RunFolder("fuzz").path
     for name in ("items.jsonl", "items.end"):
         (folder / name).unlink(missing_ok=True)
-    path = scratch() / f"items.{told}"
+    path = scratch() / f"items.{format_}"
     path.write_bytes(content)
-    by_file = read("file", told, str(path), id_field)
+    by_file = read("file", format_, str(path), id_field)
     with path.open("rb") as file, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", file)
-        by_stdin = read(STDIN, told, None, id_field)
+        by_stdin = read(STDIN, format_, None, id_field)
     if isinstance(by_file, str):
-        # Of two items with one id, only a file is an error: from stdin the second is what came before.
+        # Two items with one id are an error in a file; from stdin the second is skipped as already kept.
         assert by_file == by_stdin or "is that of" in by_file
     else:
         assert by_stdin == by_file
-        assert read(STDIN, told, None, id_field, is_resume=True) == by_file
+        assert read(STDIN, format_, None, id_field, is_resume=True) == by_file
 
 
 @pytest.fixture(autouse=True)
@@ -158,8 +158,8 @@ def _home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTOS_HOME", str(scratch()))
 
 
-def read(kind: str, told: str, path: str | None, id_field: str | None, **more: Any) -> list[Item] | str:
+def read(kind: str, format_: str, path: str | None, id_field: str | None, **more: Any) -> list[Item] | str:
     try:
-        return list(read_items([ItemSource(kind, told, path)], RunFolder("fuzz"), id_field, **more))
+        return list(read_items([ItemSource(kind, format_, path)], RunFolder("fuzz"), id_field, **more))
     except BadItems as error:
         return re.sub(r"name the file .json|--format json| \(plain lines\? --format txt\)", "", error.problem)

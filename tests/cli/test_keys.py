@@ -1,4 +1,4 @@
-"""`agentos keys`: what people see, what is kept, and that no key is in either."""
+"""`agentos keys`: its output, the files it writes, and that neither holds a key."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def agentos(home: Path, tmp_path: Path) -> Iterator[Agentos]:
-    """Runs the command; afterwards the key must be in nothing that was printed and in no file."""
-    printed = []
+    """Invoke `agentos keys`; afterwards check that no output and no file holds the key."""
+    outputs = []
 
     def agentos(*arguments: str, **options: Any) -> Result:
         result = CliRunner().invoke(main, ["keys", *arguments], **options)
-        printed.append(result.output)
+        outputs.append(result.output)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result
 
     yield agentos
-    assert CANARY not in "".join(printed)
+    assert CANARY not in "".join(outputs)
     for path in tmp_path.rglob("*"):
         assert path.is_dir() or CANARY.encode() not in path.read_bytes()
 
@@ -91,7 +91,7 @@ burst = 2
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def test_status_tells_what_is_declared_and_what_can_be_used(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+def test_status_prints_declared_limits_and_state(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     result = agentos("status", "--keys", keys_file(TWO))
     assert result.exit_code == 0
     head, first, second = (line.split("  ") for line in result.stdout.splitlines())
@@ -112,57 +112,55 @@ def test_status_tells_what_is_declared_and_what_can_be_used(agentos: Agentos, ke
     ]
 
 
-def test_status_is_what_keys_does_without_a_command(
+def test_keys_without_command_prints_status(
     agentos: Agentos, keys_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = keys_file(TWO)
-    told = agentos("status", "--keys", path).stdout
-    assert agentos("--keys", path).stdout == told
+    status_text = agentos("status", "--keys", path).stdout
+    assert agentos("--keys", path).stdout == status_text
     monkeypatch.setenv("AGENTOS_KEYS", path)
-    assert agentos().stdout == told
+    assert agentos().stdout == status_text
     assert "status" in agentos("--help").stdout
     assert "status" in agentos("--keys", path, "-h").stdout
     assert "[env var: AGENTOS_KEYS]" in agentos("status", "--help").stdout
 
 
-def test_status_can_be_read_by_programs(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+def test_status_as_json(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     agentos("disable", "team-b", "--reason", "leaked", "--keys", keys_file(TWO))
-    told = json.loads(agentos("--json", "--keys", keys_file(TWO)).stdout)
-    first, second = told["credentials"]
+    record = json.loads(agentos("--json", "--keys", keys_file(TWO)).stdout)
+    first, second = record["credentials"]
     assert first["id"] == "team-a"
     assert first["limits"]["requests_per_minute"] == 60
     assert (first["credential_env"], first["state"]) == ("OPENAI_API_KEY", "ready")
     assert (second["quota_group"], second["state"]) == (None, "disabled: leaked")
-    assert told["disabled"] == {"team-b": "leaked"}
-    assert told["pool"] == []
+    assert record["disabled"] == {"team-b": "leaked"}
+    assert record["pool"] == []
 
 
-def test_status_of_files_and_commands_asks_nobody(
-    agentos: Agentos, keys_file: Callable[[str], str], tmp_path: Path
-) -> None:
-    made = tmp_path / "made"
+def test_status_runs_no_secret_command(agentos: Agentos, keys_file: Callable[[str], str], tmp_path: Path) -> None:
+    marker = tmp_path / "made"
     (tmp_path / "open.key").write_text("a-key-for-all")
     (tmp_path / "open.key").chmod(0o644)
     text = f"""
         credential = [
-            {{ id = "command", secret = "cmd:touch {made}" }},
+            {{ id = "command", secret = "cmd:touch {marker}" }},
             {{ id = "file", secret = "file:open.key" }},
         ]
     """
     lines = agentos("--keys", keys_file(text)).stdout.splitlines()
     assert lines[1].endswith("ready")
     assert "can be read by others" in lines[2]
-    assert not made.exists()
+    assert not marker.exists()
 
 
-def test_keys_come_from_the_environment_too(agentos: Agentos, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_read_from_environment_pattern(agentos: Agentos, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY_1", CANARY)
     result = agentos("--key-env", "OPENAI_API_KEY_*")
     assert "openai-api-key-1  openai" in result.stdout
     assert agentos("--key-env", "NOTHING_LIKE_IT*").exit_code == 2
 
 
-def test_what_is_typed_counts_before_the_environment(
+def test_typed_option_outranks_environment(
     agentos: Agentos, keys_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTOS_KEY_ENV", "NOTHING_LIKE_IT*")
@@ -174,20 +172,20 @@ def test_what_is_typed_counts_before_the_environment(
     assert "give one of them" in result.stderr
 
 
-def test_no_keys_at_all_is_wrong_usage_that_says_what_to_type(agentos: Agentos) -> None:
+def test_command_without_keys_is_refused_with_advice(agentos: Agentos) -> None:
     for command in ((), ("check",), ("disable", "x")):
         result = agentos(*command)
         assert result.exit_code == 2
         assert "Give --keys FILE or --key-env PATTERN, or set AGENTOS_KEYS" in result.stderr
 
 
-def test_a_wrong_file_is_wrong_usage(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+def test_invalid_keys_file_is_refused(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     result = agentos("--keys", keys_file("[[credential]]\nsecrte = 'x'\n"))
     assert result.exit_code == 2
     assert "line 2: a credential has no 'secrte': did you mean secret?" in result.stderr
 
 
-def test_a_key_in_plain_is_shown_to_nobody(home: Path, keys_file: Callable[[str], str]) -> None:
+def test_plain_key_is_never_printed(home: Path, keys_file: Callable[[str], str]) -> None:
     path = keys_file(f'[[credential]]\nsecret = "{CANARY}"\nid = "a"\n')
     for arguments in (["--keys", path], ["--json", "--keys", path], ["check", "--keys", path], ["disable", CANARY]):
         result = CliRunner().invoke(main, ["keys", *arguments], env={"AGENTOS_KEYS": path})
@@ -200,24 +198,24 @@ def test_a_key_in_plain_is_shown_to_nobody(home: Path, keys_file: Callable[[str]
 
 @pytest.fixture
 def store(home: Path) -> str:
-    """That of this machine."""
+    """Return the default store of this machine."""
     return f"sqlite:///{home}/pool.db"
 
 
-def test_status_shows_what_the_store_says_also_without_keys(agentos: Agentos, store: str) -> None:
+def test_status_without_keys_prints_store(agentos: Agentos, store: str) -> None:
     credentials = [
         Credential("env:TEST_CANARY", id="team-a", limits=Limits(requests_per_minute=60, burst=9, max_concurrent=5)),
         Credential("key-b", id="team-b"),
         Credential("key-c", id="team-c"),
     ]
     with CredentialCoordinator(credentials, store=StoreAt(store, "nightly")) as pool:
-        pool.listen(lambda _event: None)  # whose printing might end up in the command's
+        pool.listen(lambda _event: None)  # else its events would be printed into the output of the command
         keys = [pool.reserve_credential(f"doc-{number}") for number in range(6)]
         pool.quarantine("team-b", "no credit")
         pool.mark_rate_limited(next(str(key) for key in keys if key == "key-c"), 90)
         pool.states()
         out = agentos("status").stdout
-        told = json.loads(agentos("status", "--json").stdout)
+        record = json.loads(agentos("status", "--json").stdout)
     assert out.startswith(f"In {store}:\n")
     rows, held = ([line.split() for line in part.splitlines() if line.startswith("team")] for part in out.split("\n\n"))
     lines = {row[0]: " ".join(row) for row in rows}
@@ -227,17 +225,17 @@ def test_status_shows_what_the_store_says_also_without_keys(agentos: Agentos, st
     assert len(held) == 5
     assert all((row[2], row[-3:]) == ("nightly", [f"{socket.gethostname()},", "pid", str(os.getpid())]) for row in held)
 
-    assert told["store"] == store
-    assert [one["id"] for one in told["pool"]] == ["team-a", "team-b", "team-c"]
-    first, second, third = told["pool"]
-    assert {(one["run"], one["pid"]) for one in first["holders"]} == {("nightly", os.getpid())}
+    assert record["store"] == store
+    assert [entry["id"] for entry in record["pool"]] == ["team-a", "team-b", "team-c"]
+    first, second, third = record["pool"]
+    assert {(entry["run"], entry["pid"]) for entry in first["holders"]} == {("nightly", os.getpid())}
     assert len(first["holders"]) == 4
     assert first["used"] == {"requests per minute": {"used": 4, "limit": 60}}
     assert second["quarantine"] == "no credit"
     assert third["cooling"][0]["reason"] == "rate_limited"
 
 
-def test_looking_at_a_store_makes_none_and_changes_none(agentos: Agentos, home: Path, store: str) -> None:
+def test_status_neither_creates_nor_changes_store(agentos: Agentos, home: Path, store: str) -> None:
     assert agentos("status").exit_code == 2
     assert not home.exists()
     with CredentialCoordinator([Credential("key-a", id="a")], store=store) as pool:
@@ -247,7 +245,7 @@ def test_looking_at_a_store_makes_none_and_changes_none(agentos: Agentos, home: 
         assert (home / "pool.db").read_bytes() == before
 
 
-def test_an_item_that_is_called_like_a_terminal_command_does_no_harm(agentos: Agentos, store: str) -> None:
+def test_terminal_codes_in_item_id_are_escaped(agentos: Agentos, store: str) -> None:
     with CredentialCoordinator([Credential("key-a", id="a")], store=store) as pool:
         pool.reserve_credential("\x1b[2J\nRun forged")
         out = agentos().stdout
@@ -255,7 +253,7 @@ def test_an_item_that_is_called_like_a_terminal_command_does_no_harm(agentos: Ag
     assert len(out.splitlines()) == 6
 
 
-def test_a_holder_that_has_left_is_not_shown(agentos: Agentos, store: str) -> None:
+def test_status_omits_released_lease(agentos: Agentos, store: str) -> None:
     with CredentialCoordinator([Credential("key-a", id="a")], store=store) as pool:
         pool.reserve_credential("doc")
         assert "doc" in agentos().stdout
@@ -267,19 +265,19 @@ def test_a_holder_that_has_left_is_not_shown(agentos: Agentos, store: str) -> No
 # --- disable, enable, reset -------------------------------------------------------------------------------------------
 
 
-def test_what_is_disabled_stays_so_until_it_is_enabled(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+def test_disabled_key_stays_disabled_until_enabled(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     path = keys_file(TWO)
     result = agentos("disable", "team-a", "--reason", "leaked", "--keys", path)
     assert result.stdout.startswith("team-a is disabled, in executing runs too, until")
     assert disabled() == {"team-a": "leaked"}
     assert "disabled: leaked" in agentos("--keys", path).stdout
-    assert "team-a  leaked" in agentos().stdout  # also without the keys
+    assert "team-a  leaked" in agentos().stdout  # without --keys, too
     assert agentos("enable", "team-a").stdout == "team-a is enabled.\n"
     assert disabled() == {}
     assert "No credential with this id was disabled or quarantined" in agentos("enable", "team-a").stdout
 
 
-def test_options_may_stand_before_the_command(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+def test_options_are_accepted_before_command(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     path = keys_file(TWO)
     assert agentos("--keys", path, "disable", "team-a", "--reason", "x").exit_code == 0
     assert agentos(f"--keys={path}", "--reason", "reset", "disable", "team-b").exit_code == 0
@@ -287,7 +285,7 @@ def test_options_may_stand_before_the_command(agentos: Agentos, keys_file: Calla
     assert agentos("--keys", path, "nonsense").exit_code == 2
 
 
-def test_reset_enables_all_or_those_of_the_keys(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+def test_reset_enables_all_or_declared_keys(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     path = keys_file(TWO)
     agentos("disable", "team-a", "--keys", path)
     agentos("disable", "team-b", "--keys", path)
@@ -301,7 +299,7 @@ def test_reset_enables_all_or_those_of_the_keys(agentos: Agentos, keys_file: Cal
     assert agentos("reset").stdout == "No credential was disabled or quarantined.\n"
 
 
-def test_an_id_that_nobody_has_is_not_repeated(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+def test_unknown_id_is_not_repeated_in_message(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     for command in ("disable", "enable"):
         result = agentos(command, CANARY, "--keys", keys_file(TWO))
         assert result.exit_code == 2
@@ -309,7 +307,7 @@ def test_an_id_that_nobody_has_is_not_repeated(agentos: Agentos, keys_file: Call
     assert agentos("enable", CANARY).exit_code == 0
 
 
-def test_a_damaged_list_of_the_disabled_stops_us(agentos: Agentos, home: Path) -> None:
+def test_damaged_list_of_disabled_keys_fails(agentos: Agentos, home: Path) -> None:
     home.mkdir()
     (home / "disabled.json").write_text('{"team-a": ')
     with pytest.raises(HomeError, match="mend it, or remove it"):
@@ -319,30 +317,30 @@ def test_a_damaged_list_of_the_disabled_stops_us(agentos: Agentos, home: Path) -
     assert (home / "disabled.json").read_text() == '{"team-a": '
 
 
-def test_what_is_disabled_or_enabled_is_so_at_once_for_all_who_share_the_store(
+def test_disable_and_enable_reach_other_pools_of_store(
     agentos: Agentos, keys_file: Callable[[str], str], store: str
 ) -> None:
     path = keys_file(TWO)
     credentials = [Credential("env:TEST_CANARY", id="team-a"), Credential("key-b", id="team-b")]
     with CredentialCoordinator(credentials, store=store) as pool:
 
-        def out_of_use() -> dict[str, str]:
+        def quarantined() -> dict[str, str]:
             return {state.key_id: state.quarantined for state in pool.states() if state.quarantined is not None}
 
         agentos("disable", "team-a", "--reason", "leaked", "--keys", path)
-        assert out_of_use() == {"team-a": "disabled: leaked"}
+        assert quarantined() == {"team-a": "disabled: leaked"}
         agentos("enable", "team-a")
-        assert out_of_use() == {}
+        assert quarantined() == {}
         pool.quarantine("team-b", "HTTP 401: refused")
         assert agentos("enable", "team-b").stdout.endswith("team-b is enabled.\n")
-        assert out_of_use() == {}
+        assert quarantined() == {}
         pool.quarantine("team-b", "HTTP 401: refused")
         agentos("disable", "team-a", "--keys", path)
         assert agentos("reset").stdout.endswith("Enabled: team-a, team-b.\n")
-        assert out_of_use() == {}
+        assert quarantined() == {}
 
 
-def test_those_who_disable_at_once_do_not_undo_each_other(home: Path) -> None:
+def test_concurrent_disables_are_all_recorded(home: Path) -> None:
     threads = [threading.Thread(target=disable, args=(f"k{number}", "x")) for number in range(8)]
     for thread in threads:
         thread.start()
@@ -354,7 +352,7 @@ def test_those_who_disable_at_once_do_not_undo_each_other(home: Path) -> None:
 # --- check ------------------------------------------------------------------------------------------------------------
 
 
-def checked(result: Result) -> dict[str, str]:
+def answers_of(result: Result) -> dict[str, str]:
     rows = [line.split(maxsplit=2) for line in result.stdout.splitlines()[1:]]
     return {row[0]: row[2] for row in rows}
 
@@ -370,7 +368,7 @@ base_url = "{url}/"
 """
 
 
-def test_check_asks_each_provider_in_its_own_way(
+def test_check_uses_the_call_of_each_provider(
     agentos: Agentos, keys_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names, keys, text = ("openai", "anthropic", "gemini"), [], ""
@@ -383,72 +381,70 @@ def test_check_asks_each_provider_in_its_own_way(
         result = agentos("check", "--keys", keys_file(text + providers_at(provider.base_url)))
         assert sorted(entry.key for entry in provider.log if entry.status == 200) == sorted(keys[::2])
     assert result.exit_code == 1
-    told = checked(result)
-    assert [told[f"{name}-good"] for name in names] == ["ok"] * 3
-    assert told["openai-dead"] == "refused: HTTP 401: Incorrect API key provided."
-    assert told["anthropic-dead"] == "refused: HTTP 401: invalid x-api-key"
-    assert told["gemini-dead"] == "refused: HTTP 400: API key not valid."
+    answers = answers_of(result)
+    assert [answers[f"{name}-good"] for name in names] == ["ok"] * 3
+    assert answers["openai-dead"] == "refused: HTTP 401: Incorrect API key provided."
+    assert answers["anthropic-dead"] == "refused: HTTP 401: invalid x-api-key"
+    assert answers["gemini-dead"] == "refused: HTTP 400: API key not valid."
 
 
-def test_check_tells_limits_and_when_they_end(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+def test_check_reports_limits_and_their_end(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
     with SimulatedProvider([CANARY], latency=0.0) as provider:
         path = keys_file(text + providers_at(provider.base_url))
         provider.script([429], retry_after=125)
-        assert checked(agentos("check", "--keys", path)) == {"a": "limited, resets in 2.1 minutes"}
+        assert answers_of(agentos("check", "--keys", path)) == {"a": "limited, resets in 2.1 minutes"}
         provider.exhaust(CANARY)
-        told = checked(agentos("check", "--keys", path))["a"]
-        assert told.startswith("limited")
-        assert "The quota of this account is used up." in told
+        answer = answers_of(agentos("check", "--keys", path))["a"]
+        assert answer.startswith("limited")
+        assert "The quota of this account is used up." in answer
         provider.refill(CANARY)
         provider.script([503])
-        assert checked(agentos("check", "--keys", path))["a"].startswith("not answered (overloaded)")
+        assert answers_of(agentos("check", "--keys", path))["a"].startswith("not answered (overloaded)")
         result = agentos("check", "--keys", path)
-        assert (result.exit_code, checked(result)) == (0, {"a": "ok"})
-        told = json.loads(agentos("check", "--json", "--keys", path).stdout)
-        assert told == [{"id": "a", "provider": "openai", "is_ok": True, "told": "ok"}]
+        assert (result.exit_code, answers_of(result)) == (0, {"a": "ok"})
+        records = json.loads(agentos("check", "--json", "--keys", path).stdout)
+        assert records == [{"id": "a", "provider": "openai", "is_ok": True, "told": "ok"}]
 
 
-def test_what_cannot_be_asked_is_no_failure_but_what_cannot_be_read_is(
-    agentos: Agentos, keys_file: Callable[[str], str]
-) -> None:
-    asked = '[[credential]]\nid = "a"\nprovider = "our-gateway"\nsecret = "env:TEST_CANARY"\n'
-    result = agentos("check", "--keys", keys_file(asked))
-    assert (result.exit_code, checked(result)) == (0, {"a": "no cheap call known"})
-    agentos("disable", "a", "--keys", keys_file(asked))
-    assert checked(agentos("check", "--keys", keys_file(asked))) == {"a": "no cheap call known (disabled)"}
+def test_check_fails_for_unreadable_keys_only(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    unchecked = '[[credential]]\nid = "a"\nprovider = "our-gateway"\nsecret = "env:TEST_CANARY"\n'
+    result = agentos("check", "--keys", keys_file(unchecked))
+    assert (result.exit_code, answers_of(result)) == (0, {"a": "no cheap call known"})
+    agentos("disable", "a", "--keys", keys_file(unchecked))
+    assert answers_of(agentos("check", "--keys", keys_file(unchecked))) == {"a": "no cheap call known (disabled)"}
     unread = '[[credential]]\nid = "b"\nprovider = "openai"\nsecret = "env:TEST_NOT_SET"\n'
     result = agentos("check", "--keys", keys_file(unread))
     assert result.exit_code == 1
-    assert "the environment variable TEST_NOT_SET is not set or empty" in checked(result)["b"]
+    assert "the environment variable TEST_NOT_SET is not set or empty" in answers_of(result)["b"]
 
 
-def test_where_nobody_answers_is_told(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+def test_check_reports_unreachable_provider(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     with SimulatedProvider([CANARY]) as provider:
-        url = provider.base_url  # nobody's, after this block
+        url = provider.base_url  # no server listens there after this block
     text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
     result = agentos("check", "--keys", keys_file(text + providers_at(url)))
-    assert (result.exit_code, checked(result)) == (1, {"a": "no answer: Connection refused"})
+    assert (result.exit_code, answers_of(result)) == (1, {"a": "no answer: Connection refused"})
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hosts", "nonsense", "https://"])
-def test_an_environment_with_a_strange_address_is_told(
+def test_check_reports_invalid_base_url(
     agentos: Agentos, keys_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
     result = agentos("check", "--keys", keys_file(text))
     assert result.exit_code == 1
-    assert checked(result)["a"].startswith("no answer")
+    assert answers_of(result)["a"].startswith("no answer")
 
 
-class Strange(BaseHTTPRequestHandler):
-    """Repeats the key, or sends it elsewhere."""
+class HostileProvider(BaseHTTPRequestHandler):
+    """A provider whose answers repeat the key, or redirect the request."""
 
-    seen: list[str]
+    paths: list[str]
 
     def do_GET(self) -> None:
-        type(self).seen.append(self.path)
+        type(self).paths.append(self.path)
         if self.path.startswith("/elsewhere"):
             self.send_response(200)
             body = b"{}"
@@ -470,80 +466,82 @@ class Strange(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def strange() -> Iterator[tuple[str, list[str]]]:
-    Strange.seen = []
-    with HTTPServer(("127.0.0.1", 0), Strange) as server:
+def hostile_provider() -> Iterator[tuple[str, list[str]]]:
+    HostileProvider.paths = []
+    with HTTPServer(("127.0.0.1", 0), HostileProvider) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", Strange.seen
+        yield f"http://127.0.0.1:{server.server_port}", HostileProvider.paths
         server.shutdown()
         thread.join()
 
 
-def test_an_answer_that_repeats_the_key_is_shown_without_it(
-    agentos: Agentos, keys_file: Callable[[str], str], strange: tuple[str, list[str]]
+def test_key_in_answer_is_redacted(
+    agentos: Agentos, keys_file: Callable[[str], str], hostile_provider: tuple[str, list[str]]
 ) -> None:
     text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
-    result = agentos("check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{strange[0]}"\n'))
-    assert checked(result) == {"a": "refused: HTTP 401: Bad key: ****"}
-    assert strange[1] == ["/models"]
+    result = agentos("check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{hostile_provider[0]}"\n'))
+    assert answers_of(result) == {"a": "refused: HTTP 401: Bad key: ****"}
+    assert hostile_provider[1] == ["/models"]
 
 
 @pytest.mark.parametrize("length", [170, 180, 190, 270, 280, 290, 380, 480, 490, 500, 980, 990])
-def test_nor_is_its_beginning_where_a_long_answer_is_cut(
-    agentos: Agentos, keys_file: Callable[[str], str], strange: tuple[str, list[str]], length: int
+def test_key_cut_by_long_answer_is_redacted(
+    agentos: Agentos, keys_file: Callable[[str], str], hostile_provider: tuple[str, list[str]], length: int
 ) -> None:
     text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
-    url = f"{strange[0]}/pad{'x' * length}"
+    url = f"{hostile_provider[0]}/pad{'x' * length}"
     result = agentos("check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{url}"\n'))
     assert CANARY[:4] not in result.output
 
 
-def test_a_key_does_not_follow_a_redirect(
-    agentos: Agentos, keys_file: Callable[[str], str], strange: tuple[str, list[str]]
+def test_check_does_not_follow_redirect(
+    agentos: Agentos, keys_file: Callable[[str], str], hostile_provider: tuple[str, list[str]]
 ) -> None:
     text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
-    result = agentos("check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{strange[0]}/moved"\n'))
+    result = agentos(
+        "check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{hostile_provider[0]}/moved"\n')
+    )
     assert result.exit_code == 1
-    assert checked(result)["a"].startswith("no answer: HTTP 302")
-    assert strange[1] == ["/moved/models"]
+    assert answers_of(result)["a"].startswith("no answer: HTTP 302")
+    assert hostile_provider[1] == ["/moved/models"]
 
 
 @pytest.mark.parametrize("tail", ["\x01", "é€"])
-def test_a_key_that_no_header_can_carry_is_not_quoted(
+def test_key_invalid_in_header_is_not_printed(
     agentos: Agentos,
     keys_file: Callable[[str], str],
-    strange: tuple[str, list[str]],
+    hostile_provider: tuple[str, list[str]],
     monkeypatch: pytest.MonkeyPatch,
     tail: str,
 ) -> None:
     monkeypatch.setenv("TEST_CANARY", CANARY + tail)
     text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
-    result = agentos("check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{strange[0]}"\n'))
+    result = agentos("check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{hostile_provider[0]}"\n'))
     assert result.exit_code == 1
-    assert checked(result)["a"].startswith("refused")
+    assert answers_of(result)["a"].startswith("refused")
 
 
 # --- the program itself -----------------------------------------------------------------------------------------------
 
 
-def test_the_program_itself_does_it(home: Path, keys_file: Callable[[str], str]) -> None:
+def test_keys_commands_as_processes(home: Path, keys_file: Callable[[str], str]) -> None:
     def program(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "agentos.cli", "keys", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        assert CANARY not in done.stdout + done.stderr
-        return done
+        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert CANARY not in process.stdout + process.stderr
+        return process
 
     text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
     with SimulatedProvider([CANARY], latency=0.0) as provider:
         path = keys_file(text + providers_at(provider.base_url))
-        done = program("check", "--keys", path)
-        assert (done.returncode, done.stdout) == (0, "ID  PROVIDER  ANSWER\na   openai    ok\n")
+        process = program("check", "--keys", path)
+        assert (process.returncode, process.stdout) == (0, "ID  PROVIDER  ANSWER\na   openai    ok\n")
         provider.kill(CANARY)
         assert program("check", "--keys", path).returncode == 1
     assert program("disable", "a", "--keys", path).returncode == 0
     assert program("--keys", path).stdout.endswith("disabled: by hand\n")
     keys_file("[[credential]]\n")
-    done = program("--keys", path)
-    assert done.returncode == 2
-    assert "line 1: secret is missing" in done.stderr
+    process = program("--keys", path)
+    assert process.returncode == 2
+    assert "line 1: secret is missing" in process.stderr

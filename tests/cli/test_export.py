@@ -1,0 +1,97 @@
+"""`agentos export`: results as rows of JSON lines and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from .cli_runs import (
+    agentos,
+    execute,
+    make_failures,
+    make_interrupted,
+    make_run,
+    prepare,
+    program,
+    same,
+)
+
+
+def test_export_writes_a_row_per_item() -> None:
+    make_failures()
+    rows = {row["id"]: row for row in map(json.loads, program("export", "mixed").stdout.splitlines())}
+    assert sorted(rows) == ["a", "b", "c", "d", "e", "f"]
+    assert list(rows["a"]) == [
+        "id",
+        "outcome",
+        "value",
+        "error",
+        "attempts",
+        "duration",
+        "ended_at",
+        "credential_id",
+        "tokens",
+        "cost",
+    ]
+    assert (rows["a"]["outcome"], rows["a"]["value"], rows["a"]["error"]) == ("succeeded", "a", None)
+    assert rows["b"]["error"] == "item b has 17 faults\nand more"
+    table = list(csv.DictReader(io.StringIO(agentos("export", "mixed", "--format", "csv").stdout, newline="")))
+    assert {row["id"]: row["value"] for row in table}["a"] == '"a"'
+    assert {row["id"]: row["error"] for row in table}["b"] == "item b has 17 faults\nand more"
+    assert {row["id"]: row["value"] for row in table}["b"] == ""
+
+
+def test_export_filters_by_outcome() -> None:
+    make_failures()
+    make_interrupted("half")
+    ids = [json.loads(line)["id"] for line in agentos("export", "mixed", "--only", "succeeded").stdout.splitlines()]
+    assert sorted(ids) == ["a", "f"]
+    assert len(agentos("export", "mixed", "--only", "failed").stdout.splitlines()) == 4
+    (row,) = map(json.loads, agentos("export", "half", "--only", "unfinished").stdout.splitlines())
+    assert (row["id"], row["outcome"], row["ended_at"] is not None) == ("b", "unfinished", True)
+
+
+def test_export_replaces_file_only_when_complete(tmp_path: Path) -> None:
+    folder = make_failures()
+    target = tmp_path / "out.csv"
+    target.write_text("before")
+    agentos("export", "mixed", "--format", "csv", "--output", str(target))
+    assert len(list(csv.reader(io.StringIO(target.read_text(), newline="")))) == 7
+    assert not list(tmp_path.glob("*.part"))
+    assert "cannot be written" in agentos("export", "mixed", "--output", str(tmp_path / "no" / "x"), status=3).stderr
+    assert "cannot be written" in agentos("export", "mixed", "--output", str(tmp_path), status=3).stderr
+    target.write_text("before")
+    folder.ledger.write_bytes(b"no database" * 100)
+    agentos("export", "mixed", "--output", str(target), status=3)
+    assert target.read_text() == "before"
+
+
+def test_export_writes_ids_that_are_not_utf8() -> None:
+    ids = ["caf\udce9", "\ud800", "nul\0", 'a,"b"\r\n', "=1"]
+    folder = prepare("odd", [])
+    execute(folder, ids, same)
+    rows = [json.loads(line)["id"] for line in program("export", "odd").stdout.splitlines()]
+    assert sorted(rows) == sorted(ids)
+    table = program("export", "odd", "--format", "csv").stdout
+    assert b"caf\xe9" in table
+    assert rb"\ud800" in table
+    assert b'"a,""b""\r\n"' in table
+    assert b"nul\0" in table
+
+
+def test_export_into_closed_pipe_prints_no_error() -> None:
+    items = [f"item-{number}-{'x' * 500}" for number in range(1000)]
+    make_run("long", items, same)
+    process = subprocess.run(
+        ["/bin/sh", "-c", f"{sys.executable} -m agentos.cli export long | head -1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert json.loads(process.stdout)["outcome"] == "succeeded"
+    assert process.stderr == ""

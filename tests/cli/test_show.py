@@ -1,0 +1,156 @@
+"""`agentos show`, of runs and items that were really run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+from agentos.workflows.parallel import Credential, CredentialCoordinator, RateLimited, current_item
+
+from .cli_runs import (
+    agentos,
+    execute,
+    live_run,
+    make_failures,
+    make_interrupted,
+    make_run,
+    prepare,
+    program,
+    same,
+    write_log,
+)
+
+
+def test_show_prints_run_failures_and_next_commands() -> None:
+    folder = make_failures()
+    for item_id in "bcde":
+        write_log(folder, item_id, b"")
+    process = program("show", "mixed")
+    out = process.stdout.decode()
+    assert process.returncode == 0, process.stderr
+    assert out.startswith("Run mixed: finished\n  Command: ./agent --item '{id}'\n  Created: ")
+    assert "  Items: 6: 2 succeeded, 4 failed, 0 left\n" in out
+    assert re.search(r"  Launches:\n    1  \S+ \S+  \d+\.\d s  finished\n", out)
+    assert "  Bound by: 2 workers, not the keys\n" in out
+    assert re.search(
+        r"Failures by cause:\n  4 x ValueError: item <id> has 17 faults\n      [b-e], [b-e], [b-e], …\n", out
+    )
+    assert "Slowest items:\n" in out
+    assert re.search(
+        r"Next:\n  agentos retry mixed\n  agentos show mixed [b-e]\n  agentos logs mixed [b-e]\n"
+        r"  agentos export mixed --format jsonl\n$",
+        out,
+    )
+
+
+def test_failures_differing_in_numbers_share_a_cause() -> None:
+    def worker(item: str, _credential: str | None) -> None:
+        if item.startswith("o"):
+            raise OSError(
+                f"connection {item} from 10.0.0.{len(item)} took {len(item) * 1.5} s at 0xdeadbeef{len(item)}"
+            )
+        raise ValueError(f"about {item}")
+
+    make_run("many", ["o", "ox", "oxy", "p-1"], worker)
+    failures = json.loads(agentos("show", "many", "--json").stdout)["failures"]
+    assert [(cause["error_type"], cause["error"], cause["count"]) for cause in failures] == [
+        ("OSError", "connection <id> from <n> took <n> s at <n>", 3),
+        ("ValueError", "about <id>", 1),
+    ]
+    assert sorted(failures[0]["ids"]) == ["o", "ox", "oxy"]
+
+
+def test_show_defaults_to_newest_run() -> None:
+    old = make_run("old", ["a"], same)
+    os.utime(old.path / "run.json", (1, 1))
+    make_run("new", ["a"], same)
+    assert agentos("show").stdout.startswith("Run new: finished")
+
+
+def test_show_prints_usage_per_credential() -> None:
+    def worker(_item: str, _credential: str) -> None:
+        current_item().report_usage(tokens=50, cost=0.5)
+
+    pool = CredentialCoordinator([Credential("sk-secret-one", id="one")])
+    make_run("paid", ["a", "b"], worker, pool=pool)
+    out = agentos("show", "paid").stdout
+    assert re.search(r"Credential +attempts +succeeded +requests +tokens +cost +waited\none +2 +2 +2 +100 +1 ", out)
+    (totals,) = json.loads(agentos("show", "paid", "--json").stdout)["credentials"]
+    assert totals["tokens"] == 100
+    assert totals["cost"] == 1.0
+
+
+def test_show_of_interrupted_run_lists_unfinished_items() -> None:
+    folder = make_interrupted("half")
+    out = agentos("show", "half").stdout
+    assert out.startswith("Run half: interrupted: agentos resume half\n")
+    assert "  Items: 3: 1 succeeded, 0 failed, 2 left\n" in out
+    assert "\nUnfinished: b\n" in out
+    assert "Next:\n  agentos resume half\n" in out
+    execute(folder, ["a", "b", "c"], same)
+    launches = json.loads(agentos("show", "half", "--json").stdout)["launches"]
+    assert [launch["stopped"] for launch in launches] == ["interrupted", None]
+
+
+def test_show_of_live_run_suggests_stop_and_follow() -> None:
+    with live_run("alive") as run:
+        out = agentos("show", "alive").stdout
+        assert out.startswith(f"Run alive: running (pid {run.pid})\n")
+        assert "  agentos stop alive\n  agentos logs alive --follow b\n" in out
+    assert re.search(r"    1  \S+ \S+ +killed\n", agentos("show", "alive").stdout)
+
+
+def test_show_of_unstarted_or_unreadable_run() -> None:
+    prepare("waiting", ["a"])
+    assert agentos("show", "waiting").stdout.startswith("Run waiting: not started: agentos resume waiting\n")
+    assert "has not started anything yet" in agentos("show", "waiting", "a", status=3).stderr
+    damaged = prepare("damaged", ["a"])
+    damaged.ledger.write_bytes(b"no database" * 100)
+    assert "is not a ledger" in agentos("show", "damaged", status=3).stderr
+    assert "there is no run 'none'" in agentos("show", "none", status=2).stderr
+    assert "that is no run id" in agentos("show", "../etc", status=2).stderr
+
+
+def test_show_without_any_run_is_refused() -> None:
+    assert "there is no run in" in agentos("show", status=2).stderr
+
+
+def test_show_of_item_lists_attempts() -> None:
+    def worker(_item: str, _credential: str) -> dict[str, str]:
+        if current_item().attempt == 1:
+            raise RateLimited("slow \x1b[31mdown", retry_after=1.0)
+        return {"answer": "yes\x07"}
+
+    pool = CredentialCoordinator([Credential("sk-secret-one", id="one")])
+    folder = make_run("tried", ["a"], worker, pool=pool)
+    log = write_log(folder, "a", b"printed")
+    out = agentos("show", "tried", "a").stdout
+    assert re.match(r'Item a of run tried: succeeded after \d+\.\d s\n  Input: "a"\n', out)
+    assert '  Value: {"answer": "yes\\u0007"}\n' in out
+    seconds = r"\d+\.\d s"
+    first = rf"    1\.1  one +(waited {seconds})? +{seconds}  rate_limited  slow \\x1b\[31mdown\n"
+    assert re.search(r"  Attempts:\n" + first, out)
+    assert re.search(rf"    1\.2  one +waited {seconds}  {seconds}  succeeded\n", out)
+    assert f"  Log: {log} (7 bytes)\n\nNext:\n  agentos logs tried a\n" in out
+    record = json.loads(program("show", "tried", "a", "--json").stdout)
+    assert record["value"] == {"answer": "yes\x07"}
+    assert [attempt["verdict"] for attempt in record["history"]] == ["rate_limited", "succeeded"]
+    assert record["log"] == str(log)
+
+
+def test_show_of_failed_item_prints_whole_error() -> None:
+    make_failures()
+    out = agentos("show", "mixed", "b").stdout
+    assert "  Error: ValueError: item b has 17 faults\n    and more\n" in out
+    assert "  Traceback:\n    Traceback (most recent call last):" in out
+    assert "  Log: none\n\nNext:\n  agentos retry mixed\n" in out
+
+
+def test_unknown_item_is_refused_with_suggestions() -> None:
+    make_run("docs", ["document-01", "document-02", "letter"], same)
+    for command in ("show", "logs"):
+        message = agentos(command, "docs", "document01", status=2).stderr
+        assert "run docs has no item 'document01': did you mean 'document-0" in message
+        assert "'letter'?" in agentos(command, "docs", "LETT", status=2).stderr
+        assert "it was not started, or has another id" in agentos(command, "docs", "xyz", status=2).stderr
