@@ -34,6 +34,7 @@ from ._bottleneck_probe import BottleneckProbe
 from ._intake import Intake, Source
 from ._mailbox import Handlers, Mailbox
 from ._max_wait import MaxWait
+from ._messages import AttemptSucceeded
 from ._outcome import OutcomeClassifier, error_text
 from ._parts import make_parts
 from ._shutdown import Shutdown
@@ -79,6 +80,7 @@ class Driver:
         parts = make_parts(options, source.total, workers, pool, clock, self._post, run_record, checkpoints)
         self._parts = parts
         self._context, self._recorder = parts.context, parts.recorder
+        self._encode_result, self._is_ledger_full = parts.recorder.encode_result, parts.recorder.is_full
         self._scheduler, self._admission = parts.scheduler, parts.admission
         self.results, self.progress, self._report = parts.results, parts.progress, parts.report
         self._intake = Intake(source, parts.scheduler, parts.admission, self)
@@ -99,7 +101,7 @@ class Driver:
             messages.RecordedItemsFound: self._on_recorded_items,
             messages.SourceEnded: lambda message: self.on_source_ended(message.error),
             messages.LeaseDelivered: self._on_lease,
-            messages.AttemptSucceeded: attempts.on_success,
+            AttemptSucceeded: attempts.on_success,
             messages.AttemptFailed: attempts.on_failure,
             messages.TimeoutExpired: attempts.timeouts.on_expired,
             messages.TimeoutIgnored: attempts.timeouts.on_ignored,
@@ -163,13 +165,13 @@ class Driver:
         attempt.ended_at = self._now()
         if exc is None:
             try:
-                encoded = self._recorder.encode_result(value)
+                encoded = self._encode_result(value)
             except UnrecordableValue as unrecordable:
                 exc = unrecordable
             else:
                 if attempt.lease_handle is not None:
                     self._context.end_lease(attempt, None, success=True)
-                self._mailbox.post_and_process(messages.AttemptSucceeded(attempt, value, encoded))
+                self._mailbox.post_and_process(AttemptSucceeded(attempt, value, encoded))
                 return
         kind: str | None
         verdict: Verdict | None
@@ -204,7 +206,7 @@ class Driver:
         if self.results.is_full():
             self.progress.note_bottleneck(events.READER)
             return
-        if self._recorder.is_full():
+        if self._is_ledger_full():
             self.progress.note_bottleneck(events.LEDGER)
             return
         while True:
