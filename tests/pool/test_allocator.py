@@ -38,7 +38,7 @@ def served(pool: Allocator) -> list[LeaseRecord]:
     return taken
 
 
-def test_the_least_recently_used_credential_is_chosen() -> None:
+def test_least_recently_used_credential_is_granted() -> None:
     pool = make_pool("a", "b", "c")
     first = [ask(pool) for _ in range(3)]
     assert [held(record) for record in first] == ["a", "b", "c"]
@@ -47,7 +47,7 @@ def test_the_least_recently_used_credential_is_chosen() -> None:
     assert [held(ask(pool)) for _ in range(3)] == ["b", "a", "c"]
 
 
-def test_the_least_loaded_credential_relative_to_its_concurrency_is_chosen() -> None:
+def test_credential_with_least_relative_load_is_granted() -> None:
     pool = Allocator()
     pool.add("small", "s", None, frozenset(), Limits(max_concurrent=2), NOW)
     pool.add("large", "l", None, frozenset(), Limits(max_concurrent=8), NOW)
@@ -63,7 +63,7 @@ def test_live_leases_never_exceed_max_concurrent() -> None:  # invariant 1
     assert [record.state for record in records] == [LIVE] * 3 + [WAITING] * 2
 
 
-def test_a_wished_credential_is_given_if_it_is_usable() -> None:
+def test_preferred_credential_is_granted_if_usable() -> None:
     pool = make_pool("a", "b", "c")
     wished = ask(pool, prefer="c")
     assert held(wished) == "c"
@@ -72,7 +72,7 @@ def test_a_wished_credential_is_given_if_it_is_usable() -> None:
     assert held(ask(pool)) == "b"
 
 
-def test_a_release_serves_exactly_the_first_waiter() -> None:  # invariants 6, 18
+def test_release_serves_exactly_the_first_waiter() -> None:  # invariants 6, 18
     pool = make_pool("a")
     holder = ask(pool)
     waiters = [ask(pool) for _ in range(3)]
@@ -82,7 +82,7 @@ def test_a_release_serves_exactly_the_first_waiter() -> None:  # invariants 6, 1
     assert waiters[1].state == WAITING
 
 
-def test_a_newcomer_does_not_overtake_a_waiter() -> None:  # invariant 6
+def test_new_request_does_not_overtake_a_waiter() -> None:  # invariant 6
     pool = make_pool("a")
     holder = ask(pool)
     waiter = ask(pool)
@@ -94,7 +94,7 @@ def test_a_newcomer_does_not_overtake_a_waiter() -> None:  # invariant 6
     assert served(pool) == [newcomer]
 
 
-def test_one_that_was_sent_back_asks_in_front() -> None:
+def test_request_with_front_is_served_first() -> None:
     pool = make_pool("a")
     holder = ask(pool)
     waiter = ask(pool)
@@ -106,7 +106,7 @@ def test_one_that_was_sent_back_asks_in_front() -> None:
     assert served(pool) == [waiter]
 
 
-def test_no_grant_before_a_cool_down_ends_and_one_exactly_then() -> None:  # invariants 4, 7
+def test_grant_comes_exactly_when_cooldown_ends() -> None:  # invariants 4, 7
     pool = make_pool("a")
     pool.cool(pool.credentials["a"].group, None, 60.0, RATE_LIMITED, NOW)
     waiter = ask(pool)
@@ -118,7 +118,7 @@ def test_no_grant_before_a_cool_down_ends_and_one_exactly_then() -> None:  # inv
     assert pool.next_wake_at() is None
 
 
-def test_of_two_cool_downs_the_later_end_holds() -> None:  # invariant 4
+def test_later_end_of_two_cooldowns_holds() -> None:  # invariant 4
     pool = make_pool("a")
     group = pool.credentials["a"].group
     pool.cool(group, None, 60.0, RATE_LIMITED, NOW)
@@ -130,7 +130,7 @@ def test_of_two_cool_downs_the_later_end_holds() -> None:  # invariant 4
     assert waiter.state == LIVE
 
 
-def test_a_prolonged_cool_down_ends_at_its_new_end_only() -> None:
+def test_prolonged_cooldown_ends_at_its_new_end() -> None:
     pool = make_pool("a")
     group = pool.credentials["a"].group
     pool.cool(group, None, 10.0, RATE_LIMITED, NOW)
@@ -142,7 +142,7 @@ def test_a_prolonged_cool_down_ends_at_its_new_end_only() -> None:
     assert waiter.state == LIVE
 
 
-def test_a_group_cools_together_and_only_in_its_scope() -> None:
+def test_group_cools_together_in_one_scope() -> None:
     pool = make_pool("a", "b", group="org")
     pool.add("c", "other", None, frozenset(), Limits(max_concurrent=1), NOW)
     pool.cool(pool.credentials["a"].group, "big-model", 60.0, RATE_LIMITED, NOW)
@@ -152,7 +152,7 @@ def test_a_group_cools_together_and_only_in_its_scope() -> None:
     assert held(ask(pool)) == "b"
 
 
-def test_a_credential_serves_only_the_scopes_it_names() -> None:
+def test_credential_serves_only_its_scopes() -> None:
     pool = Allocator()
     pool.add("a", "a", None, frozenset({"x"}), Limits(max_concurrent=1), NOW)
     assert ask(pool, scope="y").state == REFUSED
@@ -164,7 +164,7 @@ def test_a_credential_serves_only_the_scopes_it_names() -> None:
     assert served(pool) == [waiter_any]
 
 
-def test_among_waiters_of_different_scopes_the_first_to_ask_is_served() -> None:
+def test_oldest_waiter_of_all_scopes_is_served() -> None:
     pool = make_pool("a")
     holder = ask(pool)
     late_scope, early = "x", ask(pool, scope="y")
@@ -175,7 +175,7 @@ def test_among_waiters_of_different_scopes_the_first_to_ask_is_served() -> None:
     assert served(pool) == [later]
 
 
-def test_overload_backs_off_the_provider_longer_each_time_and_a_success_ends_that() -> None:
+def test_overload_backoff_doubles_until_a_success() -> None:
     pool = make_pool("a", "b", provider="p")
     a = pool.credentials["a"]
     for expected in (1.0, 2.0, 4.0):
@@ -188,7 +188,7 @@ def test_overload_backs_off_the_provider_longer_each_time_and_a_success_ends_tha
     assert a.provider.cooling[None] == NOW + 5
 
 
-def test_a_quarantined_credential_is_never_granted_until_restored() -> None:  # invariant 5
+def test_quarantined_credential_is_granted_after_restore_only() -> None:  # invariant 5
     pool = make_pool("a", "b")
     pool.quarantine("a", "no credit", NOW)
     assert held(ask(pool)) == "b"
@@ -199,7 +199,7 @@ def test_a_quarantined_credential_is_never_granted_until_restored() -> None:  # 
     assert held(waiter) == "a"
 
 
-def test_a_free_credential_is_not_granted_any_more_once_it_is_quarantined() -> None:  # invariant 5
+def test_free_credential_is_not_granted_after_quarantine() -> None:  # invariant 5
     pool = make_pool("a", "b")
     for record in [ask(pool), ask(pool)]:
         pool.lease_end.end(record, NOW)
@@ -208,7 +208,7 @@ def test_a_free_credential_is_not_granted_any_more_once_it_is_quarantined() -> N
     assert ask(pool).state == WAITING
 
 
-def test_a_credential_that_was_quarantined_in_use_goes_to_nobody_when_it_comes_back() -> None:  # invariant 5
+def test_credential_quarantined_in_use_serves_no_waiter() -> None:  # invariant 5
     pool = make_pool("a", "b")
     first, second = ask(pool), ask(pool)
     waiter = ask(pool)
@@ -220,14 +220,14 @@ def test_a_credential_that_was_quarantined_in_use_goes_to_nobody_when_it_comes_b
     assert held(waiter) == "b"
 
 
-def test_one_refusal_cools_its_own_key_and_no_other_of_the_group() -> None:  # invariant 5
+def test_refusal_cools_its_key_not_the_group() -> None:  # invariant 5
     pool = make_pool("a", "b", group="team")
     a, b = pool.credentials["a"], pool.credentials["b"]
     pool.feedback.apply(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
     assert (a.usable_at(None), b.usable_at(None)) == (NOW + 5, 0.0)
 
 
-def test_one_refusal_cools_and_a_second_from_another_item_quarantines() -> None:
+def test_refusals_of_two_requesters_quarantine() -> None:
     pool = make_pool("a", "b")
     a = pool.credentials["a"]
     pool.feedback.apply(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
@@ -242,7 +242,7 @@ def test_one_refusal_cools_and_a_second_from_another_item_quarantines() -> None:
     assert any(isinstance(event, CredentialQuarantined) for event in pool.events)
 
 
-def test_a_success_between_two_refusals_means_no_quarantine() -> None:
+def test_success_between_refusals_prevents_quarantine() -> None:
     pool = make_pool("a")
     a = pool.credentials["a"]
     pool.feedback.apply(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW)
@@ -251,7 +251,7 @@ def test_a_success_between_two_refusals_means_no_quarantine() -> None:
     assert a.quarantine is None
 
 
-def test_refusals_in_a_row_from_one_requester_end_in_quarantine_too() -> None:  # invariant 17
+def test_three_refusals_of_one_requester_quarantine() -> None:  # invariant 17
     pool = make_pool("a")
     a = pool.credentials["a"]
     for _ in range(3):
@@ -260,7 +260,7 @@ def test_refusals_in_a_row_from_one_requester_end_in_quarantine_too() -> None:  
     assert a.quarantine is not None
 
 
-def test_when_all_are_quarantined_waiters_are_refused_and_so_is_who_comes() -> None:  # invariant 17
+def test_all_quarantined_refuses_waiters_and_new_requests() -> None:  # invariant 17
     pool = make_pool("a")
     holder = ask(pool)
     waiter = ask(pool)
@@ -273,7 +273,7 @@ def test_when_all_are_quarantined_waiters_are_refused_and_so_is_who_comes() -> N
     assert ask(pool).state == REFUSED
 
 
-def test_a_second_release_changes_nothing() -> None:  # invariant 15
+def test_second_release_changes_nothing() -> None:  # invariant 15
     pool = make_pool("a")
     first = ask(pool)
     assert pool.lease_end.end(first, NOW)
@@ -282,14 +282,14 @@ def test_a_second_release_changes_nothing() -> None:  # invariant 15
     assert held(second) == "a"
 
 
-def test_of_several_leases_of_a_credential_the_one_that_is_released_ends() -> None:  # invariant 15
+def test_release_ends_only_its_own_lease() -> None:  # invariant 15
     pool = make_pool("a", max_concurrent=2)
     first, second = ask(pool), ask(pool)
     pool.lease_end.end(first, NOW)
     assert list(pool.credentials["a"].leases.values()) == [second]
 
 
-def test_fences_grow_also_when_a_credential_leaves_and_comes_back() -> None:  # invariant 13
+def test_fence_grows_when_credential_leaves_and_returns() -> None:  # invariant 13
     pool = make_pool("a")
     record = ask(pool)
     pool.lease_end.end(record, NOW)
@@ -298,7 +298,7 @@ def test_fences_grow_also_when_a_credential_leaves_and_comes_back() -> None:  # 
     assert ask(pool).fence > record.fence
 
 
-def test_a_removed_credential_is_not_granted_again_but_its_lease_stays_valid() -> None:
+def test_lease_of_removed_credential_stays_valid() -> None:
     pool = make_pool("a", "b")
     record = ask(pool)
     pool.remove("a", NOW)
@@ -310,7 +310,7 @@ def test_a_removed_credential_is_not_granted_again_but_its_lease_stays_valid() -
     assert not pool.members.leaving
 
 
-def test_withdrawing_leaves_nothing_behind() -> None:  # invariant 9
+def test_withdraw_leaves_no_waiter_and_no_lease() -> None:  # invariant 9
     pool = make_pool("a")
     holder = ask(pool)
     first, second = ask(pool), ask(pool)
@@ -324,7 +324,7 @@ def test_withdrawing_leaves_nothing_behind() -> None:  # invariant 9
     assert len(pool.queue) == 0
 
 
-def test_a_lease_that_became_worthless_on_the_way_is_not_handed_out() -> None:  # invariant 11
+def test_confirm_rejects_lease_of_unusable_credential() -> None:  # invariant 11
     pool = make_pool("a", max_concurrent=2)
     first, second = ask(pool), ask(pool)
     waiter, behind = ask(pool), ask(pool)
@@ -339,7 +339,7 @@ def test_a_lease_that_became_worthless_on_the_way_is_not_handed_out() -> None:  
     assert behind.state == WAITING
 
 
-def test_exhausted_and_rate_limited_are_told_apart_once_per_episode() -> None:
+def test_wait_reason_is_announced_once_per_episode() -> None:
     pool = make_pool("a", "b")
     records = [ask(pool), ask(pool)]
     for _ in range(3):
@@ -354,7 +354,7 @@ def test_exhausted_and_rate_limited_are_told_apart_once_per_episode() -> None:
     assert records
 
 
-def test_a_wait_that_turns_from_exhausted_to_rate_limited_is_told_again() -> None:
+def test_change_of_wait_reason_is_announced() -> None:
     pool = make_pool("a", "b")
     first, second = ask(pool), ask(pool)
     ask(pool)
@@ -381,12 +381,12 @@ def test_a_wait_that_turns_from_exhausted_to_rate_limited_is_told_again() -> Non
         (Verdict(AUTH_FAILED), 5),
     ],
 )
-def test_how_long_an_answer_makes_us_wait(verdict: Verdict, seconds: float) -> None:  # invariant 4
+def test_cooldown_seconds_by_verdict(verdict: Verdict, seconds: float) -> None:  # invariant 4
     assert cool_down(verdict) == seconds
 
 
 @pytest.mark.parametrize("asked", [1e9, float("inf")])
-def test_a_huge_wait_is_capped_and_the_cap_is_reported(asked: float) -> None:  # invariant 4
+def test_huge_wait_is_capped_and_reported(asked: float) -> None:  # invariant 4
     pool = make_pool("a")
     pool.cool(pool.credentials["a"].group, None, asked, RATE_LIMITED, NOW)
     (event,) = pool.events
@@ -395,7 +395,7 @@ def test_a_huge_wait_is_capped_and_the_cap_is_reported(asked: float) -> None:  #
     assert event.hint == asked
 
 
-def test_settling_counts_once_and_only_while_the_lease_is_live() -> None:  # invariants 15, 16
+def test_settle_counts_once_while_lease_is_live() -> None:  # invariants 15, 16
     pool = make_pool("a")
     record = ask(pool, tokens=100)
     assert pool.settle(record, None, 250, NOW)
@@ -405,7 +405,7 @@ def test_settling_counts_once_and_only_while_the_lease_is_live() -> None:  # inv
     assert (pool.credentials["a"].used_requests, pool.credentials["a"].used_tokens) == (1, 250)
 
 
-def test_many_scopes_do_not_make_the_pool_grow_without_end() -> None:
+def test_heaps_of_many_scopes_are_bounded() -> None:
     pool = make_pool("a", "b")
     for number in range(2000):
         record = ask(pool, scope=f"scope-{number}")
@@ -415,7 +415,7 @@ def test_many_scopes_do_not_make_the_pool_grow_without_end() -> None:
     assert all(len(heap) <= 510 for heap in pool.ready.by_class.values())
 
 
-def test_a_hundred_thousand_waiters_cost_one_step_per_grant() -> None:  # invariant 18
+def test_grant_costs_one_step_with_100000_waiters() -> None:  # invariant 18
     pool = make_pool(*(f"key-{n}" for n in range(10)))
     holders = [ask(pool) for _ in range(10)]
     waiters = [ask(pool) for _ in range(100_000)]

@@ -76,23 +76,23 @@ def key() -> LeasedKey:
 
 
 @given(secret=st.text(min_size=1))
-def test_an_id_is_key_and_eight_hexadecimal_digits(secret: str) -> None:
+def test_generated_id_has_eight_hex_digits(secret: str) -> None:
     assert re.fullmatch(r"key-[0-9a-f]{8}", fingerprint(secret))
     assert Credential(secret).id == fingerprint(secret)
 
 
-def test_a_secret_that_is_no_valid_unicode_has_an_id_too() -> None:
+def test_invalid_unicode_secret_has_an_id() -> None:
     assert re.fullmatch(r"key-[0-9a-f]{8}", fingerprint("sk-\ud800"))
 
 
-def test_an_id_is_the_same_in_every_process_and_release() -> None:
+def test_id_is_stable_across_processes_and_releases() -> None:
     # Ids stand in logs and in people's settings: a change of this value is a breaking change.
     assert fingerprint("sk-abcdef") == "key-ec8bf0d4"
 
 
 # Letters that occur neither in "key-" nor among hexadecimal digits: with them, what is shared is never by chance.
 @given(secret=st.text(alphabet="ghijlmnopqrstuvwxzGHIJLMNOPQRSTUVWXZ_.", min_size=4))
-def test_an_id_holds_no_piece_of_the_secret(secret: str) -> None:
+def test_id_holds_no_part_of_the_secret(secret: str) -> None:
     assert not set(secret) & set(fingerprint(secret))
     assert_not_shown(Credential(secret).id, secret)
 
@@ -100,16 +100,16 @@ def test_an_id_holds_no_piece_of_the_secret(secret: str) -> None:
 @given(
     start=st.text(max_size=20), end=st.text(max_size=20), characters=st.sets(st.characters(), min_size=2, max_size=2)
 )
-def test_secrets_that_differ_in_one_character_have_different_ids(start: str, end: str, characters: set[str]) -> None:
+def test_similar_secrets_have_different_ids(start: str, end: str, characters: set[str]) -> None:
     ids = {fingerprint(f"{start}{character}{end}") for character in characters}
     assert len(ids) == 2
 
 
-def test_a_chosen_id_is_used_instead() -> None:
+def test_given_id_is_used() -> None:
     assert Credential(SECRET, id="team-a").id == "team-a"
 
 
-def test_a_reference_has_the_same_id_whatever_its_key_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_id_of_reference_is_independent_of_key(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = set()
     for value in ("first", "second"):
         monkeypatch.setenv("SOME_KEY", value)
@@ -120,26 +120,26 @@ def test_a_reference_has_the_same_id_whatever_its_key_is(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("chosen", ["", SECRET, 7])
-def test_an_id_that_cannot_be_shown_is_refused(chosen: Any) -> None:
+def test_id_that_cannot_be_shown_is_refused(chosen: Any) -> None:
     with pytest.raises(ValueError, match="id is shown to people") as caught:
         Credential(SECRET, id=chosen)
     assert_not_shown(str(caught.value))
 
 
 @pytest.mark.parametrize("secret", ["", None, 7, SECRET.encode()])
-def test_a_secret_that_is_no_string_or_empty_is_refused(secret: Any) -> None:
+def test_empty_or_non_string_secret_is_refused(secret: Any) -> None:
     with pytest.raises(ValueError, match="must be a string that is not empty") as caught:
         Credential(secret)
     assert_not_shown(str(caught.value))
 
 
-def test_one_string_as_scopes_is_refused_because_it_would_mean_its_letters() -> None:
+def test_string_as_scopes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"scopes=\[name\]"):
         Credential(SECRET, scopes="model-a")
     assert Credential(SECRET, scopes=["model-a", "model-b", "model-a"]).scopes == {"model-a", "model-b"}
 
 
-def test_a_credential_is_its_own_quota_group_unless_it_shares_one() -> None:
+def test_credential_without_group_has_its_own() -> None:
     own = {Credential(secret).quota_group for secret in ("sk-one", "sk-two")}
     assert len(own) == 2
     assert Credential("sk-one", quota_group="team").quota_group == "team"
@@ -160,7 +160,7 @@ def colliding() -> tuple[str, str]:
     raise AssertionError
 
 
-def test_two_keys_whose_ids_collide_both_join_the_pool(colliding: tuple[str, str]) -> None:
+def test_keys_with_colliding_ids_both_join(colliding: tuple[str, str]) -> None:
     first, second = colliding
     assert Credential(first).id == Credential(second).id
     pool = CredentialCoordinator([first, second])
@@ -174,7 +174,7 @@ def test_two_keys_whose_ids_collide_both_join_the_pool(colliding: tuple[str, str
     assert [state.in_use for state in pool.states()] == [True, False]
 
 
-def test_a_longer_id_changes_nothing_else_about_the_credential(colliding: tuple[str, str]) -> None:
+def test_longer_id_keeps_all_other_fields(colliding: tuple[str, str]) -> None:
     first, second = colliding
     pool = CredentialCoordinator([first])
     limits = Limits(max_concurrent=3)
@@ -186,13 +186,13 @@ def test_a_longer_id_changes_nothing_else_about_the_credential(colliding: tuple[
         assert lease.secret == second
 
 
-def test_a_key_that_reads_like_another_ones_reference_joins_the_same_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_that_looks_like_reference_joins_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", SECRET)
     pool = CredentialCoordinator(["env:SOME_KEY", Credential("env:SOME_KEY")])
     assert {pool.reserve_credential(), pool.reserve_credential()} == {"env:SOME_KEY", SECRET}
 
 
-def test_two_chosen_ids_that_are_the_same_are_refused() -> None:
+def test_duplicate_given_ids_are_refused() -> None:
     with pytest.raises(ValueError, match="two credentials have the id 'team'") as caught:
         CredentialCoordinator([Credential("sk-one", id="team"), Credential(SECRET, id="team")])
     assert_not_shown(str(caught.value))
@@ -201,19 +201,17 @@ def test_two_chosen_ids_that_are_the_same_are_refused() -> None:
 # --- references ---------------------------------------------------------------------------------------------------
 
 
-def test_a_plain_secret_is_itself() -> None:
+def test_plain_secret_is_returned() -> None:
     assert Credential(SECRET).secret == SECRET
 
 
 @pytest.mark.parametrize("secret", ["env:", "file:", "cmd:", "ENV:HOME", "sk:abc", "environment:X", ":", " env:HOME"])
-def test_what_is_not_a_whole_reference_is_the_key_itself(secret: str) -> None:
+def test_incomplete_reference_is_the_key_itself(secret: str) -> None:
     assert Credential(secret).secret == secret
 
 
 @pytest.mark.parametrize("reference", ["env:SOME_KEY", "file:/no/such/file", "cmd:false", "cmd:no-such-command"])
-def test_strings_given_to_a_pool_are_keys_even_if_they_look_like_references(
-    monkeypatch: pytest.MonkeyPatch, reference: str
-) -> None:
+def test_pool_takes_reference_like_strings_as_keys(monkeypatch: pytest.MonkeyPatch, reference: str) -> None:
     monkeypatch.setenv("SOME_KEY", SECRET)
     pool = CredentialCoordinator([reference])
     assert pool.reserve() == reference
@@ -222,7 +220,7 @@ def test_strings_given_to_a_pool_are_keys_even_if_they_look_like_references(
     assert other.states()[1].key_id == fingerprint(reference)
 
 
-def test_env_reads_the_variable_when_the_secret_is_first_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_variable_is_read_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOME_KEY", raising=False)
     credential = Credential("env:SOME_KEY")
     monkeypatch.setenv("SOME_KEY", f"  {SECRET}\n")
@@ -232,7 +230,7 @@ def test_env_reads_the_variable_when_the_secret_is_first_needed(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("value", [None, "", "  \n"])
-def test_env_of_a_variable_without_a_value_says_which_one(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+def test_error_names_unset_env_variable(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
     if value is None:
         monkeypatch.delenv("SOME_KEY", raising=False)
     else:
@@ -242,7 +240,7 @@ def test_env_of_a_variable_without_a_value_says_which_one(monkeypatch: pytest.Mo
     assert "the environment variable SOME_KEY is not set or empty" in message
 
 
-def test_a_reference_is_read_when_the_credential_joins_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_is_read_when_joining_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", SECRET)
     pool = CredentialCoordinator([Credential("env:SOME_KEY")])
     monkeypatch.delenv("SOME_KEY")
@@ -252,7 +250,7 @@ def test_a_reference_is_read_when_the_credential_joins_a_pool(monkeypatch: pytes
     assert len(pool.states()) == 1
 
 
-def test_a_key_that_two_credentials_lead_to_joins_a_pool_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_of_two_references_joins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", SECRET)
     pool = CredentialCoordinator([SECRET])
     with pytest.raises(ValueError, match=f"in the pool already, as {fingerprint(SECRET)}") as caught:
@@ -261,19 +259,19 @@ def test_a_key_that_two_credentials_lead_to_joins_a_pool_once(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])
-def test_file_reads_a_file_that_only_its_owner_can_read(key_file: Callable[..., Path], mode: int) -> None:
+def test_file_of_owner_only_is_read(key_file: Callable[..., Path], mode: int) -> None:
     path = key_file(SECRET + "  \n", mode)
     assert Credential(f"file:{path}").secret == SECRET
 
 
-def test_file_knows_the_home_folder(monkeypatch: pytest.MonkeyPatch, key_file: Callable[..., Path]) -> None:
+def test_file_path_may_start_with_tilde(monkeypatch: pytest.MonkeyPatch, key_file: Callable[..., Path]) -> None:
     path = key_file()
     monkeypatch.setenv("HOME", str(path.parent))
     assert Credential("file:~/key").secret == SECRET
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o666, 0o444, 0o777])
-def test_file_refuses_a_file_that_others_can_read_and_says_what_to_do(key_file: Callable[..., Path], mode: int) -> None:
+def test_file_readable_by_others_is_refused_with_advice(key_file: Callable[..., Path], mode: int) -> None:
     path = key_file(SECRET, mode)
     message = str(error_of(Credential(f"file:{path}")))
     assert f"{path} can be read by others" in message
@@ -283,7 +281,7 @@ def test_file_refuses_a_file_that_others_can_read_and_says_what_to_do(key_file: 
     assert Credential(f"file:{path}").secret == SECRET
 
 
-def test_file_looks_at_what_a_link_leads_to(key_file: Callable[..., Path], tmp_path: Path) -> None:
+def test_file_checks_the_target_of_a_link(key_file: Callable[..., Path], tmp_path: Path) -> None:
     path = key_file()
     link = tmp_path / "link"
     link.symlink_to(path)
@@ -292,37 +290,37 @@ def test_file_looks_at_what_a_link_leads_to(key_file: Callable[..., Path], tmp_p
     assert "can be read by others" in str(error_of(Credential(f"file:{link}")))
 
 
-def test_file_names_a_file_that_is_missing(tmp_path: Path) -> None:
+def test_error_names_missing_file(tmp_path: Path) -> None:
     message = str(error_of(Credential(f"file:{tmp_path / 'gone'}")))
     assert str(tmp_path / "gone") in message
     assert "No such file" in message
 
 
 @pytest.mark.parametrize("content", ["", "\n", "  \n\n"])
-def test_file_names_a_file_that_is_empty(key_file: Callable[..., Path], content: str) -> None:
+def test_error_names_empty_file(key_file: Callable[..., Path], content: str) -> None:
     path = key_file(content)
     assert f"the file {path} is not set or empty" in str(error_of(Credential(f"file:{path}")))
 
 
-def test_file_refuses_what_is_not_text(key_file: Callable[..., Path]) -> None:
+def test_file_that_is_not_text_is_refused(key_file: Callable[..., Path]) -> None:
     path = key_file(SECRET.encode() + b"\xff")
     error = error_of(Credential(f"file:{path}"))
     assert f"cannot read the key file {path}" in str(error)
     assert_not_shown("".join(traceback.format_exception(error)))
 
 
-def test_file_refuses_a_folder(tmp_path: Path) -> None:
+def test_folder_as_file_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o700)
     assert str(folder) in str(error_of(Credential(f"file:{folder}")))
 
 
 @pytest.mark.parametrize("path", ["~no-such-user-here/key", "a\0b"])
-def test_file_with_a_path_that_cannot_be_is_a_credential_error(path: str) -> None:
+def test_impossible_path_raises_credential_error(path: str) -> None:
     assert "key file" in str(error_of(Credential(f"file:{path}")))
 
 
-def test_cmd_takes_the_first_line_of_the_output() -> None:
+def test_cmd_returns_first_line_of_output() -> None:
     assert Credential(command(f"print(' {SECRET} '); print('second line')")).secret == SECRET
 
 
@@ -336,7 +334,7 @@ def test_cmd_runs_once_and_without_a_shell(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [1, 3])
-def test_cmd_that_fails_is_told_by_its_status_and_nothing_it_said(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+def test_failed_cmd_shows_status_not_output(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     monkeypatch.setenv("LEAK", SECRET)
     program = (
         f"import os, sys; print(os.environ['LEAK']); print(os.environ['LEAK'], file=sys.stderr); sys.exit({status})"
@@ -346,22 +344,22 @@ def test_cmd_that_fails_is_told_by_its_status_and_nothing_it_said(monkeypatch: p
     assert_not_shown("".join(traceback.format_exception(error)))
 
 
-def test_cmd_that_does_not_exist_is_a_credential_error() -> None:
+def test_missing_cmd_raises_credential_error() -> None:
     message = str(error_of(Credential("cmd:no-such-command-anywhere --key", id="team")))
     assert message == "credential team: its command failed: FileNotFoundError"
 
 
 @pytest.mark.parametrize("reference", ["cmd:'", "cmd:a\0b", "cmd: ", "cmd:''"])
-def test_cmd_that_is_no_command_is_a_credential_error(reference: str) -> None:
+def test_malformed_cmd_raises_credential_error(reference: str) -> None:
     assert "credential team: its command failed" in str(error_of(Credential(reference, id="team")))
 
 
-def test_cmd_that_prints_nothing_is_a_credential_error() -> None:
+def test_cmd_without_output_raises_credential_error() -> None:
     message = str(error_of(Credential(command("pass"), id="team")))
     assert message == "credential team: the output of its command is not set or empty"
 
 
-def test_cmd_that_prints_no_text_is_a_credential_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cmd_with_binary_output_raises_credential_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAK", SECRET)
     program = r"import os, sys; sys.stdout.buffer.write(os.environ['LEAK'].encode() + b'\xff')"
     error = error_of(Credential(command(program), id="team"))
@@ -369,7 +367,7 @@ def test_cmd_that_prints_no_text_is_a_credential_error(monkeypatch: pytest.Monke
     assert_not_shown("".join(traceback.format_exception(error)))
 
 
-def test_cmd_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_cmd_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(references, "COMMAND_TIMEOUT_SECONDS", 0.01)
     error = error_of(Credential(command("import signal; signal.pause()"), id="team"))
     assert str(error) == "credential team: its command failed: TimeoutExpired"
@@ -438,7 +436,7 @@ def resolved() -> Credential:
 
 @pytest.mark.parametrize("way", [*WAYS_TO_SHOW, *WAYS_OF_STR])
 @pytest.mark.parametrize("make", [unresolved, resolved, lambda: Credential.literal(SECRET)])
-def test_a_credential_is_shown_masked_and_by_its_id(make: Callable[[], Credential], way: str) -> None:
+def test_repr_of_credential_is_masked(make: Callable[[], Credential], way: str) -> None:
     text = (WAYS_TO_SHOW | WAYS_OF_STR)[way](make())
     assert_not_shown(text)
     assert "****" in text
@@ -446,14 +444,14 @@ def test_a_credential_is_shown_masked_and_by_its_id(make: Callable[[], Credentia
 
 
 @pytest.mark.parametrize("way", [*WAYS_TO_SHOW, *WAYS_OF_STR])
-def test_a_lease_is_shown_masked_and_by_its_credentials_id(lease: Lease, way: str) -> None:
+def test_repr_of_lease_is_masked(lease: Lease, way: str) -> None:
     text = (WAYS_TO_SHOW | WAYS_OF_STR)[way](lease)
     assert_not_shown(text)
     assert "****" in text
     assert fingerprint(SECRET) in text
 
 
-def test_each_is_shown_readably(lease: Lease, key: LeasedKey) -> None:
+def test_reprs_are_readable(lease: Lease, key: LeasedKey) -> None:
     shown = fingerprint(SECRET)
     assert repr(Credential(SECRET, provider="acme")) == f"Credential(****, id='{shown}', provider='acme')"
     assert repr(lease) == f"<Lease of {shown} ****, fence 1, live>"
@@ -461,28 +459,28 @@ def test_each_is_shown_readably(lease: Lease, key: LeasedKey) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS_TO_COPY)
-def test_a_credential_is_never_copied(way: str) -> None:
+def test_credential_cannot_be_copied(way: str) -> None:
     with pytest.raises(TypeError, match="a Credential holds a secret") as caught:
         WAYS_TO_COPY[way](resolved())
     assert_not_shown(str(caught.value))
 
 
 @pytest.mark.parametrize("way", WAYS_TO_COPY)
-def test_a_lease_is_never_copied(lease: Lease, way: str) -> None:
+def test_lease_cannot_be_copied(lease: Lease, way: str) -> None:
     with pytest.raises(TypeError, match="a Lease holds a secret") as caught:
         WAYS_TO_COPY[way](lease)
     assert_not_shown(str(caught.value))
 
 
 @pytest.mark.parametrize("look", [vars, dataclasses.asdict, json.dumps])
-def test_a_credential_and_a_lease_have_no_insides_to_list(lease: Lease, look: Callable[[Any], object]) -> None:
+def test_credential_and_lease_have_no_dict(lease: Lease, look: Callable[[Any], object]) -> None:
     for thing in (resolved(), lease):
         with pytest.raises(TypeError) as caught:
             look(thing)
         assert_not_shown(str(caught.value))
 
 
-def test_a_credential_cannot_be_changed() -> None:
+def test_credential_is_immutable() -> None:
     credential = resolved()
     for name in ("id", "secret", "provider", "quota_group", "scopes", "limits", "note"):
         with pytest.raises(AttributeError):
@@ -490,7 +488,7 @@ def test_a_credential_cannot_be_changed() -> None:
     assert credential.secret == SECRET
 
 
-def test_a_pool_is_shown_by_counts_and_never_copied() -> None:
+def test_pool_repr_has_counts_and_pool_cannot_be_copied() -> None:
     pool = CredentialCoordinator([SECRET])
     for way in (*WAYS_TO_SHOW.values(), *WAYS_OF_STR.values()):
         assert_not_shown(way(pool))
@@ -501,7 +499,7 @@ def test_a_pool_is_shown_by_counts_and_never_copied() -> None:
     assert_not_shown(repr(pool.states()))
 
 
-def test_an_ended_lease_is_still_masked() -> None:
+def test_repr_of_ended_lease_is_masked() -> None:
     with CredentialCoordinator([SECRET]).lease() as lease:
         while_live = repr(lease)
     assert repr(lease) != while_live
@@ -511,7 +509,7 @@ def test_an_ended_lease_is_still_masked() -> None:
 # --- the key that remembers its lease -----------------------------------------------------------------------------
 
 
-def test_a_leased_key_is_a_string_equal_to_the_key(key: LeasedKey) -> None:
+def test_leased_key_equals_the_key(key: LeasedKey) -> None:
     assert isinstance(key, str)
     assert key == SECRET
     assert hash(key) == hash(SECRET)
@@ -523,7 +521,7 @@ def test_a_leased_key_is_a_string_equal_to_the_key(key: LeasedKey) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS_TO_SHOW)
-def test_the_repr_of_a_leased_key_is_masked(key: LeasedKey, way: str) -> None:
+def test_repr_of_leased_key_is_masked(key: LeasedKey, way: str) -> None:
     text = WAYS_TO_SHOW[way](key)
     assert_not_shown(text)
     assert "****" in text
@@ -531,11 +529,11 @@ def test_the_repr_of_a_leased_key_is_masked(key: LeasedKey, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS_OF_STR)
-def test_a_leased_key_acts_as_the_key_in_every_text(key: LeasedKey, way: str) -> None:
+def test_leased_key_acts_as_key_in_texts(key: LeasedKey, way: str) -> None:
     assert WAYS_OF_STR[way](key) == WAYS_OF_STR[way](SECRET)
 
 
-def test_a_leased_key_joins_and_formats_as_the_key(key: LeasedKey) -> None:
+def test_leased_key_joins_and_formats_as_key(key: LeasedKey) -> None:
     assert "Bearer " + key == f"Bearer {SECRET}"
     assert f"{key:>40}" == f"{SECRET:>40}"
     assert " ".join(["Bearer", key]) == f"Bearer {SECRET}"
@@ -552,13 +550,13 @@ def test_a_leased_key_joins_and_formats_as_the_key(key: LeasedKey) -> None:
         lambda key: dataclasses.asdict(Holder(key))["thing"],
     ],
 )
-def test_a_copy_of_a_leased_key_is_a_plain_equal_string(key: LeasedKey, copied: Callable[[LeasedKey], str]) -> None:
+def test_copy_of_leased_key_is_plain_string(key: LeasedKey, copied: Callable[[LeasedKey], str]) -> None:
     other = copied(key)
     assert type(other) is str
     assert other == SECRET
 
 
-def test_a_leased_key_and_a_plain_copy_of_it_both_release() -> None:
+def test_leased_key_and_plain_copy_both_release() -> None:
     pool = CredentialCoordinator([SECRET])
     for released in (lambda key: key, copy.copy):
         key = pool.reserve_credential()
@@ -573,7 +571,7 @@ def test_a_leased_key_and_a_plain_copy_of_it_both_release() -> None:
 RATES = ["requests_per_minute", "tokens_per_minute", "requests_per_day", "burst"]
 
 
-def test_limits_that_are_not_known_are_none_and_one_lease_at_once() -> None:
+def test_default_limits_are_unknown_with_one_lease() -> None:
     limits = Limits()
     assert [getattr(limits, name) for name in RATES] == [None] * 4
     assert limits.max_concurrent == 1
@@ -581,7 +579,7 @@ def test_limits_that_are_not_known_are_none_and_one_lease_at_once() -> None:
     assert Credential(SECRET).limits == limits
 
 
-def test_limits_keep_what_they_are_given() -> None:
+def test_limits_keep_given_values() -> None:
     limits = Limits(0.5, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
     assert dataclasses.astuple(limits) == (0.5, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
     assert Credential(SECRET, limits=limits).limits is limits
@@ -590,26 +588,26 @@ def test_limits_keep_what_they_are_given() -> None:
 
 @pytest.mark.parametrize("name", RATES)
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "60"])
-def test_a_rate_that_is_not_a_number_above_zero_is_refused_by_name(name: str, value: Any) -> None:
+def test_invalid_rate_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ValueError) as caught:
         Limits(**{name: value})
     assert str(caught.value) == f"{name} must be a number above 0, or None for not known; not {value!r}"
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, True, "2", None])
-def test_a_concurrency_that_is_not_a_whole_number_from_one_is_refused(value: Any) -> None:
+def test_invalid_concurrency_is_refused(value: Any) -> None:
     with pytest.raises(ValueError) as caught:
         Limits(max_concurrent=value)
     assert str(caught.value) == f"max_concurrent must be a whole number from 1, not {value!r}"
 
 
 @pytest.mark.parametrize("value", ["", "00:00", "24:00 UTC", "12:60 UTC", "0:00 UTC", "midnight", "00:00 UTC\n"])
-def test_a_reset_that_is_not_a_time_with_a_zone_is_refused(value: str) -> None:
+def test_invalid_reset_time_is_refused(value: str) -> None:
     with pytest.raises(ValueError) as caught:
         Limits(day_resets=value)
     assert str(caught.value) == f"day_resets must look like '00:00 UTC', not {value!r}"
 
 
-def test_limits_cannot_be_changed() -> None:
+def test_limits_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Limits().max_concurrent = 2  # type: ignore[misc]

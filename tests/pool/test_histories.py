@@ -33,7 +33,7 @@ def asked(pool: Allocator, tokens: int = 0, *, prefer: str | None = None, front:
 # --- invariant 8: nobody waits beside a credential it could use -----------------------------------------------------
 
 
-def test_who_is_next_behind_a_large_request_may_use_what_that_could_not() -> None:
+def test_next_head_may_use_credential_blocked_for_large_request() -> None:
     tokens = Limits(tokens_per_minute=500)
     pool = pool_of(tokens, tokens)
     asked(pool, 400, prefer="k0")
@@ -48,14 +48,14 @@ def test_who_is_next_behind_a_large_request_may_use_what_that_could_not() -> Non
     assert behind.credential is pool.credentials["k0"]
 
 
-def test_who_comes_first_again_may_use_what_those_behind_could_not() -> None:
+def test_front_request_may_use_credential_blocked_for_others() -> None:
     pool = pool_of(Limits(tokens_per_minute=500, max_concurrent=3))
     asked(pool, 400)
     assert asked(pool, 400).state == WAITING
     assert asked(pool, 50, front=True).state == LIVE
 
 
-def test_an_impatient_waiter_does_not_wait_for_a_proof_that_another_waited_for() -> None:
+def test_waiter_without_probe_wait_uses_unproven_credential() -> None:
     declared = Limits(requests_per_minute=600, burst=10, max_concurrent=2)
     pool = pool_of(declared, declared)
     first, second = asked(pool, waits_for_probe=True), asked(pool, waits_for_probe=True)
@@ -67,7 +67,7 @@ def test_an_impatient_waiter_does_not_wait_for_a_proof_that_another_waited_for()
     assert impatient.state == LIVE
 
 
-def test_a_success_in_a_slow_start_makes_room_for_the_whole_group() -> None:
+def test_success_in_slow_start_serves_the_whole_group() -> None:
     pool = pool_of(Limits(), Limits(), group="g")
     for credential in pool.credentials.values():
         pool.feedback.apply(credential, None, None, NOW)
@@ -78,7 +78,7 @@ def test_a_success_in_a_slow_start_makes_room_for_the_whole_group() -> None:
     assert (second.state, third.state) == (LIVE, LIVE)
 
 
-def test_who_comes_after_a_success_in_a_slow_start_finds_the_whole_group() -> None:
+def test_request_after_slow_start_success_finds_whole_group() -> None:
     pool = pool_of(Limits(), Limits(), group="g")
     first = asked(pool, waits_for_probe=True)
     second = asked(pool, waits_for_probe=True)
@@ -93,7 +93,7 @@ def test_who_comes_after_a_success_in_a_slow_start_finds_the_whole_group() -> No
 # --- invariant 1: live leases never exceed max_concurrent ------------------------------------------------------------
 
 
-def test_a_credential_that_may_be_lent_less_often_than_it_is_waits_until_enough_came_back() -> None:
+def test_lowered_concurrency_holds_until_enough_leases_end() -> None:
     pool = pool_of(Limits(requests_per_minute=600, burst=10, max_concurrent=3))
     held = [asked(pool) for _ in range(3)]
     pool.redeclare("k0", "g0", "p", ANY, Limits(requests_per_minute=600, burst=10, max_concurrent=1), NOW)
@@ -107,7 +107,7 @@ def test_a_credential_that_may_be_lent_less_often_than_it_is_waits_until_enough_
 # --- invariant 4: no grant before a cool-down ends ------------------------------------------------------------------
 
 
-def test_what_a_refusal_tells_of_its_limits_serves_nobody_while_it_says_wait() -> None:
+def test_limits_in_refusal_serve_no_waiter_during_cooldown() -> None:
     pool = pool_of(Limits(max_concurrent=1))
     first, second = asked(pool), asked(pool)
     told = Verdict(RATE_LIMITED, retry_after=40.0, limit_requests=100, remaining_requests=100)
@@ -121,7 +121,7 @@ def test_what_a_refusal_tells_of_its_limits_serves_nobody_while_it_says_wait() -
     assert second.state == LIVE
 
 
-def test_an_overload_that_was_on_its_way_is_not_counted_but_waited_for() -> None:
+def test_overload_in_flight_is_not_counted_again() -> None:
     pool = pool_of(Limits(max_concurrent=2))
     first, second = asked(pool), asked(pool)
     pool.feedback.apply(pool.credentials["k0"], first, Verdict(OVERLOADED, retry_after=2.0), NOW + 1)
@@ -130,7 +130,7 @@ def test_an_overload_that_was_on_its_way_is_not_counted_but_waited_for() -> None
     assert pool.credentials["k0"].provider.overloads[None][0] == 1
 
 
-def test_a_credential_that_is_described_anew_goes_on_cooling() -> None:
+def test_redeclared_credential_keeps_its_cooldown() -> None:
     pool = pool_of(Limits())
     first = asked(pool)
     pool.feedback.apply(pool.credentials["k0"], first, Verdict(AUTH_FAILED), NOW)
@@ -145,7 +145,7 @@ def test_a_credential_that_is_described_anew_goes_on_cooling() -> None:
 # --- invariant 2: limits --------------------------------------------------------------------------------------------
 
 
-def test_what_a_lease_used_is_counted_also_if_the_limit_has_changed_meanwhile() -> None:
+def test_usage_counts_after_change_of_limit() -> None:
     pool = pool_of(Limits(tokens_per_minute=1000, max_concurrent=9))
     first = asked(pool, 100)
     pool.redeclare("k0", "g0", "p", ANY, Limits(tokens_per_minute=900, max_concurrent=9), NOW)
@@ -154,7 +154,7 @@ def test_what_a_lease_used_is_counted_also_if_the_limit_has_changed_meanwhile() 
     assert asked(pool, 10, at=NOW + 62).state == LIVE
 
 
-def test_what_a_lease_did_not_use_is_there_again_also_if_the_limit_has_changed_meanwhile() -> None:
+def test_refund_counts_after_change_of_limit() -> None:
     pool = pool_of(Limits(tokens_per_minute=1000, max_concurrent=9))
     first = asked(pool, 900)
     pool.redeclare("k0", "g0", "p", ANY, Limits(tokens_per_minute=950, max_concurrent=9), NOW)
@@ -164,7 +164,7 @@ def test_what_a_lease_did_not_use_is_there_again_also_if_the_limit_has_changed_m
     assert waiting.state == LIVE
 
 
-def test_what_is_used_since_there_is_a_limit_counts_whenever_its_lease_began() -> None:
+def test_usage_counts_for_limit_newer_than_lease() -> None:
     for before in (Limits(max_concurrent=9), Limits(requests_per_day=40, max_concurrent=9)):
         pool = pool_of(before)
         first = asked(pool)
@@ -174,7 +174,7 @@ def test_what_is_used_since_there_is_a_limit_counts_whenever_its_lease_began() -
         assert asked(pool, 100, at=NOW + 62).state == LIVE
 
 
-def test_what_was_used_yesterday_does_not_count_today_if_the_limit_changes() -> None:
+def test_usage_of_yesterday_is_dropped_with_new_limit() -> None:
     limits = Limits(requests_per_day=3, max_concurrent=9)
     pool = pool_of(limits, ends_after=lambda now: (now // DAY + 1) * DAY)
     assert [asked(pool).state for _ in range(4)] == [LIVE, LIVE, LIVE, WAITING]
@@ -186,7 +186,7 @@ def test_what_was_used_yesterday_does_not_count_today_if_the_limit_changes() -> 
     assert [asked(pool, at=NOW + DAY).state for _ in range(4)] == [LIVE] * 4
 
 
-def test_leases_that_are_on_their_way_when_a_limit_is_met_again_are_counted_once() -> None:
+def test_leases_in_flight_are_counted_once() -> None:
     pool = pool_of(Limits(max_concurrent=2))
     pace = pool.credentials["k0"].group.pace
     long = asked(pool)
@@ -204,7 +204,7 @@ def test_leases_that_are_on_their_way_when_a_limit_is_met_again_are_counted_once
 # --- invariants 8 and 17: a credential that is described anew ---------------------------------------------------------
 
 
-def test_who_waits_for_the_only_credential_waits_on_when_it_is_described_anew() -> None:
+def test_waiter_survives_redeclare_of_only_credential() -> None:
     pool = pool_of(Limits())
     first, second = asked(pool), asked(pool)
     pool.redeclare("k0", "g0", "p", ANY, Limits(requests_per_minute=100), NOW)
@@ -214,7 +214,7 @@ def test_who_waits_for_the_only_credential_waits_on_when_it_is_described_anew() 
     assert second.state == LIVE
 
 
-def test_who_waits_for_a_group_is_served_when_the_strictest_of_it_leaves() -> None:
+def test_waiter_is_served_when_strictest_member_leaves() -> None:
     pool = pool_of(Limits(max_concurrent=9))
     pool.add("k1", "g0", "p", frozenset({"other"}), Limits(requests_per_day=1), NOW)
     first, second = LeaseRecord("a", scope="mine"), LeaseRecord("b", scope="mine")
@@ -223,7 +223,7 @@ def test_who_waits_for_a_group_is_served_when_the_strictest_of_it_leaves() -> No
     assert second.state == LIVE
 
 
-def test_what_is_given_back_to_a_group_that_its_credential_has_left_is_for_those_who_wait_there() -> None:
+def test_refund_to_left_group_serves_its_waiters() -> None:
     limits = Limits(tokens_per_minute=1000, max_concurrent=9)
     pool = pool_of(limits)
     pool.add("k1", "g0", "p", frozenset({"other"}), limits, NOW)
@@ -236,7 +236,7 @@ def test_what_is_given_back_to_a_group_that_its_credential_has_left_is_for_those
     assert waiting.state == LIVE
 
 
-def test_an_answer_to_what_was_set_aside_is_none_to_what_comes_next() -> None:
+def test_answer_to_set_aside_lease_does_not_count_again() -> None:
     pool = pool_of(Limits(), Limits())
     record = asked(pool)
     pool.feedback.apply(pool.credentials["k0"], record, Verdict(AUTH_FAILED), NOW)

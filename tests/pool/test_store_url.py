@@ -22,7 +22,7 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize(("url", "secrets", "shown", "kept"), ADDRESSES, ids=[one[2] for one in ADDRESSES])
-def test_a_password_is_found_and_left_out(url: str, secrets: set[str], shown: str, kept: str) -> None:
+def test_password_is_found_and_masked(url: str, secrets: set[str], shown: str, kept: str) -> None:
     assert passwords(url) == secrets
     assert without_password(url) == shown
     assert with_masked_password(url) == kept
@@ -32,7 +32,7 @@ def test_a_password_is_found_and_left_out(url: str, secrets: set[str], shown: st
 @pytest.mark.parametrize(
     "url", ["redis://host:s3cret", "redis://:s3/cret@host", "redis://:s3#cret@host", "redis://[s3cret"]
 )
-def test_an_address_that_cannot_be_read_is_refused_without_a_word_of_it(url: str) -> None:
+def test_malformed_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(ValueError, match="must be escaped") as caught:
         CredentialCoordinator(["sk-a-key"], store=url)
     assert "s3" not in str(caught.value)
@@ -40,13 +40,13 @@ def test_an_address_that_cannot_be_read_is_refused_without_a_word_of_it(url: str
 
 
 @pytest.mark.parametrize("store", ["s3cret", "s3cret@host:6379", "", "mysql://s3cret@host", 7])
-def test_what_is_no_store_is_refused_without_a_word_of_it(store: object) -> None:
+def test_url_of_no_store_is_refused_without_repeating_it(store: object) -> None:
     with pytest.raises(ValueError, match="memory:") as caught:
         CredentialCoordinator(["sk-a-key"], store=store)  # type: ignore[arg-type]
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_file_counts_from_where_it_was_named() -> None:
+def test_relative_file_counts_from_its_folder() -> None:
     here = Path("/here")
     assert absolute("sqlite:///pool.db", here) == "sqlite:////here/pool.db"
     assert absolute("sqlite:////there/pool.db", here) == "sqlite:////there/pool.db"

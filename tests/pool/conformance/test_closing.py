@@ -13,7 +13,7 @@ from tests.conftest import eventually
 KEY = "sk-closing-000000"
 
 
-def test_what_was_held_goes_to_the_others(shared_store: str) -> None:
+def test_closed_pool_returns_leases_to_other_processes(shared_store: str) -> None:
     one, other = (CredentialCoordinator([KEY], store=shared_store) for _ in range(2))
     key = one.reserve(timeout=20)
     assert key is not None
@@ -23,7 +23,7 @@ def test_what_was_held_goes_to_the_others(shared_store: str) -> None:
     assert other.get_available_count() == 0
 
 
-def test_a_closed_pool_says_so_at_once(shared_store: str) -> None:
+def test_request_to_closed_pool_raises_at_once(shared_store: str) -> None:
     pool = CredentialCoordinator([KEY], store=shared_store)
     pool.close()
     pool.close()
@@ -33,7 +33,7 @@ def test_a_closed_pool_says_so_at_once(shared_store: str) -> None:
         pool.reserve_credential()
 
 
-def test_who_waits_when_it_is_closed_is_told(shared_store: str) -> None:
+def test_close_wakes_waiters_with_an_error(shared_store: str) -> None:
     pool = CredentialCoordinator([KEY], store=shared_store)
     pool.reserve(timeout=20)
     failures: list[Exception] = []
@@ -53,7 +53,7 @@ def test_who_waits_when_it_is_closed_is_told(shared_store: str) -> None:
     assert [type(failure) for failure in failures] == [errors.StoreError]
 
 
-def test_it_leaves_nobody_behind(shared_store: str) -> None:
+def test_close_ends_threads_and_connections(shared_store: str) -> None:
     one, other = (CredentialCoordinator([KEY], store=shared_store) for _ in range(2))
     one.close()
     other.get_stats()

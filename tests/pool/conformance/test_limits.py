@@ -44,7 +44,7 @@ class Response:
 # --- declared -------------------------------------------------------------------------------------------------------
 
 
-def test_a_minute_holds_no_more_requests_than_declared() -> None:  # invariant 2
+def test_window_admits_no_more_requests_than_declared() -> None:  # invariant 2
     clock = FakeClock()
     pool = pool_of(clock, requests_per_minute=3, burst=3, max_concurrent=10)
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_a_minute_holds_no_more_requests_than_declared() -> None:  # invariant 2
     assert pool.reserve_credential("me") is not None
 
 
-def test_limits_are_counted_over_a_quota_group() -> None:  # invariant 3
+def test_limits_count_per_quota_group() -> None:  # invariant 3
     clock = FakeClock()
     rules = Limits(requests_per_minute=2, burst=2)
     keys = [Credential(secret, quota_group="team", limits=rules) for secret in SECRETS]
@@ -66,7 +66,7 @@ def test_limits_are_counted_over_a_quota_group() -> None:  # invariant 3
     assert [pool.reserve_credential() is not None for _ in range(3)] == [True, True, False]
 
 
-def test_a_day_ends_when_the_provider_says() -> None:
+def test_day_limit_resets_at_declared_time() -> None:
     clock = FakeClock(epoch=1794772800.0)  # noon in California
     pool = pool_of(clock, requests_per_day=1, day_resets="00:00 America/Los_Angeles", max_concurrent=5)
     assert pool.reserve_credential() is not None
@@ -77,12 +77,12 @@ def test_a_day_ends_when_the_provider_says() -> None:
     assert pool.reserve_credential() is not None
 
 
-def test_a_zone_that_does_not_exist_is_refused() -> None:
+def test_unknown_time_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="no time zone"):
         pool_of(FakeClock(), requests_per_day=1, day_resets="00:00 Nowhere/Land")
 
 
-def test_tokens_are_reserved_and_settled_and_overshoot_is_debt() -> None:
+def test_settled_overshoot_of_tokens_is_debt() -> None:
     clock = FakeClock()
     pool = pool_of(clock, tokens_per_minute=1000, max_concurrent=5)
     with pool.lease(tokens=400) as lease:
@@ -98,7 +98,7 @@ def test_tokens_are_reserved_and_settled_and_overshoot_is_debt() -> None:
         pass
 
 
-def test_more_than_any_limit_allows_is_refused_at_once_and_says_so() -> None:
+def test_request_above_every_limit_is_refused_with_reason() -> None:
     pool = pool_of(FakeClock(), tokens_per_minute=1000)
     with pytest.raises(RequestTooLarge, match="2000 tokens"), pool.lease(tokens=2000):
         raise AssertionError
@@ -106,7 +106,7 @@ def test_more_than_any_limit_allows_is_refused_at_once_and_says_so() -> None:
         pool.call(lambda key: key, tokens=2000)
 
 
-def test_a_larger_limit_elsewhere_serves_what_another_cannot() -> None:
+def test_large_request_is_served_by_larger_limit() -> None:
     small = Credential(SECRETS[0], id="small", limits=Limits(tokens_per_minute=100))
     large = Credential(SECRETS[1], id="large", limits=Limits(tokens_per_minute=1000))
     pool = CredentialCoordinator([small, large], clock=FakeClock())
@@ -114,7 +114,7 @@ def test_a_larger_limit_elsewhere_serves_what_another_cannot() -> None:
         assert lease.credential_id == "large"
 
 
-def test_a_waiter_is_served_at_the_instant_at_which_its_limit_admits_it() -> None:  # invariant 7
+def test_waiter_is_served_when_its_limit_admits_it() -> None:  # invariant 7
     clock = FakeClock()
     pool = pool_of(clock, requests_per_minute=60, burst=1, max_concurrent=5)
     assert pool.reserve() is not None
@@ -129,7 +129,7 @@ def test_a_waiter_is_served_at_the_instant_at_which_its_limit_admits_it() -> Non
     assert served
 
 
-def test_states_show_head_room_and_what_is_waited_for() -> None:
+def test_states_show_usage_and_binding_limit() -> None:
     clock = FakeClock()
     pool = pool_of(clock, requests_per_minute=60, burst=1, tokens_per_minute=500, max_concurrent=5)
     with pool.lease(tokens=100):
@@ -144,7 +144,7 @@ def test_states_show_head_room_and_what_is_waited_for() -> None:
 # --- read from answers ----------------------------------------------------------------------------------------------
 
 
-def test_the_headers_of_a_good_answer_set_the_pace() -> None:
+def test_headers_of_success_set_the_pace() -> None:
     clock = FakeClock()
     pool = pool_of(clock, max_concurrent=5)
     events: list[Any] = []
@@ -159,14 +159,14 @@ def test_the_headers_of_a_good_answer_set_the_pace() -> None:
     assert [event.requests_per_minute for event in events if isinstance(event, LimitLearned)] == [60.0]
 
 
-def test_unknown_is_not_nothing_left() -> None:
+def test_missing_remaining_header_is_not_zero() -> None:
     pool = pool_of(FakeClock())
     with pool.lease() as lease:
         lease.observe(Response(200, x_ratelimit_limit_tokens="-1", x_ratelimit_remaining_tokens="-1"))
     assert pool.reserve_credential() is not None
 
 
-def test_an_exception_that_carries_headers_tells_them_too() -> None:
+def test_headers_of_exception_set_the_pace() -> None:
     class Broken(Exception):
         response = Response(500, x_ratelimit_limit_requests="60", x_ratelimit_remaining_requests="0")
 
@@ -176,7 +176,7 @@ def test_an_exception_that_carries_headers_tells_them_too() -> None:
     assert pool.reserve_credential() is None
 
 
-def test_tokens_that_are_gone_are_waited_for() -> None:
+def test_used_up_tokens_make_requests_wait() -> None:
     clock = FakeClock()
     pool = pool_of(clock)
     with pool.lease(tokens=10) as lease:
@@ -187,7 +187,7 @@ def test_tokens_that_are_gone_are_waited_for() -> None:
         pass
 
 
-def test_a_worker_shows_an_answer_with_current_item() -> None:
+def test_current_item_observes_an_answer() -> None:
     from agentos.workflows.parallel import current_item
 
     pool = CredentialCoordinator([SECRETS[0]])
@@ -213,7 +213,7 @@ def test_a_worker_shows_an_answer_with_current_item() -> None:
         (math.inf, 0.0, 86400.0),
     ],
 )
-def test_a_hint_is_obeyed_within_reason_and_the_cap_is_told(hint: float, least: float, most: float) -> None:
+def test_hint_is_obeyed_up_to_the_reported_cap(hint: float, least: float, most: float) -> None:
     clock = FakeClock()
     pool = pool_of(clock)
     events: list[Any] = []
@@ -228,7 +228,7 @@ def test_a_hint_is_obeyed_within_reason_and_the_cap_is_told(hint: float, least: 
 
 
 @pytest.mark.parametrize("hint", [3600.0, 86400.0])
-def test_a_long_wait_is_told_with_its_reason_and_its_end(hint: float) -> None:
+def test_long_wait_is_announced_with_reason_and_end(hint: float) -> None:
     clock = FakeClock()
     pool = pool_of(clock)
     told: list[Any] = []
@@ -256,7 +256,7 @@ def test_a_long_wait_is_told_with_its_reason_and_its_end(hint: float) -> None:
 # --- who is to blame ------------------------------------------------------------------------------------------------
 
 
-def test_overload_holds_back_the_provider_and_not_the_key() -> None:
+def test_overload_cools_the_provider_not_the_key() -> None:
     clock = FakeClock()
     keys = [
         Credential(secret, id=f"key-{n}", provider=provider)
@@ -269,7 +269,7 @@ def test_overload_holds_back_the_provider_and_not_the_key() -> None:
     assert states == {"key-0": False, "key-1": False, "key-2": True}
 
 
-def test_several_keys_of_one_group_cool_together() -> None:
+def test_keys_of_one_group_cool_together() -> None:
     clock = FakeClock()
     keys = [Credential(secret, id=f"key-{n}", quota_group="team") for n, secret in enumerate(SECRETS)]
     pool = CredentialCoordinator(keys, clock=clock)
@@ -278,7 +278,7 @@ def test_several_keys_of_one_group_cool_together() -> None:
     assert pool.get_stats()["rate_limited"] == 3
 
 
-def test_one_dead_key_does_not_quarantine_another() -> None:  # invariant 5
+def test_dead_key_does_not_quarantine_another() -> None:  # invariant 5
     pool = pool_of(FakeClock(), 2)
     for requester in ("one", "other"):
         with pytest.raises(AuthFailed), pool.lease(requester, prefer="key-1"):
@@ -288,7 +288,7 @@ def test_one_dead_key_does_not_quarantine_another() -> None:  # invariant 5
     assert pool.states()[1].is_available
 
 
-def test_quota_cools_until_its_reset_and_only_its_group() -> None:
+def test_quota_cools_only_its_group_until_reset() -> None:
     clock = FakeClock()
     pool = pool_of(clock, 2)
     with pytest.raises(QuotaExhausted), pool.lease(prefer="key-1"):
@@ -300,7 +300,7 @@ def test_quota_cools_until_its_reset_and_only_its_group() -> None:
 # --- in a run -------------------------------------------------------------------------------------------------------
 
 
-def test_an_item_that_no_limit_can_serve_fails_and_the_others_finish() -> None:
+def test_item_above_every_limit_fails_and_others_finish() -> None:
     rules = Limits(tokens_per_minute=1000, max_concurrent=3)
     pool = CredentialCoordinator([Credential(SECRETS[0], limits=rules)])
     coordinator = ParallelCoordinator(2, pool, reporter=None)
@@ -312,7 +312,7 @@ def test_an_item_that_no_limit_can_serve_fails_and_the_others_finish() -> None:
     assert "5000 tokens" in str(failed.error)
 
 
-def test_the_eta_does_not_promise_more_than_the_limits_allow() -> None:
+def test_eta_respects_the_limits() -> None:
     rules = Limits(requests_per_minute=6000, burst=1)
     pool = CredentialCoordinator([Credential(SECRETS[0], limits=rules)])
     etas: list[float | None] = []
@@ -328,7 +328,7 @@ def test_the_eta_does_not_promise_more_than_the_limits_allow() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "many"])
-def test_counts_that_are_none_are_refused(wrong: Any) -> None:
+def test_invalid_counts_are_refused(wrong: Any) -> None:
     pool = pool_of(FakeClock())
     with pytest.raises(ValueError, match="whole numbers"):
         pool.lease(tokens=wrong)
@@ -336,7 +336,7 @@ def test_counts_that_are_none_are_refused(wrong: Any) -> None:
         lease.settle(requests=wrong)
 
 
-def test_what_a_worker_leases_again_with_its_own_lease_is_counted() -> None:
+def test_nested_lease_of_worker_is_counted() -> None:
     from agentos.workflows.parallel import current_item
 
     rules = Limits(requests_per_minute=100, tokens_per_minute=1000, burst=100)
@@ -351,7 +351,7 @@ def test_what_a_worker_leases_again_with_its_own_lease_is_counted() -> None:
     assert pool.states()[0].used == {"requests per minute": (3, 100), "tokens per minute": (150, 1000)}
 
 
-def test_a_removed_key_that_is_refused_once_more_troubles_nobody() -> None:
+def test_refusal_of_removed_key_changes_nothing() -> None:
     pool = pool_of(FakeClock(), 2, max_concurrent=3)
     leases = [pool.lease(f"item-{n}", prefer="key-1") for n in range(3)]
     for lease in leases:
@@ -362,7 +362,7 @@ def test_a_removed_key_that_is_refused_once_more_troubles_nobody() -> None:
     assert pool.get_stats()["quarantined"] == 0
 
 
-def test_many_that_were_overloaded_together_wait_once() -> None:
+def test_simultaneous_overloads_count_once() -> None:
     clock = FakeClock()
     pool = pool_of(clock, max_concurrent=20)
     leases = [pool.lease() for _ in range(20)]
@@ -377,7 +377,7 @@ def test_many_that_were_overloaded_together_wait_once() -> None:
     assert until - clock.epoch() < 3
 
 
-def test_a_limit_of_a_day_in_a_header_is_not_told_as_one_of_a_minute() -> None:
+def test_day_limit_in_header_is_no_minute_limit() -> None:
     pool = CredentialCoordinator([Credential(SECRETS[0], provider="groq")], clock=FakeClock())
     with pool.lease() as lease:
         lease.observe(Response(200, x_ratelimit_limit_requests="14400", x_ratelimit_remaining_requests="14370"))

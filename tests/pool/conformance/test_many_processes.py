@@ -13,7 +13,7 @@ RPM, BURST, AT_ONCE = 600, 10, 4
 LEAST_SHARE = 0.8
 
 
-def test_declared_limits_are_kept_and_used_by_all_processes_together(processes: Processes, shared_store: str) -> None:
+def test_processes_together_keep_and_use_declared_limits(processes: Processes, shared_store: str) -> None:
     # invariants 1, 2, 7, 8, 13
     eight = keys(KEYS, requests_per_minute=RPM, burst=BURST, max_concurrent=AT_ONCE)
     members = [processes.open(shared_store, eight, ttl=10) for _ in range(PROCESSES)]

@@ -61,7 +61,7 @@ def waiting(pool: CredentialCoordinator) -> int:
 # --- reserving and releasing ----------------------------------------------------------------------------------------
 
 
-def test_keys_are_handed_out_one_holder_at_a_time_and_come_back(store: str) -> None:
+def test_key_has_one_holder_and_comes_back(store: str) -> None:
     pool = make_pool(store=store)
     taken = [pool.reserve() for _ in range(3)]
     assert sorted(str(key) for key in taken) == sorted(KEYS)
@@ -72,7 +72,7 @@ def test_keys_are_handed_out_one_holder_at_a_time_and_come_back(store: str) -> N
     assert pool.reserve() == taken[0]
 
 
-def test_reserve_waits_and_gets_the_key_that_is_released(store: str) -> None:
+def test_reserve_waits_for_a_released_key(store: str) -> None:
     pool = make_pool(KEYS[0], store=store)
     key = pool.reserve()
     thread, results = in_thread(pool.reserve)
@@ -83,7 +83,7 @@ def test_reserve_waits_and_gets_the_key_that_is_released(store: str) -> None:
     assert results == [KEYS[0]]
 
 
-def test_a_waiter_without_a_timeout_wakes_when_a_cool_down_ends() -> None:
+def test_waiter_without_timeout_wakes_when_cooldown_ends() -> None:
     clock = FakeClock()
     pool = make_pool(KEYS[0], clock=clock)
     pool.mark_rate_limited(KEYS[0], 30)
@@ -96,7 +96,7 @@ def test_a_waiter_without_a_timeout_wakes_when_a_cool_down_ends() -> None:
     assert results == [KEYS[0]]
 
 
-def test_a_waiter_is_woken_by_an_earlier_end_than_the_one_that_was_known_first() -> None:  # invariant 7
+def test_waiter_wakes_at_an_earlier_end_announced_later() -> None:  # invariant 7
     clock = FakeClock()
     pool = make_pool(*KEYS[:2], clock=clock)
     pool.mark_rate_limited(KEYS[0], 60)
@@ -109,7 +109,7 @@ def test_a_waiter_is_woken_by_an_earlier_end_than_the_one_that_was_known_first()
     assert results == [KEYS[1]]
 
 
-def test_in_real_time_a_waiter_wakes_within_20_ms_of_the_end_of_a_cool_down(store: str) -> None:  # invariant 7
+def test_waiter_wakes_within_20_ms_of_cooldown_end(store: str) -> None:  # invariant 7
     pool = make_pool(KEYS[0], store=store)
     delays: list[float] = []
     while not delays or min(delays) >= 0.02:
@@ -123,7 +123,7 @@ def test_in_real_time_a_waiter_wakes_within_20_ms_of_the_end_of_a_cool_down(stor
         pool.release(key)
 
 
-def test_reserve_returns_none_after_its_timeout_and_leaves_nothing_behind(store: str) -> None:  # invariants 9, 10
+def test_reserve_timeout_returns_none_and_leaves_no_waiter(store: str) -> None:  # invariants 9, 10
     pool = make_pool(KEYS[0], store=store)
     key = pool.reserve()
     start = time.monotonic()
@@ -136,7 +136,7 @@ def test_reserve_returns_none_after_its_timeout_and_leaves_nothing_behind(store:
     assert pool.get_available_count() == 1
 
 
-def test_a_waiter_that_is_called_more_often_than_it_looks_goes_on_waiting() -> None:
+def test_waiter_survives_repeated_deliveries() -> None:
     """It may be served, find its lease worthless, and be served again before it has lain down: no call may fail."""
     pool = make_pool(KEYS[0])
     key = pool.reserve()
@@ -153,7 +153,7 @@ def test_a_waiter_that_is_called_more_often_than_it_looks_goes_on_waiting() -> N
     assert results == [KEYS[0]]
 
 
-def test_waiters_are_served_in_the_order_of_asking(store: str) -> None:  # invariant 6
+def test_waiters_are_served_in_order_of_requests(store: str) -> None:  # invariant 6
     pool = make_pool(KEYS[0], store=store)
     key = pool.reserve()
     order: list[int] = []
@@ -175,7 +175,7 @@ def test_waiters_are_served_in_the_order_of_asking(store: str) -> None:  # invar
     assert order == list(range(8))
 
 
-def test_a_late_release_after_mark_rate_limited_does_not_free_the_next_holders_lease() -> None:  # invariants 14, 15
+def test_late_release_keeps_the_lease_of_next_holder() -> None:  # invariants 14, 15
     clock = FakeClock()
     pool = make_pool(KEYS[0], clock=clock)
     first = pool.reserve()
@@ -192,7 +192,7 @@ def test_a_late_release_after_mark_rate_limited_does_not_free_the_next_holders_l
     assert pool.get_available_count() == 1
 
 
-def test_a_late_mark_rate_limited_cools_but_frees_nothing(store: str) -> None:
+def test_late_mark_rate_limited_cools_but_frees_nothing(store: str) -> None:
     pool = make_pool(KEYS[0], store=store)
     first = pool.reserve()
     assert first is not None
@@ -204,7 +204,7 @@ def test_a_late_mark_rate_limited_cools_but_frees_nothing(store: str) -> None:
     assert second is not None
 
 
-def test_release_with_rate_limited_cools_for_a_minute_unless_told_otherwise() -> None:
+def test_release_with_rate_limited_cools_for_a_minute() -> None:
     clock = FakeClock()
     pool = make_pool(KEYS[0], clock=clock)
     key = pool.reserve()
@@ -220,7 +220,7 @@ def test_release_with_rate_limited_cools_for_a_minute_unless_told_otherwise() ->
     assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7, abs=0.1)
 
 
-def test_a_plain_equal_string_releases_the_only_live_lease(store: str) -> None:
+def test_plain_string_releases_the_only_live_lease(store: str) -> None:
     pool = make_pool(KEYS[0], store=store)
     assert pool.reserve() == KEYS[0]
     pool.release("".join(KEYS[0]))
@@ -228,7 +228,7 @@ def test_a_plain_equal_string_releases_the_only_live_lease(store: str) -> None:
     pool.release(KEYS[0])  # again: nothing to do
 
 
-def test_a_plain_string_with_several_live_leases_is_ambiguous(store: str) -> None:
+def test_plain_string_with_several_leases_is_ambiguous(store: str) -> None:
     pool = make_pool(KEYS[0], limits=Limits(max_concurrent=2), store=store)
     first, second = pool.reserve(), pool.reserve()
     with pytest.raises(AmbiguousRelease, match="2 live leases") as caught:
@@ -244,7 +244,7 @@ def test_a_plain_string_with_several_live_leases_is_ambiguous(store: str) -> Non
     assert pool.states()[0].live_leases == 0
 
 
-def test_an_unknown_key_is_an_error_that_does_not_show_it(store: str) -> None:
+def test_error_for_unknown_key_hides_the_key(store: str) -> None:
     pool = make_pool(store=store)
     for call in (pool.release, pool.mark_rate_limited, pool.release_credential):
         with pytest.raises(UnknownCredential) as caught:
@@ -252,7 +252,7 @@ def test_an_unknown_key_is_an_error_that_does_not_show_it(store: str) -> None:
         assert "stranger" not in str(caught.value)
 
 
-def test_a_negative_backoff_is_refused(store: str) -> None:
+def test_negative_backoff_is_refused(store: str) -> None:
     pool = make_pool(KEYS[0], store=store)
     with pytest.raises(ValueError, match="backoff_seconds"):
         pool.mark_rate_limited(KEYS[0], -1)
@@ -261,7 +261,7 @@ def test_a_negative_backoff_is_refused(store: str) -> None:
 # --- leases ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_lease_gives_the_secret_and_is_returned_at_the_end_of_the_block(store: str) -> None:
+def test_lease_block_has_secret_and_ends_lease(store: str) -> None:
     pool = make_pool(KEYS[0], store=store)
     with pool.lease("me", tokens=10) as lease:
         assert lease.secret == KEYS[0]
@@ -276,7 +276,7 @@ def test_a_lease_gives_the_secret_and_is_returned_at_the_end_of_the_block(store:
         assert lease.fence > fence
 
 
-def test_a_lease_times_out_with_the_reason_and_the_numbers(store: str) -> None:
+def test_lease_timeout_has_reason_and_numbers(store: str) -> None:
     pool = make_pool(store=store)
     for key in KEYS[:2]:
         pool.mark_rate_limited(key, 60)
@@ -310,9 +310,7 @@ def test_a_lease_times_out_with_the_reason_and_the_numbers(store: str) -> None:
         (KeyboardInterrupt(), None),
     ],
 )
-def test_an_exception_that_leaves_the_block_cools_the_credential_and_goes_on(
-    error: BaseException, cooling: float | None
-) -> None:
+def test_exception_in_block_cools_and_is_raised(error: BaseException, cooling: float | None) -> None:
     clock = FakeClock()
     pool = make_pool(KEYS[0], clock=clock)
     with pytest.raises(type(error)), pool.lease():
@@ -330,14 +328,14 @@ def test_quota_cools_until_its_reset() -> None:
     assert pool.states()[0].rate_limited_until == pytest.approx(clock.epoch() + 7200, abs=0.1)
 
 
-def test_overload_is_nobodys_fault_so_all_credentials_of_the_provider_wait(store: str) -> None:
+def test_overload_cools_all_credentials_of_provider(store: str) -> None:
     pool = make_pool(KEYS[0], KEYS[1], provider="acme", store=store)
     with pytest.raises(Overloaded), pool.lease():
         raise Overloaded
     assert pool.get_available_count() == 0
 
 
-def test_a_429_with_retry_after_is_read_from_an_exceptions_response() -> None:
+def test_retry_after_is_read_from_exception_response() -> None:
     class Response:
         status_code = 429
         headers = {"Retry-After": "17"}  # noqa: RUF012
@@ -356,7 +354,7 @@ def test_a_429_with_retry_after_is_read_from_an_exceptions_response() -> None:
     assert pool.get_available_count() == 0
 
 
-def test_an_exception_that_cannot_be_read_ends_the_lease_all_the_same(store: str) -> None:
+def test_unreadable_exception_ends_the_lease(store: str) -> None:
     class Headers:
         def items(self) -> None:
             raise OSError("the connection is gone")
@@ -375,7 +373,7 @@ def test_an_exception_that_cannot_be_read_ends_the_lease_all_the_same(store: str
     assert pool.get_stats()["rate_limited"] == 1  # the status could be read
 
 
-def test_members_of_a_quota_group_cool_together_others_do_not() -> None:
+def test_cooldown_covers_the_quota_group_only() -> None:
     pool = CredentialCoordinator([
         Credential(KEYS[0], id="a", quota_group="org"),
         Credential(KEYS[1], id="b", quota_group="org"),
@@ -385,7 +383,7 @@ def test_members_of_a_quota_group_cool_together_others_do_not() -> None:
     assert [state.key_id for state in pool.states() if state.is_available] == ["c"]
 
 
-def test_a_scope_cools_alone(store: str) -> None:
+def test_scope_cools_alone(store: str) -> None:
     pool = make_pool(KEYS[0], limits=Limits(max_concurrent=2), store=store)
     with pytest.raises(RateLimited), pool.lease(scope="big"):
         raise RateLimited(retry_after=60)
@@ -397,7 +395,7 @@ def test_a_scope_cools_alone(store: str) -> None:
     assert pool.states()[0].rate_limited_until is None
 
 
-def test_a_workflow_can_keep_its_credential(store: str) -> None:
+def test_preferred_credential_is_granted_again(store: str) -> None:
     pool = make_pool(store=store)
     with pool.lease() as lease:
         mine = lease.credential_id
@@ -406,7 +404,7 @@ def test_a_workflow_can_keep_its_credential(store: str) -> None:
             assert lease.credential_id == mine
 
 
-def test_no_thread_waits_while_holding_a_lock(store: str) -> None:
+def test_no_thread_waits_while_holding_lock(store: str) -> None:
     pool = make_pool(KEYS[0], store=store)
     key = pool.reserve()
     threads = [in_thread(pool.reserve)[0] for _ in range(3)]
@@ -424,7 +422,7 @@ def test_no_thread_waits_while_holding_a_lock(store: str) -> None:
 # --- asyncio --------------------------------------------------------------------------------------------------------
 
 
-def test_tasks_wait_without_blocking_their_loop_and_are_served_in_order(store: str) -> None:  # invariant 6
+def test_waiting_tasks_keep_loop_free_and_order(store: str) -> None:  # invariant 6
     async def main() -> None:
         pool = make_pool(KEYS[0], store=store)
         order: list[int] = []
@@ -444,7 +442,7 @@ def test_tasks_wait_without_blocking_their_loop_and_are_served_in_order(store: s
     asyncio.run(main())
 
 
-def test_cancelling_at_any_point_leaks_nothing(store: str) -> None:  # invariant 9
+def test_cancel_at_any_point_leaks_nothing(store: str) -> None:  # invariant 9
     async def main() -> None:
         pool = make_pool(KEYS[0], KEYS[1], store=store)
         chance = random.Random(7)
@@ -477,7 +475,7 @@ def test_cancelling_at_any_point_leaks_nothing(store: str) -> None:  # invariant
     asyncio.run(main())
 
 
-def test_an_async_lease_times_out_and_leaves_nothing_behind(store: str) -> None:  # invariant 10
+def test_async_lease_timeout_leaves_no_waiter(store: str) -> None:  # invariant 10
     async def main() -> None:
         pool = make_pool(KEYS[0], store=store)
         async with pool.lease():
@@ -490,7 +488,7 @@ def test_an_async_lease_times_out_and_leaves_nothing_behind(store: str) -> None:
     asyncio.run(main())
 
 
-def test_threads_and_tasks_share_one_pool_without_losing_a_wake_up() -> None:  # invariants 1, 8, 16
+def test_threads_and_tasks_lose_no_wakeup() -> None:  # invariants 1, 8, 16
     # Of a limit that is declared nothing is learned: what is refused here costs no time.
     limits = Limits(max_concurrent=2, requests_per_minute=10**9, burst=10**9)
     pool = make_pool(*KEYS, limits=limits)
@@ -542,7 +540,7 @@ def test_threads_and_tasks_share_one_pool_without_losing_a_wake_up() -> None:  #
 # --- call and acall -------------------------------------------------------------------------------------------------
 
 
-def test_call_goes_on_with_another_credential_on_a_limit_and_returns_the_answer(store: str) -> None:
+def test_call_retries_with_another_credential_after_limit(store: str) -> None:
     pool = make_pool(KEYS[0], KEYS[1], store=store)
     seen: list[str] = []
 
@@ -557,7 +555,7 @@ def test_call_goes_on_with_another_credential_on_a_limit_and_returns_the_answer(
     assert pool.get_stats()["rate_limited"] == 1
 
 
-def test_call_waits_for_a_cool_down_when_no_other_credential_is_there() -> None:
+def test_call_waits_for_cooldown_of_only_credential() -> None:
     clock = FakeClock()
     pool = make_pool(KEYS[0], clock=clock)
     answers = iter([RateLimited(retry_after=5), None])
@@ -575,7 +573,7 @@ def test_call_waits_for_a_cool_down_when_no_other_credential_is_there() -> None:
     assert results == ["answer"]
 
 
-def test_call_gives_up_after_its_timeout_and_lets_other_errors_through(store: str) -> None:
+def test_call_stops_at_timeout_and_raises_other_errors(store: str) -> None:
     pool = make_pool(KEYS[0], store=store)
 
     def limited(_secret: str) -> None:
@@ -588,7 +586,7 @@ def test_call_gives_up_after_its_timeout_and_lets_other_errors_through(store: st
         pool.call(limited, timeout=0.02)
 
 
-def test_call_with_nothing_but_dead_keys_ends_in_a_clear_error() -> None:  # invariant 17
+def test_call_with_dead_keys_raises_no_usable_credential() -> None:  # invariant 17
     clock = FakeClock()
     pool = make_pool(KEYS[0], KEYS[1], clock=clock)
 
@@ -604,7 +602,7 @@ def test_call_with_nothing_but_dead_keys_ends_in_a_clear_error() -> None:  # inv
     assert set(results[0].reasons) == {"alpha", "bravo"}
 
 
-def test_acall_does_the_same_for_a_coroutine(store: str) -> None:
+def test_acall_retries_a_coroutine(store: str) -> None:
     async def main() -> None:
         pool = make_pool(KEYS[0], KEYS[1], store=store)
 
@@ -624,7 +622,7 @@ def test_acall_does_the_same_for_a_coroutine(store: str) -> None:
 # --- the pool itself ------------------------------------------------------------------------------------------------
 
 
-def test_no_credentials_at_all_is_a_value_error_that_says_so() -> None:
+def test_empty_pool_is_refused() -> None:
     with pytest.raises(ValueError, match="no credentials"):
         CredentialCoordinator([])
     with pytest.raises(TypeError, match=r"\[key\]"):
@@ -635,7 +633,7 @@ def test_identical_strings_count_once() -> None:
     assert CredentialCoordinator(["k-1", "k-2", "k-1"]).get_stats()["total"] == 2
 
 
-def test_two_credentials_with_one_id_or_one_secret_are_refused() -> None:
+def test_duplicate_id_or_secret_is_refused() -> None:
     with pytest.raises(ValueError, match="give each its own"):
         CredentialCoordinator([Credential("k-1", id="same"), Credential("k-2", id="same")])
     with pytest.raises(ValueError, match="already") as caught:
@@ -643,7 +641,7 @@ def test_two_credentials_with_one_id_or_one_secret_are_refused() -> None:
     assert "secret-k" not in str(caught.value)
 
 
-def test_when_every_credential_is_quarantined_waiting_calls_raise_and_others_return_none(
+def test_all_quarantined_raises_for_waiters(
     store: str,
 ) -> None:  # invariant 17
     pool = make_pool(KEYS[0], store=store)
@@ -663,7 +661,7 @@ def test_when_every_credential_is_quarantined_waiting_calls_raise_and_others_ret
     assert pool.reserve_credential("x") == KEYS[0]
 
 
-def test_credentials_can_be_added_and_removed_while_in_use(store: str) -> None:
+def test_credentials_join_and_leave_while_in_use(store: str) -> None:
     pool = make_pool(KEYS[0], store=store)
     key = pool.reserve()
     thread, results = in_thread(pool.reserve)
@@ -698,7 +696,7 @@ def test_states_are_snapshots_without_a_secret() -> None:
         assert key not in repr(pool)
 
 
-def test_an_exhausted_pool_is_announced_once_per_episode(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exhausted_pool_is_announced_once_per_episode(capsys: pytest.CaptureFixture[str]) -> None:
     pool = make_pool(KEYS[0])
     for _ in range(2):
         with pool.lease():
@@ -709,7 +707,7 @@ def test_an_exhausted_pool_is_announced_once_per_episode(capsys: pytest.CaptureF
     assert all(line.startswith("[COORDINATOR] Credential pool exhausted") for line in lines)
 
 
-def test_waiting_for_the_provider_is_announced_in_other_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_for_provider_has_its_own_announcement(capsys: pytest.CaptureFixture[str]) -> None:
     pool = make_pool(KEYS[0])
     pool.mark_rate_limited(KEYS[0], 60)
     assert pool.reserve(timeout=0.001) is None
@@ -739,7 +737,7 @@ def test_credential_limit_uses_only_the_first_n(monkeypatch: pytest.MonkeyPatch)
             make_pool()
 
 
-def test_twenty_thousand_waiting_tasks_are_each_served_once() -> None:  # invariant 18
+def test_each_of_20000_waiting_tasks_is_served_once() -> None:  # invariant 18
     async def main() -> None:
         pool = make_pool(KEYS[0], limits=Limits(max_concurrent=10))
         served = 0
@@ -774,7 +772,7 @@ def test_twenty_thousand_waiting_tasks_are_each_served_once() -> None:  # invari
         "redis://localhost/0?pol=x": r"\?pool=NAME",
     }.items(),
 )
-def test_a_store_that_does_not_exist_is_refused(store: str, told: str) -> None:
+def test_unknown_store_is_refused(store: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         CredentialCoordinator(KEYS, store=store)
     with pytest.raises(ValueError, match="lease_ttl"):

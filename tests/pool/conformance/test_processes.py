@@ -13,7 +13,7 @@ from .members import Processes, keys
 TTL = 1.5
 
 
-def test_what_one_process_holds_no_other_gets(processes: Processes, shared_store: str) -> None:  # invariant 1
+def test_leased_key_is_not_granted_to_another_process(processes: Processes, shared_store: str) -> None:  # invariant 1
     one = processes.open(shared_store, keys(2))
     other = processes.open(shared_store, keys(2))
     one.lease("a")
@@ -29,7 +29,7 @@ def test_what_one_process_holds_no_other_gets(processes: Processes, shared_store
     assert {holder[3] for state in states for holder in state["held_by"]} == {one.pid}
 
 
-def test_waiters_of_all_processes_are_served_in_the_order_of_asking(
+def test_waiters_of_processes_are_served_in_request_order(
     processes: Processes, shared_store: str
 ) -> None:  # invariant 6
     members = [processes.open(shared_store, keys(1), ttl=5) for _ in range(3)]
@@ -48,7 +48,7 @@ def test_waiters_of_all_processes_are_served_in_the_order_of_asking(
     assert len(set(fences)) == 6
 
 
-def test_what_a_provider_says_to_one_is_known_to_all(processes: Processes, shared_store: str) -> None:
+def test_verdict_in_one_process_holds_for_all(processes: Processes, shared_store: str) -> None:
     one = processes.open(shared_store, keys(2))
     other = processes.open(shared_store, keys(2))
     one.lease("a")
@@ -73,7 +73,7 @@ def test_what_a_provider_says_to_one_is_known_to_all(processes: Processes, share
     assert one.granted("e")["key"] == left
 
 
-def test_one_who_waits_learns_that_no_credential_is_left(processes: Processes, shared_store: str) -> None:
+def test_waiter_is_refused_when_no_credential_remains(processes: Processes, shared_store: str) -> None:
     one = processes.open(shared_store, keys(1))
     other = processes.open(shared_store, keys(1))
     other.lease("holder")
@@ -86,9 +86,7 @@ def test_one_who_waits_learns_that_no_credential_is_left(processes: Processes, s
     assert "refused" in failure["text"]
 
 
-def test_what_a_killed_holder_had_is_used_again_after_its_time(
-    processes: Processes, shared_store: str
-) -> None:  # invariants 12, 13
+def test_lease_of_killed_process_expires(processes: Processes, shared_store: str) -> None:  # invariants 12, 13
     holder = processes.open(shared_store, keys(1), ttl=TTL)
     other = processes.open(shared_store, keys(1), ttl=TTL)
     holder.lease("a")
@@ -101,7 +99,7 @@ def test_what_a_killed_holder_had_is_used_again_after_its_time(
     assert granted["at"] - killed_at < TTL + 1.0 + BUSY
 
 
-def test_killed_waiters_delay_the_others_once(processes: Processes, shared_store: str) -> None:  # invariant 12
+def test_killed_waiters_delay_others_once(processes: Processes, shared_store: str) -> None:  # invariant 12
     holder = processes.open(shared_store, keys(1), ttl=30)
     dead = processes.open(shared_store, keys(1), ttl=30)
     other = processes.open(shared_store, keys(1), ttl=30)
@@ -118,7 +116,7 @@ def test_killed_waiters_delay_the_others_once(processes: Processes, shared_store
     assert other.granted("b")["at"] - ended_at < 1.0 + BUSY  # not five times that, nor a lease's whole life
 
 
-def test_one_that_was_stopped_for_too_long_has_lost_its_lease_and_changes_nothing(
+def test_stopped_process_loses_lease_and_changes_nothing(
     processes: Processes, shared_store: str
 ) -> None:  # invariants 14, 15
     slow = processes.open(shared_store, keys(1, tokens_per_minute=1000), ttl=TTL)
@@ -143,7 +141,7 @@ def test_one_that_was_stopped_for_too_long_has_lost_its_lease_and_changes_nothin
     assert slow.granted("waits")["fence"] > granted["fence"]  # it waits on, in a new session
 
 
-def test_one_that_was_stopped_while_it_waited_goes_on_waiting(processes: Processes, shared_store: str) -> None:
+def test_stopped_waiter_continues_to_wait(processes: Processes, shared_store: str) -> None:
     holder = processes.open(shared_store, keys(1), ttl=30)
     slow = processes.open(shared_store, keys(1), ttl=TTL)
     dead = processes.open(shared_store, keys(1), ttl=TTL)
@@ -163,9 +161,7 @@ def test_one_that_was_stopped_while_it_waited_goes_on_waiting(processes: Process
     assert slow.granted("b")["about"] == "granted"
 
 
-def test_a_cool_down_by_one_whose_lease_was_lost_counts_and_frees_nothing(
-    processes: Processes, shared_store: str
-) -> None:
+def test_cooldown_after_lost_lease_frees_nothing(processes: Processes, shared_store: str) -> None:
     slow = processes.open(shared_store, keys(1), ttl=TTL)
     other = processes.open(shared_store, keys(1), ttl=30)
     slow.lease("a")
@@ -179,7 +175,7 @@ def test_a_cool_down_by_one_whose_lease_was_lost_counts_and_frees_nothing(
     assert other.do("get_stats")["reserved"] == 1
 
 
-def test_a_process_that_ends_leaves_nothing_behind(processes: Processes, shared_store: str) -> None:
+def test_ended_process_leaves_no_lease(processes: Processes, shared_store: str) -> None:
     one = processes.open(shared_store, keys(1), ttl=30)
     other = processes.open(shared_store, keys(1), ttl=30)
     one.lease("a")
@@ -189,7 +185,7 @@ def test_a_process_that_ends_leaves_nothing_behind(processes: Processes, shared_
     assert other.granted("b", timeout=10)["about"] == "granted"
 
 
-def test_declared_limits_hold_for_all_processes_together(processes: Processes, shared_store: str) -> None:
+def test_declared_limits_hold_across_processes(processes: Processes, shared_store: str) -> None:
     # invariants 2, 3
     members = [processes.open(shared_store, keys(1, requests_per_minute=6, burst=6, max_concurrent=9)) for _ in "ab"]
     for n in range(9):
@@ -199,7 +195,7 @@ def test_declared_limits_hold_for_all_processes_together(processes: Processes, s
     assert sum(m["about"] == "granted" for member in members for m in member.messages) == 6
 
 
-def test_each_process_only_gets_what_it_has_the_keys_for(processes: Processes, shared_store: str) -> None:
+def test_process_is_granted_only_its_own_keys(processes: Processes, shared_store: str) -> None:
     three = keys(3)
     one = processes.open(shared_store, three[:2])
     other = processes.open(shared_store, three[1:])
@@ -220,7 +216,7 @@ def test_each_process_only_gets_what_it_has_the_keys_for(processes: Processes, s
     assert other.granted("other 1")["key"] == "key-2"
 
 
-def test_limits_that_are_declared_anew_hold_from_then_on(processes: Processes, shared_store: str) -> None:
+def test_redeclared_limits_take_effect(processes: Processes, shared_store: str) -> None:
     one = processes.open(shared_store, keys(1, requests_per_minute=60, burst=2, max_concurrent=5))
     for n in range(2):
         one.lease(f"{n}")
@@ -235,9 +231,7 @@ def test_limits_that_are_declared_anew_hold_from_then_on(processes: Processes, s
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
-def test_a_step_of_a_processes_wall_clock_changes_nothing(
-    processes: Processes, shared_store: str, seconds: float
-) -> None:
+def test_wall_clock_step_changes_nothing(processes: Processes, shared_store: str, seconds: float) -> None:
     one = processes.open(shared_store, keys(1), ttl=TTL)
     other = processes.open(shared_store, keys(1), ttl=TTL, clock_step=seconds)
     one.lease("a")
@@ -251,9 +245,7 @@ def test_a_step_of_a_processes_wall_clock_changes_nothing(
     assert one.do("get_stats")["reserved"] == 1
 
 
-def test_a_request_that_does_not_wait_is_answered_at_once_also_after_a_long_silence(
-    processes: Processes, shared_store: str
-) -> None:
+def test_immediate_request_after_long_silence_is_answered(processes: Processes, shared_store: str) -> None:
     holder = processes.open(shared_store, keys(1), ttl=30)
     one = processes.open(shared_store, keys(1), ttl=0.05)
     holder.lease("a")
@@ -266,7 +258,7 @@ def test_a_request_that_does_not_wait_is_answered_at_once_also_after_a_long_sile
     assert one.do("get_stats")["waiting"] == 0
 
 
-def test_a_forked_child_is_a_process_of_its_own(processes: Processes, shared_store: str) -> None:
+def test_forked_child_has_its_own_session(processes: Processes, shared_store: str) -> None:
     parent = processes.open(shared_store, keys(2), ttl=5)
     parent.lease("a")
     parent.granted("a")

@@ -80,7 +80,7 @@ OpenPool = Callable[..., Pool]
 
 
 @pytest.mark.parametrize("keeps_data", [True, False], ids=["with its data", "without"])
-def test_a_restart_of_the_server_forgets_nobody(
+def test_server_restart_keeps_leases(
     own_server: Valkey, url: str, open_pool: OpenPool, keeps_data: bool
 ) -> None:  # invariants 1, 13
     holder, other = open_pool(url), open_pool(url)
@@ -97,7 +97,7 @@ def test_a_restart_of_the_server_forgets_nobody(
     assert holder.fence() > fence
 
 
-def test_a_flush_is_waited_out(own_server: Valkey, url: str, open_pool: OpenPool) -> None:  # invariants 1, 13
+def test_flush_delays_grants_for_one_ttl(own_server: Valkey, url: str, open_pool: OpenPool) -> None:  # invariants 1, 13
     holder = open_pool(url)
     with holder.pool.lease() as lease, own_server.client() as client:
         client.flushall()
@@ -119,7 +119,7 @@ def test_a_flush_is_waited_out(own_server: Valkey, url: str, open_pool: OpenPool
     ],
     ids=["requests, flushed", "tokens, flushed", "day, restarted empty", "with its data"],
 )
-def test_what_was_used_of_a_minute_or_a_day_is_not_forgotten_with_the_log(
+def test_usage_of_limits_survives_a_lost_log(
     own_server: Valkey, url: str, open_pool: OpenPool, way: str, limits: dict[str, Any], tokens: int
 ) -> None:  # invariant 2
     """The provider remembers it. Whoever has seen it tells the new log, and it counts once."""
@@ -142,7 +142,7 @@ def test_what_was_used_of_a_minute_or_a_day_is_not_forgotten_with_the_log(
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["flushed", "restarted"])
-def test_who_finds_the_loss_and_dies_before_it_has_said_so_does_not_hide_it(
+def test_loss_is_found_after_its_finder_dies(
     own_server: Valkey, url: str, open_pool: OpenPool, is_restarted: bool
 ) -> None:  # invariant 1
     """Time 0: the server forgets. Then one begins a new log, and is killed; only then comes another."""
@@ -159,9 +159,7 @@ def test_who_finds_the_loss_and_dies_before_it_has_said_so_does_not_hide_it(
         assert open_pool(url, ttl=30).is_refused()
 
 
-def test_a_server_that_is_paused_grants_nothing_and_then_goes_on(
-    own_server: Valkey, url: str, open_pool: OpenPool
-) -> None:
+def test_paused_server_grants_nothing_until_it_resumes(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
     one = open_pool(url, ttl=5, count=2)
     with one.pool.lease() as lease:
         own_server.pause()
@@ -175,7 +173,7 @@ def test_a_server_that_is_paused_grants_nothing_and_then_goes_on(
     assert [type(event) for event in one.events] == [StoreUnreachable, StoreReached]
 
 
-def test_a_server_that_may_not_be_written_counts_as_lost(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
+def test_read_only_server_counts_as_lost(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
     one = open_pool(url)
     with own_server.client() as client:
         client.execute_command("REPLICAOF", "127.0.0.1", "1")
@@ -186,9 +184,7 @@ def test_a_server_that_may_not_be_written_counts_as_lost(own_server: Valkey, url
     assert one.told(StoreReached)
 
 
-def test_scripts_that_the_server_has_forgotten_are_sent_again(
-    own_server: Valkey, url: str, open_pool: OpenPool
-) -> None:
+def test_missing_scripts_are_sent_again(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
     one = open_pool(url)
     with own_server.client() as client:
         for _ in range(3):
@@ -197,7 +193,7 @@ def test_scripts_that_the_server_has_forgotten_are_sent_again(
     assert not one.events
 
 
-def test_a_wrong_password_is_an_error_at_once_and_is_not_shown() -> None:
+def test_wrong_password_raises_without_showing_it() -> None:
     with running(password="a-good-hunter2") as server:
         try:
             with pytest.raises(errors.StoreError) as caught:
@@ -212,7 +208,7 @@ def test_a_wrong_password_is_an_error_at_once_and_is_not_shown() -> None:
             member._close_all()
 
 
-def test_no_server_is_an_error_at_once() -> None:
+def test_missing_server_raises_at_once() -> None:
     for url in ("redis://127.0.0.1:1/0", "unix:///nowhere/at/all.sock"):
         with pytest.raises(errors.StoreError, match="cannot be used"):
             Pool(url)
@@ -220,9 +216,7 @@ def test_no_server_is_an_error_at_once() -> None:
         Pool("redis://127.0.0.1:1/0?socket_timeout=soon")
 
 
-def test_a_state_or_an_entry_that_cannot_be_read_is_no_reason_to_hang(
-    own_server: Valkey, url: str, open_pool: OpenPool
-) -> None:
+def test_unreadable_state_or_entry_does_not_hang(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
     one = open_pool(url)
     with own_server.client() as client:
         client.rpush("{agentos:pool}:log", b"1.0 garbage")
@@ -236,7 +230,7 @@ def test_a_state_or_an_entry_that_cannot_be_read_is_no_reason_to_hang(
 # --- the way there --------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_connection_grants_nothing_and_disturbs_nobody(
+def test_cut_connection_affects_only_its_process(
     common_server: Valkey, proxy: Proxy, open_pool: OpenPool
 ) -> None:  # invariants 9, 10
     name = f"cut-{time.monotonic_ns()}"
@@ -259,7 +253,7 @@ def test_a_cut_connection_grants_nothing_and_disturbs_nobody(
     assert near.pool.get_stats()["waiting"] == 0
 
 
-def test_one_that_was_cut_off_for_too_long_has_lost_its_lease(
+def test_process_cut_off_past_ttl_loses_its_lease(
     common_server: Valkey, proxy: Proxy, open_pool: OpenPool
 ) -> None:  # invariants 12, 14
     name = f"cut-off-{time.monotonic_ns()}"
@@ -278,7 +272,7 @@ def test_one_that_was_cut_off_for_too_long_has_lost_its_lease(
     assert near.pool.states()[0].requests == 2
 
 
-def test_a_lease_that_was_lost_before_its_waiter_came_for_it_is_asked_for_again(
+def test_unclaimed_lease_lost_with_session_is_requested_again(
     common_server: Valkey, open_pool: OpenPool
 ) -> None:  # invariant 8
     """Time 0: it is granted. Time 0.1: its process is stopped, until it has run out. Then the waiter comes for it."""
@@ -301,7 +295,7 @@ def test_a_lease_that_was_lost_before_its_waiter_came_for_it_is_asked_for_again(
     eventually(lambda: one.pool.get_stats()["available"] == 1)
 
 
-def test_a_batch_whose_answer_was_lost_counts_once(
+def test_batch_with_lost_answer_counts_once(
     common_server: Valkey, proxy: Proxy, open_pool: OpenPool
 ) -> None:  # invariants 2, 15
     name = f"lost-reply-{time.monotonic_ns()}"
@@ -319,7 +313,7 @@ def test_a_batch_whose_answer_was_lost_counts_once(
     assert one.pool.states()[0].requests == 3
 
 
-def test_answers_that_take_too_long_are_no_answers_and_nothing_is_granted_twice(
+def test_late_answers_grant_nothing_twice(
     common_server: Valkey, proxy: Proxy, open_pool: OpenPool
 ) -> None:  # invariants 1, 11
     name = f"slow-{time.monotonic_ns()}"
@@ -333,7 +327,7 @@ def test_answers_that_take_too_long_are_no_answers_and_nothing_is_granted_twice(
     assert far.fence()
 
 
-def test_a_slow_way_only_takes_its_time(common_server: Valkey, proxy: Proxy, open_pool: OpenPool) -> None:
+def test_slow_connection_only_delays(common_server: Valkey, proxy: Proxy, open_pool: OpenPool) -> None:
     name = f"far-{time.monotonic_ns()}"
     settle(common_server.url(name))
     far = open_pool(proxy.url(name), ttl=5)
@@ -344,7 +338,7 @@ def test_a_slow_way_only_takes_its_time(common_server: Valkey, proxy: Proxy, ope
     assert not far.told(StoreUnreachable)
 
 
-def test_who_was_refused_while_the_connection_was_lost_is_told(
+def test_refusal_during_outage_reaches_the_waiter(
     common_server: Valkey, proxy: Proxy, open_pool: OpenPool
 ) -> None:  # invariant 17
     name = f"refused-{time.monotonic_ns()}"
@@ -375,7 +369,7 @@ def test_who_was_refused_while_the_connection_was_lost_is_told(
 # --- the log --------------------------------------------------------------------------------------------------------
 
 
-def test_who_joins_late_or_falls_behind_begins_with_a_kept_state(
+def test_late_member_starts_from_a_snapshot(
     monkeypatch: pytest.MonkeyPatch, own_server: Valkey, url: str, open_pool: OpenPool
 ) -> None:
     from agentos.pool._replicas import redis as redis_store
@@ -398,7 +392,7 @@ def test_who_joins_late_or_falls_behind_begins_with_a_kept_state(
     eventually(lambda: one.pool.get_stats()["reserved"] == 0)
 
 
-def test_one_that_was_idle_while_the_server_was_flushed_stops_nobody_when_it_comes_back(
+def test_idle_member_after_flush_blocks_no_other(
     own_server: Valkey, url: str, open_pool: OpenPool
 ) -> None:  # invariant 8
     """Whatever it knew of has run out long since."""

@@ -33,7 +33,7 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def test_a_file_that_is_deleted_while_in_use_is_made_anew_and_forgets_nobody(path: Path) -> None:  # invariants 1, 13
+def test_deleted_file_is_recreated_and_keeps_leases(path: Path) -> None:  # invariants 1, 13
     holder, other = Pool(url(path)), Pool(url(path))
     with holder.pool.lease() as lease:
         path.unlink()
@@ -44,7 +44,7 @@ def test_a_file_that_is_deleted_while_in_use_is_made_anew_and_forgets_nobody(pat
     assert path.exists()
 
 
-def test_one_that_was_idle_waits_for_the_others_if_it_is_the_first_to_find_the_file_gone(path: Path) -> None:
+def test_idle_member_that_finds_file_gone_waits(path: Path) -> None:
     # invariant 1
     idle, holder = Pool(url(path), ttl=0.3), Pool(url(path), ttl=20)
     with holder.pool.lease():
@@ -56,7 +56,7 @@ def test_one_that_was_idle_waits_for_the_others_if_it_is_the_first_to_find_the_f
         assert idle.pool.get_stats()["rate_limited"] == 1
 
 
-def test_a_file_that_is_replaced_by_an_older_one_is_another_pool(path: Path) -> None:  # invariant 13
+def test_file_replaced_by_older_copy_is_another_pool(path: Path) -> None:  # invariant 13
     one = Pool(url(path))
     one.fence()
     copied = path.with_name("copied.db")
@@ -70,7 +70,7 @@ def test_a_file_that_is_replaced_by_an_older_one_is_another_pool(path: Path) -> 
 
 
 @pytest.mark.parametrize("part", ["all", "first page", "middle"])
-def test_a_damaged_file_is_refused_and_left_as_it_is(path: Path, part: str) -> None:
+def test_damaged_file_is_refused_and_unchanged(path: Path, part: str) -> None:
     with Pool(url(path)).pool as pool:
         pool.release(pool.reserve(timeout=20))
     data = bytearray(path.read_bytes())
@@ -82,7 +82,7 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(path: Path, part: str) -> N
     assert path.read_bytes() == data
 
 
-def test_a_file_that_is_damaged_while_in_use_counts_as_lost(path: Path) -> None:
+def test_file_damaged_in_use_counts_as_lost(path: Path) -> None:
     one = Pool(url(path))
     one.fence()
     assert one.pool.get_stats()["reserved"] == 0  # all that was said is written
@@ -97,7 +97,7 @@ def test_a_file_that_is_damaged_while_in_use_counts_as_lost(path: Path) -> None:
     assert one.told(StoreReached)
 
 
-def test_a_folder_that_may_not_be_written_is_an_error_at_once(tmp_path: Path) -> None:
+def test_read_only_folder_raises_at_once(tmp_path: Path) -> None:
     place = tmp_path / "file"
     place.write_text("not a folder")
     with pytest.raises(errors.StoreError, match="cannot be used"):
@@ -110,9 +110,7 @@ def test_a_folder_that_may_not_be_written_is_an_error_at_once(tmp_path: Path) ->
         Pool(url(folder / "pool.db"))
 
 
-def test_a_file_that_another_process_keeps_busy_grants_nothing_until_it_is_free(
-    monkeypatch: pytest.MonkeyPatch, path: Path
-) -> None:  # invariant 10
+def test_locked_file_grants_nothing_until_unlocked(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:  # invariant 10
     monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.3)
     one = Pool(url(path), ttl=5)
     program = (
@@ -136,7 +134,7 @@ def test_a_file_that_another_process_keeps_busy_grants_nothing_until_it_is_free(
     assert one.told(StoreReached)
 
 
-def test_the_file_is_for_its_owner_only_and_does_not_grow(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+def test_file_is_private_and_does_not_grow(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     monkeypatch.setattr(member, "KEEP_EVERY", 8)
     monkeypatch.setattr(member, "KEEP_PER_CREDENTIAL", 0)
     monkeypatch.setattr(sqlite_store, "KEPT_BEHIND", 4)
@@ -153,7 +151,7 @@ def test_the_file_is_for_its_owner_only_and_does_not_grow(monkeypatch: pytest.Mo
     eventually(lambda: one.pool.get_stats()["reserved"] == 0)
 
 
-def test_a_pool_of_another_version_is_refused_while_it_is_in_use(path: Path) -> None:
+def test_pool_of_another_version_in_use_is_refused(path: Path) -> None:
     with Pool(url(path), ttl=30).pool as pool, pool.lease():
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute("UPDATE pool SET rules = 'another'")

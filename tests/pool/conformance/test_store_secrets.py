@@ -55,7 +55,7 @@ def _keep_states(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member, "KEEP_PER_CREDENTIAL", 0)
 
 
-def test_no_secret_is_in_the_file_or_its_journal(tmp_path: Path) -> None:  # invariant 29
+def test_file_and_journal_hold_no_secret(tmp_path: Path) -> None:  # invariant 29
     use(f"sqlite:///{tmp_path / 'pool.db'}")
     files = [path for path in tmp_path.iterdir() if path.is_file()]
     assert {path.name for path in files} == {"pool.db", "pool.db-journal"}
@@ -63,7 +63,7 @@ def test_no_secret_is_in_the_file_or_its_journal(tmp_path: Path) -> None:  # inv
         assert_absent(path.read_bytes())
 
 
-def test_no_secret_is_sent_to_a_server_or_kept_there(own_server: Valkey) -> None:  # invariant 29
+def test_server_receives_no_secret(own_server: Valkey) -> None:  # invariant 29
     settle(own_server.url())
     with own_server.client() as client:
         heard: list[bytes] = []
