@@ -1,4 +1,4 @@
-"""The real program for tests: as a pipe sees it, and in a pseudo-terminal as a person sees it."""
+"""Start the real program for tests: with pipes, or in a pseudo-terminal with an emulator behind it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .terminal import Emulator
 
 AGENTOS = [sys.executable, "-m", "agentos.cli"]
 PATIENCE = 60.0
-# Each call as if it were the whole program: to start it for each would take long.
-_EACH = """
+# Runs several calls in one process: starting Python for each of them takes long.
+_RUN_EACH = """
 import json, sys
 from agentos.cli import main
 for arguments in json.load(sys.stdin):
@@ -38,8 +38,8 @@ for arguments in json.load(sys.stdin):
 _SOURCE = str(Path(agentos.__file__).parents[1])
 
 
-class Place:
-    """A machine of its own, as far as the program can tell: an empty home, and a folder to work in."""
+class Sandbox:
+    """A working folder, an empty home and an environment for the program, separate from those of the machine."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / "work"
@@ -63,7 +63,7 @@ class Place:
         return path
 
     def script(self, text: str, name: str = "command.sh") -> str:
-        """An executable one, as it is named in a command."""
+        """Write an executable shell script. Return its name for a command line."""
         self.write(name, "#!/bin/sh\n" + text, mode=0o755)
         return f"./{name}"
 
@@ -71,23 +71,23 @@ class Place:
         path = self.path / name
         return path.read_text().splitlines() if path.exists() else []
 
-    def agentos(self, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        """To its end."""
-        given = {"stdin": subprocess.DEVNULL} if "input" not in more and "stdin" not in more else {}
+    def agentos(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run the program to its end."""
+        defaults = {"stdin": subprocess.DEVNULL} if "input" not in options and "stdin" not in options else {}
         return subprocess.run(
             [*AGENTOS, *arguments],
             cwd=self.path,
-            **{"env": self.environ, "capture_output": "stdout" not in more, "timeout": PATIENCE, **given},  # type: ignore[call-overload]
+            **{"env": self.environ, "capture_output": "stdout" not in options, "timeout": PATIENCE, **defaults},  # type: ignore[call-overload]
             encoding="utf-8",
             errors="backslashreplace",
             check=False,
-            **{name: value for name, value in more.items() if name != "env"},
+            **{name: value for name, value in options.items() if name != "env"},
         )
 
-    def each(self, *calls: list[str]) -> tuple[list[int], subprocess.CompletedProcess[str]]:
-        """One after the other, in one process: their statuses, and all that they have printed."""
+    def run_each(self, *calls: list[str]) -> tuple[list[int], subprocess.CompletedProcess[str]]:
+        """Run several calls in one process. Return their exit statuses, and the process with all that was printed."""
         done = subprocess.run(
-            [sys.executable, "-c", _EACH],
+            [sys.executable, "-c", _RUN_EACH],
             cwd=self.path,
             env=self.environ,
             input=json.dumps(calls),
@@ -99,7 +99,7 @@ class Place:
         return [int(status) for status in re.findall(r"^STATUS (\d+)$", done.stderr, re.MULTILINE)], done
 
     def shell(self, line: str) -> subprocess.CompletedProcess[str]:
-        """`agentos` in a line of a shell."""
+        """Run a line of shell in which `agentos` is the program."""
         environ = {**self.environ, "PYTHON": sys.executable}
         return subprocess.run(
             ["/bin/bash", "-c", 'agentos() { "$PYTHON" -m agentos.cli "$@"; }\n' + line],
@@ -113,12 +113,12 @@ class Place:
         )
 
     @contextmanager
-    def started(self, *arguments: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
-        """In the background, and gone at the end in any case."""
+    def start(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+        """Start the program in the background; kill it at the end of the block."""
         program = subprocess.Popen(
             [*AGENTOS, *arguments],
             cwd=self.path,
-            **{"env": self.environ, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **more},
+            **{"env": self.environ, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **options},
             stderr=subprocess.PIPE,
             text=True,
             errors="backslashreplace",
@@ -131,28 +131,30 @@ class Place:
             program.communicate()
 
     @contextmanager
-    def in_terminal(self, *arguments: str, columns: int = 100, rows: int = 30, **environ: str) -> Iterator[Seen]:
-        seen = Seen(arguments, self.path, {**self.environ, **environ}, columns, rows)
+    def in_terminal(
+        self, *arguments: str, columns: int = 100, rows: int = 30, **environ: str
+    ) -> Iterator[TerminalSession]:
+        session = TerminalSession(arguments, self.path, {**self.environ, **environ}, columns, rows)
         try:
-            yield seen
+            yield session
         finally:
-            seen.child.close(force=True)
+            session.child.close(force=True)
 
     def pids(self, name: str, count: int) -> list[int]:
-        """That commands have written down."""
+        """Return the process ids that commands have written to a file; block until there are `count` of them."""
         eventually(lambda: len(self.lines(name)) >= count, PATIENCE)
         return [int(line) for line in self.lines(name)]
 
 
-class Seen:
-    """The program in a terminal, and what a person sees there."""
+class TerminalSession:
+    """The program in a pseudo-terminal, and what its screen shows."""
 
     def __init__(
         self, arguments: tuple[str, ...], path: Path, environ: dict[str, str], columns: int, rows: int
     ) -> None:
         self.bytes = io.BytesIO()
         self.emulator = Emulator(columns, rows)
-        self._fed = 0
+        self._fed_bytes = 0
         self.child = pexpect.spawn(
             AGENTOS[0],
             [*AGENTOS[1:], *arguments],
@@ -166,12 +168,12 @@ class Seen:
         self.child.logfile_read = self.bytes
 
     def read(self) -> None:
-        """Whatever there is, or comes within a moment."""
+        """Feed the emulator with new output; wait 10 ms for it."""
         with suppress(pexpect.TIMEOUT, pexpect.EOF):
             self.child.read_nonblocking(65536, timeout=0.01)
         data = self.bytes.getvalue()
-        self.emulator.feed(data[self._fed :])
-        self._fed = len(data)
+        self.emulator.feed(data[self._fed_bytes :])
+        self._fed_bytes = len(data)
 
     @property
     def lines(self) -> list[str]:
@@ -182,7 +184,7 @@ class Seen:
         return "\n".join(self.lines)
 
     def until(self, condition: Callable[[str], object], timeout: float = PATIENCE) -> None:
-        """What is on the screen, with everything above it."""
+        """Read until the text of screen and scrollback meets the condition."""
         deadline = time.monotonic() + timeout
         while not condition(self.text):
             assert time.monotonic() < deadline, self.text
@@ -194,7 +196,7 @@ class Seen:
         self.child.setwinsize(rows, columns)
 
     def end(self) -> int:
-        """Waits for it; the exit status."""
+        """Read until the program ends. Return its exit status, negative for a signal."""
         deadline = time.monotonic() + PATIENCE
         while not self.child.eof():
             assert time.monotonic() < deadline, self.text

@@ -14,11 +14,11 @@ from agentos.workers.engines import connect
 from tests.conftest import eventually
 from tests.workers.dask_cluster import THREADS, cluster
 
-from .program import Place
+from .program import Sandbox
 
 SECRETS = {f"TEAM_{i}_KEY": f"sk-cluster-{i}-0123456789" for i in range(6)}
 KEYS = "".join(f'[[credential]]\nid = "{name}"\nsecret = "env:{name}"\n' for name in SECRETS)
-# Each says that it has begun; they go on when so many others have, too.
+# Each attempt reports its start and waits until `many` attempts have started.
 WORKERS = """
 import os, time
 from pathlib import Path
@@ -33,49 +33,49 @@ def meet(item, credential):
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = Place(tmp_path)
-    place.environ.update(SECRETS)
-    place.write("keys.toml", KEYS)
-    place.write("meeting.py", WORKERS)
-    return place
+def sandbox(tmp_path: Path) -> Sandbox:
+    sandbox = Sandbox(tmp_path)
+    sandbox.environ.update(SECRETS)
+    sandbox.write("keys.toml", KEYS)
+    sandbox.write("meeting.py", WORKERS)
+    return sandbox
 
 
-def items(place: Place, count: int, many: int) -> list[str]:
-    folder = place.path / f"met-{count}"
+def items(sandbox: Sandbox, count: int, many: int) -> list[str]:
+    folder = sandbox.path / f"met-{count}"
     folder.mkdir()
     item = '{{"id": "{}", "folder": "{}", "many": {}}}'
     return [argument for i in range(count) for argument in ("--item", item.format(i, folder, many))]
 
 
-def test_run_on_a_lost_cluster_is_resumed_locally(place: Place, tmp_path: Path) -> None:
-    more = {**SECRETS, "PYTHONPATH": f"{place.path}:{place.environ['PYTHONPATH']}"}
-    with cluster(tmp_path / "dask", 2, **more) as nodes:
+def test_run_on_a_lost_cluster_is_resumed_locally(sandbox: Sandbox, tmp_path: Path) -> None:
+    environ = {**SECRETS, "PYTHONPATH": f"{sandbox.path}:{sandbox.environ['PYTHONPATH']}"}
+    with cluster(tmp_path / "dask", 2, **environ) as nodes:
         where = ("--keys", "keys.toml", "--on", nodes.address.replace("tcp", "dask"))
-        threads = 2 * THREADS  # as many meet: more than the usual 3, because the cluster has them
-        done = place.agentos("run", "--run-id", "one", *items(place, 8, threads), *where, "meeting:meet")
+        threads = 2 * THREADS  # the default on a cluster is its number of threads, not 3
+        done = sandbox.agentos("run", "--run-id", "one", *items(sandbox, 8, threads), *where, "meeting:meet")
         assert done.returncode == 0, done.stderr
-        exported = place.agentos("export", "one", "--format", "jsonl").stdout
+        exported = sandbox.agentos("export", "one", "--format", "jsonl").stdout
         assert all(f'"value":{pid}' in exported.replace(" ", "") for pid in nodes.workers.values()), exported
-        with place.started("run", "--run-id", "two", *items(place, 6, 6), *where, "meeting:meet") as program:
-            eventually(lambda: len(list((place.path / "met-6").glob("*.begun"))) == threads, timeout=30)
+        with sandbox.start("run", "--run-id", "two", *items(sandbox, 6, 6), *where, "meeting:meet") as program:
+            eventually(lambda: len(list((sandbox.path / "met-6").glob("*.begun"))) == threads, timeout=30)
             nodes.kill(nodes.scheduler)
-            _, told = program.communicate(timeout=60)
-        assert program.returncode == 4, told
-        assert "the executor is broken: the cluster has dropped an attempt (scheduler-connection-lost)" in told
-        assert "agentos resume two" in told
-        assert "Traceback" not in told
-    again = place.agentos("resume", "two", "--on", "threads", "--parallel", "6")
-    assert again.returncode == 0, again.stderr
-    kept = b"".join(path.read_bytes() for path in place.home.rglob("*") if path.is_file())
-    shown = kept + told.encode() + again.stdout.encode()
-    assert not any(secret.encode() in shown for secret in SECRETS.values())
+            _, errors = program.communicate(timeout=60)
+        assert program.returncode == 4, errors
+        assert "the executor is broken: the cluster has dropped an attempt (scheduler-connection-lost)" in errors
+        assert "agentos resume two" in errors
+        assert "Traceback" not in errors
+    resumed = sandbox.agentos("resume", "two", "--on", "threads", "--parallel", "6")
+    assert resumed.returncode == 0, resumed.stderr
+    state = b"".join(path.read_bytes() for path in sandbox.home.rglob("*") if path.is_file())
+    output = state + errors.encode() + resumed.stdout.encode()
+    assert not any(secret.encode() in output for secret in SECRETS.values())
 
 
-def test_unsendable_work_is_refused_before_connecting(place: Place) -> None:
+def test_unsendable_work_is_refused_before_connecting(sandbox: Sandbox) -> None:
     where = ("--item", "a", "--on", "dask://127.0.0.1:1")
-    place.write("plain.toml", KEYS.replace("env:TEAM_0_KEY", SECRETS["TEAM_0_KEY"]), mode=0o600)
-    statuses, done = place.each(
+    sandbox.write("plain.toml", KEYS.replace("env:TEAM_0_KEY", SECRETS["TEAM_0_KEY"]), mode=0o600)
+    statuses, done = sandbox.run_each(
         ["run", *where, "--", "echo", "{id}"],
         ["run", *where, "--keys", "plain.toml", "meeting:meet"],
         ["run", "--item", "a", "--on", "spark://127.0.0.1:1", "meeting:meet"],
@@ -87,7 +87,7 @@ def test_unsendable_work_is_refused_before_connecting(place: Place) -> None:
     )
     assert "--on is threads or dask://HOST:PORT" in done.stderr
     assert SECRETS["TEAM_0_KEY"] not in done.stderr
-    assert not place.runs.exists()
+    assert not sandbox.runs.exists()
 
 
 def test_unreachable_cluster_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

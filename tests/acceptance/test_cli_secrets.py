@@ -17,11 +17,11 @@ import pytest
 
 from tests.conftest import eventually
 
-from .program import PATIENCE, Place
+from .program import PATIENCE, Sandbox
 
 # With characters that are written differently in a URL, JSON, HTML, a shell and Python.
 CANARY = "sk-canary/\"'<&>+$ 7Qx9ZpL2"
-OTHER = "sk-other-0123456789abcdef"
+OTHER_KEY = "sk-other-0123456789abcdef"
 KEYS = """
 [[credential]]
 id = "canary"
@@ -30,7 +30,7 @@ credential_env = "API_KEY"
 
 [[credential]]
 id = "other"
-secret = "env:OTHER"
+secret = "env:OTHER_KEY"
 credential_env = "API_KEY"
 """
 
@@ -131,13 +131,13 @@ ITEMS = ("--item", "good", "--item", "failing", "--item", "limited")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = Place(tmp_path)
-    place.write("keys.toml", KEYS)
-    place.write("command.py", COMMAND)
-    place.write("worker.py", WORKER)
-    place.environ.update(CANARY=CANARY, OTHER=OTHER)
-    return place
+def sandbox(tmp_path: Path) -> Sandbox:
+    sandbox = Sandbox(tmp_path)
+    sandbox.write("keys.toml", KEYS)
+    sandbox.write("command.py", COMMAND)
+    sandbox.write("worker.py", WORKER)
+    sandbox.environ.update(CANARY=CANARY, OTHER_KEY=OTHER_KEY)
+    return sandbox
 
 
 def assert_clean(data: bytes, where: object, secrets: list[bytes] = FORMS) -> None:
@@ -151,14 +151,14 @@ def _without_codes(data: bytes) -> bytes:
     return re.sub(rb"\x1b\[[\d;?]*[A-Za-z]", b"", data)
 
 
-def assert_all_clean(place: Place, run_id: str) -> None:
+def assert_all_clean(sandbox: Sandbox, run_id: str) -> None:
     """Every file of the state, and all that the other commands say about the run."""
-    files = [path for path in place.home.rglob("*") if path.is_file()]
+    files = [path for path in sandbox.home.rglob("*") if path.is_file()]
     assert any(path.name == "ledger.db" for path in files)
     assert any(path.parent.name == "logs" and path.stat().st_size > 1000 for path in files)
     for path in files:
         assert_clean(path.read_bytes(), path)
-    statuses, done = place.each(
+    statuses, done = sandbox.run_each(
         ["show", run_id],
         ["show", run_id, "failing"],
         ["show", run_id, "limited"],
@@ -184,45 +184,45 @@ def python(name: str) -> list[str]:
     return [sys.executable, name]
 
 
-def test_secret_printed_by_a_command_is_nowhere(place: Place) -> None:  # invariant 29
+def test_secret_printed_by_a_command_is_nowhere(sandbox: Sandbox) -> None:  # invariant 29
     run = ("run", "--run-id", "r", "--keys", "keys.toml", "--parallel", "2", *ITEMS, "--", *python("command.py"))
-    with place.in_terminal(*run) as seen:
-        eventually(lambda: len(list(place.path.glob("waiting-*"))) >= 2, PATIENCE)
+    with sandbox.in_terminal(*run) as session:
+        eventually(lambda: len(list(sandbox.path.glob("waiting-*"))) >= 2, PATIENCE)
         for line in command_lines():
             assert_clean(line, "a list of processes")
-        environs = {path.name: json.loads(path.read_text()) for path in place.path.glob("environ-*")}
-        for path in place.home.rglob("*"):  # while it is running: the write-ahead log, the pool's note, reports
+        environs = {path.name: json.loads(path.read_text()) for path in sandbox.path.glob("environ-*")}
+        for path in sandbox.home.rglob("*"):  # while it is running: the write-ahead log, the pool's note, reports
             with suppress(FileNotFoundError):  # a note that was replaced since it was listed
                 if path.is_file():
                     assert_clean(path.read_bytes(), path)
-        place.write("go", "")
-        assert seen.end() == 1
-    assert_clean(seen.bytes.getvalue(), "the terminal")
-    assert b"before **** after" in seen.bytes.getvalue().replace(b'"', b"")
+        sandbox.write("go", "")
+        assert session.end() == 1
+    assert_clean(session.bytes.getvalue(), "the terminal")
+    assert b"before **** after" in session.bytes.getvalue().replace(b'"', b"")
     keys = {environ["API_KEY"] for environ in environs.values()}
-    assert keys == {CANARY, OTHER}
+    assert keys == {CANARY, OTHER_KEY}
     for environ in environs.values():
-        others = {CANARY, OTHER} - {environ["API_KEY"]}
-        assert not [name for name, value in environ.items() if any(other in value for other in others)]
+        other_keys = {CANARY, OTHER_KEY} - {environ["API_KEY"]}
+        assert not [name for name, value in environ.items() if any(key in value for key in other_keys)]
         assert [name for name, value in environ.items() if environ["API_KEY"] in value] == ["API_KEY"]
-    assert_all_clean(place, "r")
+    assert_all_clean(sandbox, "r")
 
 
-def test_secret_leaked_by_a_function_is_nowhere(place: Place) -> None:  # invariant 29
+def test_secret_leaked_by_a_function_is_nowhere(sandbox: Sandbox) -> None:  # invariant 29
     run = ("run", "--run-id", "r", "--keys", "keys.toml", *ITEMS, "worker:work")
-    done = place.agentos(*run)
+    done = sandbox.agentos(*run)
     assert done.returncode == 1, done.stderr
     assert "RuntimeError: no luck with" in done.stderr
     assert_clean((done.stdout + done.stderr).encode(), "the output")
     assert "[good] before **** after" in done.stdout
-    assert_all_clean(place, "r")
+    assert_all_clean(sandbox, "r")
 
 
-def test_json_output_holds_no_secret(place: Place) -> None:  # invariant 29
-    place.write("go", "")
+def test_json_output_holds_no_secret(sandbox: Sandbox) -> None:  # invariant 29
+    sandbox.write("go", "")
     keys = ("--keys", "keys.toml", "--json", *ITEMS)
     for run in (["run", *keys, "worker:work"], ["run", *keys, "--", *python("command.py")]):
-        done = place.agentos(*run)
+        done = sandbox.agentos(*run)
         assert done.returncode == 1, done.stderr
         assert_clean((done.stdout + done.stderr).encode(), run)
         for line in done.stdout.splitlines():
@@ -250,24 +250,24 @@ REFUSED = "expected an item without secrets, and it holds that of a credential"
     [{"id": "careless", "note": f"use {CANARY}", "more": "x" * 200_000}, {"id": CANARY}, f"\x1b[1m{CANARY}"],
     ids=["in a field", "as the id", "as the item"],
 )
-def test_stdin_item_with_a_secret_is_refused_unwritten(place: Place, item: object) -> None:
-    place.write("go", "")
+def test_stdin_item_with_a_secret_is_refused_unwritten(sandbox: Sandbox, item: object) -> None:
+    sandbox.write("go", "")
     run = ("run", "--run-id", "r", "--keys", "keys.toml", "--items", "-", "--", *python("command.py"))
-    done = place.agentos(*run, input='{"id": "first"}\n' + json.dumps(item) + "\n")
+    done = sandbox.agentos(*run, input='{"id": "first"}\n' + json.dumps(item) + "\n")
     assert done.returncode == 2, done.stderr
     assert f"stdin, line 2: {REFUSED}" in done.stderr
     assert_clean((done.stdout + done.stderr).encode(), "the output")
-    assert (place.runs / "r" / "items.jsonl").read_text() == '{"id":"first"}\n'
-    for path in place.home.rglob("*"):
+    assert (sandbox.runs / "r" / "items.jsonl").read_text() == '{"id":"first"}\n'
+    for path in sandbox.home.rglob("*"):
         if path.is_file():
             assert_clean(path.read_bytes(), path)
 
 
-def test_items_and_commands_with_secrets_are_refused_unwritten(place: Place) -> None:
+def test_items_and_commands_with_secrets_are_refused_unwritten(sandbox: Sandbox) -> None:
     line = json.dumps({"id": "careless", "note": f"use {CANARY}"})
-    place.write("careless.jsonl", line + "\n")
+    sandbox.write("careless.jsonl", line + "\n")
     run = ["run", "--keys", "keys.toml"]
-    statuses, done = place.each(
+    statuses, done = sandbox.run_each(
         [*run, "--items", "careless.jsonl", "--", "echo"],
         [*run, "--item", line, "--", "echo"],
         [*run, "--dry-run", "--item", CANARY, "--", "echo"],
@@ -278,6 +278,6 @@ def test_items_and_commands_with_secrets_are_refused_unwritten(place: Place) -> 
     assert done.stderr.count(f"--item 1: {REFUSED}") == 2
     assert "the command holds the secret of a credential" in done.stderr
     assert_clean((done.stdout + done.stderr).encode(), "the output")
-    assert not place.runs.exists()
-    for path in place.home.iterdir():  # the state of the keys
+    assert not sandbox.runs.exists()
+    for path in sandbox.home.iterdir():  # the state of the keys
         assert_clean(path.read_bytes(), path)

@@ -17,7 +17,7 @@ from agentos.workflows.parallel import Credential, CredentialCoordinator
 from tests.conftest import eventually
 from tests.support.valkey import Valkey, running
 
-from .program import PATIENCE, Place
+from .program import PATIENCE, Sandbox
 
 KEYS = """
 [[credential]]
@@ -43,12 +43,12 @@ echo "- $AGENTOS_CREDENTIAL_ID $AGENTOS_RUN_ID $AGENTOS_ITEM_ID" >> held
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = Place(tmp_path)
-    place.write("keys.toml", KEYS)
-    place.write("one.toml", ONE_KEY)
-    place.environ.update(SECRETS)
-    return place
+def sandbox(tmp_path: Path) -> Sandbox:
+    sandbox = Sandbox(tmp_path)
+    sandbox.write("keys.toml", KEYS)
+    sandbox.write("one.toml", ONE_KEY)
+    sandbox.environ.update(SECRETS)
+    return sandbox
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def run(run_id: str, keys: str, count: int, *command: str, parallel: int = 1, mo
     return ["run", "--run-id", run_id, "--keys", keys, "--parallel", str(parallel), *more, *items, "--", *command]
 
 
-def held(place: Place) -> list[list[str]]:
-    return [line.split() for line in place.lines("held")]
+def held(sandbox: Sandbox) -> list[list[str]]:
+    return [line.split() for line in sandbox.lines("held")]
 
 
 def files_with(text: str, folder: Path) -> list[Path]:
@@ -81,15 +81,15 @@ def files_with(text: str, folder: Path) -> list[Path]:
 # --- two runs, one pool -----------------------------------------------------------------------------------------------
 
 
-def test_two_runs_share_limits_and_see_all_holders(place: Place) -> None:
-    command = place.script(HOLDS)
-    with place.started(*run("one", "keys.toml", 4, command)) as one:
-        eventually(lambda: len(held(place)) == 1)
-        with place.started(*run("two", "keys.toml", 4, command, parallel=3)) as two:
-            eventually(lambda: len(held(place)) == 2)
-            told = json.loads(place.agentos("keys", "status", "--json").stdout)
-            seen = place.agentos("keys").stdout
-            place.write("go", "")
+def test_two_runs_share_limits_and_see_all_holders(sandbox: Sandbox) -> None:
+    command = sandbox.script(HOLDS)
+    with sandbox.start(*run("one", "keys.toml", 4, command)) as one:
+        eventually(lambda: len(held(sandbox)) == 1)
+        with sandbox.start(*run("two", "keys.toml", 4, command, parallel=3)) as two:
+            eventually(lambda: len(held(sandbox)) == 2)
+            told = json.loads(sandbox.agentos("keys", "status", "--json").stdout)
+            seen = sandbox.agentos("keys").stdout
+            sandbox.write("go", "")
             assert (one.wait(PATIENCE), two.wait(PATIENCE)) == (0, 0)
     holders = {(holder["run"], holder["item"], holder["pid"]) for key in told["pool"] for holder in key["holders"]}
     assert holders == {("one", "one-0", one.pid), ("two", "two-0", two.pid)}
@@ -98,105 +98,105 @@ def test_two_runs_share_limits_and_see_all_holders(place: Place) -> None:
         assert re.search(rf"^{id_} +1 of 1 +- +usable$", seen, re.MULTILINE)
 
     at_once: Counter[str] = Counter()
-    for change, key, _, _ in held(place):
+    for change, key, _, _ in held(sandbox):
         at_once[key] += 1 if change == "+" else -1
-        assert at_once[key] <= 1, held(place)
-    assert len(held(place)) == 16
-    assert "0 of 1" in place.agentos("keys").stdout  # both have given back what they held
+        assert at_once[key] <= 1, held(sandbox)
+    assert len(held(sandbox)) == 16
+    assert "0 of 1" in sandbox.agentos("keys").stdout  # both have given back what they held
 
 
-def test_interrupted_run_releases_its_keys_at_once(place: Place) -> None:
-    command = place.script(HOLDS)
-    with place.started(*run("one", "one.toml", 1, command)) as one:
-        eventually(lambda: len(held(place)) == 1)
+def test_interrupted_run_releases_its_keys_at_once(sandbox: Sandbox) -> None:
+    command = sandbox.script(HOLDS)
+    with sandbox.start(*run("one", "one.toml", 1, command)) as one:
+        eventually(lambda: len(held(sandbox)) == 1)
         one.send_signal(signal.SIGINT)
         assert one.wait(PATIENCE) == 130
-    place.write("go", "")
-    done = place.agentos(*run("two", "one.toml", 1, command, more=("--max-wait", "5")))
+    sandbox.write("go", "")
+    done = sandbox.agentos(*run("two", "one.toml", 1, command, more=("--max-wait", "5")))
     assert done.returncode == 0, done.stderr
 
 
-def test_killed_runs_keys_are_free_before_lease_expiry(place: Place) -> None:
-    place.environ["AGENTOS_LEASE_TTL"] = "600"
-    command = place.script(HOLDS)
-    with place.started(*run("one", "one.toml", 1, command)) as one:
-        eventually(lambda: len(held(place)) == 1)
-        with place.started(*run("two", "one.toml", 1, command)) as two:
-            eventually(lambda: "two" in place.agentos("runs").stdout)
-            assert len(held(place)) == 1
+def test_killed_runs_keys_are_free_before_lease_expiry(sandbox: Sandbox) -> None:
+    sandbox.environ["AGENTOS_LEASE_TTL"] = "600"
+    command = sandbox.script(HOLDS)
+    with sandbox.start(*run("one", "one.toml", 1, command)) as one:
+        eventually(lambda: len(held(sandbox)) == 1)
+        with sandbox.start(*run("two", "one.toml", 1, command)) as two:
+            eventually(lambda: "two" in sandbox.agentos("runs").stdout)
+            assert len(held(sandbox)) == 1
             one.kill()
             one.wait()  # until then it is there, as far as others can tell
-            eventually(lambda: len(held(place)) == 2)
-            place.write("go", "")
+            eventually(lambda: len(held(sandbox)) == 2)
+            sandbox.write("go", "")
             assert two.wait(PATIENCE) == 0
-    assert held(place)[1] == ["+", "first-key", "two", "two-0"]
+    assert held(sandbox)[1] == ["+", "first-key", "two", "two-0"]
 
 
-def test_refused_key_stays_quarantined_for_all_runs(place: Place) -> None:
+def test_refused_key_stays_quarantined_for_all_runs(sandbox: Sandbox) -> None:
     def refuse() -> None:
-        store = f"sqlite:///{place.home}/pool.db"
+        store = f"sqlite:///{sandbox.home}/pool.db"
         with CredentialCoordinator([Credential(SECRETS["KEY_A"], id="first-key")], store=store) as pool:
             pool.quarantine("first-key", "HTTP 401: no such key")
 
     refuse()
-    for stopped in (place.agentos(*run("r", "one.toml", 1, "touch", "{id}")), place.agentos("resume", "r")):
+    for stopped in (sandbox.agentos(*run("r", "one.toml", 1, "touch", "{id}")), sandbox.agentos("resume", "r")):
         assert stopped.returncode == 4
         assert "first-key is out of use (HTTP 401: no such key). To put it back: agentos keys enable" in stopped.stderr
         assert "agentos resume r" in stopped.stderr
-    assert not (place.path / "r-0").exists()
-    assert place.agentos("keys", "enable", "first-key").stdout == "first-key is enabled.\n"
-    assert place.agentos("resume", "r").returncode == 0
+    assert not (sandbox.path / "r-0").exists()
+    assert sandbox.agentos("keys", "enable", "first-key").stdout == "first-key is enabled.\n"
+    assert sandbox.agentos("resume", "r").returncode == 0
     refuse()
-    place.environ["KEY_A"] = "sk-another-0123456789"
-    assert place.agentos(*run("s", "one.toml", 1, "touch", "{id}")).returncode == 0
+    sandbox.environ["KEY_A"] = "sk-another-0123456789"
+    assert sandbox.agentos(*run("s", "one.toml", 1, "touch", "{id}")).returncode == 0
 
 
-def test_run_with_quarantined_keys_starts_with_a_warning(place: Place) -> None:
+def test_run_with_quarantined_keys_starts_with_a_warning(sandbox: Sandbox) -> None:
     disable = ["keys", "disable", "first-key", "--reason", "too dear", "--keys", "keys.toml"]
-    assert place.agentos(*disable).returncode == 0
-    done = place.agentos(*run("one", "keys.toml", 1, "true", more=("--store", "sqlite:///mine.db")))
+    assert sandbox.agentos(*disable).returncode == 0
+    done = sandbox.agentos(*run("one", "keys.toml", 1, "true", more=("--store", "sqlite:///mine.db")))
     assert done.returncode == 0
     told = "the credential first-key is out of use (disabled: too dear). To put it back: agentos keys enable first-key"
-    assert f"Warning: {told} --store sqlite:///{place.path}/mine.db\n" in done.stderr
+    assert f"Warning: {told} --store sqlite:///{sandbox.path}/mine.db\n" in done.stderr
 
 
 # --- which store ------------------------------------------------------------------------------------------------------
 
 
-def test_resume_uses_the_store_from_any_folder(place: Place) -> None:
-    done = place.agentos(*run("r", "one.toml", 1, "false", more=("--store", "sqlite:///mine.db")))
+def test_resume_uses_the_store_from_any_folder(sandbox: Sandbox) -> None:
+    done = sandbox.agentos(*run("r", "one.toml", 1, "false", more=("--store", "sqlite:///mine.db")))
     assert done.returncode == 1
-    (place.path / "mine.db").unlink()
-    (place.path / "elsewhere").mkdir()
-    place.path /= "elsewhere"
-    assert place.agentos("retry", "r").returncode == 1
-    assert (place.path.parent / "mine.db").exists()
-    assert not (place.home / "pool.db").exists()
+    (sandbox.path / "mine.db").unlink()
+    (sandbox.path / "elsewhere").mkdir()
+    sandbox.path /= "elsewhere"
+    assert sandbox.agentos("retry", "r").returncode == 1
+    assert (sandbox.path.parent / "mine.db").exists()
+    assert not (sandbox.home / "pool.db").exists()
 
 
-def test_store_option_overrides_the_keys_file(place: Place) -> None:
-    place.write("keys.toml", 'store = "sqlite:///theirs.db"\n' + KEYS)
-    assert place.agentos(*run("a", "keys.toml", 1, "true")).returncode == 0
-    assert (place.path / "theirs.db").exists()
-    assert "In sqlite:///" in place.agentos("keys", "--keys", "keys.toml").stdout
-    (place.path / "theirs.db").unlink()
-    assert place.agentos(*run("b", "keys.toml", 1, "true", more=("--store", "memory:"))).returncode == 0
-    assert not (place.path / "theirs.db").exists()
-    assert not (place.home / "pool.db").exists()
+def test_store_option_overrides_the_keys_file(sandbox: Sandbox) -> None:
+    sandbox.write("keys.toml", 'store = "sqlite:///theirs.db"\n' + KEYS)
+    assert sandbox.agentos(*run("a", "keys.toml", 1, "true")).returncode == 0
+    assert (sandbox.path / "theirs.db").exists()
+    assert "In sqlite:///" in sandbox.agentos("keys", "--keys", "keys.toml").stdout
+    (sandbox.path / "theirs.db").unlink()
+    assert sandbox.agentos(*run("b", "keys.toml", 1, "true", more=("--store", "memory:"))).returncode == 0
+    assert not (sandbox.path / "theirs.db").exists()
+    assert not (sandbox.home / "pool.db").exists()
 
 
-def test_plan_reads_the_store_and_changes_nothing(place: Place) -> None:
+def test_plan_reads_the_store_and_changes_nothing(sandbox: Sandbox) -> None:
     plan = ["plan", "--count", "1", "--item-seconds", "1", "--keys", "one.toml"]
-    assert "1 items take about 1.0 s" in place.agentos(*plan).stdout
-    assert not place.home.exists()
-    limited = place.script('echo \'{"verdict": "rate_limited", "retry_after": 600}\' >> "$AGENTOS_REPORT"; exit 1')
-    assert place.agentos(*run("r", "one.toml", 1, limited, more=("--max-wait", "0.1"))).returncode == 4
-    before = (place.home / "pool.db").read_bytes()
-    assert re.search(r"1 items take about (10\.0|9\.\d) minutes", place.agentos(*plan).stdout)
-    dry = place.agentos(*run("dry", "one.toml", 1, "true", more=("--dry-run", "--item-seconds", "1")))
+    assert "1 items take about 1.0 s" in sandbox.agentos(*plan).stdout
+    assert not sandbox.home.exists()
+    limited = sandbox.script('echo \'{"verdict": "rate_limited", "retry_after": 600}\' >> "$AGENTOS_REPORT"; exit 1')
+    assert sandbox.agentos(*run("r", "one.toml", 1, limited, more=("--max-wait", "0.1"))).returncode == 4
+    before = (sandbox.home / "pool.db").read_bytes()
+    assert re.search(r"1 items take about (10\.0|9\.\d) minutes", sandbox.agentos(*plan).stdout)
+    dry = sandbox.agentos(*run("dry", "one.toml", 1, "true", more=("--dry-run", "--item-seconds", "1")))
     assert re.search(r"1 items take about (10\.0|9\.\d) minutes", dry.stdout)
-    assert (place.home / "pool.db").read_bytes() == before
-    assert "usable in" in place.agentos("keys").stdout
+    assert (sandbox.home / "pool.db").read_bytes() == before
+    assert "usable in" in sandbox.agentos("keys").stdout
 
 
 WRONG = {
@@ -213,10 +213,10 @@ WRONG = {
 }
 
 
-def test_store_errors_hide_the_password(place: Place) -> None:
+def test_store_errors_hide_the_password(sandbox: Sandbox) -> None:
     calls = [run("r", "one.toml", 1, "true", more=("--store", url)) for url in WRONG]
     calls += [["keys", "status", "--store", url] for url in WRONG]
-    statuses, done = place.each(*calls)
+    statuses, done = sandbox.run_each(*calls)
     assert dict(zip(WRONG, statuses, strict=False)) == {url: status for url, (status, _) in WRONG.items()}
     looked = {url: status for url, (status, _) in WRONG.items()}
     looked["sqlite:////proc/nowhere/pool.db"] = 2  # where no file is, none is made, and nothing is known
@@ -226,29 +226,29 @@ def test_store_errors_hide_the_password(place: Place) -> None:
     assert "hunter2" not in done.stderr + done.stdout
     assert "ter2@" not in done.stderr
     assert "Traceback" not in done.stderr
-    assert not place.runs.exists()
+    assert not sandbox.runs.exists()
 
 
-def test_missing_redis_names_the_extra(place: Place) -> None:
-    place.write("redis.py", "raise ModuleNotFoundError('no redis')")
-    done = place.agentos(*run("r", "one.toml", 1, "true", more=("--store", "redis://localhost")))
+def test_missing_redis_names_the_extra(sandbox: Sandbox) -> None:
+    sandbox.write("redis.py", "raise ModuleNotFoundError('no redis')")
+    done = sandbox.agentos(*run("r", "one.toml", 1, "true", more=("--store", "redis://localhost")))
     assert done.returncode == 2
     assert "pip install 'agentos-parallel[redis]'" in done.stderr
-    assert place.agentos(*run("r", "one.toml", 1, "true")).returncode == 0
+    assert sandbox.agentos(*run("r", "one.toml", 1, "true")).returncode == 0
 
 
 # --- a server ---------------------------------------------------------------------------------------------------------
 
 
-def test_lost_server_is_reported_and_the_run_recovers(place: Place, server: Valkey, url: str) -> None:
-    place.environ.update(AGENTOS_STORE=url, AGENTOS_LEASE_TTL="4")
-    command = place.script(HOLDS)
+def test_lost_server_is_reported_and_the_run_recovers(sandbox: Sandbox, server: Valkey, url: str) -> None:
+    sandbox.environ.update(AGENTOS_STORE=url, AGENTOS_LEASE_TTL="4")
+    command = sandbox.script(HOLDS)
     with (
-        place.in_terminal(*run("seen", "keys.toml", 2, command)) as seen,
-        place.started(*run("told", "keys.toml", 2, command, more=("--json",))) as told,
+        sandbox.in_terminal(*run("seen", "keys.toml", 2, command)) as seen,
+        sandbox.start(*run("told", "keys.toml", 2, command, more=("--json",))) as told,
     ):
         assert told.stdout is not None
-        eventually(lambda: len(held(place)) == 2)
+        eventually(lambda: len(held(sandbox)) == 2)
         server.pause()
         lines = [told.stdout.readline()]
         while lines[-1] and '"StoreUnreachable"' not in lines[-1]:
@@ -257,7 +257,7 @@ def test_lost_server_is_reported_and_the_run_recovers(place: Place, server: Valk
         assert re.search(r"The pool's store is lost since \d\d:\d\d:\d\d: ", seen.text)
         server.resume()
         seen.until(lambda text: "The pool's store is back, after" in text)
-        place.write("go", "")
+        sandbox.write("go", "")
         assert seen.end() == 0
         lines += told.communicate(timeout=PATIENCE)[0].splitlines()
         assert told.returncode == 0
@@ -266,18 +266,18 @@ def test_lost_server_is_reported_and_the_run_recovers(place: Place, server: Valk
     found = next(event for event in events if event["event"] == "StoreReached")
     assert lost["store"] == found["store"] == f"unix://{server.socket}?pool=runs"
     assert lost["since"] > 1e9
-    done = {item for change, _, _, item in held(place) if change == "-"}
+    done = {item for change, _, _, item in held(sandbox) if change == "-"}
     assert done == {"seen-0", "seen-1", "told-0", "told-1"}
 
 
-def test_store_password_is_in_no_file_or_output(place: Place, server: Valkey, url: str) -> None:
-    spies = place.script(f"env; echo '{url}' '{PASSWORD}'; [ -e go ]")
+def test_store_password_is_in_no_file_or_output(sandbox: Sandbox, server: Valkey, url: str) -> None:
+    spies = sandbox.script(f"env; echo '{url}' '{PASSWORD}'; [ -e go ]")
 
     def given(*arguments: str, store: str | None = url) -> subprocess.CompletedProcess[str]:
-        place.environ.pop("AGENTOS_STORE", None)
+        sandbox.environ.pop("AGENTOS_STORE", None)
         if store is not None:
-            place.environ["AGENTOS_STORE"] = store
-        return place.agentos(*arguments)
+            sandbox.environ["AGENTOS_STORE"] = store
+        return sandbox.agentos(*arguments)
 
     calls = [
         given(*run("a", "one.toml", 1, spies)),
@@ -286,15 +286,15 @@ def test_store_password_is_in_no_file_or_output(place: Place, server: Valkey, ur
         given("keys"),
         given("logs", "a", "a-0"),
     ]
-    place.write("go", "")
+    sandbox.write("go", "")
     calls += [given("retry", "a"), given(*run("b", "one.toml", 1, spies, more=("--store", url)), store=None)]
     assert [done.returncode for done in calls] == [1, 2, 3, 0, 0, 0, 0], [done.stderr for done in calls]
     assert "give the whole address again, in AGENTOS_STORE" in calls[1].stderr
     assert f"unix://{server.socket}?pool=runs" in calls[1].stderr
     assert "first-key" in calls[3].stdout
     for secret in (PASSWORD, ESCAPED):
-        assert not files_with(secret, place.home)
+        assert not files_with(secret, sandbox.home)
         assert not [done.args for done in calls if secret in done.stdout + done.stderr]
     assert "AGENTOS_STORE" not in calls[0].stdout
-    kept = json.loads((place.runs / "b" / "run.json").read_text())["options"]["store"]
+    kept = json.loads((sandbox.runs / "b" / "run.json").read_text())["options"]["store"]
     assert kept == f"unix://:****@{server.socket}?pool=runs"

@@ -45,7 +45,7 @@ from typing import Any
 
 from agentos.testing import Concurrency
 from agentos.workflows.parallel import CredentialCoordinator
-from tests.acceptance.program import AGENTOS, Place
+from tests.acceptance.program import AGENTOS, Sandbox
 
 from .patience import eventually
 from .proxy import Proxy
@@ -152,18 +152,18 @@ class Provider:
 class Program:
     """One run, through all its launches."""
 
-    def __init__(self, place: Place, run_id: str, items: int, parallel: int, proxy: Proxy) -> None:
+    def __init__(self, sandbox: Sandbox, run_id: str, items: int, parallel: int, proxy: Proxy) -> None:
         self.run_id = run_id
         self.proxy = proxy
-        self.ledger = place.runs / run_id / "ledger.db"
+        self.ledger = sandbox.runs / run_id / "ledger.db"
         self.ids = {f"{run_id}-{n}" for n in range(items)}
         lines = (json.dumps({"id": id_, "text": "x" * 200}) for id_ in sorted(self.ids))
-        place.write(f"{run_id}.jsonl", "\n".join(lines) + "\n")
+        sandbox.write(f"{run_id}.jsonl", "\n".join(lines) + "\n")
         self._begin = (
             "run", "--run-id", run_id, "--items", f"{run_id}.jsonl", "--keys", "keys.toml", "--json",
             "--store", proxy.url("chaos"), "--parallel", str(parallel), "chaos_worker:work",
         )  # fmt: skip
-        self._place = place
+        self._sandbox = sandbox
         self.reported: set[str] = set()  # as done, by any launch
         self.output: list[str] = []  # all that was ever printed, line by line
         self.statuses: list[int] = []
@@ -175,8 +175,8 @@ class Program:
         words = self._begin if not (self.ledger.parent / "run.json").exists() else ("resume", self.run_id, "--json")
         self.process = subprocess.Popen(
             [*AGENTOS, *words],
-            cwd=self._place.path,
-            env=self._place.environ,
+            cwd=self._sandbox.path,
+            env=self._sandbox.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -252,7 +252,7 @@ class Program:
 class Chaos:
     """Everything that takes part. `run` is the whole of it, `judge` what must be true then."""
 
-    place: Place
+    sandbox: Sandbox
     server: Valkey
     provider: Provider
     limits: Limits
@@ -455,18 +455,18 @@ def chaos(
 ) -> Iterator[Chaos]:
     """`items` for each of two runs."""
     others = children_of(os.getpid())
-    place = Place(folder)
-    place.write("chaos_worker.py", WORKER)
-    place.write("keys.toml", limits.keys_file())
+    sandbox = Sandbox(folder)
+    sandbox.write("chaos_worker.py", WORKER)
+    sandbox.write("keys.toml", limits.keys_file())
     # Nobody can have forgotten anything yet: a new pool need not wait.
     CredentialCoordinator(["sk-first-of-all-000000"], store=server.url("chaos"), lease_ttl=0.001).close()
     proxies = [Proxy(server.socket) for _ in range(2)]
     provider = Provider(limits, latency, sigma)
-    place.environ.update({f"KEY_{n}": key for n, key in enumerate(provider.keys)})
-    place.environ.update(PROVIDER=provider.url, AGENTOS_LEASE_TTL=str(LEASE_TTL))
-    programs = [Program(place, f"run-{n}", items, parallel, proxy) for n, proxy in enumerate(proxies)]
+    sandbox.environ.update({f"KEY_{n}": key for n, key in enumerate(provider.keys)})
+    sandbox.environ.update(PROVIDER=provider.url, AGENTOS_LEASE_TTL=str(LEASE_TTL))
+    programs = [Program(sandbox, f"run-{n}", items, parallel, proxy) for n, proxy in enumerate(proxies)]
     try:
-        yield Chaos(place, server, provider, limits, parallel, programs, others)
+        yield Chaos(sandbox, server, provider, limits, parallel, programs, others)
     finally:
         for end in (*programs, *proxies, provider):
             end.close()

@@ -1,7 +1,7 @@
 """A Dask cluster on loopback: a scheduler and workers, each a process of its own.
 
 `python -m tests.workers.dask_cluster FOLDER N` imports Dask once and forks, which takes a second instead of one for
-each of them. It tells the scheduler's address and all process ids, and goes on until its stdin closes.
+each of them. It prints the scheduler's address and all process ids, and serves until its stdin closes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ THREADS = 2
 
 
 class Cluster:
-    """Seen from a test."""
+    """The cluster as a test controls it."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.address: str = told["address"]
-        self.scheduler: int = told["scheduler"]
-        self.workers: dict[str, int] = told["workers"]  # by address
+    def __init__(self, status: dict[str, Any]) -> None:
+        self.address: str = status["address"]
+        self.scheduler: int = status["scheduler"]
+        self.workers: dict[str, int] = status["workers"]  # by address
 
     def kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
@@ -58,12 +58,12 @@ def cluster(folder: Path, workers: int, **environment: str) -> Iterator[Cluster]
 
 
 def what_is_kept(dask_scheduler: Any) -> bytes:
-    """Of the tasks that are not done."""
+    """Return the keys of tasks that have not ended."""
     return b"".join(pickle.dumps(task.run_spec) for task in dask_scheduler.tasks.values())
 
 
 async def give_up(dask_scheduler: Any, address: str) -> None:
-    """As after a time without a heartbeat. The worker is not told."""
+    """Remove a worker, as the scheduler does after a time without a heartbeat. The worker does not learn of it."""
     await dask_scheduler.remove_worker(address, stimulus_id="test", close=False)
 
 
@@ -71,7 +71,7 @@ async def give_up(dask_scheduler: Any, address: str) -> None:
 
 
 def _forked(serve: Any, *args: Any) -> tuple[int, str]:
-    """A child that serves for ever: its id, and the address that it tells."""
+    """Fork a child that serves until it is killed. Return its process id and its address."""
     there, here = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -83,25 +83,25 @@ def _forked(serve: Any, *args: Any) -> tuple[int, str]:
         finally:
             os._exit(0)
     os.close(here)
-    with os.fdopen(there) as told:
-        return pid, told.readline().strip()
+    with os.fdopen(there) as status:
+        return pid, status.readline().strip()
 
 
-async def _scheduler(told: int, folder: str) -> None:
+async def _scheduler(status: int, folder: str) -> None:
     from distributed import Scheduler
 
     async with Scheduler(host="127.0.0.1", port=0, dashboard=False, dashboard_address="127.0.0.1:0") as scheduler:
-        os.write(told, f"{scheduler.address}\n".encode())
+        os.write(status, f"{scheduler.address}\n".encode())
         await scheduler.finished()
 
 
-async def _worker(told: int, folder: str, address: str) -> None:
+async def _worker(status: int, folder: str, address: str) -> None:
     from distributed import Worker
 
     async with Worker(
         address, host="127.0.0.1", nthreads=THREADS, dashboard=False, local_directory=folder, memory_limit=0
     ) as worker:
-        os.write(told, f"{worker.address}\n".encode())
+        os.write(status, f"{worker.address}\n".encode())
         await worker.finished()
 
 

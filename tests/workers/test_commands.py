@@ -1,4 +1,4 @@
-"""Commands as workers: real processes, their output, their end and what they say about the provider."""
+"""Commands as workers: real processes, their output, their end and their reports about the provider."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "delay", lambda *_args, **_options: 0.001)
 
 
-class Shown:
-    """What a run has printed."""
+class OutputRecorder:
+    """Records what a run shows."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, bytes]] = []
@@ -84,18 +84,18 @@ def python(script: str, *arguments: str, **options: Any) -> Command:
 def test_arguments_are_filled_from_id_item_and_fields() -> None:
     command = Command(["echo", '{id}|{}|{title}|{deep.er}|{{id}}|{{|{ |{"a":{"b":1}}|{n}'])
     item = {"id": "a b", "title": "x; rm -rf /", "deep": {"er": True}, "n": 7}
-    shown = Shown()
-    command.show = shown
+    output = OutputRecorder()
+    command.show = output
     assert run([item], command)["a b"].success
-    assert shown.of("a b").decode() == (
+    assert output.of("a b").decode() == (
         'a b|{"id":"a b","title":"x; rm -rf /","deep":{"er":true},"n":7}|x; rm -rf /|true|{id}|{|{ |{"a":{"b":1}}|7\n'
     )
 
 
 def test_text_item_fills_the_empty_placeholder() -> None:
-    shown = Shown()
-    run(["it's me"], Command(["echo", "hello {}"], show=shown))
-    assert shown.of("it's me") == b"hello it's me\n"
+    output = OutputRecorder()
+    run(["it's me"], Command(["echo", "hello {}"], show=output))
+    assert output.of("it's me") == b"hello it's me\n"
 
 
 def test_missing_field_fails_the_item_and_is_checkable() -> None:
@@ -118,7 +118,7 @@ def test_missing_program_is_reported_before_start() -> None:
     assert "no-such-program-anywhere" in (command.problem() or "")
     result = run(["a"], command, retries=5)["a"]
     assert "no-such-program-anywhere cannot be started" in (result.error or "")
-    assert result.attempts == 1  # trying again would not help
+    assert result.attempts == 1  # another attempt would fail the same way
     assert Command(["echo"]).problem() is None
     assert Command(["{program}"]).problem() is None
 
@@ -128,18 +128,18 @@ def test_too_long_argument_suggests_stdin() -> None:
     assert "stdin" in (result.error or "")
 
 
-# --- what a command gets --------------------------------------------------------------------------------------------
+# --- environment and input ----------------------------------------------------------------------------------------
 
 
 def test_command_environment_names_item_run_and_credential(tmp_path: Path) -> None:
     pool = CredentialCoordinator([Credential(CANARY, id="one")])
     script = "import json, os; print(json.dumps(dict(os.environ)))"
-    shown = Shown()
-    # The canary is redacted from what is shown, so the command itself tells whether it has it.
+    output = OutputRecorder()
+    # The canary is redacted in the output, so the command itself checks that it has it.
     check = f"import os, sys; sys.exit(0 if os.environ['MY_KEY'] == {CANARY[:9]!r} + {CANARY[9:]!r} else 9)"
     assert run(["a"], python(check, credential_env="MY_KEY", folder=tmp_path), pool)["a"].success
-    run([{"id": "b", "n": 1}], python(script, credential_env={"one": "MY_KEY"}, folder=tmp_path, show=shown), pool)
-    environment = json.loads(shown.of("b"))
+    run([{"id": "b", "n": 1}], python(script, credential_env={"one": "MY_KEY"}, folder=tmp_path, show=output), pool)
+    environment = json.loads(output.of("b"))
     assert environment["AGENTOS_ITEM_ID"] == "b"
     assert json.loads(environment["AGENTOS_ITEM"]) == {"id": "b", "n": 1}
     assert environment["AGENTOS_ATTEMPT"] == "1"
@@ -172,9 +172,9 @@ def test_command_environment_holds_only_its_own_key(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HEADER", "Bearer sk-secret-number-two")
     pool = CredentialCoordinator([Credential("env:KEY_ONE", id="one"), Credential("env:KEY_TWO", id="two")])
     pool.quarantine("two", "not today")
-    shown = Shown()
-    run(["a"], python("import os; print(sorted(os.environ))", credential_env="USED", show=shown), pool)
-    names = eval(shown.of("a"))
+    output = OutputRecorder()
+    run(["a"], python("import os; print(sorted(os.environ))", credential_env="USED", show=output), pool)
+    names = eval(output.of("a"))
     assert "USED" in names
     assert not {"KEY_ONE", "KEY_TWO", "HEADER"} & set(names)
 
@@ -184,18 +184,18 @@ def test_large_item_is_passed_in_a_file(tmp_path: Path) -> None:
         "import json, os; item = json.load(open(os.environ['AGENTOS_ITEM_FILE']));"
         "assert 'AGENTOS_ITEM' not in os.environ; print(len(item['text']))"
     )
-    shown = Shown()
-    assert run([{"id": "a", "text": "x" * 200_000}], python(script, folder=tmp_path, show=shown))["a"].success
-    assert shown.of("a") == b"200000\n"
+    output = OutputRecorder()
+    assert run([{"id": "a", "text": "x" * 200_000}], python(script, folder=tmp_path, show=output))["a"].success
+    assert output.of("a") == b"200000\n"
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
 def test_stdin_is_empty_unless_a_field_is_named() -> None:
-    shown = Shown()
-    run([{"id": "a", "text": "line\nanother"}], Command(["cat"], show=shown))
-    assert shown.of("a") == b""
-    run([{"id": "b", "text": "line\nanother" * 50_000}], Command(["wc", "-c"], stdin="text", show=shown))
-    assert shown.of("b").split() == [str(12 * 50_000).encode()]
+    output = OutputRecorder()
+    run([{"id": "a", "text": "line\nanother"}], Command(["cat"], show=output))
+    assert output.of("a") == b""
+    run([{"id": "b", "text": "line\nanother" * 50_000}], Command(["wc", "-c"], stdin="text", show=output))
+    assert output.of("b").split() == [str(12 * 50_000).encode()]
 
 
 def test_secret_in_an_argument_is_refused() -> None:
@@ -212,20 +212,20 @@ def test_secret_in_an_argument_is_refused() -> None:
 
 
 def test_output_is_shown_by_lines_and_logged_unchanged(tmp_path: Path) -> None:
-    shown = Shown()
+    output = OutputRecorder()
     script = "import os; [os.write(1, p) for p in (b'a\\nb', b'c\\n\\xff\\xfe\\n', b'end')]; os.write(2, b'err')"
-    run(["x"], python(script, folder=tmp_path, show=shown))
-    assert shown.of("x") == b"a\nbc\n\xff\xfe\nend\n"
-    assert shown.of("x", "stderr") == b"err\n"
-    assert all(lines.endswith(b"\n") for _, _, lines in shown.calls)
+    run(["x"], python(script, folder=tmp_path, show=output))
+    assert output.of("x") == b"a\nbc\n\xff\xfe\nend\n"
+    assert output.of("x", "stderr") == b"err\n"
+    assert all(lines.endswith(b"\n") for _, _, lines in output.calls)
     log = (tmp_path / "logs" / log_name("x")).read_bytes()
     assert sorted(log) == sorted(b"a\nbc\n\xff\xfe\nenderr")
 
 
 def test_long_line_is_shown_in_pieces_and_logged_whole(tmp_path: Path) -> None:
-    shown = Shown()
-    run(["x"], python("print('y' * 200_000)", folder=tmp_path, show=shown))
-    pieces = shown.of("x").split(b"\n")
+    output = OutputRecorder()
+    run(["x"], python("print('y' * 200_000)", folder=tmp_path, show=output))
+    pieces = output.of("x").split(b"\n")
     assert [len(piece) for piece in pieces] == [65536, 65536, 65536, 200_000 - 3 * 65536, 0]
     assert (tmp_path / "logs" / log_name("x")).read_bytes() == b"y" * 200_000 + b"\n"
 
@@ -257,7 +257,7 @@ def test_log_separates_attempts(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / log_name("a")).read_text() == "try 1\n--- attempt 2 ---\ntry 2\n"
 
 
-# --- the end ------------------------------------------------------------------------------------------------------
+# --- the end of a command -----------------------------------------------------------------------------------------
 
 
 def test_failed_command_is_retried_up_to_retries() -> None:
@@ -272,7 +272,7 @@ def test_error_names_the_signal() -> None:
 def test_time_out_kills_the_process_group(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"sleep 1000 & echo $! >> {pids}; echo $$ >> {pids}; wait"
-    for timeout in (0.3, 3.0, 30.0):  # until it was time enough for the command to start another
+    for timeout in (0.3, 3.0, 30.0):  # until the command had time to start a child
         result = run(["a"], sh(script), timeout=timeout)["a"]
         assert result.metadata["error_type"] == "AttemptTimeout"
         if pids.exists() and len(pids.read_text().split()) >= 2:
@@ -290,13 +290,15 @@ def test_processes_left_by_a_command_are_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trap", "grace", "said"), [("trap 'echo bye; exit 7' TERM", 60.0, b"bye\n"), ("trap '' TERM", 0.2, b"")]
+    ("trap", "grace", "expected"), [("trap 'echo bye; exit 7' TERM", 60.0, b"bye\n"), ("trap '' TERM", 0.2, b"")]
 )
-def test_shutdown_sends_sigterm_then_sigkill_to_the_group(trap: str, grace: float, said: bytes, tmp_path: Path) -> None:
+def test_shutdown_sends_sigterm_then_sigkill_to_the_group(
+    trap: str, grace: float, expected: bytes, tmp_path: Path
+) -> None:
     pids = tmp_path / "pids"
-    shown = Shown()
+    output = OutputRecorder()
     coordinator = ParallelCoordinator(2, reporter=None, grace_seconds=grace, retries=0)
-    command = sh(f"{trap}; echo $$ >> {pids}; while :; do sleep 0.05; done", show=shown)
+    command = sh(f"{trap}; echo $$ >> {pids}; while :; do sleep 0.05; done", show=output)
     stream = coordinator.stream(["a", "b"], command, id_of)
     eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     started = time.monotonic()
@@ -305,7 +307,7 @@ def test_shutdown_sends_sigterm_then_sigkill_to_the_group(trap: str, grace: floa
     assert time.monotonic() - started < 0.2 + 1 + BUSY
     assert stream.stats.stopped == "interrupted"
     assert sorted(coordinator.get_checkpoints()) == ["a", "b"]
-    assert shown.of("a") == shown.of("b") == said
+    assert output.of("a") == output.of("b") == expected
     eventually(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()))
 
 
@@ -322,7 +324,7 @@ ParallelCoordinator(3, ledger=ledger, reporter=None).execute_parallel(["a", "b",
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as run_process:
         assert run_process.stdout is not None
-        # Whose output the run reads, it has started, and noted whom.
+        # The run has listed a process group before it reads its output.
         assert [run_process.stdout.readline() for _ in range(3)] == ["started\n"] * 3
         assert len(pids.read_text().split()) == 6
         run_process.kill()
@@ -330,7 +332,7 @@ ParallelCoordinator(3, ledger=ledger, reporter=None).execute_parallel(["a", "b",
 
 
 def test_process_group_of_a_slow_start_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is its attempt's turn to be on record before it runs: where many start at a time, or the machine is busy."""
+    """The record of starts is written before the command runs, as on a busy machine: the group is recorded later."""
     monkeypatch.setattr(_driver, "STARTS_SECONDS", 0.01)
     start = ProcessStarter.start
 
@@ -356,7 +358,7 @@ def _groups(ledger: Path) -> list[int]:
 
 def test_every_attempt_gets_a_new_folder_and_empty_report(tmp_path: Path) -> None:
     """What the command of one item does to its folder does not reach the folder of another item."""
-    shown = Shown()
+    output = OutputRecorder()
     script = """
 cd "$AGENTOS_CHECKPOINT_DIR"; ls -A; test -s .report && echo said; test -f .report || echo gone; pwd
 case $AGENTOS_ITEM_ID in
@@ -367,12 +369,12 @@ case $AGENTOS_ITEM_ID in
   moved) cd ..; rmdir "$AGENTOS_CHECKPOINT_DIR" 2>/dev/null || rm -r "$AGENTOS_CHECKPOINT_DIR";;
 esac"""
     items = ["first", "saved", "second", "said", "third", "linked", "fourth", "removed", "fifth", "moved", "sixth"]
-    results = run(items, sh(script, folder=tmp_path, show=shown), workers=1, ledger=tmp_path / "ledger.db")
+    results = run(items, sh(script, folder=tmp_path, show=output), workers=1, ledger=tmp_path / "ledger.db")
     assert all(result.success for result in results.values())
     checkpoints = tmp_path / "checkpoints"
     for item in items:
         folder = checkpoints / folder_name(item)
-        assert shown.of(item).decode().splitlines() == [".report", str(folder)]
+        assert output.of(item).decode().splitlines() == [".report", str(folder)]
     assert not list(checkpoints.iterdir())
 
 
@@ -398,7 +400,7 @@ print(stats.success_count)
     assert done.stdout == "60\n", done.stderr
 
 
-# --- what it says about the provider --------------------------------------------------------------------------------
+# --- verdicts on the provider -------------------------------------------------------------------------------------
 
 
 def two_keys(**limits: Any) -> CredentialCoordinator:
@@ -407,9 +409,9 @@ def two_keys(**limits: Any) -> CredentialCoordinator:
     )
 
 
-def once(then: str) -> str:
-    """A script that does something the first time an item is tried, and succeeds after that."""
-    return f"test $AGENTOS_ATTEMPT != 1 && exit 0; {then}"
+def in_first(script: str) -> str:
+    """Return a script that runs `script` in the first attempt of an item and succeeds in the next."""
+    return f"test $AGENTOS_ATTEMPT != 1 && exit 0; {script}"
 
 
 @pytest.mark.parametrize(
@@ -426,7 +428,9 @@ def once(then: str) -> str:
 )
 def test_reported_limit_moves_the_item_to_another_key(script: str, expected: str, tmp_path: Path) -> None:
     pool = two_keys()
-    command = sh(once(script), credential_env="KEY", patterns=[Pattern(re.compile(r"MAGIC: wait (?P<seconds>\d+)"))])
+    command = sh(
+        in_first(script), credential_env="KEY", patterns=[Pattern(re.compile(r"MAGIC: wait (?P<seconds>\d+)"))]
+    )
     result = run(["a"], command, pool, ledger=tmp_path / "ledger.db")["a"]
     assert result.success
     with Ledger.open(tmp_path / "ledger.db") as ledger:
@@ -448,25 +452,25 @@ def test_permanent_report_fails_without_retry() -> None:
     assert run(["a"], sh(script), retries=5)["a"].attempts == 1
 
 
-# --- what is kept -------------------------------------------------------------------------------------------------
+# --- checkpoints --------------------------------------------------------------------------------------------------
 
 
 def test_checkpoint_folder_lasts_until_the_item_succeeds(tmp_path: Path) -> None:
     script = 'cd "$AGENTOS_CHECKPOINT_DIR"; cat state 2>/dev/null; echo saved > state; test $AGENTOS_ATTEMPT = 2'
-    shown = Shown()
-    result = run(["a"], sh(script, folder=tmp_path, show=shown), retries=1, ledger=tmp_path / "ledger.db")["a"]
+    output = OutputRecorder()
+    result = run(["a"], sh(script, folder=tmp_path, show=output), retries=1, ledger=tmp_path / "ledger.db")["a"]
     assert result.success
-    assert shown.of("a") == b"saved\n"
+    assert output.of("a") == b"saved\n"
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
 def test_failed_item_keeps_its_checkpoint_folder(tmp_path: Path) -> None:
     script = 'cd "$AGENTOS_CHECKPOINT_DIR"; cat state 2>/dev/null && exit 0; echo saved > state; exit 1'
-    shown = Shown()
-    command = sh(script, folder=tmp_path, show=shown)
+    output = OutputRecorder()
+    command = sh(script, folder=tmp_path, show=output)
     assert not run(["a"], command, ledger=tmp_path / "ledger.db")["a"].success
     assert run(["a"], command, ledger=tmp_path / "ledger.db", retry_failed=True)["a"].success
-    assert shown.of("a") == b"saved\n"
+    assert output.of("a") == b"saved\n"
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
@@ -482,11 +486,11 @@ def test_printed_secret_is_redacted_everywhere(tmp_path: Path) -> None:
         "print('\\x1b[31m'.join(key));"
         "sys.stderr.write(key); sys.exit(3)"
     )
-    shown = Shown()
+    output = OutputRecorder()
     result = run(
-        ["a"], python(script, credential_env="KEY", folder=tmp_path, show=shown), pool, ledger=tmp_path / "l.db"
+        ["a"], python(script, credential_env="KEY", folder=tmp_path, show=output), pool, ledger=tmp_path / "l.db"
     )["a"]
-    everything = repr(result).encode() + b"".join(lines for _, _, lines in shown.calls)
+    everything = repr(result).encode() + b"".join(lines for _, _, lines in output.calls)
     everything += b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"****" in everything
     import base64
@@ -515,12 +519,12 @@ def test_parallel_output_is_never_mixed(tmp_path: Path) -> None:
 
 def test_without_pool_a_limited_item_waits_alone(tmp_path: Path) -> None:
     ended: list[AttemptEnded] = []
-    script = once("echo 'Rate limit reached. Please try again in 1s.'; exit 1")
+    script = in_first("echo 'Rate limit reached. Please try again in 1s.'; exit 1")
     options = {"reporter": lambda event: ended.append(event) if isinstance(event, AttemptEnded) else None}
     started = time.monotonic()
     assert run(["a"], sh(script), **options)["a"].success
     assert time.monotonic() - started >= 1.0
-    assert [(one.verdict, one.retry_in) for one in ended] == [("rate_limited", 1.0)]
+    assert [(event.verdict, event.retry_in) for event in ended] == [("rate_limited", 1.0)]
 
 
 def test_without_pool_a_refused_key_fails_its_item() -> None:
@@ -532,24 +536,24 @@ def test_process_outside_the_group_cannot_hold_an_attempt() -> None:
     script = "setsid sh -c 'i=0; while [ $i -lt 1200 ]; do echo more; i=$((i+1)); sleep 0.05; done' & sleep 0.2"
     started = time.monotonic()
     assert run(["a"], sh(script))["a"].success
-    assert time.monotonic() - started < 1 + BUSY  # of the minute
+    assert time.monotonic() - started < 1 + BUSY  # not the minute of the process outside
 
 
 def test_id_unfit_for_a_variable_is_in_the_item(tmp_path: Path) -> None:
     script = "import json, os; print('AGENTOS_ITEM_ID' in os.environ)"
     for item in ("x" * 200_000, "lone \ud800 surrogate"):
-        shown = Shown()
-        assert run([item], python(script, folder=tmp_path, show=shown))[item].success
-        assert shown.of(item) == b"False\n"
+        output = OutputRecorder()
+        assert run([item], python(script, folder=tmp_path, show=output))[item].success
+        assert output.of(item) == b"False\n"
 
 
 def test_keys_beyond_the_limit_are_hidden_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTOS_CREDENTIAL_LIMIT", "1")
     monkeypatch.setenv("SECOND", "sk-beyond-the-limit")
     pool = CredentialCoordinator(["sk-within-the-limit", "sk-beyond-the-limit"])
-    shown = Shown()
-    run(["a"], sh("echo $SECOND; echo sk-beyond-the-li''mit", credential_env="KEY", show=shown), pool)
-    assert shown.of("a") == b"\n****\n"
+    output = OutputRecorder()
+    run(["a"], sh("echo $SECOND; echo sk-beyond-the-li''mit", credential_env="KEY", show=output), pool)
+    assert output.of("a") == b"\n****\n"
 
 
 def test_call_during_drain_does_not_lose_the_next_wakeup(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,8 @@ def _keys_and_short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Shared, because starting one takes two seconds. Four of its eight workers are killed or given up in tests."""
+    """Yield a cluster for the whole module, because a start takes two seconds. Tests kill or remove four of its eight
+    workers."""
     with cluster(tmp_path_factory.mktemp("dask"), 8, **KEYS) as running:
         yield running
 
@@ -57,7 +58,7 @@ def test_nodes_resolve_keys_and_share_the_items(client: distributed.Client, node
     assert {result.value["pid"] for result in results} <= set(nodes.workers.values())
     assert all(result.value["credential"] == KEYS[result.value["credential_id"]] for result in results)
     assert pool.get_stats()["reserved"] == 0
-    # Nothing is left there that could be computed again.
+    # The scheduler holds no task that it could compute again.
     eventually(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0)
 
 
@@ -77,10 +78,10 @@ def test_nodes_return_outcomes_and_run_local_functions(
 ) -> None:
     items = ["unpicklable", "value", "limited", "transient", "fine"]
     _, results = on(client, 3, pool_of()).execute_parallel(items, workers.fail_with)
-    found = {result.item_id: result for result in results}
-    assert found["unpicklable"].error == "the text of it"
-    assert "a function, cannot leave its process" in (found["value"].error or "")
-    assert [found[i].attempts for i in ("limited", "transient", "fine")] == [2, 2, 1]
+    results_by_id = {result.item_id: result for result in results}
+    assert results_by_id["unpicklable"].error == "the text of it"
+    assert "a function, cannot leave its process" in (results_by_id["value"].error or "")
+    assert [results_by_id[i].attempts for i in ("limited", "transient", "fine")] == [2, 2, 1]
     _, (result,) = on(client).execute_parallel([20], lambda item, _: item + 1)
     assert result.value == 21
     _, (result,) = on(client).execute_parallel([20], workers.async_double)
@@ -90,7 +91,7 @@ def test_nodes_return_outcomes_and_run_local_functions(
 def test_shutdown_waits_for_nodes_within_the_grace(client: distributed.Client, tmp_path: Path) -> None:
     go, threads = tmp_path / "go", sum(client.nthreads().values())
     items = [{"id": str(i), "begun": str(tmp_path / str(i)), "go": str(go)} for i in range(threads + 2)]
-    # One more than the cluster has threads: it waits, and is cancelled.
+    # One attempt more than the cluster has threads: it waits, and is cancelled.
     coordinator = on(client, threads + 1, max_parallelism=threads + 1, grace_seconds=60)
     results = coordinator.stream(items, workers.touch_and_wait, lambda item: item["id"])
     eventually(lambda: len(list(tmp_path.glob("*-1"))) == threads)
@@ -120,14 +121,14 @@ def test_executor_with_options_is_refused(client: distributed.Client) -> None:
 
 
 def test_killed_node_loses_and_repeats_no_item(tmp_path: Path) -> None:
-    pool, path, told = pool_of(), tmp_path / "ledger.db", tmp_path / "pid"
+    pool, path, pid_file = pool_of(), tmp_path / "ledger.db", tmp_path / "pid"
     items = [{"id": f"item-{i}"} for i in range(300)]
-    items[150]["tell"] = str(told)
+    items[150]["tell"] = str(pid_file)
     with cluster(tmp_path, 3, **KEYS) as nodes, distributed.Client(nodes.address, set_as_default=False) as client:
         results = on(client, 6, pool, ledger=path).stream(items, workers.short, lambda item: item["id"])
-        eventually(lambda: told.exists() and told.read_text() != "", timeout=60)
-        assert int(told.read_text()) in nodes.workers.values()
-        nodes.kill(int(told.read_text()))
+        eventually(lambda: pid_file.exists() and pid_file.read_text() != "", timeout=60)
+        assert int(pid_file.read_text()) in nodes.workers.values()
+        nodes.kill(int(pid_file.read_text()))
         ended = {result.item_id: result for result in results}
     assert len(ended) == 300
     assert all(result.success for result in ended.values())
@@ -137,7 +138,7 @@ def test_killed_node_loses_and_repeats_no_item(tmp_path: Path) -> None:
     assert sum(verdict == "succeeded" for _, verdict in attempts.elements()) == 300
     died = {item for item, verdict in attempts if verdict == "worker_died"}
     assert "item-150" in died
-    assert len(died) <= THREADS  # whoever else was on that node
+    assert len(died) <= THREADS  # only attempts that ran on that node
     assert all(ended[item].value == ended[item].attempts == 2 for item in died)
     assert pool.get_stats()["reserved"] == 0
     assert sum(state.live_leases for state in pool.states()) == 0
@@ -154,11 +155,11 @@ def test_late_outcome_of_a_lost_node_is_ignored(  # invariant 23
     address = next(at for at, of in nodes.workers.items() if of == pid)
     client.run_on_scheduler(give_up, address=address)
     eventually((tmp_path / "a-2").exists)
-    (tmp_path / "go-1").touch()  # the first attempt goes on, as if nothing had happened
+    (tmp_path / "go-1").touch()  # the first attempt continues on the node that was removed
     eventually((tmp_path / "a-1-ended").exists)
     (tmp_path / "go-2").touch()
     (result,) = results
-    assert (tmp_path / "a-1").read_text().split() == [str(pid)]  # nobody else has tried under its number
+    assert (tmp_path / "a-1").read_text().split() == [str(pid)]  # no other process has run attempt 1
     assert (result.value, result.attempts) == (2, 2)
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         assert ledger.counts().succeeded == 1
@@ -169,15 +170,15 @@ def test_item_that_kills_three_nodes_fails_alone(  # invariant 24
     client: distributed.Client,
 ) -> None:
     pool = pool_of()
-    # One at a time: whoever shares a node with it would be tried again, too.
+    # One at a time: an item on the same node would be retried, too.
     stats, results = on(client, 1, pool).execute_parallel(["a", "kill", "b"], workers.die_of)
-    found = {result.item_id: result for result in results}
+    results_by_id = {result.item_id: result for result in results}
     assert stats.stopped is None
-    assert found["a"].success
-    assert found["b"].success
-    assert found["kill"].attempts == 3
-    assert found["kill"].metadata["error_type"] == "WorkerDied"
-    assert "was lost in the middle of an attempt" in (found["kill"].error or "")
+    assert results_by_id["a"].success
+    assert results_by_id["b"].success
+    assert results_by_id["kill"].attempts == 3
+    assert results_by_id["kill"].metadata["error_type"] == "WorkerDied"
+    assert "was lost in the middle of an attempt" in (results_by_id["kill"].error or "")
     assert pool.get_stats()["reserved"] == 0
 
 
@@ -185,8 +186,8 @@ def test_lost_cluster_stops_the_run_resumably(client: distributed.Client, tmp_pa
     items = [{"id": str(i), "begun": str(tmp_path / str(i)), "go": str(tmp_path / "go")} for i in range(4)]
     pool = pool_of()
     with cluster(tmp_path, 1, **KEYS) as nodes:
-        other = distributed.Client(nodes.address, set_as_default=False, timeout=1)
-        coordinator = on(other, 2, pool, ledger=tmp_path / "ledger.db")
+        client = distributed.Client(nodes.address, set_as_default=False, timeout=1)
+        coordinator = on(client, 2, pool, ledger=tmp_path / "ledger.db")
         results = coordinator.stream(items, workers.touch_and_wait, lambda item: item["id"])
         eventually((tmp_path / "1-1").exists)
         nodes.kill(nodes.scheduler)
@@ -195,7 +196,7 @@ def test_lost_cluster_stops_the_run_resumably(client: distributed.Client, tmp_pa
         assert results.stats.stopped.startswith("the executor is broken: ")
         assert coordinator.get_checkpoints() == ["0", "1", "2", "3"]
         assert pool.get_stats()["reserved"] == 0
-        other.close()
+        client.close()
     (tmp_path / "go").touch()
     stats, ended = on(client, 2, pool, ledger=tmp_path / "ledger.db").execute_parallel(
         items, workers.touch_and_wait, lambda item: item["id"]

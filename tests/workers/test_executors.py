@@ -1,4 +1,4 @@
-"""Attempts behind executors of others: a pool of processes, loky, threads. For clusters see test_dask."""
+"""Attempts on executors of the caller: a pool of processes, loky, threads. For clusters see test_dask."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.conftest import BUSY, eventually
 from tests.support import workers
 
 SECRET = "sk-executor-0123456789"
-OTHER = "sk-another-9876543210"
+OTHER_SECRET = "sk-another-9876543210"
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def make(kind: str) -> Executor:
 
 @pytest.fixture(scope="module", params=["processes", "loky"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    """Used by many runs, as an executor is: each of its processes starts once."""
+    """Yield an executor for the whole module: each of its processes starts only once."""
     before = os.environ.get("EXECUTOR_KEY")
     os.environ["EXECUTOR_KEY"] = SECRET
     with make(request.param) as executor:
@@ -90,13 +90,13 @@ def test_executor_process_resolves_credentials(engine: Executor) -> None:
 def test_executor_outcomes_equal_those_of_worker_processes(engine: Executor) -> None:
     items = ["unpicklable", "loses", "value", "limited", "transient", "flaky", "fine"]
     _, results = on(engine, 2, pool_of(), retry_on=workers.Flaky).execute_parallel(items, workers.fail_with)
-    found = by_id(results)
-    assert found["unpicklable"].error == "the text of it"
-    assert found["unpicklable"].metadata["error_type"] == "Unpicklable"
-    assert "in fail_with" in found["unpicklable"].metadata["traceback"]
-    assert found["loses"].error == "lost arguments"
-    assert "a function, cannot leave its process: return plain data" in (found["value"].error or "")
-    tried = {i: found[i].attempts for i in ("limited", "transient", "flaky", "fine")}
+    results_by_id = by_id(results)
+    assert results_by_id["unpicklable"].error == "the text of it"
+    assert results_by_id["unpicklable"].metadata["error_type"] == "Unpicklable"
+    assert "in fail_with" in results_by_id["unpicklable"].metadata["traceback"]
+    assert results_by_id["loses"].error == "lost arguments"
+    assert "a function, cannot leave its process: return plain data" in (results_by_id["value"].error or "")
+    tried = {i: results_by_id[i].attempts for i in ("limited", "transient", "flaky", "fine")}
     assert tried == {"limited": 2, "transient": 2, "flaky": 2, "fine": 1}
     _, (mute,) = on(engine).execute_parallel(["mute"], workers.raise_mute)
     assert mute.error == "Mute, whose text failed: ValueError"
@@ -124,9 +124,9 @@ def test_executor_worker_reports_usage_but_has_no_checkpoint(engine: Executor) -
 def test_unpicklable_item_fails_alone(engine: Executor) -> None:
     items = [threading.Lock(), 2]
     _, results = on(engine).execute_parallel(items, workers.double, lambda i: type(i).__name__)
-    found = by_id(results)
-    assert "the item cannot be sent to a worker process" in (found["lock"].error or "")
-    assert found["int"].value == 4
+    results_by_id = by_id(results)
+    assert "the item cannot be sent to a worker process" in (results_by_id["lock"].error or "")
+    assert results_by_id["int"].value == 4
 
 
 def test_unpicklable_worker_is_refused_before_start(threads: Executor) -> None:
@@ -139,15 +139,15 @@ def test_unpicklable_worker_is_refused_before_start(threads: Executor) -> None:
 
 
 class Watched(ThreadPoolExecutor):
-    """Remembers what it was given, as engines do."""
+    """Keeps the arguments of all calls, as engines do."""
 
     def __init__(self) -> None:
         super().__init__(2)
-        self.given = b""
+        self.received = b""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         assert not kwargs
-        self.given += b"".join(args)
+        self.received += b"".join(args)
         return super().submit(fn, *args)
 
 
@@ -157,7 +157,7 @@ def test_plain_secret_is_refused_before_start(tmp_path: Path) -> None:
             with pytest.raises(CredentialError, match="say send_secrets=True") as error:
                 on(executor, 1, pool_of(plain), ledger=tmp_path / "l.db").execute_parallel(["a"], workers.answer_for)
             assert SECRET not in str(error.value)
-        assert not executor.given
+        assert not executor.received
         assert not (tmp_path / "l.db").exists()
 
 
@@ -165,17 +165,19 @@ def test_plain_secret_is_sent_only_with_send_secrets() -> None:
     with Watched() as executor:
         _, (result,) = on(executor, 1, pool_of()).execute_parallel(["a"], workers.answer_for)
         assert result.value["credential"] == SECRET
-        assert b"env:EXECUTOR_KEY" in executor.given
-        assert SECRET.encode() not in executor.given
-        _, (result,) = on(executor, 1, pool_of(OTHER), send_secrets=True).execute_parallel(["a"], workers.answer_for)
-        assert result.value["credential"] == OTHER
-        assert OTHER.encode() in executor.given
+        assert b"env:EXECUTOR_KEY" in executor.received
+        assert SECRET.encode() not in executor.received
+        _, (result,) = on(executor, 1, pool_of(OTHER_SECRET), send_secrets=True).execute_parallel(
+            ["a"], workers.answer_for
+        )
+        assert result.value["credential"] == OTHER_SECRET
+        assert OTHER_SECRET.encode() in executor.received
 
 
 def key_file(folder: Path) -> tuple[Path, Credential]:
-    """It is read when it joins a pool, and again where the attempts run."""
+    """Yield a key file that a credential refers to: read by the pool, and again where the attempts run."""
     path = folder / "key"
-    path.write_text(OTHER)
+    path.write_text(OTHER_SECRET)
     path.chmod(0o600)
     return path, Credential(f"file:{path}", id="team-a")
 
@@ -197,16 +199,16 @@ def test_differing_key_is_neither_shown_nor_recorded(engine: Executor, tmp_path:
     path.write_text(SECRET)
     _, results = coordinator.execute_parallel(["value", "error"], workers.blurt)
     path.unlink()
-    found = by_id(results)
-    assert "the worker's result holds its key" in (found["value"].error or "")
-    assert found["error"].error == "401 for ****"
+    results_by_id = by_id(results)
+    assert "the worker's result holds its key" in (results_by_id["value"].error or "")
+    assert results_by_id["error"].error == "401 for ****"
     files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert SECRET.encode() not in repr(results).encode() + files
 
 
 def test_next_launch_reads_a_replaced_key(engine: Executor, tmp_path: Path) -> None:
     path, _ = key_file(tmp_path)
-    for secret in (OTHER, SECRET):
+    for secret in (OTHER_SECRET, SECRET):
         path.write_text(secret)
         pool = pool_of(Credential(f"file:{path}", id="team-a"))
         _, (result,) = on(engine, 1, pool).execute_parallel(["a"], workers.answer_for, run_id="same")
@@ -221,7 +223,7 @@ def test_key_in_a_result_is_not_recorded(engine: Executor, tmp_path: Path) -> No
 
 
 class Twice(ThreadPoolExecutor):
-    """Does everything twice, as an engine may that has lost a node, or only thinks so."""
+    """Runs every call twice, as an engine does that suspects a lost node."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         return super().submit(lambda: (fn(*args), fn(*args))[1])
@@ -278,7 +280,7 @@ def test_shutdown_cancels_pending_and_abandons_running_attempts(threads: Executo
     assert list(results) == []
     assert coordinator.get_checkpoints() == ["a", "b", "c"]
     assert not (tmp_path / "b-1").exists()
-    assert pool.get_stats()["reserved"] == 1  # somebody still uses it
+    assert pool.get_stats()["reserved"] == 1  # the abandoned attempt still uses it
     go.touch()
     eventually(lambda: pool.get_stats()["reserved"] == 0)
     with Ledger.open(tmp_path / "ledger.db") as ledger:
@@ -287,7 +289,7 @@ def test_shutdown_cancels_pending_and_abandons_running_attempts(threads: Executo
 
 @pytest.fixture(autouse=True)
 def _other_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTHER_KEY", OTHER)
+    monkeypatch.setenv("OTHER_KEY", OTHER_SECRET)
 
 
 def test_timed_out_attempt_frees_its_credential_when_it_ends(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Workers in processes: they may crash, exit, hang, and raise what cannot travel."""
+"""Workers in processes: they crash, exit, hang, and raise exceptions that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A process that has ended but was not waited for by its parent is not alive.
+    # A zombie does not count as alive.
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):  # since then it is gone, or there is no /proc here
+    except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile, or the system has no /proc
         return not Path("/proc/self/stat").exists()
 
 
@@ -67,15 +67,15 @@ def test_item_that_kills_three_workers_fails_alone() -> None:  # invariant 24
     items = ["segfault", "a", "exit", "b", "kill", "c", "sys.exit", "d"]
     pool = CredentialCoordinator(["sk-process-key-1", "sk-process-key-2"])
     stats, results = processes(2, pool).execute_parallel(items, workers.die_of)
-    found = by_id(results)
-    assert {i for i, r in found.items() if r.success} == set("abcd")
+    results_by_id = by_id(results)
+    assert {i for i, r in results_by_id.items() if r.success} == set("abcd")
     assert stats.failed == 4
-    assert found["segfault"].attempts == found["exit"].attempts == found["kill"].attempts == 3
-    assert found["segfault"].metadata["error_type"] == "WorkerDied"
-    assert "SIGSEGV" in (found["segfault"].error or "")
-    assert "exit status 3" in (found["exit"].error or "")
-    assert "SIGKILL" in (found["kill"].error or "")
-    assert found["sys.exit"].attempts == 1  # an exception like any other
+    assert results_by_id["segfault"].attempts == results_by_id["exit"].attempts == results_by_id["kill"].attempts == 3
+    assert results_by_id["segfault"].metadata["error_type"] == "WorkerDied"
+    assert "SIGSEGV" in (results_by_id["segfault"].error or "")
+    assert "exit status 3" in (results_by_id["exit"].error or "")
+    assert "SIGKILL" in (results_by_id["kill"].error or "")
+    assert results_by_id["sys.exit"].attempts == 1  # SystemExit is an ordinary error
     assert pool.get_stats()["reserved"] == 0
 
 
@@ -87,7 +87,7 @@ def test_item_of_a_dead_worker_is_retried() -> None:
 def test_time_out_kills_the_process_and_retries() -> None:
     stats, results = processes(2, timeout=0.5, retries=20).execute_parallel(["slow", "quick"], workers.hang_first)
     assert stats.success_count == 2, results
-    assert by_id(results)["slow"].value >= 2  # on a busy machine it may take longer once more
+    assert by_id(results)["slow"].value >= 2  # a busy machine may cause further time-outs
 
 
 def test_time_out_uses_up_retries() -> None:
@@ -97,7 +97,7 @@ def test_time_out_uses_up_retries() -> None:
 
 
 def test_killed_worker_process_takes_its_children_along(tmp_path: Path) -> None:
-    for timeout in (0.3, 3.0, 30.0):  # until it was time enough for the worker to start another
+    for timeout in (0.3, 3.0, 30.0):  # until the worker had time to start a child
         processes(1, timeout=timeout, retries=0).execute_parallel([str(tmp_path)], workers.hang_with_a_child)
         if (tmp_path / "pids").exists():
             break
@@ -111,26 +111,26 @@ def test_unpicklable_exceptions_and_values_arrive_as_errors() -> None:
     items = ["unpicklable", "loses", "value", "limited", "transient", "flaky", "fine"]
     coordinator = processes(2, pool, retry_on=workers.Flaky)
     _, results = coordinator.execute_parallel(items, workers.fail_with)
-    found = by_id(results)
-    assert found["unpicklable"].error == "the text of it"
-    assert found["unpicklable"].metadata["error_type"] == "Unpicklable"
-    assert "in fail_with" in found["unpicklable"].metadata["traceback"]
-    assert found["loses"].error == "lost arguments"
-    assert "a function, cannot leave its process: return plain data" in (found["value"].error or "")
-    assert {i: found[i].attempts for i in ("limited", "transient", "flaky", "fine")} == {
+    results_by_id = by_id(results)
+    assert results_by_id["unpicklable"].error == "the text of it"
+    assert results_by_id["unpicklable"].metadata["error_type"] == "Unpicklable"
+    assert "in fail_with" in results_by_id["unpicklable"].metadata["traceback"]
+    assert results_by_id["loses"].error == "lost arguments"
+    assert "a function, cannot leave its process: return plain data" in (results_by_id["value"].error or "")
+    assert {i: results_by_id[i].attempts for i in ("limited", "transient", "flaky", "fine")} == {
         "limited": 2,
         "transient": 2,
         "flaky": 2,
         "fine": 1,
     }
-    assert all(found[i].success for i in ("limited", "transient", "flaky", "fine"))
+    assert all(results_by_id[i].success for i in ("limited", "transient", "flaky", "fine"))
 
 
 def test_unpicklable_item_fails_with_a_clear_error() -> None:
     _, results = processes(1).execute_parallel([lambda: None, 2], workers.double, lambda i: str(type(i).__name__))
-    found = by_id(results)
-    assert "cannot be sent to a worker process" in (found["function"].error or "")
-    assert found["int"].value == 4
+    results_by_id = by_id(results)
+    assert "cannot be sent to a worker process" in (results_by_id["function"].error or "")
+    assert results_by_id["int"].value == 4
 
 
 def test_checkpoint_of_a_worker_process_reaches_the_next_attempt() -> None:

@@ -1,4 +1,4 @@
-"""`agentos report` with any arguments, and the reading of a report file that anything has happened to."""
+"""`agentos report` with any arguments, and reading a report file with any content."""
 
 from __future__ import annotations
 
@@ -73,25 +73,25 @@ def test_report_never_creates_a_file(path: str | None) -> None:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def is_sound(said: dict[str, Any]) -> None:
-    if "usage" in said:
-        assert said.keys() == {"usage"}
-        assert said["usage"]
-        for name, amount in said["usage"].items():
+def is_sound(report: dict[str, Any]) -> None:
+    if "usage" in report:
+        assert report.keys() == {"usage"}
+        assert report["usage"]
+        for name, amount in report["usage"].items():
             assert name in ("requests", "tokens", "cost")
             assert math.isfinite(amount)
             assert amount >= 0
             assert name == "cost" or isinstance(amount, int)
     else:
-        assert said["verdict"] in KINDS.values()
-        assert said.keys() <= {"verdict", "retry_after", "until", "message"}
-        times = [said[name] for name in ("retry_after", "until") if name in said]
-        assert not times or said["verdict"] in WAITING
+        assert report["verdict"] in KINDS.values()
+        assert report.keys() <= {"verdict", "retry_after", "until", "message"}
+        times = [report[name] for name in ("retry_after", "until") if name in report]
+        assert not times or report["verdict"] in WAITING
         assert all(math.isfinite(time) and time >= 0 for time in times)
-        assert len(said.get("message", "")) <= MAX_MESSAGE
+        assert len(report.get("message", "")) <= MAX_MESSAGE
 
 
-SAID = st.sampled_from(
+REPORTS = st.sampled_from(
     [
         {"verdict": "rate_limited", "retry_after": 30.0},
         {"verdict": "quota_exhausted", "until": 1794821400.0, "message": "no more\n today"},
@@ -104,40 +104,40 @@ NAMES = st.sampled_from(["verdict", "usage", "retry_after", "until", "message", 
 PIECES = [piece.encode("utf-8", "surrogatepass") for piece in [*ODD, *NUMBERS]]
 GARBAGE = (
     json_values(NAMES, NUMBER | st.sampled_from([*KINDS.values(), "", "no"])).map(
-        lambda said: json.dumps(said).encode()
+        lambda report: json.dumps(report).encode()
     )
-    | mutated(SAID.map(lambda said: json.dumps(said).encode()), PIECES)
+    | mutated(REPORTS.map(lambda report: json.dumps(report).encode()), PIECES)
     | st.binary(max_size=30)
     | st.sampled_from([b"[" * 5000, b'{"usage": ' * 2000, b"\0" * 500])
 )
 
 
-@holds_for(examples=40, lines=st.lists(SAID | GARBAGE.map(lambda line: line.replace(b"\n", b"")), max_size=8))
+@holds_for(examples=40, lines=st.lists(REPORTS | GARBAGE.map(lambda line: line.replace(b"\n", b"")), max_size=8))
 def test_valid_reports_are_read_among_garbage(lines: list[Any]) -> None:
     path = scratch() / "read"
     written = [json.dumps(line).encode() if isinstance(line, dict) else line for line in lines]
     path.write_bytes(b"\n".join(written))
-    heard = read_reports(path)
-    for said in heard:
-        is_sound(said)
-    rest = iter(heard)
+    reports = read_reports(path)
+    for report in reports:
+        is_sound(report)
+    remaining = iter(reports)
     ends = accumulate(len(line) + 1 for line in written)
-    whole = [said for said, end in zip(lines, ends, strict=True) if isinstance(said, dict) and end < MAX_BYTES]
-    assert all(said in rest for said in whole)  # in their order
+    expected = [report for report, end in zip(lines, ends, strict=True) if isinstance(report, dict) and end < MAX_BYTES]
+    assert all(report in remaining for report in expected)  # in their order
 
 
 @holds_for(
     examples=10,
-    said=st.lists(SAID, min_size=1, max_size=4),
+    written=st.lists(REPORTS, min_size=1, max_size=4),
     size=st.integers(0, MAX_BYTES + 400),
     cut=st.integers(0, 120),
 )
-def test_huge_or_truncated_file_yields_its_first_lines(said: list[dict[str, Any]], size: int, cut: int) -> None:
+def test_huge_or_truncated_file_yields_its_first_lines(written: list[dict[str, Any]], size: int, cut: int) -> None:
     path = scratch() / "long"
-    whole = b"".join(json.dumps(one).encode() + b"\n" for one in said)
-    content = whole * (size // len(whole) + 1)
-    path.write_bytes(content[: max(len(whole), len(content) - cut)])
-    heard = read_reports(path)
-    assert heard[: len(said)] == said
-    assert all(one == said[at % len(said)] for at, one in enumerate(heard))
-    assert len(heard) * min(len(json.dumps(one)) for one in said) <= MAX_BYTES
+    lines = b"".join(json.dumps(report).encode() + b"\n" for report in written)
+    content = lines * (size // len(lines) + 1)
+    path.write_bytes(content[: max(len(lines), len(content) - cut)])
+    reports = read_reports(path)
+    assert reports[: len(written)] == written
+    assert all(report == written[index % len(written)] for index, report in enumerate(reports))
+    assert len(reports) * min(len(json.dumps(report)) for report in written) <= MAX_BYTES
