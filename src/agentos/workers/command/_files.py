@@ -67,7 +67,8 @@ class Folders:
             # A new name first: the next attempt of the item may need the folder before it is removed.
             empty = f"{os.path.dirname(files.folder)}/.removed-{next(self._numbers)}"
             os.rename(files.folder, empty)
-        except OSError:  # the command has removed the folder, or changed its mode
+        except OSError:  # no descriptor is free, or the command has removed the folder or changed its mode
+            _remove_folder(files.folder)
             return os.path.exists(files.folder)
         try:
             self._removal.submit(_remove_folder, empty)
@@ -93,5 +94,5 @@ def _create_empty(path: str) -> None:
 
 
 def _remove_folder(path: str) -> None:
-    with contextlib.suppress(OSError):  # a process that outlived its command has put something there
+    with contextlib.suppress(OSError):  # it is not empty: a process that outlived its command has written there
         os.rmdir(path)
