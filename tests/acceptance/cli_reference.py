@@ -1,6 +1,6 @@
-"""The part of `docs/cli.md` that is made from the program: `python -m tests.acceptance.cli_reference docs/cli.md`.
+"""Generate the reference in `docs/cli.md` from the program: `python -m tests.acceptance.cli_reference docs/cli.md`.
 
-What stands between the two marks is written anew; the rest of the page is written by hand, there.
+The text between the two marks is replaced; the rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EXAMPLES = re.compile(r"Examples?:")
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """All, with their whole names, in the order of `agentos --help`."""
+    """Yield all commands with their full names, in the order of `agentos --help`."""
     yield "agentos", main
     context = click.Context(main)
     for name in COMMANDS:
@@ -33,21 +33,21 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def examples_of(command: click.Command) -> list[str]:
-    """The lines below `Examples:` in its help."""
+    """Return the lines below `Examples:` in the help of a command."""
     return [line for block in _blocks(command) if _EXAMPLES.fullmatch(block[0]) for line in block[1:]]
 
 
 def page(text: str) -> str:
-    """The page with its generated part renewed."""
-    before, _, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    """Return the page with its generated part replaced."""
+    head, _, tail = text.partition(BEGIN)
+    _, end, foot = tail.partition(END)
     assert end, "docs/cli.md has lost the marks between which the commands stand"
     sections = "\n".join(_section(name, command) for name, command in commands() if command is not main)
-    return f"{before}{BEGIN}\n\n{sections}\n{END}{after}"
+    return f"{head}{BEGIN}\n\n{sections}\n{END}{foot}"
 
 
 def _section(name: str, command: click.Command) -> str:
-    # Its help goes by the same names as in the program: click remembers those with which it was asked for first.
+    # The same names for help as in the program: click caches those of the first call.
     names = main.context_settings["help_option_names"]
     context = click.Context(command, info_name=name, help_option_names=names)
     usage = " ".join(command.collect_usage_pieces(context))
@@ -74,7 +74,7 @@ def _row(option: click.Option, context: click.Context) -> str:
 
 
 def _blocks(command: click.Command) -> Iterator[list[str]]:
-    """Paragraphs of its help, in lines without indentation."""
+    """Yield the paragraphs of a command's help as lines without indentation."""
     for paragraph in re.split(r"\n\s*\n", command.help or ""):
         lines = [line.strip() for line in paragraph.replace("\b", "").splitlines() if line.strip()]
         if lines:

@@ -1,8 +1,8 @@
-"""A program that runs items with a ledger, and dies where it is told to: `python -m tests.acceptance.crashing …`.
+"""A program that runs items with a ledger and kills itself at a given write: `python -m tests.acceptance.crashing …`.
 
-It says what it has executed and what was reported to it in two plain files, one line per item, each written with one
-system call, so that they tell the truth whatever happens to the program. Where it is told to die at a write, it counts
-what the ledger does to its files: each statement that writes, each commit before and after, each note of the owner's.
+It records the items that it has executed, and the results that were reported to it, in two plain files: one line per
+item, each written with one system call, so that both are correct wherever the program dies. Writes are counted before
+each statement that changes the ledger, before and after each commit, and at each note of the owner.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ def write_line(path: Path, line: str) -> None:
 def worker(item: int, _credential: str | None) -> dict[str, int]:
     folder = Path(os.environ["CRASHING_FOLDER"])
     write_line(folder / "executed", str(item))
-    here = current_item()
-    before = here.checkpoint.load()
-    if item % 5 == 0 and before is None:
-        here.checkpoint.save({"item": item})
-        here.workflow_db.write_text("half")
-    elif before is not None:
-        assert before == {"item": item}
+    current = current_item()
+    checkpoint = current.checkpoint.load()
+    if item % 5 == 0 and checkpoint is None:
+        current.checkpoint.save({"item": item})
+        current.workflow_db.write_text("half")
+    elif checkpoint is not None:
+        assert checkpoint == {"item": item}
     time.sleep(float(os.environ.get("CRASHING_SECONDS", "0")))
     return {"item": item, "pid": os.getpid()}
 
 
 def die_at_write(number: int) -> None:
-    """The so-many-th thing that is done to the ledger's files is the last, and maybe not even that."""
-    left = number
+    """Kill this process at the `number`-th change of the ledger's files."""
+    remaining = number
 
     def count() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     class Connection(sqlite3.Connection):
@@ -64,7 +64,7 @@ def die_at_write(number: int) -> None:
             super().close()
             count()
 
-    plain_connect, plain_seen = database.connect_writer, ownership.Ownership.saw_commits
+    plain_connect, plain_saw_commits = database.connect_writer, ownership.Ownership.saw_commits
     plain_create = database.create
 
     def connect_writer(path: Path) -> sqlite3.Connection:
@@ -76,7 +76,7 @@ def die_at_write(number: int) -> None:
 
     def saw_commits(self: ownership.Ownership, commits: int) -> None:
         count()
-        plain_seen(self, commits)
+        plain_saw_commits(self, commits)
 
     def create(path: Path) -> None:
         count()
@@ -88,10 +88,10 @@ def die_at_write(number: int) -> None:
     ownership.Ownership.saw_commits = saw_commits  # type: ignore[method-assign]
 
 
-def main(folder: Path, items: int, kind: str, dies_at: int) -> None:
+def main(folder: Path, items: int, kind: str, fatal_write: int) -> None:
     os.environ["CRASHING_FOLDER"] = str(folder)
-    if dies_at:
-        die_at_write(dies_at)
+    if fatal_write:
+        die_at_write(fatal_write)
     pool = CredentialCoordinator(["sk-one-11111111", "sk-two-22222222"])
     coordinator = ParallelCoordinator(4, pool, ledger=folder / "run.db", workers=kind, reporter=None)
     with coordinator.stream(range(items), worker) as results:

@@ -1,5 +1,5 @@
-"""Programs that have their imports behind them: `python -m tests.acceptance.forks MODULE …` imports these, and forks
-into whatever program it is told to, as often as it is told to. To start Python for each of them takes far longer.
+"""Start programs by fork, with their imports done: `python -m tests.acceptance.forks MODULE …` imports these modules
+and forks once per requested program. Starting Python for each of them takes far longer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Fork:
-    """What `subprocess.Popen` would be. Its output is in two files."""
+    """One forked program, with the interface of `subprocess.Popen`. Its output goes to two files."""
 
     def __init__(self, forks: Forks, pid: int, output: Path) -> None:
         self.pid = pid
@@ -45,10 +45,10 @@ class Fork:
 
     def communicate(self, timeout: float = 60.0) -> tuple[str, str]:
         eventually(lambda: self.poll() is not None, timeout)
-        return self.told, self._output.with_suffix(".err").read_text()
+        return self.output_text, self._output.with_suffix(".err").read_text()
 
     @property
-    def told(self) -> str:
+    def output_text(self) -> str:
         return self._output.read_text()
 
 
@@ -59,13 +59,13 @@ class Forks:
         self._count = 0
 
     def start(self, program: str, *arguments: object, **environ: str) -> Fork:
-        """A module, or a file."""
+        """Start a module, or a file that ends in `.py`."""
         self._count += 1
         output = self._folder / f"{self._count}.out"
         for path in (output, output.with_suffix(".err")):
             path.touch()
-        told = {"program": program, "arguments": [str(one) for one in arguments], "environ": environ}
-        return Fork(self, self.ask(**told, output=str(output)), output)
+        request = {"program": program, "arguments": [str(argument) for argument in arguments], "environ": environ}
+        return Fork(self, self.ask(**request, output=str(output)), output)
 
     def ask(self, **request: Any) -> Any:
         assert self._server.stdin is not None
@@ -77,7 +77,7 @@ class Forks:
 
 @contextmanager
 def forks(folder: Path, *modules: str) -> Iterator[Forks]:
-    """With these modules; all that was started ends with it."""
+    """Yield a server that has imported the modules; kill all its programs at the end of the block."""
     folder.mkdir()
     command = [sys.executable, "-W", "ignore", "-m", "tests.acceptance.forks", *modules]
     with subprocess.Popen(
@@ -89,8 +89,8 @@ def forks(folder: Path, *modules: str) -> Iterator[Forks]:
             os.killpg(server.pid, signal.SIGKILL)
 
 
-def _next() -> dict[str, Any]:
-    """Returns in a process of its own, with what that is to do."""
+def _serve_requests() -> dict[str, Any]:
+    """Serve requests until stdin ends. Return only in a forked child, with the request to run."""
     for line in sys.stdin:
         request = json.loads(line)
         if "poll" in request:
@@ -104,13 +104,13 @@ def _next() -> dict[str, Any]:
     sys.exit()
 
 
-def _become(request: dict[str, Any]) -> None:
+def _run_request(request: dict[str, Any]) -> None:
     output = Path(request["output"])
     for number, path in enumerate((Path(os.devnull), output, output.with_suffix(".err"))):
         opened = os.open(path, os.O_RDWR | os.O_APPEND)
         os.dup2(opened, number)
         os.close(opened)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the other has read what was not for it
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the buffer of the old one belongs to the server
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background inherits "ignore"
     os.environ.update(request["environ"])
     sys.argv = [request["program"], *request["arguments"]]
@@ -124,4 +124,4 @@ if __name__ == "__main__":
     for name in sys.argv[1:]:
         importlib.import_module(name)
     gc.freeze()
-    _become(_next())
+    _run_request(_serve_requests())

@@ -1,4 +1,4 @@
-"""A terminal for tests: a pseudo-terminal for the program's side, and what a person would see on it.
+"""A pseudo-terminal for the program, and an emulator of its screen.
 
 Only what the program uses is understood; anything else is an error. Real terminals differ in what they do to lines when
 their width changes: some wrap them anew, some cut them off. This one does either.
@@ -17,13 +17,13 @@ from typing import IO
 from wcwidth import wcwidth
 
 _PIECE = re.compile(r"\x1b\[(\??)([\d;]*)([A-Za-z])|\x1b\]mark(\d+)\x07|([\r\n])|([^\x00-\x1f\x7f-\x9f]+)")
-PATIENCE = 20  # seconds until what should have been written counts as lost
+PATIENCE = 20  # seconds until missing output fails a test
 
 
 class Row:
     def __init__(self) -> None:
         self.cells: list[str] = []
-        self.is_wrapped = False  # goes on in the next row
+        self.is_wrapped = False  # continues in the next row
 
     @property
     def text(self) -> str:
@@ -34,18 +34,18 @@ class Emulator:
     def __init__(self, columns: int = 80, rows: int = 24, *, reflows: bool = True) -> None:
         self.columns, self.height = columns, rows
         self.reflows = reflows
-        self.rows = [Row()]  # the history, and what is on the screen
+        self.rows = [Row()]  # scrollback, then the screen
         self.top = 0
-        self.row, self.column = 0, 0  # the cursor; its row counts from the beginning of the history
+        self.row, self.column = 0, 0  # the cursor; its row counts from the start of the scrollback
         self.is_cursor_visible = True
         self.wraps = True
-        self.is_out_of_reach = False  # what was at the cursor has left the screen when it became narrower
-        self.drawn = 0  # how often wrapping was switched off: once for each region
+        self.is_out_of_reach = False  # the text at the cursor left the screen when it became narrower
+        self.drawn = 0  # number of drawn regions: each switches wrapping off once
         self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
-        self._rest = ""
+        self._incomplete = ""
 
     def feed(self, data: bytes) -> None:
-        text = self._rest + self._decode(data)
+        text = self._incomplete + self._decode(data)
         position = 0
         while position < len(text):
             piece = _PIECE.match(text, position)
@@ -62,7 +62,7 @@ class Emulator:
                 self._down()
             elif letter:
                 self._sequence(private, numbers, letter)
-        self._rest = text[position:]
+        self._incomplete = text[position:]
 
     def _sequence(self, private: str, numbers: str, letter: str) -> None:
         row = self.rows[self.row]
@@ -79,7 +79,7 @@ class Emulator:
                 row.is_wrapped = False
             case "", "", "J":
                 if (self.row, self.column) == (self.top, 0) and any(row.cells for row in self.rows[self.top :]):
-                    self.row = self.top = len(self.rows)  # what is erased stays in the history, as in tmux
+                    self.row = self.top = len(self.rows)  # erased rows stay in the scrollback, as in tmux
                     self.rows.append(row := Row())
                 del row.cells[self.column :]
                 row.is_wrapped = False
@@ -161,7 +161,7 @@ class Emulator:
         self.row, self.column = at
 
     def lines(self) -> list[str]:
-        """Everything that was written and not erased, as lines; those that were wrapped are whole."""
+        """Return all lines that were written and not erased, with wrapped lines joined."""
         lines, part = [], ""
         for row in self.rows:
             part += row.text
@@ -172,14 +172,14 @@ class Emulator:
 
 
 class Terminal:
-    """A pseudo-terminal with an emulator behind it. `stream` is what a program would have as its stderr."""
+    """A pseudo-terminal with an emulator behind it. `stream`: the stderr of a program on it."""
 
     def __init__(self, columns: int = 80, rows: int = 24, *, reflows: bool = True) -> None:
         self.master, self.slave = pty.openpty()
         self.emulator = Emulator(columns, rows, reflows=reflows)
         termios.tcsetwinsize(self.slave, (rows, columns))
         self.stream: IO[str] = open(self.slave, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        self._changed = threading.Condition()  # guards the rest
+        self._changed = threading.Condition()  # held while using the attributes below
         self._read = bytearray()
         self._marks = 0
         self._reader = threading.Thread(target=self._run, daemon=True)
@@ -201,7 +201,7 @@ class Terminal:
         termios.tcsetwinsize(self.slave, (rows, columns))
 
     def update(self) -> Emulator:
-        """With all that was written before this call."""
+        """Return the emulator with all that was written before this call."""
         self._marks += 1
         mark = f"\x1b]mark{self._marks}\x07".encode()
         os.write(self.slave, mark)
@@ -209,7 +209,7 @@ class Terminal:
         return self.emulator
 
     def wait_for(self, expected: bytes) -> Emulator:
-        """With all that was written up to this, and maybe more."""
+        """Return the emulator with all output up to this text, and maybe more."""
         with self._changed:
             assert self._changed.wait_for(lambda: expected in self._read, PATIENCE), (expected, bytes(self._read))
             data = bytes(self._read)
@@ -220,7 +220,7 @@ class Terminal:
     def close(self) -> None:
         self.stream.close()
         os.close(self.slave)
-        self._reader.join(PATIENCE)  # the master reads an error when the last slave is gone
+        self._reader.join(PATIENCE)  # the read fails when the last descriptor of the slave is closed
         os.close(self.master)
 
     def __enter__(self) -> Terminal:

@@ -1,4 +1,4 @@
-"""docs/cli.md says what the program says, and the examples in every `--help` do what they should."""
+"""docs/cli.md equals the help of the program, and the examples in every `--help` work."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ PROGRAMS = {
     "claude": 'test -n "$ANTHROPIC_API_KEY" && test "$1" = -p && echo "did: $2"',
     "ruff": 'test "$1" = check && test -f "$2" && echo "All checks passed!"',
 }
-# Of the demo, which takes a while, there are tests of its own.
+# The demo, which takes a while, has tests of its own.
 EXAMPLES = [(name, text) for name, command in commands() for text in examples_of(command) if text != "agentos demo"]
-# What is looked at in the output; what is not here need only succeed.
+# Patterns that the output must match; other examples need only succeed.
 EXPECTED = {
     f"agentos show {RUN} a": r"^Item .*a|succeeded",
     "agentos runs": RUN,
@@ -83,7 +83,7 @@ def test_cli_page_lists_every_command_variable() -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of somebody who has the files and programs that the examples speak of."""
+    """Yield an environment with the files and programs that the examples mention."""
     folder = tmp_path_factory.mktemp("world")
     programs = folder / "programs"
     programs.mkdir()
@@ -101,19 +101,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     (folder / ".config" / "fish" / "completions").mkdir(parents=True)
     with SimulatedProvider(list(KEYS.values()), style="anthropic") as provider:
         path = f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        others = {name: value for name, value in os.environ.items() if not name.startswith("AGENTOS_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENTOS_")}
         openai = {f"OPENAI_API_KEY_{number}": f"sk-openai-{number}-0123456789" for number in (1, 2)}
         yield {
-            **others, **KEYS, **openai, "PATH": path, "PWD": str(work), "HOME": str(folder),
+            **inherited, **KEYS, **openai, "PATH": path, "PWD": str(work), "HOME": str(folder),
             "AGENTOS_HOME": str(folder / "home"), "ANTHROPIC_BASE_URL": provider.url,
         }  # fmt: skip
 
 
-def typed(line: str, world: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
+def run_line(line: str, world: dict[str, str], **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", line],
         cwd=world["PWD"],
-        env={**world, **more},
+        env={**world, **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -124,26 +124,26 @@ def typed(line: str, world: dict[str, str], **more: str) -> subprocess.Completed
 
 @pytest.fixture(scope="module")
 def finished(world: dict[str, str]) -> Path:
-    """A home with a run of the id that the examples use."""
+    """Return a home with a run that has the id of the examples."""
     home = Path(world["HOME"]) / "finished"
-    done = typed(f"agentos run --run-id {RUN} --item a --item b -- echo hello {{id}}", world, AGENTOS_HOME=str(home))
+    done = run_line(f"agentos run --run-id {RUN} --item a --item b -- echo hello {{id}}", world, AGENTOS_HOME=str(home))
     assert done.returncode == 0, done.stderr
     return home
 
 
 @contextmanager
 def needed_by(name: str, example: str, world: dict[str, str], finished: Path) -> Iterator[dict[str, str]]:
-    """What must be there before, beyond the world."""
+    """Set up what one example needs beyond `world`; yield further variables."""
     home = Path(world["AGENTOS_HOME"])
     shutil.rmtree(home, ignore_errors=True)
     start = f"agentos run --run-id {RUN} --item a --item b --parallel 1 --"
     (Path(world["PWD"]) / "go").unlink(missing_ok=True)
     if name == "agentos resume":
-        interrupted = typed(f"{start} sh -c 'test -e go || {{ kill -TERM $PPID; sleep 60; }}'", world)
+        interrupted = run_line(f"{start} sh -c 'test -e go || {{ kill -TERM $PPID; sleep 60; }}'", world)
         assert interrupted.returncode == 128 + signal.SIGTERM, interrupted.stderr
         (Path(world["PWD"]) / "go").touch()
     elif name == "agentos retry":
-        assert typed(f"{start} test -e go", world).returncode == 1
+        assert run_line(f"{start} test -e go", world).returncode == 1
         (Path(world["PWD"]) / "go").touch()
     elif name == "agentos stop":
         with subprocess.Popen(
@@ -173,8 +173,8 @@ def test_documented_example_does_what_it_says(name: str, example: str, world: di
     if example.startswith("eval") and "bash" not in example:
         shell = example.split()[-1].rstrip(')"')
         example = f"agentos completion {shell}" if shutil.which(shell) is None else f"{shell} -ic {example!r}"
-    with needed_by(name, example, world, finished) as more:
-        done = typed(example, world, **more)
+    with needed_by(name, example, world, finished) as variables:
+        done = run_line(example, world, **variables)
     assert done.returncode == 0, done.stderr
     assert re.search(EXPECTED.get(example, ""), done.stdout), done.stdout
     assert not any(key in done.stdout + done.stderr for key in KEYS.values())

@@ -1,4 +1,4 @@
-"""A canary key, given away on purpose by commands and workers in every form that is promised, must be nowhere."""
+"""A canary key that commands and workers leak in every promised form must appear nowhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.conftest import eventually
 
 from .program import PATIENCE, Sandbox
 
-# With characters that are written differently in a URL, JSON, HTML, a shell and Python.
+# With characters that have other forms in a URL, JSON, HTML, a shell and Python.
 CANARY = "sk-canary/\"'<&>+$ 7Qx9ZpL2"
 OTHER_KEY = "sk-other-0123456789abcdef"
 KEYS = """
@@ -50,7 +50,7 @@ def forms(secret: str) -> list[bytes]:
 
 FORMS = forms(CANARY)
 
-# Gives away the secret in every form; `say` prints, in pieces with a flush between them.
+# Leaks the secret in every form; `say` prints it in pieces, with a flush after each.
 GIVEN_AWAY = """
 import base64, html, json, os, shlex, sys, time
 from urllib.parse import quote
@@ -152,7 +152,7 @@ def _without_codes(data: bytes) -> bytes:
 
 
 def assert_all_clean(sandbox: Sandbox, run_id: str) -> None:
-    """Every file of the state, and all that the other commands say about the run."""
+    """Check every file of the state, and the output of the other commands about the run."""
     files = [path for path in sandbox.home.rglob("*") if path.is_file()]
     assert any(path.name == "ledger.db" for path in files)
     assert any(path.parent.name == "logs" and path.stat().st_size > 1000 for path in files)
@@ -169,14 +169,14 @@ def assert_all_clean(sandbox: Sandbox, run_id: str) -> None:
         ["keys", "status", "--keys", "keys.toml"],
     )
     assert statuses == [0] * 8, done.stderr
-    assert_clean((done.stdout + done.stderr).encode(), "what others say")
+    assert_clean((done.stdout + done.stderr).encode(), "the other commands")
 
 
 def command_lines() -> Iterator[bytes]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             yield path.read_bytes()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
 
 
@@ -192,7 +192,7 @@ def test_secret_printed_by_a_command_is_nowhere(sandbox: Sandbox) -> None:  # in
             assert_clean(line, "a list of processes")
         environs = {path.name: json.loads(path.read_text()) for path in sandbox.path.glob("environ-*")}
         for path in sandbox.home.rglob("*"):  # while it is running: the write-ahead log, the pool's note, reports
-            with suppress(FileNotFoundError):  # a note that was replaced since it was listed
+            with suppress(FileNotFoundError):  # the file was replaced meanwhile
                 if path.is_file():
                     assert_clean(path.read_bytes(), path)
         sandbox.write("go", "")

@@ -1,4 +1,4 @@
-"""The store that runs share, through the real program: judged by what the commands of the runs have written down."""
+"""The store that runs share, with the real program: checked by the log that the commands of the runs write."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ONE_KEY = KEYS.partition("\n\n")[0] + "\n"
 SECRETS = {"KEY_A": "sk-key-a-0123456789", "KEY_B": "sk-key-b-0123456789"}
 PASSWORD = "pass/word-canary-42"
 ESCAPED = PASSWORD.replace("/", "%2F")
-# Writes down what it holds, until it is told to go on.
+# Logs the key that it holds, and waits for a file.
 HOLDS = """
 echo "+ $AGENTOS_CREDENTIAL_ID $AGENTOS_RUN_ID $AGENTOS_ITEM_ID" >> held
 while [ ! -e go ]; do sleep 0.02; done
@@ -59,15 +59,17 @@ def server() -> Iterator[Valkey]:
 
 @pytest.fixture
 def url(server: Valkey) -> str:
-    """Of a pool in which nobody can have been before."""
+    """Return the URL of a new pool."""
     url = server.url("runs", password=ESCAPED)
     CredentialCoordinator(["sk-first-of-all-000000"], store=url, lease_ttl=0.001).close()
     return url
 
 
-def run(run_id: str, keys: str, count: int, *command: str, parallel: int = 1, more: tuple[str, ...] = ()) -> list[str]:
+def run(
+    run_id: str, keys: str, count: int, *command: str, parallel: int = 1, options: tuple[str, ...] = ()
+) -> list[str]:
     items = [word for number in range(count) for word in ("--item", f"{run_id}-{number}")]
-    return ["run", "--run-id", run_id, "--keys", keys, "--parallel", str(parallel), *more, *items, "--", *command]
+    return ["run", "--run-id", run_id, "--keys", keys, "--parallel", str(parallel), *options, *items, "--", *command]
 
 
 def held(sandbox: Sandbox) -> list[list[str]]:
@@ -83,49 +85,49 @@ def files_with(text: str, folder: Path) -> list[Path]:
 
 def test_two_runs_share_limits_and_see_all_holders(sandbox: Sandbox) -> None:
     command = sandbox.script(HOLDS)
-    with sandbox.start(*run("one", "keys.toml", 4, command)) as one:
+    with sandbox.start(*run("one", "keys.toml", 4, command)) as first:
         eventually(lambda: len(held(sandbox)) == 1)
         with sandbox.start(*run("two", "keys.toml", 4, command, parallel=3)) as two:
             eventually(lambda: len(held(sandbox)) == 2)
-            told = json.loads(sandbox.agentos("keys", "status", "--json").stdout)
-            seen = sandbox.agentos("keys").stdout
+            status = json.loads(sandbox.agentos("keys", "status", "--json").stdout)
+            table = sandbox.agentos("keys").stdout
             sandbox.write("go", "")
-            assert (one.wait(PATIENCE), two.wait(PATIENCE)) == (0, 0)
-    holders = {(holder["run"], holder["item"], holder["pid"]) for key in told["pool"] for holder in key["holders"]}
-    assert holders == {("one", "one-0", one.pid), ("two", "two-0", two.pid)}
-    for id_, item, run_id, pid in (("first-key", "one-0", "one", one.pid), ("second-key", "two-0", "two", two.pid)):
-        assert re.search(rf"^\S+-key +{item} +{run_id} +\S+ s +{socket.gethostname()}, pid {pid}$", seen, re.MULTILINE)
-        assert re.search(rf"^{id_} +1 of 1 +- +usable$", seen, re.MULTILINE)
+            assert (first.wait(PATIENCE), two.wait(PATIENCE)) == (0, 0)
+    holders = {(holder["run"], holder["item"], holder["pid"]) for key in status["pool"] for holder in key["holders"]}
+    assert holders == {("one", "one-0", first.pid), ("two", "two-0", two.pid)}
+    for id_, item, run_id, pid in (("first-key", "one-0", "one", first.pid), ("second-key", "two-0", "two", two.pid)):
+        assert re.search(rf"^\S+-key +{item} +{run_id} +\S+ s +{socket.gethostname()}, pid {pid}$", table, re.MULTILINE)
+        assert re.search(rf"^{id_} +1 of 1 +- +usable$", table, re.MULTILINE)
 
     at_once: Counter[str] = Counter()
     for change, key, _, _ in held(sandbox):
         at_once[key] += 1 if change == "+" else -1
         assert at_once[key] <= 1, held(sandbox)
     assert len(held(sandbox)) == 16
-    assert "0 of 1" in sandbox.agentos("keys").stdout  # both have given back what they held
+    assert "0 of 1" in sandbox.agentos("keys").stdout  # both have released their leases
 
 
 def test_interrupted_run_releases_its_keys_at_once(sandbox: Sandbox) -> None:
     command = sandbox.script(HOLDS)
-    with sandbox.start(*run("one", "one.toml", 1, command)) as one:
+    with sandbox.start(*run("one", "one.toml", 1, command)) as first:
         eventually(lambda: len(held(sandbox)) == 1)
-        one.send_signal(signal.SIGINT)
-        assert one.wait(PATIENCE) == 130
+        first.send_signal(signal.SIGINT)
+        assert first.wait(PATIENCE) == 130
     sandbox.write("go", "")
-    done = sandbox.agentos(*run("two", "one.toml", 1, command, more=("--max-wait", "5")))
+    done = sandbox.agentos(*run("two", "one.toml", 1, command, options=("--max-wait", "5")))
     assert done.returncode == 0, done.stderr
 
 
 def test_killed_runs_keys_are_free_before_lease_expiry(sandbox: Sandbox) -> None:
     sandbox.environ["AGENTOS_LEASE_TTL"] = "600"
     command = sandbox.script(HOLDS)
-    with sandbox.start(*run("one", "one.toml", 1, command)) as one:
+    with sandbox.start(*run("one", "one.toml", 1, command)) as first:
         eventually(lambda: len(held(sandbox)) == 1)
         with sandbox.start(*run("two", "one.toml", 1, command)) as two:
             eventually(lambda: "two" in sandbox.agentos("runs").stdout)
             assert len(held(sandbox)) == 1
-            one.kill()
-            one.wait()  # until then it is there, as far as others can tell
+            first.kill()
+            first.wait()  # until it is reaped, other processes see it alive
             eventually(lambda: len(held(sandbox)) == 2)
             sandbox.write("go", "")
             assert two.wait(PATIENCE) == 0
@@ -154,17 +156,19 @@ def test_refused_key_stays_quarantined_for_all_runs(sandbox: Sandbox) -> None:
 def test_run_with_quarantined_keys_starts_with_a_warning(sandbox: Sandbox) -> None:
     disable = ["keys", "disable", "first-key", "--reason", "too dear", "--keys", "keys.toml"]
     assert sandbox.agentos(*disable).returncode == 0
-    done = sandbox.agentos(*run("one", "keys.toml", 1, "true", more=("--store", "sqlite:///mine.db")))
+    done = sandbox.agentos(*run("one", "keys.toml", 1, "true", options=("--store", "sqlite:///mine.db")))
     assert done.returncode == 0
-    told = "the credential first-key is out of use (disabled: too dear). To put it back: agentos keys enable first-key"
-    assert f"Warning: {told} --store sqlite:///{sandbox.path}/mine.db\n" in done.stderr
+    warning = (
+        "the credential first-key is out of use (disabled: too dear). To put it back: agentos keys enable first-key"
+    )
+    assert f"Warning: {warning} --store sqlite:///{sandbox.path}/mine.db\n" in done.stderr
 
 
 # --- which store ------------------------------------------------------------------------------------------------------
 
 
 def test_resume_uses_the_store_from_any_folder(sandbox: Sandbox) -> None:
-    done = sandbox.agentos(*run("r", "one.toml", 1, "false", more=("--store", "sqlite:///mine.db")))
+    done = sandbox.agentos(*run("r", "one.toml", 1, "false", options=("--store", "sqlite:///mine.db")))
     assert done.returncode == 1
     (sandbox.path / "mine.db").unlink()
     (sandbox.path / "elsewhere").mkdir()
@@ -180,7 +184,7 @@ def test_store_option_overrides_the_keys_file(sandbox: Sandbox) -> None:
     assert (sandbox.path / "theirs.db").exists()
     assert "In sqlite:///" in sandbox.agentos("keys", "--keys", "keys.toml").stdout
     (sandbox.path / "theirs.db").unlink()
-    assert sandbox.agentos(*run("b", "keys.toml", 1, "true", more=("--store", "memory:"))).returncode == 0
+    assert sandbox.agentos(*run("b", "keys.toml", 1, "true", options=("--store", "memory:"))).returncode == 0
     assert not (sandbox.path / "theirs.db").exists()
     assert not (sandbox.home / "pool.db").exists()
 
@@ -190,10 +194,10 @@ def test_plan_reads_the_store_and_changes_nothing(sandbox: Sandbox) -> None:
     assert "1 items take about 1.0 s" in sandbox.agentos(*plan).stdout
     assert not sandbox.home.exists()
     limited = sandbox.script('echo \'{"verdict": "rate_limited", "retry_after": 600}\' >> "$AGENTOS_REPORT"; exit 1')
-    assert sandbox.agentos(*run("r", "one.toml", 1, limited, more=("--max-wait", "0.1"))).returncode == 4
+    assert sandbox.agentos(*run("r", "one.toml", 1, limited, options=("--max-wait", "0.1"))).returncode == 4
     before = (sandbox.home / "pool.db").read_bytes()
     assert re.search(r"1 items take about (10\.0|9\.\d) minutes", sandbox.agentos(*plan).stdout)
-    dry = sandbox.agentos(*run("dry", "one.toml", 1, "true", more=("--dry-run", "--item-seconds", "1")))
+    dry = sandbox.agentos(*run("dry", "one.toml", 1, "true", options=("--dry-run", "--item-seconds", "1")))
     assert re.search(r"1 items take about (10\.0|9\.\d) minutes", dry.stdout)
     assert (sandbox.home / "pool.db").read_bytes() == before
     assert "usable in" in sandbox.agentos("keys").stdout
@@ -214,13 +218,13 @@ WRONG = {
 
 
 def test_store_errors_hide_the_password(sandbox: Sandbox) -> None:
-    calls = [run("r", "one.toml", 1, "true", more=("--store", url)) for url in WRONG]
+    calls = [run("r", "one.toml", 1, "true", options=("--store", url)) for url in WRONG]
     calls += [["keys", "status", "--store", url] for url in WRONG]
     statuses, done = sandbox.run_each(*calls)
     assert dict(zip(WRONG, statuses, strict=False)) == {url: status for url, (status, _) in WRONG.items()}
-    looked = {url: status for url, (status, _) in WRONG.items()}
-    looked["sqlite:////proc/nowhere/pool.db"] = 2  # where no file is, none is made, and nothing is known
-    assert dict(zip(WRONG, statuses[len(WRONG) :], strict=True)) == looked
+    expected = {url: status for url, (status, _) in WRONG.items()}
+    expected["sqlite:////proc/nowhere/pool.db"] = 2  # a missing file is not created
+    assert dict(zip(WRONG, statuses[len(WRONG) :], strict=True)) == expected
     for _, words in WRONG.values():
         assert words in done.stderr
     assert "hunter2" not in done.stderr + done.stdout
@@ -231,7 +235,7 @@ def test_store_errors_hide_the_password(sandbox: Sandbox) -> None:
 
 def test_missing_redis_names_the_extra(sandbox: Sandbox) -> None:
     sandbox.write("redis.py", "raise ModuleNotFoundError('no redis')")
-    done = sandbox.agentos(*run("r", "one.toml", 1, "true", more=("--store", "redis://localhost")))
+    done = sandbox.agentos(*run("r", "one.toml", 1, "true", options=("--store", "redis://localhost")))
     assert done.returncode == 2
     assert "pip install 'agentos-parallel[redis]'" in done.stderr
     assert sandbox.agentos(*run("r", "one.toml", 1, "true")).returncode == 0
@@ -244,50 +248,50 @@ def test_lost_server_is_reported_and_the_run_recovers(sandbox: Sandbox, server: 
     sandbox.environ.update(AGENTOS_STORE=url, AGENTOS_LEASE_TTL="4")
     command = sandbox.script(HOLDS)
     with (
-        sandbox.in_terminal(*run("seen", "keys.toml", 2, command)) as seen,
-        sandbox.start(*run("told", "keys.toml", 2, command, more=("--json",))) as told,
+        sandbox.in_terminal(*run("display", "keys.toml", 2, command)) as session,
+        sandbox.start(*run("json", "keys.toml", 2, command, options=("--json",))) as json_run,
     ):
-        assert told.stdout is not None
+        assert json_run.stdout is not None
         eventually(lambda: len(held(sandbox)) == 2)
         server.pause()
-        lines = [told.stdout.readline()]
+        lines = [json_run.stdout.readline()]
         while lines[-1] and '"StoreUnreachable"' not in lines[-1]:
-            lines.append(told.stdout.readline())
-        seen.until(lambda text: "the pool's store is lost for 0:" in text)
-        assert re.search(r"The pool's store is lost since \d\d:\d\d:\d\d: ", seen.text)
+            lines.append(json_run.stdout.readline())
+        session.until(lambda text: "the pool's store is lost for 0:" in text)
+        assert re.search(r"The pool's store is lost since \d\d:\d\d:\d\d: ", session.text)
         server.resume()
-        seen.until(lambda text: "The pool's store is back, after" in text)
+        session.until(lambda text: "The pool's store is back, after" in text)
         sandbox.write("go", "")
-        assert seen.end() == 0
-        lines += told.communicate(timeout=PATIENCE)[0].splitlines()
-        assert told.returncode == 0
+        assert session.end() == 0
+        lines += json_run.communicate(timeout=PATIENCE)[0].splitlines()
+        assert json_run.returncode == 0
     events = [json.loads(line) for line in lines]
-    lost = next(event for event in events if event["event"] == "StoreUnreachable")
-    found = next(event for event in events if event["event"] == "StoreReached")
-    assert lost["store"] == found["store"] == f"unix://{server.socket}?pool=runs"
-    assert lost["since"] > 1e9
+    unreachable = next(event for event in events if event["event"] == "StoreUnreachable")
+    reached = next(event for event in events if event["event"] == "StoreReached")
+    assert unreachable["store"] == reached["store"] == f"unix://{server.socket}?pool=runs"
+    assert unreachable["since"] > 1e9
     done = {item for change, _, _, item in held(sandbox) if change == "-"}
-    assert done == {"seen-0", "seen-1", "told-0", "told-1"}
+    assert done == {"display-0", "display-1", "json-0", "json-1"}
 
 
 def test_store_password_is_in_no_file_or_output(sandbox: Sandbox, server: Valkey, url: str) -> None:
     spies = sandbox.script(f"env; echo '{url}' '{PASSWORD}'; [ -e go ]")
 
-    def given(*arguments: str, store: str | None = url) -> subprocess.CompletedProcess[str]:
+    def call(*arguments: str, store: str | None = url) -> subprocess.CompletedProcess[str]:
         sandbox.environ.pop("AGENTOS_STORE", None)
         if store is not None:
             sandbox.environ["AGENTOS_STORE"] = store
         return sandbox.agentos(*arguments)
 
     calls = [
-        given(*run("a", "one.toml", 1, spies)),
-        given("retry", "a", store=None),
-        given("retry", "a", store=url.replace("canary", "wrong")),
-        given("keys"),
-        given("logs", "a", "a-0"),
+        call(*run("a", "one.toml", 1, spies)),
+        call("retry", "a", store=None),
+        call("retry", "a", store=url.replace("canary", "wrong")),
+        call("keys"),
+        call("logs", "a", "a-0"),
     ]
     sandbox.write("go", "")
-    calls += [given("retry", "a"), given(*run("b", "one.toml", 1, spies, more=("--store", url)), store=None)]
+    calls += [call("retry", "a"), call(*run("b", "one.toml", 1, spies, options=("--store", url)), store=None)]
     assert [done.returncode for done in calls] == [1, 2, 3, 0, 0, 0, 0], [done.stderr for done in calls]
     assert "give the whole address again, in AGENTOS_STORE" in calls[1].stderr
     assert f"unix://{server.socket}?pool=runs" in calls[1].stderr
@@ -296,5 +300,5 @@ def test_store_password_is_in_no_file_or_output(sandbox: Sandbox, server: Valkey
         assert not files_with(secret, sandbox.home)
         assert not [done.args for done in calls if secret in done.stdout + done.stderr]
     assert "AGENTOS_STORE" not in calls[0].stdout
-    kept = json.loads((sandbox.runs / "b" / "run.json").read_text())["options"]["store"]
-    assert kept == f"unix://:****@{server.socket}?pool=runs"
+    recorded_url = json.loads((sandbox.runs / "b" / "run.json").read_text())["options"]["store"]
+    assert recorded_url == f"unix://:****@{server.socket}?pool=runs"

@@ -1,4 +1,4 @@
-"""A run may be killed at any instant, by anything, and continued with the same call. Invariants 19 to 23, 25 and 27."""
+"""A run that is killed at any instant continues with the same call. Invariants 19 to 23, 25 and 27."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def lines(path: Path) -> list[str]:
 
 
 class Account:
-    """What must hold after every launch, whatever became of it."""
+    """Checks that hold after every launch, however it ended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / "run.db"
-        self.before: set[str] = set()  # on record when the last launch began
+        self.recorded_before: set[str] = set()  # recorded when the last launch started
 
     def check(self) -> None:
         on_record = self.on_record()
         executed, reported = lines(self.folder / "executed"), lines(self.folder / "reported")
         assert set(reported) <= on_record  # invariant 20
-        assert not self.before & set(executed)  # invariant 21
+        assert not self.recorded_before & set(executed)  # invariant 21
         assert max(Counter(executed).values(), default=1) == 1
         assert len(set(executed) - on_record) <= WORKERS + len(executed)
         for name in ("executed", "reported"):
             (self.folder / name).unlink(missing_ok=True)
-        self.before = on_record
+        self.recorded_before = on_record
 
     def on_record(self) -> set[str]:
         if not self.path.exists():
@@ -74,10 +74,10 @@ class Account:
         assert len(set(rows)) == len(rows)  # invariant 19
         return {row[0] for row in rows}
 
-    def finish(self, last: Program, items: int = ITEMS) -> None:
-        """The same call once more brings all to its end, and leaves nothing behind."""
-        told, errors = last.communicate(timeout=60)
-        assert told == "DONE\n", errors
+    def finish(self, launch: Program, items: int = ITEMS) -> None:
+        """Check that the last launch finishes all items and leaves no files."""
+        output, errors = launch.communicate(timeout=60)
+        assert output == "DONE\n", errors
         assert set(lines(self.folder / "reported")) == {str(number) for number in range(items)}
         self.check()
         assert self.on_record() == {str(number) for number in range(items)}
@@ -90,7 +90,7 @@ class Account:
 
 @pytest.fixture
 def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Fork]]:
-    """As `crashing`, without the start of Python."""
+    """Start `crashing` by fork."""
     with forks(tmp_path_factory.mktemp("forks") / "output", "tests.acceptance.crashing") as made:
 
         def start(
@@ -103,19 +103,19 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., F
 
 
 def test_run_killed_at_any_write_continues(tmp_path: Path, forked: Callable[..., Fork]) -> None:
-    """One launch dies at its first write, the next at its second, and so on, until one has no such write left."""
+    """Launch n is killed at its n-th write, until a launch has fewer writes."""
     number, is_done = 0, False
     while not is_done:
         number += 1
         folder = tmp_path / str(number)
         folder.mkdir()
         account, program = Account(folder), forked(folder, dies_at=number)
-        told, errors = program.communicate()
+        output, errors = program.communicate()
         assert program.returncode in (0, -signal.SIGKILL), errors
-        is_done = told == "DONE\n"
+        is_done = output == "DONE\n"
         account.check()
         account.finish(forked(folder))
-    assert number > 30  # else the writes are not counted any more
+    assert number > 30  # else writes are no longer counted
 
 
 def test_repeatedly_killed_run_loses_nothing(tmp_path: Path, forked: Callable[..., Fork]) -> None:
@@ -129,7 +129,7 @@ def test_repeatedly_killed_run_with_processes_loses_nothing(tmp_path: Path) -> N
 def kill_again_and_again(
     folder: Path, kind: str, rounds: int, chance: random.Random, start: Callable[..., Program] = crashing
 ) -> int:
-    """Kills a run of real items at random instants, each time after it was continued. Returns how often it was."""
+    """Kill a run at random instants and continue it, until it ends. Return the number of kills."""
     account = Account(folder)
     items, kills = 60 * rounds, 0
     for _ in range(rounds):
@@ -147,8 +147,8 @@ def kill_again_and_again(
 
 
 def group_members(folder: Path) -> list[int]:
-    """Processes that were started for this folder and are still there."""
-    found = []
+    """Return the ids of running processes that were started for this folder."""
+    pids = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
             environment = entry.read_bytes()
@@ -156,8 +156,8 @@ def group_members(folder: Path) -> list[int]:
         except OSError:
             continue
         if f"CRASHING_FOLDER={folder}\0".encode() in environment and state not in "ZX":
-            found.append(int(entry.parent.name))
-    return found
+            pids.append(int(entry.parent.name))
+    return pids
 
 
 # --- process groups -----------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ if __name__ == "__main__":
 
 
 def test_resume_first_kills_leftover_process_groups(tmp_path: Path) -> None:
-    """A worker process that is stopped cannot notice that its coordinator is gone."""
+    """A stopped worker process cannot notice the end of the run's process."""
     path = script(tmp_path, STOPPED_CHILD)
     ledger = tmp_path / "run.db"
     program = subprocess.Popen([sys.executable, str(path), str(ledger), str(tmp_path)], cwd=ROOT, env=_with_root())
@@ -183,7 +183,7 @@ def test_resume_first_kills_leftover_process_groups(tmp_path: Path) -> None:
     eventually(lambda: recorded_groups(ledger) == [leader])
     os.kill(leader, signal.SIGSTOP)
     os.kill(child, signal.SIGSTOP)
-    eventually(lambda: is_stopped(leader) and is_stopped(child))  # a thread of theirs may still have been running
+    eventually(lambda: is_stopped(leader) and is_stopped(child))  # one of their threads may still run
     program.kill()
     program.wait()
     assert is_alive(leader)
@@ -204,15 +204,15 @@ def is_stopped(pid: int) -> bool:
 def test_process_with_a_reused_pid_is_spared(tmp_path: Path) -> None:
     ledger = tmp_path / "run.db"
     ParallelCoordinator(1, ledger=ledger, reporter=None).execute_parallel([1], workers.double)
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     connection = sqlite3.connect(ledger)
     with connection:
-        connection.execute("INSERT INTO processes VALUES (1, ?, 'another boot 123')", (other.pid,))
+        connection.execute("INSERT INTO processes VALUES (1, ?, 'another boot 123')", (bystander.pid,))
     connection.close()
     ParallelCoordinator(1, ledger=ledger, reporter=None).execute_parallel([2], workers.double)
-    assert other.poll() is None
-    other.kill()
-    other.wait()
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
 
 
 def _with_root() -> dict[str, str]:
@@ -257,7 +257,7 @@ def test_second_process_is_refused_with_the_owner_named(tmp_path: Path) -> None:
     with Ledger.open(ledger) as readable:
         assert readable.run_id == "first"
 
-    os.kill(program.pid, signal.SIGSTOP)  # a process that is stopped still owns its run
+    os.kill(program.pid, signal.SIGSTOP)  # a stopped process still owns its run
     with pytest.raises(RunBusy):
         ParallelCoordinator(1, ledger=ledger, reporter=None).execute_parallel([1], workers.double)
     program.kill()
@@ -296,7 +296,7 @@ def test_fork_of_the_owner_does_not_own_the_ledger(tmp_path: Path) -> None:
 
 
 def killed(folder: Path) -> Path:
-    """A ledger whose last launch was killed, with something in its -wal file."""
+    """Return a ledger whose last launch was killed, with data in its -wal file."""
     program = crashing(folder, items=10_000, seconds=0.002)
     eventually(lambda: len(lines(folder / "reported")) > 200)
     program.kill()
@@ -358,9 +358,9 @@ def test_ctrl_c_with_stuck_workers_leaves_a_complete_ledger(tmp_path: Path) -> N
     wait_ready(program)
     before = time.monotonic()
     program.send_signal(signal.SIGINT)
-    told, _ = program.communicate(timeout=60)
+    output, _ = program.communicate(timeout=60)
     assert time.monotonic() - before < 0.5 + 1 + BUSY
-    assert "STOPPED interrupted" in told
+    assert "STOPPED interrupted" in output
     with Ledger.open(ledger) as readable:
         assert {item.id for item in readable.items("succeeded")} == {str(number) for number in range(10)}
         assert {item.id for item in readable.items("unfinished")} == {"10", "11", "12", "13"}
@@ -382,11 +382,11 @@ except Exception as error:
 def test_full_disk_ends_the_program_with_a_message(tmp_path: Path) -> None:  # invariant 28
     ledger = tmp_path / "run.db"
     program = start_with(script(tmp_path, LIMITED), ledger)
-    told, errors = program.communicate(timeout=60)
+    output, errors = program.communicate(timeout=60)
     assert program.returncode == 3, errors
-    assert "LedgerError the ledger" in told
-    assert "run again to continue" in told
-    assert "Execution stopped early" in told
+    assert "LedgerError the ledger" in output
+    assert "run again to continue" in output
+    assert "Execution stopped early" in output
     with Ledger.open(ledger) as readable:
         on_record = readable.counts().succeeded
     stats, _ = ParallelCoordinator(4, ledger=ledger, reporter=None).execute_parallel(

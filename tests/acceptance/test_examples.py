@@ -1,4 +1,4 @@
-"""The examples do what they say, typed as they say, against a provider on this machine."""
+"""The examples, run as they are documented, against the simulated provider."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ EXAMPLES = ROOT / "examples"
 KEYS = ["sk-example-key-one-0123456789", "sk-example-key-two-0123456789"]
 
 
-def environment(home: Path, **more: str) -> dict[str, str]:
-    """Of a person who has installed the program, and nothing else of ours."""
-    others = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTOS_", "OPENAI_"))}
+def environment(home: Path, **variables: str) -> dict[str, str]:
+    """Return the environment of a user who has installed the program."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTOS_", "OPENAI_"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**others, "PATH": path, "AGENTOS_HOME": str(home), **more}
+    return {**inherited, "PATH": path, "AGENTOS_HOME": str(home), **variables}
 
 
 def typed(line: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -69,7 +69,7 @@ def test_example_reviews_files_with_a_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", ["agentos", "python"])
 def test_example_answers_questions_with_the_async_client(tmp_path: Path, by: str) -> None:
-    (line,) = [one for one in commands_in((EXAMPLES / "async_openai.py").read_text()) if one.startswith(by)]
+    (line,) = [line for line in commands_in((EXAMPLES / "async_openai.py").read_text()) if line.startswith(by)]
     (tmp_path / "questions.txt").write_text("".join(f"question {number}\n" for number in range(12)))
     (tmp_path / "examples").symlink_to(EXAMPLES)
     with SimulatedProvider(KEYS, requests_per_second=10, burst=4, style="openai") as provider:
@@ -78,28 +78,30 @@ def test_example_answers_questions_with_the_async_client(tmp_path: Path, by: str
         done = typed(line, tmp_path, env)
         assert done.returncode == 0, done.stderr
         served = sum(entry.status == 200 for entry in provider.log)
-    assert served == 24  # none was paid for twice
+    assert served == 24  # no request was sent twice
     assert "Succeeded: 12" in done.stdout + done.stderr
     assert not any(key in done.stdout + done.stderr for key in KEYS)
 
 
 def test_killed_langgraph_example_resumes_in_its_second_node(tmp_path: Path) -> None:
-    (line,) = [one for one in commands_in((EXAMPLES / "langgraph_resume.py").read_text()) if one.startswith("agentos")]
+    (line,) = [
+        line for line in commands_in((EXAMPLES / "langgraph_resume.py").read_text()) if line.startswith("agentos")
+    ]
     line = line.replace("agentos run", "exec agentos run --run-id articles")
     env = environment(tmp_path / "home", PYTHONWARNINGS="ignore")
-    write_example(tmp_path / "examples" / "langgraph_resume.py", 10_000)  # it is killed long before
+    write_example(tmp_path / "examples" / "langgraph_resume.py", 10_000)  # it is killed long before that
     with subprocess.Popen(
         ["bash", "-c", line], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as run:
         assert run.stdout is not None
-        told = []
+        lines = []
         for output in run.stdout:
-            told.append(output)
-            if sum("write:" in one for one in told) == 2:
+            lines.append(output)
+            if sum("write:" in line for line in lines) == 2:
                 break
         run.kill()
-        told += run.stdout.readlines()
-    assert nodes(told) == {f"{node}: {topic}": 1 for topic in ("owls", "moles") for node in ("research", "write")}
+        lines += run.stdout.readlines()
+    assert nodes(lines) == {f"{node}: {topic}": 1 for topic in ("owls", "moles") for node in ("research", "write")}
     write_example(tmp_path / "examples" / "langgraph_resume.py", 1)
     done = typed("agentos resume articles", tmp_path / "home", env)
     assert done.returncode == 0, done.stderr
@@ -109,6 +111,6 @@ def test_killed_langgraph_example_resumes_in_its_second_node(tmp_path: Path) -> 
     assert ran["research: voles"] == 1
 
 
-def nodes(told: list[str]) -> Counter[str]:
-    """How often each node ran on each topic: `[owls]   write:    owls`."""
-    return Counter(" ".join(line.split()[1:]) for line in told)
+def nodes(lines: list[str]) -> Counter[str]:
+    """Count the runs of each node by topic, from lines such as `[owls]   write:    owls`."""
+    return Counter(" ".join(line.split()[1:]) for line in lines)

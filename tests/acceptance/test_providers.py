@@ -1,4 +1,4 @@
-"""What docs/providers.md shows, runs: each recipe as it stands, against the simulated provider."""
+"""Run each recipe of docs/providers.md unchanged, against the simulated provider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.providers.sdk_clients import load
 PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text()
 BEGINNING, *SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
 KEYS = {"KEY_A": "sk-the-first-team's-key", "KEY_B": "sk-the-second-team's-key"}
-# Recipes, and what their SDKs are called when imported.
+# Recipes, and the import names of their SDKs.
 INSTALLED = {
     "openai": "openai",
     "anthropic": "anthropic",
@@ -25,7 +25,7 @@ INSTALLED = {
     "requests": "requests",
     "aiohttp": "aiohttp",
 }
-OTHERS = ["groq", "mistralai", "cohere", "botocore"]
+NOT_INSTALLED = ["groq", "mistralai", "cohere", "botocore"]
 
 
 def blocks(text: str) -> list[str]:
@@ -59,7 +59,7 @@ def test_recipe_runs_unchanged_and_survives_a_limit(
     sim.script([429], key=KEYS["KEY_A"], retry_after=0.01)
     program: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(code, f"recipe for {name}", "exec"), program)
-    for name_of_client in {"client", "session"} & program.keys():  # a program leaves that to its end
+    for name_of_client in {"client", "session"} & program.keys():  # a program closes it at its exit
         program[name_of_client].close()
     out = capsys.readouterr().out
     answers = [line for line in out.splitlines() if line.strip() == "A simulated answer."]
@@ -70,13 +70,13 @@ def test_recipe_runs_unchanged_and_survives_a_limit(
         assert sum(state.tokens for state in program["pool"].states()) > 0
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", NOT_INSTALLED)
 def test_recipes_for_other_sdks_compile(name: str) -> None:
     compile(recipe(name), f"recipe for {name}", "exec")
 
 
 def test_every_recipe_and_sdk_is_listed() -> None:
     with_code = [section.partition("\n")[0].partition(" ")[0] for section in SECTIONS if blocks(section)]
-    assert sorted(with_code) == sorted([*INSTALLED, *OTHERS])
+    assert sorted(with_code) == sorted([*INSTALLED, *NOT_INSTALLED])
     table = "\n".join(line for line in BEGINNING.splitlines() if line.startswith("|"))
     assert not [name for name in with_code if name not in table]

@@ -1,4 +1,4 @@
-"""What the README shows, runs."""
+"""Run the examples of the README."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program's stdout and stderr, on a real (pseudo-)terminal, on pipes, and on what is left of them."""
+"""The program's stdout and stderr: on a pseudo-terminal, on pipes, closed, and on a full disk."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ PATIENCE = 60
 Frame = Callable[[int, int], list[str]]
 
 
-def screen_on(terminal: Terminal, **more: Any) -> Screen:
+def screen_on(terminal: Terminal, **options: Any) -> Screen:
     stream: Any = terminal.stream
-    return Screen(stream, stream, **{"environ": ENVIRON, "tick_seconds": NEVER, **more})
+    return Screen(stream, stream, **{"environ": ENVIRON, "tick_seconds": NEVER, **options})
 
 
 def box(width: int, height: int) -> list[str]:
-    """A frame that uses all the room it has."""
+    """Return a frame that fills its size."""
     return [f"{number}:".ljust(width, "=")[:width] for number in range(height)]
 
 
@@ -153,18 +153,20 @@ def test_unfinished_line_is_ended_before_the_region(terminal: Terminal) -> None:
 # --- sizes --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("columns", "rows", "most"), [(20, 5, 4), (100, 30, 15), (3, 2, 1), (1, 1, 0), (80, 10, 8)])
-def test_region_leaves_room_for_lines(columns: int, rows: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("columns", "rows", "max_rows"), [(20, 5, 4), (100, 30, 15), (3, 2, 1), (1, 1, 0), (80, 10, 8)]
+)
+def test_region_leaves_room_for_lines(columns: int, rows: int, max_rows: int) -> None:
     with Terminal(columns, rows) as terminal, screen_on(terminal) as screen:
-        asked: list[tuple[int, int]] = []
+        sizes: list[tuple[int, int]] = []
 
         def frame(width: int, height: int) -> list[str]:
-            asked.append((width, height))
+            sizes.append((width, height))
             return ["x" * width] * (height + 5)
 
         screen.start(frame)
-        assert asked == [(max(1, columns - 1), most)]
-        assert [line for line in terminal.update().lines() if line] == ["x" * (columns - 1)] * most
+        assert sizes == [(max(1, columns - 1), max_rows)]
+        assert [line for line in terminal.update().lines() if line] == ["x" * (columns - 1)] * max_rows
 
 
 def test_region_fills_the_terminal_if_stdout_is_redirected(terminal: Terminal) -> None:
@@ -185,7 +187,7 @@ def test_region_fills_the_terminal_if_stdout_is_redirected(terminal: Terminal) -
     )
 )
 def test_resize_leaves_no_garbage(reflows: bool, steps: list[Any]) -> None:
-    """Steps: a new size, or a line of so many characters."""
+    """Each step is a new size, or the length of a line."""
     with Terminal(60, 20, reflows=reflows) as terminal, screen_on(terminal) as screen:
         screen.start(box)
         expected: list[str] = []
@@ -206,10 +208,10 @@ def test_resize_leaves_no_garbage(reflows: bool, steps: list[Any]) -> None:
             above = shown[: len(shown) - len(region)]
             if reflows:
                 assert above == [line.rstrip() for line in expected]
-            else:  # rows were cut off, and wrapped lines fell into pieces: but each is still there, in its order
+            else:  # rows were cut and wrapped lines split, but each is still there, in order
                 starts = [line.rstrip() for line in above if not line.startswith("-")]
-                kept = [line[:narrowest].rstrip() for line in expected]
-                assert [line[:narrowest].rstrip() for line in starts if line] == [line for line in kept if line]
+                cut_lines = [line[:narrowest].rstrip() for line in expected]
+                assert [line[:narrowest].rstrip() for line in starts if line] == [line for line in cut_lines if line]
 
 
 def test_line_right_after_a_resize_leaves_no_garbage() -> None:
@@ -304,8 +306,8 @@ def test_failing_frame_is_reported_once_and_cursor_restored(terminal: Terminal) 
     with screen_on(terminal) as screen:
         assert not screen.start(frame)
         screen.tick()
-        told = "agentos: the live display failed and is not used any more: ValueError('no frame')"
-        assert terminal.update().lines() == [told, ""]
+        message = "agentos: the live display failed and is not used any more: ValueError('no frame')"
+        assert terminal.update().lines() == [message, ""]
         assert terminal.emulator.is_cursor_visible
 
 
@@ -344,7 +346,7 @@ screen.message(f"done: {screen.lost}")
 
 def test_program_without_stdout_still_writes_messages() -> None:
     code = """
-opened = open(os.devnull, "w")  # gets the number that stdout would have
+opened = open(os.devnull, "w")  # gets the descriptor number of stdout
 screen = Screen()
 screen.write_output(b"line\\n")
 screen.message(f"done: {list(screen.lost)} {opened.fileno()}")
@@ -361,9 +363,9 @@ def test_stdout_closed_meanwhile_is_dropped() -> None:
     out.close()
     for _ in range(3):
         screen.write_output(b"line\n")
-    told = err.buffer.getvalue().decode()
-    assert told.startswith("agentos: stdout cannot be written any more, the run goes on without it: ")
-    assert len(told.splitlines()) == 1
+    message = err.buffer.getvalue().decode()
+    assert message.startswith("agentos: stdout cannot be written any more, the run goes on without it: ")
+    assert len(message.splitlines()) == 1
     assert list(screen.lost) == ["stdout"]
 
 
@@ -377,10 +379,10 @@ for number in range(3):
         done = subprocess.run(
             python(code), stdout=full, stderr=subprocess.PIPE, text=True, check=True, timeout=PATIENCE
         )
-    told = (
+    message = (
         "agentos: stdout cannot be written any more, the run goes on without it: [Errno 28] No space left on device\n"
     )
-    assert done.stderr == told
+    assert done.stderr == message
 
 
 def test_full_pipe_does_not_delay_messages() -> None:
@@ -515,7 +517,7 @@ def test_tmux_resize_leaves_no_garbage(tmp_path: Path) -> None:
         return subprocess.run([*server, *arguments], capture_output=True, text=True, check=True).stdout
 
     def shown() -> list[str]:
-        """The history too, lines that are wrapped as one."""
+        """Return scrollback and screen, with wrapped lines joined."""
         return [line.rstrip() for line in tmux("capture-pane", "-p", "-J", "-S", "-").rstrip().split("\n")]
 
     def eventually_shown(expected: list[str]) -> None:

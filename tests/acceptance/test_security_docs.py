@@ -1,4 +1,4 @@
-"""Every promise in docs/security.md has a test, and that test is there."""
+"""Every promise in docs/security.md names a test that exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and kill -9 against real programs, in a real terminal where that matters."""
+"""Ctrl-C, SIGTERM and SIGKILL against real programs, in a pseudo-terminal where that matters."""
 
 from __future__ import annotations
 

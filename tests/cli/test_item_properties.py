@@ -130,7 +130,8 @@ def outcome(name: str, format_: str | None, chunks: list[bytes]) -> list[tuple[i
 
 @holds_for(
     examples=15,
-    content=WRITTEN.map(lambda written: written[1]) | mutated(WRITTEN.map(lambda written: written[1]), PIECES, most=2),
+    content=WRITTEN.map(lambda written: written[1])
+    | mutated(WRITTEN.map(lambda written: written[1]), PIECES, max_changes=2),
     format_=st.sampled_from(FORMATS),
     id_field=st.sampled_from([None, "a"]),
 )

@@ -1,24 +1,22 @@
-"""The whole program under faults: runs that share a pool in a server, and a provider that writes down what it sees.
+"""The whole program under faults: two runs that share a pool in a server, and a provider that logs every request.
 
-Two `agentos run`, each with items and a ledger of its own, share keys through a Valkey server, each over a way of its
-own. A plan of faults, which follows from one seed, hits them while they work; whoever has died is started again with
-`agentos resume`, until both are done. Then the provider's log and the ledgers are asked what really happened.
+Two `agentos run`, each with its own items, ledger and proxy, share keys through a Valkey server. A plan of faults from
+one seed hits them while they work; a program that has died is started again with `agentos resume`, until
+both are done. Then the provider's log and the ledgers are checked.
 
-What is promised meanwhile, and what a fault explains:
+What is promised, and which deviations a fault explains:
 
-- **Leases.** A program that was stopped, or cut off, for longer than a lease lives has lost its leases, and does not
-  know it yet: requests that it was about to send, it sends. Of each key at most `max_concurrent` per such fault.
-  All other faults explain none: what a killed program had under way ends with its connections, and who has
-  forgotten what was granted waits until it must have ended.
-- **Rates.** The bucket holds whatever happens, if it fills within a lease's life, as it does here. A server that has
-  lost its data is told what was used of the minute by those who have seen it. They may all be dead: then its sixty
-  seconds have a bucketful more.
-- **Refusals.** One who was never refused would have to arrive at the instant at which it was admitted. After a pause (a
-  start, a fault) keys have a full bucket, and requests that were held up come late to it: each may cost one of those
-  that follow. So for each pause at most as many are refused as a program has under way.
-- **Items.** Executed twice are at most those that were under way when a program died, or its ledger, and those that had
-  ended and waited for their commit: their places are free before it. Here, where a commit takes less than an item,
-  that is once more as many.
+- **Leases.** A program that is stopped, or cut off, for longer than the lease expiry loses its leases without knowing
+  it, and still sends the requests that it was about to send: at most `max_concurrent` per key and fault. Other faults
+  explain none: the requests of a killed program end with its connections, and a server that has lost its data grants
+  nothing until all earlier leases must have expired.
+- **Rates.** The token bucket holds under every fault if it fills within a lease's life, as it does here. Clients report
+  the usage of the minute to a server that has lost its data. If all of them are dead, its minute has one more burst.
+- **Refusals.** A request may arrive later than it was admitted. After a pause (a start, a fault) keys have a full
+  bucket, and a delayed request may push one of the following requests over the limit. So each pause explains as many
+  refusals as a program has requests in flight.
+- **Items.** Executed twice are at most the items in flight when a program or its ledger died, and the items that had
+  ended and waited for their commit. Here a commit takes less time than an item, so the latter are at most as many.
 """
 
 from __future__ import annotations
@@ -52,12 +50,12 @@ from .proxy import Proxy
 from .valkey import Valkey
 
 LEASE_TTL = 2.0
-# Seconds for which a program is stopped, or cut off: its leases have run out then, also on a slow machine.
+# Seconds for which a program is stopped, or cut off: longer than the lease expiry, also on a slow machine.
 OUTAGE = LEASE_TTL + 1.0
-LOOK_SECONDS = 0.02
-# Bytes of each file that can still be written on a full disk: enough for notes, and for few transactions.
+POLL_SECONDS = 0.02
+# Bytes of each file that can be written on a full disk: enough for notes and a few transactions.
 ROOM = 65_536
-# A request as a program makes it: with its key, and nothing in between that could try again or hold it back.
+# Sends one request with its key. No SDK, which could retry or delay it.
 WORKER = """
 import os, urllib.request
 
@@ -67,7 +65,7 @@ def work(item, key):
         return len(answer.read())
 """
 
-# What happens to a program, and what to the server. Each is followed by its end, where it has one.
+# Faults of a program, then of the server.
 KILLED, STOPPED, CUT, DROPPED, DISK_FULL = "killed", "stopped", "cut off", "connections dropped", "disk full"
 RESTARTED, EMPTIED, FLUSHED = "server restarted", "server restarted empty", "server flushed"
 KINDS = (KILLED, STOPPED, CUT, DROPPED, DISK_FULL, RESTARTED, EMPTIED, FLUSHED)
@@ -76,7 +74,7 @@ OF_THE_SERVER = (RESTARTED, EMPTIED, FLUSHED)
 
 @dataclass(frozen=True)
 class Limits:
-    """Of each key: declared to the programs, and enforced by the provider."""
+    """Limits per key: declared to the programs, and enforced by the provider."""
 
     keys: int
     per_minute: int
@@ -97,17 +95,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Fault:
-    # So many items are done by then, of both runs.
-    after: int
+    after: int  # items that both runs together have finished by then
     kind: str
-    # Whom it hits, if it hits one of them.
-    run: int
-    # How long it lasts, where that is for the plan to say.
-    seconds: float
+    run: int  # index of the program, for a fault of a program
+    seconds: float  # duration, for a fault that ends
 
 
 def plan(seed: int, items: int, rounds: int) -> list[Fault]:
-    """Every kind as often as there are rounds, at any instant from the first items to nearly the last."""
+    """Return each kind of fault `rounds` times, at random points between 2 % and 90 % of the items."""
     chance = random.Random(seed)
     kinds = [kind for kind in KINDS for _ in range(rounds)]
     chance.shuffle(kinds)
@@ -119,7 +114,7 @@ def plan(seed: int, items: int, rounds: int) -> list[Fault]:
 
 
 class Provider:
-    """The simulated one, in a process of its own."""
+    """The simulated provider, in a process of its own."""
 
     def __init__(self, limits: Limits, latency: float, sigma: float) -> None:
         self.keys = [f"sk-chaos-{n}-{secrets.token_hex(12)}" for n in range(limits.keys)]
@@ -150,7 +145,7 @@ class Provider:
 
 
 class Program:
-    """One run, through all its launches."""
+    """One run with all its launches."""
 
     def __init__(self, sandbox: Sandbox, run_id: str, items: int, parallel: int, proxy: Proxy) -> None:
         self.run_id = run_id
@@ -164,10 +159,10 @@ class Program:
             "--store", proxy.url("chaos"), "--parallel", str(parallel), "chaos_worker:work",
         )  # fmt: skip
         self._sandbox = sandbox
-        self.reported: set[str] = set()  # as done, by any launch
-        self.output: list[str] = []  # all that was ever printed, line by line
+        self.reported: set[str] = set()  # items that a launch has reported as done
+        self.output: list[str] = []  # lines printed by all launches
         self.statuses: list[int] = []
-        self.failures: list[str] = []  # what was said by launches that ended with status 3
+        self.failures: list[str] = []  # stderr of launches that ended with status 3
         self.process: subprocess.Popen[str] | None = None
         self._readers: list[threading.Thread] = []
 
@@ -182,12 +177,12 @@ class Program:
             stderr=subprocess.PIPE,
             text=True,
         )
-        said: list[str] = []
+        errors: list[str] = []
         self._readers = [
             threading.Thread(target=self._read, args=(pipe, lines), daemon=True)
-            for pipe, lines in ((self.process.stdout, self.output), (self.process.stderr, said))
+            for pipe, lines in ((self.process.stdout, self.output), (self.process.stderr, errors))
         ]
-        self._said = said
+        self._errors = errors
         for reader in self._readers:
             reader.start()
 
@@ -205,16 +200,16 @@ class Program:
         return self.process is not None and self.process.poll() is None
 
     def ended(self) -> int | None:
-        """The status of a launch that has just ended, and what it has left is read; else None."""
+        """Return the exit status of a launch that has just ended, after its output was read; else None."""
         if self.process is None or self.process.poll() is None:
             return None
         status = self.process.returncode
         for reader in self._readers:
             reader.join(60)
-        self.output += self._said
+        self.output += self._errors
         self.statuses.append(status)
         if status not in (0, -signal.SIGKILL):
-            self.failures.append("".join(self._said))
+            self.failures.append("".join(self._errors))
         self.process = None
         return status
 
@@ -250,7 +245,7 @@ class Program:
 
 @dataclass
 class Chaos:
-    """Everything that takes part. `run` is the whole of it, `judge` what must be true then."""
+    """All participants. `run` executes the plan of faults, `judge` checks the result."""
 
     sandbox: Sandbox
     server: Valkey
@@ -258,13 +253,12 @@ class Chaos:
     limits: Limits
     parallel: int
     programs: list[Program]
-    others: set[int]  # processes that were there before, of other tests
+    bystanders: set[int]  # children of this process that other tests have started
     faults: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     _began_at: float = 0.0
-    # What is to be undone, and when.
+    # When each running fault ends, and the call that ends it.
     _ends: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
-    # Between these instants no launch can be blamed for a store that it cannot reach.
     _is_server_down: bool = False
     _full: set[str] = field(default_factory=set)  # runs whose disk is full
     _starts_at: dict[str, float] = field(default_factory=dict)
@@ -274,20 +268,20 @@ class Chaos:
         return sum(len(program.reported) for program in self.programs)
 
     def run(self, faults: list[Fault], limit: float) -> None:
-        """Until both runs have ended with status 0. More than `limit` seconds are a failure."""
+        """Inflict the faults; block until both runs have ended with status 0. Fail after `limit` seconds."""
         began = self._began_at = time.monotonic()
         pause = threading.Event()
-        left = list(faults)
+        remaining = list(faults)
         try:
-            while self._tend() or self._ends:
+            while self._restart_programs() or self._ends:
                 now = time.monotonic()
                 assert now - began < limit, f"{self.done} items are done after {limit} s: {self.summary()}"
                 for end in [end for end in self._ends if end[0] <= now]:
                     self._ends.remove(end)
                     end[1]()
-                while left and self.done >= left[0].after:
-                    self._inflict(left.pop(0))
-                pause.wait(LOOK_SECONDS)
+                while remaining and self.done >= remaining[0].after:
+                    self._inflict(remaining.pop(0))
+                pause.wait(POLL_SECONDS)
         finally:
             self.seconds = time.monotonic() - began
             for _, end in self._ends:
@@ -352,27 +346,29 @@ class Chaos:
 
     # --- launches ---------------------------------------------------------------------------------------------------
 
-    def _tend(self) -> bool:
-        """Starts what has ended too early, a moment later. Whether there is anything left to do."""
+    def _restart_programs(self) -> bool:
+        """Restart programs that have died, after 0.1 s. Return whether a run has not ended."""
         for program in self.programs:
             status = program.ended()
             if status is not None:
-                self._look_at_the_end(program, status)
+                self._check_launch(program, status)
                 self._starts_at[program.run_id] = time.monotonic() + 0.1
             is_done = bool(program.statuses) and program.statuses[-1] == 0
             if program.process is None and not is_done and self._starts_at.get(program.run_id, 0) <= time.monotonic():
                 program.start()
         return any(program.process is not None or program.statuses[-1] != 0 for program in self.programs)
 
-    def _look_at_the_end(self, program: Program, status: int) -> None:
-        left = {path.name for path in program.ledger.parent.glob("*") if path.is_file()}
-        assert status != 0 or left == {"run.json", "ended.json", "ledger.db"}, left  # before we open the ledger, too
+    def _check_launch(self, program: Program, status: int) -> None:
+        remaining = {path.name for path in program.ledger.parent.glob("*") if path.is_file()}
+        assert status != 0 or remaining == {"run.json", "ended.json", "ledger.db"}, (
+            remaining
+        )  # checked before the ledger is opened here
         on_record = {id_ for id_, outcome in program.outcomes() if outcome == "succeeded"}
         assert program.reported <= on_record, "reported as done, and not recorded"  # invariants 20, 28
         if status == 3:
-            said = program.failures[-1]
-            is_full = program.run_id in self._full and "ledger" in said
-            assert is_full or "cannot be used" in said or "is lost" in said, said
+            errors = program.failures[-1]
+            is_full = program.run_id in self._full and "ledger" in errors
+            assert is_full or "cannot be used" in errors or "is lost" in errors, errors
         else:
             assert status in (0, -signal.SIGKILL), (status, "".join(program.output[-20:]))
         self._full.discard(program.run_id)
@@ -395,41 +391,41 @@ class Chaos:
             assert ledger.execute("PRAGMA integrity_check").fetchall() == [("ok",)]  # invariant 20
 
     def _judge_provider(self, stats: dict[str, Any]) -> None:
-        """All requests count, also those that it refused: what it admitted is within its limits in any case."""
+        """Check rates over all requests, refused ones included: the admitted ones cannot exceed the limits."""
         losses = self.faults[STOPPED] + self.faults[CUT]
-        unfenced = losses * self.limits.max_concurrent  # of each key; see above
+        unfenced = losses * self.limits.max_concurrent  # per key; see the module docstring
         forgets = self.faults[EMPTIED] + self.faults[FLUSHED]
         by_key = {key: [at for at, of, *_ in stats["log"] if of == key] for key in self.provider.keys}
         for key, times in by_key.items():
             assert times == sorted(times)
             per_minute = self.limits.per_minute + self.limits.max_concurrent + (self.limits.burst if forgets else 0)
-            assert most_within(times, 60.0) <= per_minute + unfenced, stats["counts"][key]  # invariant 2
-            beyond = most_beyond(times, self.limits.rate) - self.limits.burst - self.limits.max_concurrent
+            assert max_within(times, 60.0) <= per_minute + unfenced, stats["counts"][key]  # invariant 2
+            beyond = max_excess(times, self.limits.rate) - self.limits.burst - self.limits.max_concurrent
             assert beyond <= unfenced, stats["counts"][key]
         assert set(itertools.chain(*stats["counts"].values())) <= {"200", "429"}
         deaths = sum(status != 0 for program in self.programs for status in program.statuses)
         refused = Counter(reason for _, _, _, code, reason, *_ in stats["log"] if code == 429)
-        # A provider may hear of an end of a connection a little later than others see that a program is dead.
+        # The provider may notice a closed connection later than a program notices a dead one.
         assert refused.pop(Concurrency.name, 0) <= (losses + deaths) * self.parallel  # invariant 1
-        # After a pause keys are fresh, and what a busy machine has held up comes too close to what follows.
+        # See "Refusals" in the module docstring.
         pauses = sum(self.faults.values()) + sum(len(program.statuses) for program in self.programs)
         assert refused.total() <= pauses * self.parallel, self.summary(stats)
         items = sum(len(program.ids) for program in self.programs)
-        again = stats["answered"] - items
-        assert 0 <= again <= deaths * 2 * self.parallel, self.summary(stats)  # invariant 21
+        repeated = stats["answered"] - items
+        assert 0 <= repeated <= deaths * 2 * self.parallel, self.summary(stats)  # invariant 21
 
     def _judge_what_is_left(self) -> None:
         status = ("keys", "status", "--json", "--keys", "keys.toml", "--store", self.server.url("chaos"))
 
         def held() -> list[Any]:
-            done = self.place.agentos(*status)
+            done = self.sandbox.agentos(*status)
             assert done.returncode == 0, done.stderr
             return [holder for key in json.loads(done.stdout)["pool"] for holder in key["holders"]]
 
         eventually(lambda: not held(), 5 * LEASE_TTL)  # invariants 12, 16
-        assert not children_of(os.getpid()) - self.others - {self.server.pid, self.provider._process.pid}
+        assert not children_of(os.getpid()) - self.bystanders - {self.server.pid, self.provider._process.pid}
         printed = "".join(itertools.chain.from_iterable(program.output for program in self.programs))
-        files = [path for top in (self.place.home, self.server.folder) for path in top.rglob("*") if path.is_file()]
+        files = [path for top in (self.sandbox.home, self.server.folder) for path in top.rglob("*") if path.is_file()]
         for key in self.provider.keys:  # invariant 29
             assert key not in printed
             assert not [path for path in files if key.encode() in path.read_bytes()]
@@ -453,12 +449,12 @@ class Chaos:
 def chaos(
     folder: Path, server: Valkey, limits: Limits, *, items: int, parallel: int, latency: float, sigma: float = 0.0
 ) -> Iterator[Chaos]:
-    """`items` for each of two runs."""
-    others = children_of(os.getpid())
+    """Yield two runs with `items` items each."""
+    bystanders = children_of(os.getpid())
     sandbox = Sandbox(folder)
     sandbox.write("chaos_worker.py", WORKER)
     sandbox.write("keys.toml", limits.keys_file())
-    # Nobody can have forgotten anything yet: a new pool need not wait.
+    # Creates the pool, so that the runs need not wait for leases of an earlier one to expire.
     CredentialCoordinator(["sk-first-of-all-000000"], store=server.url("chaos"), lease_ttl=0.001).close()
     proxies = [Proxy(server.socket) for _ in range(2)]
     provider = Provider(limits, latency, sigma)
@@ -466,36 +462,36 @@ def chaos(
     sandbox.environ.update(PROVIDER=provider.url, AGENTOS_LEASE_TTL=str(LEASE_TTL))
     programs = [Program(sandbox, f"run-{n}", items, parallel, proxy) for n, proxy in enumerate(proxies)]
     try:
-        yield Chaos(sandbox, server, provider, limits, parallel, programs, others)
+        yield Chaos(sandbox, server, provider, limits, parallel, programs, bystanders)
     finally:
         for end in (*programs, *proxies, provider):
             end.close()
 
 
-def most_within(times: list[float], seconds: float) -> int:
-    """Of sorted instants, the most that lie in any half-open stretch of so many seconds."""
-    most = first = 0
+def max_within(times: list[float], seconds: float) -> int:
+    """Return the maximum number of sorted instants in any half-open window of `seconds`."""
+    maximum = first = 0
     for last, at in enumerate(times):
         while times[first] <= at - seconds:
             first += 1
-        most = max(most, last - first + 1)
-    return most
+        maximum = max(maximum, last - first + 1)
+    return maximum
 
 
-def most_beyond(times: list[float], rate: float) -> float:
-    """By how many, in any stretch of time, sorted instants are more than a rate explains."""
-    most = least = 0.0
+def max_excess(times: list[float], rate: float) -> float:
+    """Return the maximum excess of sorted instants over a rate, in any window."""
+    maximum = least = 0.0
     for number, at in enumerate(times):
         least = min(least, number - rate * at) if number else -rate * at
-        most = max(most, number + 1 - rate * at - least)
-    return most
+        maximum = max(maximum, number + 1 - rate * at - least)
+    return maximum
 
 
 def children_of(pid: int) -> set[int]:
-    """Empty where there is no /proc."""
-    found = set()
+    """Return the ids of child processes; empty without /proc."""
+    pids = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.add(int(path.parent.name))
-    return found
+                pids.add(int(path.parent.name))
+    return pids

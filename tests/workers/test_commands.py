@@ -378,6 +378,16 @@ esac"""
     assert not list(checkpoints.iterdir())
 
 
+def test_leftover_report_link_is_replaced_not_followed(tmp_path: Path) -> None:
+    """A launch that was killed leaves the report of its attempt, which the command may have linked to another file."""
+    folder, target = tmp_path / "checkpoints" / folder_name("a"), tmp_path / "target"
+    folder.mkdir(parents=True)
+    target.write_text("precious")
+    (folder / ".report").symlink_to(target)
+    assert run(["a"], sh('echo x >> "$AGENTOS_REPORT"', folder=tmp_path))["a"].success
+    assert target.read_text() == "precious"
+
+
 def test_three_hundred_short_commands_are_all_recorded(tmp_path: Path) -> None:
     items = [f"item-{number}" for number in range(300)]
     results = run(items, Command(["true"], folder=tmp_path), workers=10, ledger=tmp_path / "ledger.db")

@@ -16,7 +16,7 @@ from agentos.workflows.parallel import Credential, CredentialCoordinator, Ledger
 from tests.conftest import eventually
 from tests.support import workers
 
-from .dask_cluster import THREADS, Cluster, cluster, give_up, what_is_kept
+from .dask_cluster import THREADS, Cluster, cluster, drop_worker, pickled_tasks
 
 KEYS = {"CLUSTER_KEY_A": "sk-cluster-a-0123456789", "CLUSTER_KEY_B": "sk-cluster-b-0123456789"}
 
@@ -66,7 +66,7 @@ def test_no_secret_reaches_the_scheduler(client: distributed.Client, tmp_path: P
     items = [{"begun": str(tmp_path / "a"), "go": str(tmp_path / "go")}]
     results = on(client, 1, pool_of()).stream(items, workers.touch_and_wait, lambda _: "a")
     eventually((tmp_path / "a-1").exists)
-    sent = client.run_on_scheduler(what_is_kept)
+    sent = client.run_on_scheduler(pickled_tasks)
     assert b"env:CLUSTER_KEY_" in sent
     assert not any(secret.encode() in sent for secret in KEYS.values())
     (tmp_path / "go").touch()
@@ -153,7 +153,7 @@ def test_late_outcome_of_a_lost_node_is_ignored(  # invariant 23
     eventually(lambda: (tmp_path / "a-1").exists() and (tmp_path / "a-1").read_text() != "")
     pid = int((tmp_path / "a-1").read_text())
     address = next(at for at, of in nodes.workers.items() if of == pid)
-    client.run_on_scheduler(give_up, address=address)
+    client.run_on_scheduler(drop_worker, address=address)
     eventually((tmp_path / "a-2").exists)
     (tmp_path / "go-1").touch()  # the first attempt continues on the node that was removed
     eventually((tmp_path / "a-1-ended").exists)
@@ -186,8 +186,8 @@ def test_lost_cluster_stops_the_run_resumably(client: distributed.Client, tmp_pa
     items = [{"id": str(i), "begun": str(tmp_path / str(i)), "go": str(tmp_path / "go")} for i in range(4)]
     pool = pool_of()
     with cluster(tmp_path, 1, **KEYS) as nodes:
-        client = distributed.Client(nodes.address, set_as_default=False, timeout=1)
-        coordinator = on(client, 2, pool, ledger=tmp_path / "ledger.db")
+        doomed = distributed.Client(nodes.address, set_as_default=False, timeout=1)
+        coordinator = on(doomed, 2, pool, ledger=tmp_path / "ledger.db")
         results = coordinator.stream(items, workers.touch_and_wait, lambda item: item["id"])
         eventually((tmp_path / "1-1").exists)
         nodes.kill(nodes.scheduler)
@@ -196,7 +196,7 @@ def test_lost_cluster_stops_the_run_resumably(client: distributed.Client, tmp_pa
         assert results.stats.stopped.startswith("the executor is broken: ")
         assert coordinator.get_checkpoints() == ["0", "1", "2", "3"]
         assert pool.get_stats()["reserved"] == 0
-        client.close()
+        doomed.close()
     (tmp_path / "go").touch()
     stats, ended = on(client, 2, pool, ledger=tmp_path / "ledger.db").execute_parallel(
         items, workers.touch_and_wait, lambda item: item["id"]
