@@ -60,15 +60,7 @@ def run_demo(mode: OutputMode) -> int:
     """Run the demo and return its exit status: 0 if it went as planned, which includes two failed items."""
     keys = [f"demo-{secrets.token_hex(16)}" for _ in range(KEYS)]
     variables = {f"DEMO_KEY_{number}": key for number, key in enumerate(keys, start=1)}
-    provider = SimulatedProvider(
-        keys,
-        requests_per_second=REQUESTS_PER_SECOND,
-        burst=BURST,
-        headers="off",
-        latency=0.2,
-        dead=keys[3:4],
-        out_of_quota=keys[4:5],
-    )
+    provider = _make_provider(keys)
     with provider:
         os.environ.update(variables)
         try:
@@ -97,6 +89,18 @@ def run_demo(mode: OutputMode) -> int:
     if status >= INTERRUPTED:
         return status
     return SUCCEEDED if served == ITEMS else 1
+
+
+def _make_provider(keys: list[str]) -> SimulatedProvider:
+    return SimulatedProvider(
+        keys,
+        requests_per_second=REQUESTS_PER_SECOND,
+        burst=BURST,
+        headers="off",
+        latency=0.2,
+        dead=keys[3:4],
+        out_of_quota=keys[4:5],
+    )
 
 
 def _legal_minimum(good_keys: list[str], requests: int) -> float:

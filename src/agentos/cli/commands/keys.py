@@ -101,12 +101,12 @@ def status(keys_file: Path | None, key_env: str | None, store: str | None, is_js
     if declared is not None:
         _warn(declared)
         click.echo("\n".join(declared_lines(declared, disabled)))
-    others = {id_: reason for id_, reason in disabled.items() if declared is None or id_ not in _ids(declared)}
-    if others:
+    undeclared = {id_: reason for id_, reason in disabled.items() if declared is None or id_ not in _ids(declared)}
+    if undeclared:
         click.echo("\nDisabled, and not in these keys:" if declared is not None else "Disabled:")
-        click.echo("\n".join(disabled_lines(others)))
+        click.echo("\n".join(disabled_lines(undeclared)))
     if states:
-        click.echo(f"{chr(10) if declared is not None or others else ''}In {store_choice.name}:")
+        click.echo(f"{chr(10) if declared is not None or undeclared else ''}In {store_choice.name}:")
         click.echo("\n".join(pool_lines(states)))
 
 

@@ -43,11 +43,9 @@ def plan(count: int | None, like: str | None, item_seconds: float | None, **valu
         raise click.UsageError("say how many items there are (--count), or which (--items, --item)")
     run_options = {name: value for name, value in values.items() if value is not None}
     keys = read_keys(run_options.get("keys"), run_options.get("key_env"), os.getcwd())  # noqa: PTH109
-    pool = (
-        None
-        if keys is None
-        else make_pool(keys, choose_store(run_options.get("store"), keys), PlainReporter(sys.stderr))
-    )
+    pool = None
+    if keys is not None:
+        pool = make_pool(keys, choose_store(run_options.get("store"), keys), PlainReporter(sys.stderr))
     coordinator = make_coordinator(run_options, pool)
     seconds = item_seconds or (ITEM_SECONDS if like is None else typical_item_seconds(folder_of(like)))
     tokens = token_counter(run_options.get("tokens"))

@@ -11,7 +11,7 @@ from agentos.workers.engines.connect import Engine
 from ..console import Failure
 
 # The value of `--on` for attempts on this machine.
-HERE = "threads"
+LOCAL = "threads"
 
 
 def connect_engine(url: str, command: list[str] | None, pool: LeasePool | None) -> Engine:
@@ -25,7 +25,7 @@ def connect_engine(url: str, command: list[str] | None, pool: LeasePool | None) 
         return Engine(url)
     except EngineUrlError:
         raise click.UsageError(
-            f"--on is {HERE} or dask://HOST:PORT, where a Dask scheduler listens, not {url!r}"
+            f"--on is {LOCAL} or dask://HOST:PORT, where a Dask scheduler listens, not {url!r}"
         ) from None
     except EngineNotInstalled as error:
         raise click.UsageError(f"--on {error}") from None

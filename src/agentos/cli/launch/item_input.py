@@ -143,7 +143,7 @@ def is_number(text: str) -> bool:
 
 
 class _ItemRules(NamedTuple):
-    """The checks that every item has to pass, whatever its source."""
+    """The checks that an item of any source has to pass."""
 
     id_field: str | None
     redact: Callable[[str], str] | None

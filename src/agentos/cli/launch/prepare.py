@@ -23,7 +23,7 @@ from agentos.workers.command.command import Command
 from agentos.workers.engines.connect import Engine
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator
 
-from .engine import HERE, connect_engine, engine_slots
+from .engine import LOCAL, connect_engine, engine_slots
 from .item_input import Items, SizedItems, read_items, token_counter
 from .pool_setup import StoreChoice, choose_store, make_pool, pool_warnings, read_keys
 from .reporter import RunReporter
@@ -65,15 +65,10 @@ def prepare_run(
     if pool is not None:
         for warning in pool_warnings(pool, store):
             reporter.screen.message(f"Warning: {warning}")
-    if spec.command is not None:
-        worker: Any = _make_command(spec, keys, folder, reporter)
-    else:
-        # Before its module is imported: the module may hand sys.stderr to a logger of its own.
-        reporter.capture_output(folder.logs, None if pool is None else pool.redactor())
-        worker = _load_function(spec)
+    worker = _make_worker(spec, keys, folder, reporter)
     _check_secrets(spec, pool)
     engine = None
-    if options.get("on", HERE) != HERE:
+    if options.get("on", LOCAL) != LOCAL:
         engine = resources.enter_context(connect_engine(options["on"], spec.command, pool))
     retries = 0 if spec.command is not None else FUNCTION_RETRIES
     coordinator = make_coordinator(
@@ -122,6 +117,14 @@ def make_coordinator(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _make_worker(spec: RunSpec, keys: Keys | None, folder: RunFolder, reporter: RunReporter) -> Any:
+    if spec.command is not None:
+        return _make_command(spec, keys, folder, reporter)
+    # Before the module is imported: it may hand sys.stderr to a logger of its own.
+    reporter.capture_output(folder.logs, None if reporter.pool is None else reporter.pool.redactor())
+    return _load_function(spec)
 
 
 def _make_command(spec: RunSpec, keys: Keys | None, folder: RunFolder, reporter: RunReporter) -> Command:
