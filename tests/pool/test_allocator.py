@@ -1,4 +1,4 @@
-"""The pool by facts and `now`: no clock, no thread."""
+"""The allocator, called with `now`: no clock, no thread."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ def ask(pool: Allocator, now: float = NOW, **wishes: object) -> LeaseRecord:
     return record
 
 
-def held(record: LeaseRecord) -> str | None:
+def credential_of(record: LeaseRecord) -> str | None:
     return record.credential.id if record.state == LIVE and record.credential else None
 
 
-def served(pool: Allocator) -> list[LeaseRecord]:
-    taken, pool.served = pool.served, []
-    return taken
+def take_served(pool: Allocator) -> list[LeaseRecord]:
+    records, pool.served = pool.served, []
+    return records
 
 
 def test_least_recently_used_credential_is_granted() -> None:
     pool = make_pool("a", "b", "c")
     first = [ask(pool) for _ in range(3)]
-    assert [held(record) for record in first] == ["a", "b", "c"]
+    assert [credential_of(record) for record in first] == ["a", "b", "c"]
     for index in (1, 0, 2):
         pool.lease_end.end(first[index], NOW)
-    assert [held(ask(pool)) for _ in range(3)] == ["b", "a", "c"]
+    assert [credential_of(ask(pool)) for _ in range(3)] == ["b", "a", "c"]
 
 
 def test_credential_with_least_relative_load_is_granted() -> None:
     pool = Allocator()
     pool.add("small", "s", None, frozenset(), Limits(max_concurrent=2), NOW)
     pool.add("large", "l", None, frozenset(), Limits(max_concurrent=8), NOW)
-    grants = [held(ask(pool)) for _ in range(10)]
+    grants = [credential_of(ask(pool)) for _ in range(10)]
     assert grants.count("small") == 2
     assert grants.count("large") == 8
     assert grants[:3] == ["small", "large", "large"]  # 1/2 is more than 1/8
@@ -65,11 +65,11 @@ def test_live_leases_never_exceed_max_concurrent() -> None:  # invariant 1
 
 def test_preferred_credential_is_granted_if_usable() -> None:
     pool = make_pool("a", "b", "c")
-    wished = ask(pool, prefer="c")
-    assert held(wished) == "c"
-    assert held(ask(pool, prefer="c")) == "a"  # it is in use: another one, not a wait
-    pool.lease_end.end(wished, NOW)
-    assert held(ask(pool)) == "b"
+    preferred = ask(pool, prefer="c")
+    assert credential_of(preferred) == "c"
+    assert credential_of(ask(pool, prefer="c")) == "a"  # "c" is in use: another credential instead of a wait
+    pool.lease_end.end(preferred, NOW)
+    assert credential_of(ask(pool)) == "b"
 
 
 def test_release_serves_exactly_the_first_waiter() -> None:  # invariants 6, 18
@@ -77,8 +77,8 @@ def test_release_serves_exactly_the_first_waiter() -> None:  # invariants 6, 18
     holder = ask(pool)
     waiters = [ask(pool) for _ in range(3)]
     assert pool.lease_end.end(holder, NOW)
-    assert served(pool) == [waiters[0]]
-    assert held(waiters[0]) == "a"
+    assert take_served(pool) == [waiters[0]]
+    assert credential_of(waiters[0]) == "a"
     assert waiters[1].state == WAITING
 
 
@@ -88,10 +88,10 @@ def test_new_request_does_not_overtake_a_waiter() -> None:  # invariant 6
     waiter = ask(pool)
     newcomer = ask(pool)
     pool.lease_end.end(holder, NOW)
-    assert served(pool) == [waiter]
+    assert take_served(pool) == [waiter]
     assert not pool.request(LeaseRecord(), NOW, wait=False)
     pool.lease_end.end(waiter, NOW)
-    assert served(pool) == [newcomer]
+    assert take_served(pool) == [newcomer]
 
 
 def test_request_with_front_is_served_first() -> None:
@@ -101,9 +101,9 @@ def test_request_with_front_is_served_first() -> None:
     sent_back = LeaseRecord()
     pool.request(sent_back, NOW, front=True)
     pool.lease_end.end(holder, NOW)
-    assert served(pool) == [sent_back]
+    assert take_served(pool) == [sent_back]
     pool.lease_end.end(sent_back, NOW)
-    assert served(pool) == [waiter]
+    assert take_served(pool) == [waiter]
 
 
 def test_grant_comes_exactly_when_cooldown_ends() -> None:  # invariants 4, 7
@@ -112,9 +112,9 @@ def test_grant_comes_exactly_when_cooldown_ends() -> None:  # invariants 4, 7
     waiter = ask(pool)
     assert pool.next_wake_at() == NOW + 60
     pool.advance(NOW + 59.999)
-    assert served(pool) == []
+    assert take_served(pool) == []
     pool.advance(NOW + 60)
-    assert served(pool) == [waiter]
+    assert take_served(pool) == [waiter]
     assert pool.next_wake_at() is None
 
 
@@ -146,22 +146,22 @@ def test_group_cools_together_in_one_scope() -> None:
     pool = make_pool("a", "b", group="org")
     pool.add("c", "other", None, frozenset(), Limits(max_concurrent=1), NOW)
     pool.cool(pool.credentials["a"].group, "big-model", 60.0, RATE_LIMITED, NOW)
-    assert held(ask(pool, scope="big-model")) == "c"
+    assert credential_of(ask(pool, scope="big-model")) == "c"
     assert ask(pool, scope="big-model").state == WAITING
-    assert held(ask(pool, scope="small-model")) == "a"
-    assert held(ask(pool)) == "b"
+    assert credential_of(ask(pool, scope="small-model")) == "a"
+    assert credential_of(ask(pool)) == "b"
 
 
 def test_credential_serves_only_its_scopes() -> None:
     pool = Allocator()
     pool.add("a", "a", None, frozenset({"x"}), Limits(max_concurrent=1), NOW)
     assert ask(pool, scope="y").state == REFUSED
-    assert held(ask(pool, scope="x")) == "a"
+    assert credential_of(ask(pool, scope="x")) == "a"
     waiter_x, waiter_any = ask(pool, scope="x"), ask(pool)
     pool.lease_end.end(pool.credentials["a"].leases[1], NOW)
-    assert served(pool) == [waiter_x]
+    assert take_served(pool) == [waiter_x]
     pool.lease_end.end(waiter_x, NOW)
-    assert served(pool) == [waiter_any]
+    assert take_served(pool) == [waiter_any]
 
 
 def test_oldest_waiter_of_all_scopes_is_served() -> None:
@@ -170,9 +170,9 @@ def test_oldest_waiter_of_all_scopes_is_served() -> None:
     late_scope, early = "x", ask(pool, scope="y")
     later = ask(pool, scope=late_scope)
     pool.lease_end.end(holder, NOW)
-    assert served(pool) == [early]
+    assert take_served(pool) == [early]
     pool.lease_end.end(early, NOW)
-    assert served(pool) == [later]
+    assert take_served(pool) == [later]
 
 
 def test_overload_backoff_doubles_until_a_success() -> None:
@@ -181,7 +181,7 @@ def test_overload_backoff_doubles_until_a_success() -> None:
     for expected in (1.0, 2.0, 4.0):
         pool.feedback.apply(a, None, Verdict(OVERLOADED), NOW, jitter=1.0)
         assert a.provider.cooling[None] == NOW + expected
-        assert pool.credentials["b"].usable_at(None) == NOW + expected  # no key is to blame: all wait
+        assert pool.credentials["b"].usable_at(None) == NOW + expected  # an overload cools all keys of the provider
     pool.feedback.apply(a, None, None, NOW)
     pool.advance(NOW + 4)
     pool.feedback.apply(a, None, Verdict(OVERLOADED), NOW + 4, jitter=1.0)
@@ -191,12 +191,12 @@ def test_overload_backoff_doubles_until_a_success() -> None:
 def test_quarantined_credential_is_granted_after_restore_only() -> None:  # invariant 5
     pool = make_pool("a", "b")
     pool.quarantine("a", "no credit", NOW)
-    assert held(ask(pool)) == "b"
+    assert credential_of(ask(pool)) == "b"
     waiter = ask(pool)
     assert waiter.state == WAITING
     pool.restore("a", NOW)
-    assert served(pool) == [waiter]
-    assert held(waiter) == "a"
+    assert take_served(pool) == [waiter]
+    assert credential_of(waiter) == "a"
 
 
 def test_free_credential_is_not_granted_after_quarantine() -> None:  # invariant 5
@@ -204,7 +204,7 @@ def test_free_credential_is_not_granted_after_quarantine() -> None:  # invariant
     for record in [ask(pool), ask(pool)]:
         pool.lease_end.end(record, NOW)
     pool.quarantine("a", "no credit", NOW)
-    assert held(ask(pool)) == "b"
+    assert credential_of(ask(pool)) == "b"
     assert ask(pool).state == WAITING
 
 
@@ -214,10 +214,10 @@ def test_credential_quarantined_in_use_serves_no_waiter() -> None:  # invariant 
     waiter = ask(pool)
     pool.quarantine("a", "no credit", NOW)
     pool.lease_end.end(first, NOW)
-    assert served(pool) == []
+    assert take_served(pool) == []
     pool.lease_end.end(second, NOW)
-    assert served(pool) == [waiter]
-    assert held(waiter) == "b"
+    assert take_served(pool) == [waiter]
+    assert credential_of(waiter) == "b"
 
 
 def test_refusal_cools_its_key_not_the_group() -> None:  # invariant 5
@@ -234,7 +234,7 @@ def test_refusals_of_two_requesters_quarantine() -> None:
     assert a.quarantine is None
     assert a.usable_at(None) == NOW + 5
     pool.feedback.apply(a, LeaseRecord("item-1"), Verdict(AUTH_FAILED), NOW + 6)
-    assert a.quarantine is None  # the same item may itself be the reason
+    assert a.quarantine is None  # the item itself may be the reason
     pool.feedback.apply(a, LeaseRecord("item-2"), Verdict(AUTH_FAILED, message="bad key"), NOW + 12)
     assert a.quarantine is not None
     assert "bad key" in a.quarantine
@@ -265,7 +265,7 @@ def test_all_quarantined_refuses_waiters_and_new_requests() -> None:  # invarian
     holder = ask(pool)
     waiter = ask(pool)
     pool.quarantine("a", "bad key", NOW)
-    assert served(pool) == [waiter]
+    assert take_served(pool) == [waiter]
     assert waiter.state == REFUSED
     assert ask(pool).state == REFUSED
     assert reasons(pool.credentials.values(), None) == {"a": "bad key"}
@@ -279,7 +279,7 @@ def test_second_release_changes_nothing() -> None:  # invariant 15
     assert pool.lease_end.end(first, NOW)
     second = ask(pool)
     assert not pool.lease_end.end(first, NOW)
-    assert held(second) == "a"
+    assert credential_of(second) == "a"
 
 
 def test_release_ends_only_its_own_lease() -> None:  # invariant 15
@@ -303,7 +303,7 @@ def test_lease_of_removed_credential_stays_valid() -> None:
     record = ask(pool)
     pool.remove("a", NOW)
     assert pool.members.leaving["a"].leases
-    assert held(ask(pool)) == "b"
+    assert credential_of(ask(pool)) == "b"
     waiter = ask(pool)
     assert pool.lease_end.end(record, NOW)
     assert waiter.state == WAITING
@@ -317,10 +317,10 @@ def test_withdraw_leaves_no_waiter_and_no_lease() -> None:  # invariant 9
     assert pool.lease_end.withdraw(first, NOW)
     assert first.state == ENDED
     pool.lease_end.end(holder, NOW)
-    assert served(pool) == [second]
-    assert not pool.lease_end.withdraw(second, NOW)  # it had been served: the lease goes back unused
+    assert take_served(pool) == [second]
+    assert not pool.lease_end.withdraw(second, NOW)  # it was granted: the lease ends unused
     assert not pool.credentials["a"].leases
-    assert pool.credentials["a"].used_requests == 1  # the holder's only
+    assert pool.credentials["a"].used_requests == 1  # of the first lease only
     assert len(pool.queue) == 0
 
 
@@ -329,12 +329,12 @@ def test_confirm_rejects_lease_of_unusable_credential() -> None:  # invariant 11
     first, second = ask(pool), ask(pool)
     waiter, behind = ask(pool), ask(pool)
     pool.lease_end.end(first, NOW)
-    assert served(pool) == [waiter]
+    assert take_served(pool) == [waiter]
     pool.feedback.apply(pool.credentials["a"], second, Verdict(RATE_LIMITED, retry_after=10), NOW)
     assert not pool.confirm(waiter, NOW)
     assert waiter.state == WAITING
     pool.advance(NOW + 10)
-    assert served(pool)[0] is waiter  # still the first in the queue
+    assert take_served(pool)[0] is waiter  # still the first in the queue
     assert pool.confirm(waiter, NOW + 10)
     assert behind.state == WAITING
 
@@ -344,13 +344,13 @@ def test_wait_reason_is_announced_once_per_episode() -> None:
     records = [ask(pool), ask(pool)]
     for _ in range(3):
         ask(pool)
-    told = [event for event in pool.events if isinstance(event, PoolWaiting)]
-    assert [(event.reason, event.credentials, event.in_use) for event in told] == [(EXHAUSTED, 2, 2)]
+    events = [event for event in pool.events if isinstance(event, PoolWaiting)]
+    assert [(event.reason, event.credentials, event.in_use) for event in events] == [(EXHAUSTED, 2, 2)]
     pool = make_pool("a")
     pool.cool(pool.credentials["a"].group, None, 30, RATE_LIMITED, NOW)
     ask(pool)
-    told = [event for event in pool.events if isinstance(event, PoolWaiting)]
-    assert [(event.reason, event.usable_in) for event in told] == [(RATE_LIMITED, 30)]
+    events = [event for event in pool.events if isinstance(event, PoolWaiting)]
+    assert [(event.reason, event.usable_in) for event in events] == [(RATE_LIMITED, 30)]
     assert records
 
 
@@ -364,8 +364,8 @@ def test_change_of_wait_reason_is_announced() -> None:
         pool.lease_end.end(record, NOW)
         ask(pool)
         ask(pool)
-    told = [event.reason for event in pool.events if isinstance(event, PoolWaiting)]
-    assert told == [EXHAUSTED, RATE_LIMITED]
+    events = [event.reason for event in pool.events if isinstance(event, PoolWaiting)]
+    assert events == [EXHAUSTED, RATE_LIMITED]
 
 
 @pytest.mark.parametrize(
@@ -385,14 +385,14 @@ def test_cooldown_seconds_by_verdict(verdict: Verdict, seconds: float) -> None: 
     assert cool_down(verdict) == seconds
 
 
-@pytest.mark.parametrize("asked", [1e9, float("inf")])
-def test_huge_wait_is_capped_and_reported(asked: float) -> None:  # invariant 4
+@pytest.mark.parametrize("seconds", [1e9, float("inf")])
+def test_huge_wait_is_capped_and_reported(seconds: float) -> None:  # invariant 4
     pool = make_pool("a")
-    pool.cool(pool.credentials["a"].group, None, asked, RATE_LIMITED, NOW)
+    pool.cool(pool.credentials["a"].group, None, seconds, RATE_LIMITED, NOW)
     (event,) = pool.events
     assert isinstance(event, CoolDownStarted)
     assert event.seconds == MAX_COOL_DOWN
-    assert event.hint == asked
+    assert event.hint == seconds
 
 
 def test_settle_counts_once_while_lease_is_live() -> None:  # invariants 15, 16
@@ -421,7 +421,7 @@ def test_grant_costs_one_step_with_100000_waiters() -> None:  # invariant 18
     waiters = [ask(pool) for _ in range(100_000)]
     for _ in range(100_000):
         pool.lease_end.end(holders.pop(0), NOW)
-        (record,) = served(pool)  # exactly one wake-up per grant
+        (record,) = take_served(pool)  # exactly one wake-up per grant
         holders.append(record)
     assert [record.state for record in waiters].count(LIVE) == 10
     assert len(pool.queue) == 0

@@ -1,4 +1,4 @@
-"""The pool against a model that has no heaps, no queues per scope and no timers: it scans everything, every time."""
+"""The allocator against a model without heaps, queues per scope and timers, which scans everything every time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.now = 1000.0
         self.waiting: list[LeaseRecord] = []  # in the order in which they must be served, per scope
         self.live: list[LeaseRecord] = []
-        self.asked = 0
+        self.request_count = 0
         self.cooling: dict[tuple[str, str | None, str | None], float] = {}  # (kind, name, scope) -> until
         self.fences: dict[str, int] = {}
         self.granted = self.returned = 0
@@ -49,7 +49,7 @@ class PoolMachine(RuleBasedStateMachine):
             and len([r for r in self.live if r.credential is credential]) < credential.max_concurrent
             and (scope is None or not credential.scopes or scope in credential.scopes)
             and self.cooled_until(credential, scope) <= self.now
-            and not credential.paced_until(scope, 1, 0, self.now)  # has its own model, in test_core_limits
+            and not credential.paced_until(scope, 1, 0, self.now)  # limits have their own model, in tests/limits
         )
 
     def usable(self, scope: str | None) -> list[CredentialRecord]:
@@ -69,7 +69,7 @@ class PoolMachine(RuleBasedStateMachine):
         for record in self.pool.served:
             queue = [r for r in self.waiting if r.scope == record.scope]
             if record.state == LIVE:
-                assert record is queue[0]  # invariant 6: the first of those who want the same
+                assert record is queue[0]  # invariant 6: the first of its request class
                 self.note_grant(record)
             else:
                 assert record.state == REFUSED
@@ -80,14 +80,14 @@ class PoolMachine(RuleBasedStateMachine):
         key = (kind, name, scope)
         self.cooling[key] = max(self.cooling.get(key, 0.0), self.now + seconds)
 
-    # --- the facts ------------------------------------------------------------------------------------------------
+    # --- the events -----------------------------------------------------------------------------------------------
 
     @rule(id_=ids, group=st.sampled_from(GROUPS), provider=st.sampled_from(PROVIDERS),
-          only=st.sampled_from([frozenset(), frozenset({"x"})]), most=st.integers(1, 3))  # fmt: skip
-    def add(self, id_: str, group: str, provider: str | None, only: frozenset[str], most: int) -> None:
+          scopes=st.sampled_from([frozenset(), frozenset({"x"})]), max_concurrent=st.integers(1, 3))  # fmt: skip
+    def add(self, id_: str, group: str, provider: str | None, scopes: frozenset[str], max_concurrent: int) -> None:
         if id_ not in self.pool.credentials:
             self.cooling = {k: v for k, v in self.cooling.items() if k[:2] != ("credential", id_)}
-            self.pool.add(id_, group, provider, only, Limits(max_concurrent=most), self.now)
+            self.pool.add(id_, group, provider, scopes, Limits(max_concurrent=max_concurrent), self.now)
             self.take_served()
 
     @rule(scope=scopes, prefer=st.sampled_from([None, "a"]), front=st.booleans())
@@ -157,7 +157,7 @@ class PoolMachine(RuleBasedStateMachine):
         is_granted = self.pool.confirm(record, self.now)  # another credential was usable
         if record.state == REFUSED:
             self.waiting.append(record)
-        self.take_served()  # who could use what it has given back was before it
+        self.take_served()  # waiters that can use the returned credential came before it
         if is_granted:
             self.note_grant(record)
         elif record.state != REFUSED:
@@ -188,13 +188,13 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data(), requester=st.sampled_from(["i", "j"]))
     def refused(self, data: st.DataObject, requester: str) -> None:
         credential = data.draw(st.sampled_from(sorted(self.pool.credentials.values(), key=lambda c: c.id)))
-        others = {c.id: c.quarantine for c in self.pool.credentials.values() if c is not credential}
+        quarantines = {c.id: c.quarantine for c in self.pool.credentials.values() if c is not credential}
         self.pool.feedback.apply(credential, LeaseRecord(requester), Verdict(AUTH_FAILED), self.now)
         if credential.cooldown_scopes[0].cooling.get(None) == self.now + 5.0:  # else it was quarantined
             self.note_cooling("credential", credential.id, None, 5.0)
         else:
             assert credential.quarantine is not None
-        assert others == {c.id: c.quarantine for c in self.pool.credentials.values() if c is not credential}
+        assert quarantines == {c.id: c.quarantine for c in self.pool.credentials.values() if c is not credential}
         self.take_served()
 
     @precondition(lambda self: self.pool.credentials)
@@ -218,7 +218,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 4.9, 5.0, 61.0]))
     def time_passes(self, seconds: float) -> None:
-        """As the owner of the pool lets it pass: `advance` at every instant that `next_wake_at` names."""
+        """Let time pass as a store does: call `advance` at every instant of `next_wake_at`."""
         end = self.now + seconds
         while (wake_at := self.pool.next_wake_at()) is not None and wake_at <= end:
             self.now = max(self.now, wake_at)
@@ -228,7 +228,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.advance(end)
         self.take_served()
 
-    # --- what must always hold ------------------------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------------------------
 
     @invariant()
     def no_credential_has_too_many_leases(self) -> None:  # invariant 1
@@ -237,7 +237,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert set(credential.leases.values()) == {r for r in self.live if r.credential is credential}
 
     @invariant()
-    def nobody_waits_beside_a_credential_it_could_use(self) -> None:  # invariants 7, 8
+    def no_request_waits_beside_a_usable_credential(self) -> None:  # invariants 7, 8
         for scope in {record.scope for record in self.waiting}:
             assert not self.usable(scope)
 

@@ -1,4 +1,4 @@
-"""Credentials: ids that may be shown, secrets that may not, and where secrets come from."""
+"""Credentials: ids that may be shown, secrets that may not, and references to secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from agentos.pool.credential import fingerprint
 from agentos.pool.lease import LeasedKey
 from agentos.workflows.parallel import Credential, CredentialCoordinator, CredentialError, Lease, Limits
 
-# No four characters of it in a row could be part of a word, of an id or of an address in memory.
+# No four characters in a row can be part of a word, an id or a memory address.
 SECRET = "sk-Zq7Xw9Vu3Tj5Rm8Ph2Nk4Gz"
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
@@ -38,7 +38,7 @@ def assert_not_shown(text: str, secret: str = SECRET) -> None:
 
 
 def command(program: str, *args: str) -> str:
-    """A `cmd:` reference to a program in Python."""
+    """Return a `cmd:` reference to a Python program."""
     return "cmd:" + shlex.join([sys.executable, "-c", program, *args])
 
 
@@ -86,11 +86,11 @@ def test_invalid_unicode_secret_has_an_id() -> None:
 
 
 def test_id_is_stable_across_processes_and_releases() -> None:
-    # Ids stand in logs and in people's settings: a change of this value is a breaking change.
+    # Ids are in logs and in users' settings: a change of this value is a breaking change.
     assert fingerprint("sk-abcdef") == "key-ec8bf0d4"
 
 
-# Letters that occur neither in "key-" nor among hexadecimal digits: with them, what is shared is never by chance.
+# Letters that occur neither in "key-" nor in hexadecimal digits: a common substring is never a coincidence.
 @given(secret=st.text(alphabet="ghijlmnopqrstuvwxzGHIJLMNOPQRSTUVWXZ_.", min_size=4))
 def test_id_holds_no_part_of_the_secret(secret: str) -> None:
     assert not set(secret) & set(fingerprint(secret))
@@ -150,13 +150,13 @@ def test_credential_without_group_has_its_own() -> None:
 
 @pytest.fixture(scope="module")
 def colliding() -> tuple[str, str]:
-    """Two keys with the same short fingerprint: among some hundred thousand there is a pair."""
-    seen: dict[str, str] = {}
+    """Return two keys with the same short fingerprint: among some hundred thousand there is a pair."""
+    secrets: dict[str, str] = {}
     for number in itertools.count():
         secret = f"sk-{number}"
-        other = seen.setdefault(fingerprint(secret), secret)
-        if other != secret:
-            return other, secret
+        twin = secrets.setdefault(fingerprint(secret), secret)
+        if twin != secret:
+            return twin, secret
     raise AssertionError
 
 
@@ -215,9 +215,9 @@ def test_pool_takes_reference_like_strings_as_keys(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SOME_KEY", SECRET)
     pool = CredentialCoordinator([reference])
     assert pool.reserve() == reference
-    other = CredentialCoordinator(["sk-one"])
-    assert other.add(reference) == fingerprint(reference)
-    assert other.states()[1].key_id == fingerprint(reference)
+    twin = CredentialCoordinator(["sk-one"])
+    assert twin.add(reference) == fingerprint(reference)
+    assert twin.states()[1].key_id == fingerprint(reference)
 
 
 def test_env_variable_is_read_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,15 +378,15 @@ def test_endless_cmd_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclasses.dataclass
 class Holder:
-    """A program's own record with somebody's secret in it."""
+    """A record of a user's program with a secret in it."""
 
     thing: Any
 
 
 def shown_by_locals(thing: Any) -> str:
-    """The traceback with local variables, as error trackers send it."""
+    """Return a traceback with local variables, as error trackers send it."""
 
-    def fail(held: Any) -> None:
+    def fail(record: Any) -> None:
         raise ValueError("something else")
 
     try:
@@ -506,7 +506,7 @@ def test_repr_of_ended_lease_is_masked() -> None:
     assert_not_shown(repr(lease))
 
 
-# --- the key that remembers its lease -----------------------------------------------------------------------------
+# --- leased keys --------------------------------------------------------------------------------------------------
 
 
 def test_leased_key_equals_the_key(key: LeasedKey) -> None:
@@ -551,9 +551,9 @@ def test_leased_key_joins_and_formats_as_key(key: LeasedKey) -> None:
     ],
 )
 def test_copy_of_leased_key_is_plain_string(key: LeasedKey, copied: Callable[[LeasedKey], str]) -> None:
-    other = copied(key)
-    assert type(other) is str
-    assert other == SECRET
+    twin = copied(key)
+    assert type(twin) is str
+    assert twin == SECRET
 
 
 def test_leased_key_and_plain_copy_both_release() -> None:

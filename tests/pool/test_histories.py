@@ -1,4 +1,4 @@
-"""What the simulator has found in the pool: each history in its shortest form."""
+"""Faults that the simulation found in the allocator: each history in its shortest form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pool_of(*limits: Limits, group: str | None = None, ends_after: Any = lambda 
     return pool
 
 
-def asked(pool: Allocator, tokens: int = 0, *, prefer: str | None = None, front: bool = False, at: float = NOW,
+def request(pool: Allocator, tokens: int = 0, *, prefer: str | None = None, front: bool = False, at: float = NOW,
           waits_for_probe: bool = False) -> LeaseRecord:  # fmt: skip
     record = LeaseRecord("me", 1, tokens, prefer=prefer)
     record.waits_for_probe = waits_for_probe
@@ -30,37 +30,37 @@ def asked(pool: Allocator, tokens: int = 0, *, prefer: str | None = None, front:
     return record
 
 
-# --- invariant 8: nobody waits beside a credential it could use -----------------------------------------------------
+# --- invariant 8: no request waits beside a usable credential -------------------------------------------------------
 
 
 def test_next_head_may_use_credential_blocked_for_large_request() -> None:
     tokens = Limits(tokens_per_minute=500)
     pool = pool_of(tokens, tokens)
-    asked(pool, 400, prefer="k0")
-    held = asked(pool, 0, prefer="k1")
+    request(pool, 400, prefer="k0")
+    leases = request(pool, 0, prefer="k1")
     small = next(iter(pool.credentials["k0"].leases.values()))
-    large = asked(pool, 400)
-    pool.lease_end.end(small, NOW)  # 100 tokens are left there: not enough for the first who waits
-    behind = asked(pool, 50)
+    large = request(pool, 400)
+    pool.lease_end.end(small, NOW)  # 100 tokens remain: not enough for the first waiter
+    behind = request(pool, 50)
     assert (large.state, behind.state) == (WAITING, WAITING)
-    pool.lease_end.end(held, NOW + 1)
+    pool.lease_end.end(leases, NOW + 1)
     assert large.credential is pool.credentials["k1"]
     assert behind.credential is pool.credentials["k0"]
 
 
 def test_front_request_may_use_credential_blocked_for_others() -> None:
     pool = pool_of(Limits(tokens_per_minute=500, max_concurrent=3))
-    asked(pool, 400)
-    assert asked(pool, 400).state == WAITING
-    assert asked(pool, 50, front=True).state == LIVE
+    request(pool, 400)
+    assert request(pool, 400).state == WAITING
+    assert request(pool, 50, front=True).state == LIVE
 
 
 def test_waiter_without_probe_wait_uses_unproven_credential() -> None:
     declared = Limits(requests_per_minute=600, burst=10, max_concurrent=2)
     pool = pool_of(declared, declared)
-    first, second = asked(pool, waits_for_probe=True), asked(pool, waits_for_probe=True)
+    first, second = request(pool, waits_for_probe=True), request(pool, waits_for_probe=True)
     assert {first.state, second.state} == {LIVE}
-    patient, impatient = asked(pool, waits_for_probe=True), asked(pool)
+    patient, impatient = request(pool, waits_for_probe=True), request(pool)
     assert patient.state == impatient.state == WAITING
     pool.lease_end.withdraw(patient, NOW)
     pool.advance(NOW)
@@ -71,8 +71,8 @@ def test_success_in_slow_start_serves_the_whole_group() -> None:
     pool = pool_of(Limits(), Limits(), group="g")
     for credential in pool.credentials.values():
         pool.feedback.apply(credential, None, None, NOW)
-    first = asked(pool, waits_for_probe=True)
-    second, third = asked(pool, waits_for_probe=True), asked(pool, waits_for_probe=True)
+    first = request(pool, waits_for_probe=True)
+    second, third = request(pool, waits_for_probe=True), request(pool, waits_for_probe=True)
     assert (second.state, third.state) == (WAITING, WAITING)
     pool.lease_end.end(first, NOW + 0.1)
     assert (second.state, third.state) == (LIVE, LIVE)
@@ -80,14 +80,14 @@ def test_success_in_slow_start_serves_the_whole_group() -> None:
 
 def test_request_after_slow_start_success_finds_whole_group() -> None:
     pool = pool_of(Limits(), Limits(), group="g")
-    first = asked(pool, waits_for_probe=True)
-    second = asked(pool, waits_for_probe=True)
+    first = request(pool, waits_for_probe=True)
+    second = request(pool, waits_for_probe=True)
     assert second.state == WAITING
     pool.lease_end.withdraw(second, NOW)
     assert first.credential is not None
     pool.lease_end.end(first, NOW + 0.1)
     pool.quarantine(first.credential.id, "it is the other's turn", NOW + 0.1)
-    assert asked(pool, at=NOW + 0.1, waits_for_probe=True).state == LIVE
+    assert request(pool, at=NOW + 0.1, waits_for_probe=True).state == LIVE
 
 
 # --- invariant 1: live leases never exceed max_concurrent ------------------------------------------------------------
@@ -95,12 +95,12 @@ def test_request_after_slow_start_success_finds_whole_group() -> None:
 
 def test_lowered_concurrency_holds_until_enough_leases_end() -> None:
     pool = pool_of(Limits(requests_per_minute=600, burst=10, max_concurrent=3))
-    held = [asked(pool) for _ in range(3)]
+    leases = [request(pool) for _ in range(3)]
     pool.redeclare("k0", "g0", "p", ANY, Limits(requests_per_minute=600, burst=10, max_concurrent=1), NOW)
-    pool.lease_end.end(held[0], NOW)
+    pool.lease_end.end(leases[0], NOW)
     assert not pool.request(LeaseRecord(), NOW, wait=False)
-    pool.lease_end.end(held[1], NOW)
-    pool.lease_end.end(held[2], NOW)
+    pool.lease_end.end(leases[1], NOW)
+    pool.lease_end.end(leases[2], NOW)
     assert pool.request(LeaseRecord(), NOW, wait=False)
 
 
@@ -109,10 +109,10 @@ def test_lowered_concurrency_holds_until_enough_leases_end() -> None:
 
 def test_limits_in_refusal_serve_no_waiter_during_cooldown() -> None:
     pool = pool_of(Limits(max_concurrent=1))
-    first, second = asked(pool), asked(pool)
-    told = Verdict(RATE_LIMITED, retry_after=40.0, limit_requests=100, remaining_requests=100)
+    first, second = request(pool), request(pool)
+    verdict = Verdict(RATE_LIMITED, retry_after=40.0, limit_requests=100, remaining_requests=100)
     pool.credentials["k0"].max_concurrent = 2
-    pool.feedback.apply(pool.credentials["k0"], first, told, NOW + 1)
+    pool.feedback.apply(pool.credentials["k0"], first, verdict, NOW + 1)
     pool.lease_end.end(first, NOW + 1)
     assert second.state == WAITING
     pool.advance(NOW + 40.9)
@@ -123,7 +123,7 @@ def test_limits_in_refusal_serve_no_waiter_during_cooldown() -> None:
 
 def test_overload_in_flight_is_not_counted_again() -> None:
     pool = pool_of(Limits(max_concurrent=2))
-    first, second = asked(pool), asked(pool)
+    first, second = request(pool), request(pool)
     pool.feedback.apply(pool.credentials["k0"], first, Verdict(OVERLOADED, retry_after=2.0), NOW + 1)
     pool.feedback.apply(pool.credentials["k0"], second, Verdict(OVERLOADED, retry_after=30.0), NOW + 1.5)
     assert pool.credentials["k0"].usable_at(None) == NOW + 31.5
@@ -132,11 +132,11 @@ def test_overload_in_flight_is_not_counted_again() -> None:
 
 def test_redeclared_credential_keeps_its_cooldown() -> None:
     pool = pool_of(Limits())
-    first = asked(pool)
+    first = request(pool)
     pool.feedback.apply(pool.credentials["k0"], first, Verdict(AUTH_FAILED), NOW)
     pool.lease_end.end(first, NOW)
     pool.redeclare("k0", "g0", "p", ANY, Limits(max_concurrent=2), NOW)
-    second = asked(pool)
+    second = request(pool)
     assert second.state == WAITING
     pool.advance(NOW + 5)
     assert second.state == LIVE
@@ -147,18 +147,18 @@ def test_redeclared_credential_keeps_its_cooldown() -> None:
 
 def test_usage_counts_after_change_of_limit() -> None:
     pool = pool_of(Limits(tokens_per_minute=1000, max_concurrent=9))
-    first = asked(pool, 100)
+    first = request(pool, 100)
     pool.redeclare("k0", "g0", "p", ANY, Limits(tokens_per_minute=900, max_concurrent=9), NOW)
     pool.settle(first, 1, 900, NOW + 1)
-    assert asked(pool, 10, at=NOW + 2).state == WAITING
-    assert asked(pool, 10, at=NOW + 62).state == LIVE
+    assert request(pool, 10, at=NOW + 2).state == WAITING
+    assert request(pool, 10, at=NOW + 62).state == LIVE
 
 
 def test_refund_counts_after_change_of_limit() -> None:
     pool = pool_of(Limits(tokens_per_minute=1000, max_concurrent=9))
-    first = asked(pool, 900)
+    first = request(pool, 900)
     pool.redeclare("k0", "g0", "p", ANY, Limits(tokens_per_minute=950, max_concurrent=9), NOW)
-    waiting = asked(pool, 500)
+    waiting = request(pool, 500)
     assert waiting.state == WAITING
     pool.settle(first, 1, 100, NOW + 1)
     assert waiting.state == LIVE
@@ -167,46 +167,46 @@ def test_refund_counts_after_change_of_limit() -> None:
 def test_usage_counts_for_limit_newer_than_lease() -> None:
     for before in (Limits(max_concurrent=9), Limits(requests_per_day=40, max_concurrent=9)):
         pool = pool_of(before)
-        first = asked(pool)
+        first = request(pool)
         pool.redeclare("k0", "g0", "p", ANY, Limits(tokens_per_minute=900, max_concurrent=9), NOW)
         pool.settle(first, 1, 850, NOW + 1)
-        assert asked(pool, 100, at=NOW + 2).state == WAITING
-        assert asked(pool, 100, at=NOW + 62).state == LIVE
+        assert request(pool, 100, at=NOW + 2).state == WAITING
+        assert request(pool, 100, at=NOW + 62).state == LIVE
 
 
 def test_usage_of_yesterday_is_dropped_with_new_limit() -> None:
     limits = Limits(requests_per_day=3, max_concurrent=9)
     pool = pool_of(limits, ends_after=lambda now: (now // DAY + 1) * DAY)
-    assert [asked(pool).state for _ in range(4)] == [LIVE, LIVE, LIVE, WAITING]
+    assert [request(pool).state for _ in range(4)] == [LIVE, LIVE, LIVE, WAITING]
     pool = pool_of(limits, ends_after=lambda now: (now // DAY + 1) * DAY)
     for _ in range(3):
-        asked(pool)
+        request(pool)
     changed = Limits(requests_per_day=4, max_concurrent=9)
     pool.redeclare("k0", "g0", "p", ANY, changed, NOW + DAY, lambda now: (now // DAY + 1) * DAY)
-    assert [asked(pool, at=NOW + DAY).state for _ in range(4)] == [LIVE] * 4
+    assert [request(pool, at=NOW + DAY).state for _ in range(4)] == [LIVE] * 4
 
 
 def test_leases_in_flight_are_counted_once() -> None:
     pool = pool_of(Limits(max_concurrent=2))
     pace = pool.credentials["k0"].group.pace
-    long = asked(pool)
-    pace.estimators[None].slow_start = None  # it has learned that nothing restricts it
+    long = request(pool)
+    pace.estimators[None].slow_start = None  # no limit was met
     pace._has_started = True
     pace._update_is_free()
     assert pace.is_free
-    short = asked(pool)
+    short = request(pool)
     pool.feedback.apply(pool.credentials["k0"], short, Verdict(RATE_LIMITED, retry_after=1.0), NOW + 1)
     pool.lease_end.end(short, NOW + 1)
     pool.lease_end.end(long, NOW + 2)
     assert pace.estimators[None].in_flight == 0
 
 
-# --- invariants 8 and 17: a credential that is described anew ---------------------------------------------------------
+# --- invariants 8 and 17: redeclared credentials ----------------------------------------------------------------------
 
 
 def test_waiter_survives_redeclare_of_only_credential() -> None:
     pool = pool_of(Limits())
-    first, second = asked(pool), asked(pool)
+    first, second = request(pool), request(pool)
     pool.redeclare("k0", "g0", "p", ANY, Limits(requests_per_minute=100), NOW)
     assert second.state == WAITING
     assert not pool.served
@@ -238,7 +238,7 @@ def test_refund_to_left_group_serves_its_waiters() -> None:
 
 def test_answer_to_set_aside_lease_does_not_count_again() -> None:
     pool = pool_of(Limits(), Limits())
-    record = asked(pool)
+    record = request(pool)
     pool.feedback.apply(pool.credentials["k0"], record, Verdict(AUTH_FAILED), NOW)
     pool.lease_end.set_aside(record, NOW)
     assert pool.request(record, NOW)

@@ -1,4 +1,4 @@
-"""How a store is named: that a password in it is found, wherever it stands, and left out of what is shown or kept."""
+"""URLs of stores: a password is found wherever it is, and is neither shown nor stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from agentos.pool.store_url import absolute, passwords, with_masked_password, without_password
 from agentos.workflows.parallel import CredentialCoordinator
 
-# address -> its passwords, what people see, what is kept
+# URL, its passwords, the URL for display, the URL for storage
 ADDRESSES = [
     ("memory:", set(), "memory:", "memory:"),
     ("sqlite:////a/b:c@d.db", set(), "sqlite:////a/b:c@d.db", "sqlite:////a/b:c@d.db"),
@@ -21,12 +21,12 @@ ADDRESSES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("url", "secrets", "shown", "kept"), ADDRESSES, ids=[one[2] for one in ADDRESSES])
-def test_password_is_found_and_masked(url: str, secrets: set[str], shown: str, kept: str) -> None:
+@pytest.mark.parametrize(("url", "secrets", "shown", "masked"), ADDRESSES, ids=[row[2] for row in ADDRESSES])
+def test_password_is_found_and_masked(url: str, secrets: set[str], shown: str, masked: str) -> None:
     assert passwords(url) == secrets
     assert without_password(url) == shown
-    assert with_masked_password(url) == kept
-    assert passwords(kept) == ({"****"} if secrets else set())
+    assert with_masked_password(url) == masked
+    assert passwords(masked) == ({"****"} if secrets else set())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The stores that every promise is tested on."""
+"""The stores that the conformance tests run on."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def common_server() -> Iterator[Valkey]:
-    """For all tests that do it no harm: each has a pool of its own there."""
+    """A server for all tests that do not disturb it: each has a pool of its own there."""
     with running() as server:
         yield server
 
 
 @pytest.fixture
 def own_server() -> Iterator[Valkey]:
-    """For a test that harms it."""
+    """A server for one test that stops or flushes it."""
     with running() as server:
         yield server
 
 
 def in_redis(base: str) -> str:
-    """A pool that nobody had before: there is nobody whose leases it has to wait for."""
+    """A pool without history: no lost leases delay its first grant."""
     url = f"{base}{'&' if '?' in base else '?'}pool=test-{os.getpid()}-{next(_numbers)}"
     settle(url)
     return url
 
 
 def settle(url: str) -> None:
-    """A new log waits until leases that may have been forgotten have run out: those of the first to join."""
+    """Join with a short TTL first: a new log grants nothing until leases of a lost log would have expired."""
     CredentialCoordinator(["sk-first-of-all-000000"], store=url, lease_ttl=0.001).close()
 
 
 @pytest.fixture(params=["sqlite", "redis"])
 def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a store that processes share."""
+    """Return the URL of a store that processes share."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'pool.db'}"
     elif GIVEN_URL:
@@ -59,7 +59,7 @@ def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of any store."""
+    """Return the URL of any store."""
     if request.param == "memory":
         yield "memory:"
     elif request.param == "sqlite":
@@ -82,4 +82,4 @@ def _processes() -> Iterator[Processes]:
 @pytest.fixture
 def processes(_processes: Processes) -> Iterator[Processes]:
     yield _processes
-    _processes.rest()
+    _processes.park()

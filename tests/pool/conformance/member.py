@@ -22,8 +22,8 @@ _real_time = time.time
 _write_lock = threading.Lock()
 
 
-def say(about: str, **what: Any) -> None:
-    line = json.dumps({"about": about, **what, "at": time.monotonic()}) + "\n"
+def say(about: str, **fields: Any) -> None:
+    line = json.dumps({"about": about, **fields, "at": time.monotonic()}) + "\n"
     with _write_lock:
         sys.stdout.write(line)
         sys.stdout.flush()
@@ -44,8 +44,8 @@ def tell(event: Any) -> None:
         say(type(event).__name__, store=event.store)
 
 
-class Held:
-    """A lease that a thread asks for and keeps until it is told to end it."""
+class HeldLease:
+    """A lease that a thread requests and holds until the test ends it."""
 
     def __init__(self, pool: CredentialCoordinator, name: str, options: dict[str, Any]) -> None:
         self.pool = pool
@@ -78,7 +78,7 @@ class Held:
 
 
 def work(pool: CredentialCoordinator, threads: int, seconds: float, hold: float) -> None:
-    """Many threads, one lease after another; says what each was granted, and how long the longest wait was."""
+    """Lease one key after another in many threads; report all grants and the longest wait."""
     granted: list[tuple[str, int, float]] = []
     longest = 0.0
     end = time.monotonic() + seconds
@@ -89,10 +89,10 @@ def work(pool: CredentialCoordinator, threads: int, seconds: float, hold: float)
         while (asked_at := time.monotonic()) < end:
             try:
                 with pool.lease(timeout=seconds) as lease:
-                    waited = time.monotonic() - asked_at
+                    wait_seconds = time.monotonic() - asked_at
                     with lock:
                         granted.append((lease.credential_id, lease.fence, lease._handle.granted_at))
-                        longest = max(longest, waited)
+                        longest = max(longest, wait_seconds)
                     time.sleep(hold)
             except errors.LeaseTimeout:
                 with lock:
@@ -109,42 +109,42 @@ def work(pool: CredentialCoordinator, threads: int, seconds: float, hold: float)
 class Member:
     def __init__(self) -> None:
         self.pool: CredentialCoordinator | None = None
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, HeldLease] = {}
 
-    def do(self, what: str, order: dict[str, Any]) -> Any:
-        if what == "open":
+    def do(self, command: str, order: dict[str, Any]) -> Any:
+        if command == "open":
             self.held = {}
             self.pool = open_pool(**order)
             return None
-        if what == "step_clock":
+        if command == "step_clock":
             time.time = lambda: _real_time() + order["seconds"]
             return None
         assert self.pool is not None
-        if what == "lease":
+        if command == "lease":
             name = order.pop("name")
-            self.held[name] = Held(self.pool, name, order)
-        elif what == "end":
+            self.held[name] = HeldLease(self.pool, name, order)
+        elif command == "end":
             self.held[order["name"]].end(order.get("error"), order.get("options", {}))
-        elif what == "settle":
+        elif command == "settle":
             lease = self.held[order["name"]].lease
             assert lease is not None
             lease.settle(tokens=order["tokens"])
-        elif what == "reserve_now":
+        elif command == "reserve_now":
             return self.pool.reserve_credential() is not None
-        elif what == "work":
+        elif command == "work":
             threading.Thread(target=work, args=(self.pool,), kwargs=order, daemon=True).start()
-        elif what == "fork":
+        elif command == "fork":
             return self.fork()
-        elif what == "close":
+        elif command == "close":
             time.time = _real_time
             self.pool.close()
         else:
-            result = getattr(self.pool, what)(*order.get("arguments", ()))
-            return [vars_of(state) for state in result] if what == "states" else result
+            result = getattr(self.pool, command)(*order.get("arguments", ()))
+            return [vars_of(state) for state in result] if command == "states" else result
         return None
 
     def fork(self) -> bool:
-        """Whether a forked child gets a lease of its own, and gives it back."""
+        """Return whether a forked child gets a lease of its own and gives it back."""
         child = os.fork()
         if child == 0:
             status = 1

@@ -1,4 +1,4 @@
-"""Processes that share a pool, as a test sees them."""
+"""Processes that share a pool, controlled by a test."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE = 30.0  # seconds: what is waited for comes at once, on a machine that has nothing else to do
+PATIENCE = 30.0  # seconds: on an idle machine every event comes at once
 
 
 class Process:
-    """`tests.pool.conformance.member` in a process of its own."""
+    """One process that runs `tests.pool.conformance.member`."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -46,24 +46,24 @@ class Process:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    # --- telling it what to do ------------------------------------------------------------------------------------
+    # --- commands -------------------------------------------------------------------------------------------------
 
-    def send(self, what: str, **order: Any) -> int:
+    def send(self, command: str, **order: Any) -> int:
         number = next(self._numbers)
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": what, "number": number, **order}) + "\n")
+        self._process.stdin.write(json.dumps({"do": command, "number": number, **order}) + "\n")
         self._process.stdin.flush()
         return number
 
-    def do(self, what: str, **order: Any) -> Any:
-        """Its result; an `AssertionError` with the text of what it raised."""
-        number = self.send(what, **order)
+    def do(self, command: str, **order: Any) -> Any:
+        """Return the result of a command. Raises `AssertionError` with the text of an exception."""
+        number = self.send(command, **order)
         answer = self.hear(lambda m: m["about"] == "done" and m["number"] == number)
         assert "error" not in answer, f"{answer['error']}: {answer['text']}"
         return answer["result"]
 
-    def call(self, what: str, *arguments: Any) -> Any:
-        return self.do(what, arguments=arguments)
+    def call(self, command: str, *arguments: Any) -> Any:
+        return self.do(command, arguments=arguments)
 
     def lease(self, name: str, **options: Any) -> None:
         self.do("lease", name=name, **options)
@@ -71,13 +71,13 @@ class Process:
     def end(self, name: str, error: str | None = None, **options: Any) -> None:
         self.do("end", name=name, error=error, options=options)
 
-    # --- hearing what happens -------------------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------------------------
 
     def hear(self, condition: Callable[[dict[str, Any]], bool], timeout: float = PATIENCE) -> dict[str, Any]:
         with self._heard:
-            found = self._heard.wait_for(lambda: next(filter(condition, self.messages), None), timeout)
-        assert found is not None, f"not heard within {timeout:g} s; heard was {self.messages[-20:]}"
-        return found
+            message = self._heard.wait_for(lambda: next(filter(condition, self.messages), None), timeout)
+        assert message is not None, f"not heard within {timeout:g} s; heard was {self.messages[-20:]}"
+        return message
 
     def granted(self, name: str, timeout: float = PATIENCE) -> dict[str, Any]:
         return self.hear(lambda m: m["about"] in ("granted", "failed") and m["name"] == name, timeout)
@@ -85,20 +85,20 @@ class Process:
     def failed(self, name: str) -> dict[str, Any]:
         return self.hear(lambda m: m["about"] == "failed" and m["name"] == name)
 
-    def ended(self, name: str) -> dict[str, Any]:
+    def wait_for_end(self, name: str) -> dict[str, Any]:
         return self.hear(lambda m: m["about"] == "ended" and m["name"] == name)
 
-    def told(self, event: str, timeout: float = PATIENCE) -> dict[str, Any]:
+    def wait_for_event(self, event: str, timeout: float = PATIENCE) -> dict[str, Any]:
         return self.hear(lambda m: m["about"] == event, timeout)
 
     def has_heard(self, about: str, name: str | None = None) -> bool:
         with self._heard:
             return any(m["about"] == about and name in (None, m.get("name")) for m in self.messages)
 
-    # --- what can happen to a process -----------------------------------------------------------------------------
+    # --- faults and the end ---------------------------------------------------------------------------------------
 
     def kill(self) -> float:
-        """Returns when, on the machine's monotonic clock."""
+        """Kill the process; return the instant on the monotonic clock."""
         self._process.kill()
         self._process.wait()
         return time.monotonic()
@@ -110,7 +110,7 @@ class Process:
         os.kill(self._process.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """It ends by itself, as a process does."""
+        """Close stdin, upon which the process ends by itself."""
         if self.is_alive:
             self.resume()
         assert self._process.stdin is not None
@@ -121,8 +121,8 @@ class Process:
         self._listener.join()
         self._process.stdout.close()
 
-    def rest(self) -> bool:
-        """Leaves its pool, to be used by the next test. Not if it is dead, or does not answer."""
+    def park(self) -> bool:
+        """Close its pool; return whether the process is alive and answers, so that the next test can use it."""
         if not self.is_alive:
             return False
         try:
@@ -135,7 +135,7 @@ class Process:
 
 
 class Processes:
-    """Python takes its time to start, so those that were not harmed are used again."""
+    """A pool of processes: Python starts slowly, so undisturbed processes are used again."""
 
     def __init__(self) -> None:
         self._idle: list[Process] = []
@@ -149,17 +149,17 @@ class Processes:
         process.do("open", keys=keys, store=store, ttl=ttl)
         return process
 
-    def rest(self) -> None:
+    def park(self) -> None:
         busy, self._busy = self._busy, []
         for process in busy:
-            if process.rest():
+            if process.park():
                 self._idle.append(process)
             else:
                 process.kill()
                 process.stop()
 
     def stop(self) -> None:
-        self.rest()
+        self.park()
         for process in self._idle:
             process.stop()
 

@@ -1,4 +1,4 @@
-"""A pool that is closed, in one of the processes that share it."""
+"""Closing a shared pool in one of its processes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ KEY = "sk-closing-000000"
 
 
 def test_closed_pool_returns_leases_to_other_processes(shared_store: str) -> None:
-    one, other = (CredentialCoordinator([KEY], store=shared_store) for _ in range(2))
-    key = one.reserve(timeout=20)
+    first, second = (CredentialCoordinator([KEY], store=shared_store) for _ in range(2))
+    key = first.reserve(timeout=20)
     assert key is not None
-    one.close()
-    assert other.reserve(timeout=20) == KEY
-    one.release(key)  # too late
-    assert other.get_available_count() == 0
+    first.close()
+    assert second.reserve(timeout=20) == KEY
+    first.release(key)  # too late
+    assert second.get_available_count() == 0
 
 
 def test_request_to_closed_pool_raises_at_once(shared_store: str) -> None:
@@ -54,8 +54,8 @@ def test_close_wakes_waiters_with_an_error(shared_store: str) -> None:
 
 
 def test_close_ends_threads_and_connections(shared_store: str) -> None:
-    one, other = (CredentialCoordinator([KEY], store=shared_store) for _ in range(2))
-    one.close()
-    other.get_stats()
-    copy = other._store._member.copy  # type: ignore[union-attr]
+    first, second = (CredentialCoordinator([KEY], store=shared_store) for _ in range(2))
+    first.close()
+    second.get_stats()
+    copy = second._store._member.copy  # type: ignore[union-attr]
     assert len(copy.sessions) == 1  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Limits, as callers of the pool see them."""
+"""Limits through the public API of the pool."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pool_of(clock: FakeClock, count: int = 1, **limits: Any) -> CredentialCoordi
 
 
 class Response:
-    """Any client's answer: a status and headers are all that is looked at."""
+    """An answer of any client library: only status and headers are read."""
 
     def __init__(self, status: int, **headers: str) -> None:
         self.status_code = status
@@ -92,7 +92,7 @@ def test_settled_overshoot_of_tokens_is_debt() -> None:
     with pytest.raises(LeaseTimeout, match="tokens per minute") as caught, pool.lease(tokens=1, timeout=0):
         raise AssertionError
     assert caught.value.reason == "rate_limited"
-    assert pool.reserve_credential() is None  # nor does one get past the debt who does not say what it needs
+    assert pool.reserve_credential() is None  # a request without tokens does not get past the debt either
     clock.advance(60)
     with pool.lease(tokens=100):
         pass
@@ -118,15 +118,15 @@ def test_waiter_is_served_when_its_limit_admits_it() -> None:  # invariant 7
     clock = FakeClock()
     pool = pool_of(clock, requests_per_minute=60, burst=1, max_concurrent=5)
     assert pool.reserve() is not None
-    served: list[object] = []
-    waiter = threading.Thread(target=lambda: served.append(pool.reserve()))
+    keys: list[object] = []
+    waiter = threading.Thread(target=lambda: keys.append(pool.reserve()))
     waiter.start()
     eventually(lambda: pool.get_stats()["waiting"] == 1)
     clock.advance(0.99)
-    assert not served
+    assert not keys
     clock.advance(0.1)
     waiter.join(60)
-    assert served
+    assert keys
 
 
 def test_states_show_usage_and_binding_limit() -> None:
@@ -203,7 +203,7 @@ def test_current_item_observes_an_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hint", "least", "most"),
+    ("hint", "min_seconds", "max_seconds"),
     [
         (-5.0, 0.5, 2.0),
         (0.0, 0.5, 2.0),
@@ -213,7 +213,7 @@ def test_current_item_observes_an_answer() -> None:
         (math.inf, 0.0, 86400.0),
     ],
 )
-def test_hint_is_obeyed_up_to_the_reported_cap(hint: float, least: float, most: float) -> None:
+def test_hint_is_obeyed_up_to_the_reported_cap(hint: float, min_seconds: float, max_seconds: float) -> None:
     clock = FakeClock()
     pool = pool_of(clock)
     events: list[Any] = []
@@ -222,7 +222,7 @@ def test_hint_is_obeyed_up_to_the_reported_cap(hint: float, least: float, most: 
         raise RateLimited(retry_after=hint)
     until = pool.states()[0].rate_limited_until
     assert until is not None
-    assert least - 0.01 <= until - clock.epoch() <= most + 0.1
+    assert min_seconds - 0.01 <= until - clock.epoch() <= max_seconds + 0.1
     if 86400 < hint < math.inf:
         assert any(isinstance(event, CoolDownStarted) and event.hint == hint for event in events)
 
@@ -231,18 +231,18 @@ def test_hint_is_obeyed_up_to_the_reported_cap(hint: float, least: float, most: 
 def test_long_wait_is_announced_with_reason_and_end(hint: float) -> None:
     clock = FakeClock()
     pool = pool_of(clock)
-    told: list[Any] = []
-    coordinator = ParallelCoordinator(1, pool, reporter=told.append, clock=clock, grace_seconds=0.1)
+    events: list[Any] = []
+    coordinator = ParallelCoordinator(1, pool, reporter=events.append, clock=clock, grace_seconds=0.1)
 
     def worker(item: str, key: str) -> None:
         raise RateLimited(retry_after=hint)
 
     run = threading.Thread(target=lambda: coordinator.execute_parallel(["a"], worker))
     run.start()
-    eventually(lambda: any(isinstance(event, PoolWaiting) for event in told))
+    eventually(lambda: any(isinstance(event, PoolWaiting) for event in events))
     clock.advance(31)
-    eventually(lambda: any(isinstance(event, Heartbeat) for event in told))
-    heartbeat = next(event for event in told if isinstance(event, Heartbeat))
+    eventually(lambda: any(isinstance(event, Heartbeat) for event in events))
+    heartbeat = next(event for event in events if isinstance(event, Heartbeat))
     assert heartbeat.waiting is not None
     assert heartbeat.waiting.reason == "rate_limited"
     assert heartbeat.waiting.usable_in == pytest.approx(hint - 31, abs=5)
@@ -250,10 +250,10 @@ def test_long_wait_is_announced_with_reason_and_end(hint: float) -> None:
     coordinator.request_shutdown()
     clock.advance(1)
     run.join(60)
-    assert any(isinstance(event, RunEnded) for event in told)
+    assert any(isinstance(event, RunEnded) for event in events)
 
 
-# --- who is to blame ------------------------------------------------------------------------------------------------
+# --- cool-downs and quarantine --------------------------------------------------------------------------------------
 
 
 def test_overload_cools_the_provider_not_the_key() -> None:

@@ -9,8 +9,8 @@ from .members import Processes, keys
 PROCESSES, THREADS, KEYS = 4, 25, 8
 SECONDS = 2.5
 RPM, BURST, AT_ONCE = 600, 10, 4
-# What must be used of what the limits allow, on a machine that has other things to do.
-LEAST_SHARE = 0.8
+# Share of the legal requests that must be used, on a busy machine.
+MIN_SHARE = 0.8
 
 
 def test_processes_together_keep_and_use_declared_limits(processes: Processes, shared_store: str) -> None:
@@ -19,7 +19,7 @@ def test_processes_together_keep_and_use_declared_limits(processes: Processes, s
     members = [processes.open(shared_store, eight, ttl=10) for _ in range(PROCESSES)]
     for member in members:
         member.do("work", threads=THREADS, seconds=SECONDS, hold=0.005)
-    reports = [member.told("worked", timeout=60) for member in members]
+    reports = [member.wait_for_event("worked", timeout=60) for member in members]
     granted: dict[str, list[tuple[int, float]]] = {}
     for report in reports:
         for key, fence, at in report["granted"]:
@@ -36,14 +36,14 @@ def test_processes_together_keep_and_use_declared_limits(processes: Processes, s
     last = max(ats[-1] for ats in instants.values())
     legal = KEYS * (BURST + (last - first) * RPM / 60)
     used = sum(len(ats) for ats in instants.values())
-    assert used >= LEAST_SHARE * legal, f"{used} of {legal:.0f}"
-    # Everybody waits as long as it takes to serve all who are before them, and not longer.
+    assert used >= MIN_SHARE * legal, f"{used} of {legal:.0f}"
+    # A waiter waits for the requests ahead of it, and not longer.
     round_trip = PROCESSES * THREADS / (KEYS * RPM / 60)
     assert max(report["longest"] for report in reports) < round_trip + 1.0
 
 
 def most_in_any_window(ats: list[float]) -> None:
-    """In any span of time no more than the bucket holds and what flows in meanwhile."""
+    """Assert that no time span has more requests than the bucket holds plus its inflow."""
     for n, start in enumerate(ats):
         for m in range(n, len(ats)):
             allowed = BURST + (ats[m] - start) * RPM / 60

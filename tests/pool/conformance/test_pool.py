@@ -1,4 +1,4 @@
-"""What every pool promises, whichever store keeps its state; through the public API, with real threads and tasks."""
+"""The promises of every pool, on each store, through the public API, with real threads and tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEYS = ["sk-alpha-000000", "sk-bravo-111111", "sk-charlie-222222"]
 def make_pool(
     *secrets: str, clock: FakeClock | None = None, store: str | None = None, **options: object
 ) -> CredentialCoordinator:
-    """With a clock of ours only in this process: a shared store has its own."""
+    """Make a pool; the fake clock is for the memory store only: a shared store has its own clock."""
     credentials = [Credential(s, id=s.split("-")[1], **options) for s in secrets or KEYS]  # type: ignore[arg-type]
     return CredentialCoordinator(credentials, clock=clock, store=store)
 
@@ -63,13 +63,13 @@ def waiting(pool: CredentialCoordinator) -> int:
 
 def test_key_has_one_holder_and_comes_back(store: str) -> None:
     pool = make_pool(store=store)
-    taken = [pool.reserve() for _ in range(3)]
-    assert sorted(str(key) for key in taken) == sorted(KEYS)
+    keys = [pool.reserve() for _ in range(3)]
+    assert sorted(str(key) for key in keys) == sorted(KEYS)
     assert pool.reserve_credential("late") is None
     assert pool.get_available_count() == 0
-    pool.release(taken[0])  # type: ignore[arg-type]
+    pool.release(keys[0])  # type: ignore[arg-type]
     assert pool.get_available_count() == 1
-    assert pool.reserve() == taken[0]
+    assert pool.reserve() == keys[0]
 
 
 def test_reserve_waits_for_a_released_key(store: str) -> None:
@@ -113,7 +113,7 @@ def test_waiter_wakes_within_20_ms_of_cooldown_end(store: str) -> None:  # invar
     pool = make_pool(KEYS[0], store=store)
     delays: list[float] = []
     while not delays or min(delays) >= 0.02:
-        assert len(delays) < 200, delays  # the machine may be busy, but not at the end of each
+        assert len(delays) < 200, delays  # a busy machine may delay some wake-ups, but not all
         usable_at = time.monotonic() + 0.05
         pool.mark_rate_limited(KEYS[0], 0.05)
         key = pool.reserve()
@@ -137,7 +137,7 @@ def test_reserve_timeout_returns_none_and_leaves_no_waiter(store: str) -> None: 
 
 
 def test_waiter_survives_repeated_deliveries() -> None:
-    """It may be served, find its lease worthless, and be served again before it has lain down: no call may fail."""
+    """A waiter may be granted, fail to confirm, and be granted again before its thread waits: no delivery may fail."""
     pool = make_pool(KEYS[0])
     key = pool.reserve()
     thread, results = in_thread(pool.reserve)
@@ -184,7 +184,7 @@ def test_late_release_keeps_the_lease_of_next_holder() -> None:  # invariants 14
     clock.advance(10)
     second = pool.reserve()
     assert second == first
-    pool.release(first)  # too late: it is somebody else's by now
+    pool.release(first)  # too late: the key has another holder by now
     pool.release_credential(first)
     assert pool.reserve_credential("third") is None
     assert second is not None
@@ -300,7 +300,7 @@ def test_lease_timeout_has_reason_and_numbers(store: str) -> None:
     ("error", "cooling"),
     [
         (RateLimited(retry_after=12), 12),
-        (RateLimited(), 1),  # nothing is known of the limit: for the time of one request, taken to be a second
+        (RateLimited(), 1),  # limit unknown: the time of one request, assumed to be a second
         (RateLimited(retry_after=0), 1),
         (QuotaExhausted(), 3600),
         (AuthFailed("no"), 5),
@@ -489,22 +489,22 @@ def test_async_lease_timeout_leaves_no_waiter(store: str) -> None:  # invariant 
 
 
 def test_threads_and_tasks_lose_no_wakeup() -> None:  # invariants 1, 8, 16
-    # Of a limit that is declared nothing is learned: what is refused here costs no time.
+    # A declared limit is not learned: refusals cost no time here.
     limits = Limits(max_concurrent=2, requests_per_minute=10**9, burst=10**9)
     pool = make_pool(*KEYS, limits=limits)
-    used = {"alpha": 0, "bravo": 0, "charlie": 0}
-    most = dict(used)
+    leases = {"alpha": 0, "bravo": 0, "charlie": 0}
+    max_leases = dict(leases)
     guard = threading.Lock()
     done = []
 
     def enter(credential_id: str) -> None:
         with guard:
-            used[credential_id] += 1
-            most[credential_id] = max(most[credential_id], used[credential_id])
+            leases[credential_id] += 1
+            max_leases[credential_id] = max(max_leases[credential_id], leases[credential_id])
 
     def leave(credential_id: str) -> None:
         with guard:
-            used[credential_id] -= 1
+            leases[credential_id] -= 1
             done.append(credential_id)
 
     def work_in_thread(seed: int) -> None:
@@ -532,7 +532,7 @@ def test_threads_and_tasks_lose_no_wakeup() -> None:  # invariants 1, 8, 16
         thread.join(60)
         assert not thread.is_alive()
     assert len(done) == 16 * 60
-    assert all(1 <= count <= 2 for count in most.values())
+    assert all(1 <= count <= 2 for count in max_leases.values())
     assert pool.get_stats()["waiting"] == 0
     assert pool.get_stats()["reserved"] == 0
 
@@ -542,16 +542,16 @@ def test_threads_and_tasks_lose_no_wakeup() -> None:  # invariants 1, 8, 16
 
 def test_call_retries_with_another_credential_after_limit(store: str) -> None:
     pool = make_pool(KEYS[0], KEYS[1], store=store)
-    seen: list[str] = []
+    secrets: list[str] = []
 
     def ask(secret: str) -> str:
-        seen.append(secret)
+        secrets.append(secret)
         if secret == KEYS[0]:
             raise RateLimited(retry_after=60)
         return "answer"
 
     assert pool.call(ask) == "answer"
-    assert seen == KEYS[:2]
+    assert secrets == KEYS[:2]
     assert pool.get_stats()["rate_limited"] == 1
 
 
@@ -761,7 +761,7 @@ def test_each_of_20000_waiting_tasks_is_served_once() -> None:  # invariant 18
 
 
 @pytest.mark.parametrize(
-    ("store", "told"),
+    ("store", "message"),
     {
         "postgres://localhost": "memory:",
         "pool.db": "memory:",
@@ -772,8 +772,8 @@ def test_each_of_20000_waiting_tasks_is_served_once() -> None:  # invariant 18
         "redis://localhost/0?pol=x": r"\?pool=NAME",
     }.items(),
 )
-def test_unknown_store_is_refused(store: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_unknown_store_is_refused(store: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         CredentialCoordinator(KEYS, store=store)
     with pytest.raises(ValueError, match="lease_ttl"):
         CredentialCoordinator(KEYS, lease_ttl=0)

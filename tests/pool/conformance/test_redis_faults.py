@@ -1,4 +1,4 @@
-"""What can happen to a Redis or Valkey server, and to the way there: the pool is closed meanwhile, and comes back."""
+"""Faults of a Redis or Valkey server and of the connection: the pool grants nothing meanwhile, and recovers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TTL = 1.0
 
 
 class Pool:
-    """One coordinator, and what it tells."""
+    """One coordinator and its events."""
 
     def __init__(self, url: str, *, ttl: float = TTL, count: int = 1, **limits: Any) -> None:
         keys = [Credential(f"sk-fault-{n}-secret", id=f"key-{n}", limits=Limits(**limits)) for n in range(count)]
@@ -34,7 +34,7 @@ class Pool:
         self.events: list[Any] = []
         self.pool.listen(self.events.append)
 
-    def told(self, kind: type) -> list[Any]:
+    def events_of(self, kind: type) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
     def fence(self, timeout: float = 20) -> int:
@@ -42,7 +42,7 @@ class Pool:
             return lease.fence
 
     def is_refused(self, seconds: float = 0.2) -> bool:
-        """Whether nothing is granted; and whoever asks is told in time."""
+        """Return whether nothing is granted; a request must time out in time."""
         began = time.monotonic()
         try:
             with self.pool.lease(timeout=seconds):
@@ -83,17 +83,17 @@ OpenPool = Callable[..., Pool]
 def test_server_restart_keeps_leases(
     own_server: Valkey, url: str, open_pool: OpenPool, keeps_data: bool
 ) -> None:  # invariants 1, 13
-    holder, other = open_pool(url), open_pool(url)
+    holder, second = open_pool(url), open_pool(url)
     with holder.pool.lease() as lease:
         own_server.kill()
-        eventually(lambda: holder.told(StoreUnreachable) or other.told(StoreUnreachable))
-        assert other.is_refused()
-        assert other.pool.reserve_credential() is None
+        eventually(lambda: holder.events_of(StoreUnreachable) or second.events_of(StoreUnreachable))
+        assert second.is_refused()
+        assert second.pool.reserve_credential() is None
         own_server.restart(keeps_data=keeps_data)
-        eventually(lambda: holder.told(StoreReached))
-        assert other.is_refused()  # the one that holds it may not have noticed
+        eventually(lambda: holder.events_of(StoreReached))
+        assert second.is_refused()  # the holder may not have noticed the loss
         fence = lease.fence
-    assert other.fence() > fence
+    assert second.fence() > fence
     assert holder.fence() > fence
 
 
@@ -102,11 +102,11 @@ def test_flush_delays_grants_for_one_ttl(own_server: Valkey, url: str, open_pool
     with holder.pool.lease() as lease, own_server.client() as client:
         client.flushall()
         flushed_at = time.monotonic()
-        newcomer = open_pool(url)  # knows nothing of what was there
+        newcomer = open_pool(url)  # it does not know the lost log
         assert newcomer.fence() > lease.fence
         assert time.monotonic() - flushed_at > 0.9 * TTL
     assert holder.fence() > lease.fence
-    assert not holder.told(StoreUnreachable)
+    assert not holder.events_of(StoreUnreachable)
 
 
 @pytest.mark.parametrize(
@@ -122,21 +122,21 @@ def test_flush_delays_grants_for_one_ttl(own_server: Valkey, url: str, open_pool
 def test_usage_of_limits_survives_a_lost_log(
     own_server: Valkey, url: str, open_pool: OpenPool, way: str, limits: dict[str, Any], tokens: int
 ) -> None:  # invariant 2
-    """The provider remembers it. Whoever has seen it tells the new log, and it counts once."""
-    one, other = open_pool(url, **limits), open_pool(url, **limits)
-    for pool in (one, other) * 4:
+    """The provider still counts it. Every member reports usage of the lost log to the new one; it counts once."""
+    first, second = open_pool(url, **limits), open_pool(url, **limits)
+    for pool in (first, second) * 4:
         with pool.pool.lease(timeout=20, tokens=tokens):
             pass
-    eventually(lambda: not one.pool.get_stats()["reserved"])
+    eventually(lambda: not first.pool.get_stats()["reserved"])
     if way == "flushed":
         with own_server.client() as client:
             client.flushall()
     else:
         own_server.restart(keeps_data=way == "restarted")
-    for pool in (one, other):
+    for pool in (first, second):
         with pool.pool.lease(timeout=20, tokens=tokens):
             pass
-    for pool in (one, other):
+    for pool in (first, second):
         with pytest.raises(LeaseTimeout), pool.pool.lease(timeout=0.1, tokens=tokens):
             pass
 
@@ -145,7 +145,7 @@ def test_usage_of_limits_survives_a_lost_log(
 def test_loss_is_found_after_its_finder_dies(
     own_server: Valkey, url: str, open_pool: OpenPool, is_restarted: bool
 ) -> None:  # invariant 1
-    """Time 0: the server forgets. Then one begins a new log, and is killed; only then comes another."""
+    """T1: the server is flushed. T2: a member starts a new log and is killed. T3: another member comes."""
     holder = open_pool(url, ttl=30)
     with holder.pool.lease():
         if is_restarted:
@@ -160,37 +160,37 @@ def test_loss_is_found_after_its_finder_dies(
 
 
 def test_paused_server_grants_nothing_until_it_resumes(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
-    one = open_pool(url, ttl=5, count=2)
-    with one.pool.lease() as lease:
+    first = open_pool(url, ttl=5, count=2)
+    with first.pool.lease() as lease:
         own_server.pause()
-        assert one.is_refused()
-        eventually(lambda: one.told(StoreUnreachable))
+        assert first.is_refused()
+        eventually(lambda: first.events_of(StoreUnreachable))
         own_server.resume()
-        eventually(lambda: one.told(StoreReached))
-        with one.pool.lease(timeout=20) as second:
+        eventually(lambda: first.events_of(StoreReached))
+        with first.pool.lease(timeout=20) as second:
             assert second.credential_id != lease.credential_id
-        assert one.pool.get_stats()["reserved"] == 1  # it was not disturbed
-    assert [type(event) for event in one.events] == [StoreUnreachable, StoreReached]
+        assert first.pool.get_stats()["reserved"] == 1  # the lease was kept
+    assert [type(event) for event in first.events] == [StoreUnreachable, StoreReached]
 
 
 def test_read_only_server_counts_as_lost(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
-    one = open_pool(url)
+    first = open_pool(url)
     with own_server.client() as client:
         client.execute_command("REPLICAOF", "127.0.0.1", "1")
-        assert one.is_refused()
-        eventually(lambda: one.told(StoreUnreachable))
+        assert first.is_refused()
+        eventually(lambda: first.events_of(StoreUnreachable))
         client.execute_command("REPLICAOF", "NO", "ONE")
-    assert one.fence()
-    assert one.told(StoreReached)
+    assert first.fence()
+    assert first.events_of(StoreReached)
 
 
 def test_missing_scripts_are_sent_again(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
-    one = open_pool(url)
+    first = open_pool(url)
     with own_server.client() as client:
         for _ in range(3):
             client.script_flush()
-            one.fence()
-    assert not one.events
+            first.fence()
+    assert not first.events
 
 
 def test_wrong_password_raises_without_showing_it() -> None:
@@ -217,17 +217,17 @@ def test_missing_server_raises_at_once() -> None:
 
 
 def test_unreadable_state_or_entry_does_not_hang(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
-    one = open_pool(url)
+    first = open_pool(url)
     with own_server.client() as client:
         client.rpush("{agentos:pool}:log", b"1.0 garbage")
         with pytest.raises(errors.StoreError, match="cannot be read"):
             open_pool(url)
-        assert one.is_refused()
+        assert first.is_refused()
         client.flushall()
-    assert one.fence()
+    assert first.fence()
 
 
-# --- the way there --------------------------------------------------------------------------------------------------
+# --- the connection ------------------------------------------------------------------------------------------------
 
 
 def test_cut_connection_affects_only_its_process(
@@ -239,14 +239,14 @@ def test_cut_connection_affects_only_its_process(
     with far.pool.lease() as lease:
         proxy.cut()
         assert far.is_refused()
-        eventually(lambda: far.told(StoreUnreachable))
-        near.fence()  # the others go on
+        eventually(lambda: far.events_of(StoreUnreachable))
+        near.fence()  # other processes go on
         waiter = threading.Thread(target=far.fence)
         waiter.start()
         proxy.heal()
         waiter.join(20)
         assert not waiter.is_alive()
-        assert far.told(StoreReached)
+        assert far.events_of(StoreReached)
         eventually(lambda: near.pool.get_stats()["reserved"] == 1)
         assert lease.credential_id in {state.key_id for state in near.pool.states() if state.in_use}
     eventually(lambda: near.pool.get_stats()["available"] == 2)
@@ -259,15 +259,15 @@ def test_process_cut_off_past_ttl_loses_its_lease(
     name = f"cut-off-{time.monotonic_ns()}"
     settle(common_server.url(name))
     far, near = open_pool(proxy.url(name)), open_pool(common_server.url(name), ttl=30)
-    with far.pool.lease() as lost:
+    with far.pool.lease() as lost_lease:
         proxy.cut()
         with near.pool.lease(timeout=TTL + 1.0 + BUSY) as lease:
             proxy.heal()
-            lost.settle(requests=5)
-            eventually(lambda: far.told(StoreReached))
+            lost_lease.settle(requests=5)
+            eventually(lambda: far.events_of(StoreReached))
             assert far.pool.get_stats()["reserved"] == 1
             assert far.is_refused(0.05)
-            assert lease.fence > lost.fence
+            assert lease.fence > lost_lease.fence
     eventually(lambda: near.pool.get_stats()["reserved"] == 0)
     assert near.pool.states()[0].requests == 2
 
@@ -275,24 +275,24 @@ def test_process_cut_off_past_ttl_loses_its_lease(
 def test_unclaimed_lease_lost_with_session_is_requested_again(
     common_server: Valkey, open_pool: OpenPool
 ) -> None:  # invariant 8
-    """Time 0: it is granted. Time 0.1: its process is stopped, until it has run out. Then the waiter comes for it."""
+    """T1: a lease is granted. T2: its process is stopped until the lease has expired. T3: the waiter confirms it."""
     name = f"unclaimed-{time.monotonic_ns()}"
     settle(common_server.url(name))
-    one = open_pool(common_server.url(name))
-    store = one.pool._store
-    record, told = NumberedHandle("item"), threading.Semaphore(0)
-    record.deliver = told.release
+    first = open_pool(common_server.url(name))
+    store = first.pool._store
+    record, delivered = NumberedHandle("item"), threading.Semaphore(0)
+    record.deliver = delivered.release
     store.request(record)
-    assert told.acquire(timeout=20)
+    assert delivered.acquire(timeout=20)
     with store._member.changed:
-        store._member._lose_session()  # as it finds when it goes on
+        store._member._lose_session()  # as the process finds when it continues
         store._member.wake()
     assert not store.confirm(record)
-    assert told.acquire(timeout=20), "nobody tells the waiter that anything has changed"
-    while not store.confirm(record):  # what took long to arrive is asked about once more
-        assert told.acquire(timeout=20)
+    assert delivered.acquire(timeout=20), "the waiter is not notified of the change"
+    while not store.confirm(record):  # a grant that took long is claimed once more
+        assert delivered.acquire(timeout=20)
     store.end(record, None, success=True)
-    eventually(lambda: one.pool.get_stats()["available"] == 1)
+    eventually(lambda: first.pool.get_stats()["available"] == 1)
 
 
 def test_batch_with_lost_answer_counts_once(
@@ -300,17 +300,17 @@ def test_batch_with_lost_answer_counts_once(
 ) -> None:  # invariants 2, 15
     name = f"lost-reply-{time.monotonic_ns()}"
     settle(common_server.url(name))
-    one = open_pool(proxy.url(name), ttl=5, max_concurrent=3, requests_per_minute=10, burst=10)
+    first = open_pool(proxy.url(name), ttl=5, max_concurrent=3, requests_per_minute=10, burst=10)
     for n in range(1, 4):
         proxy.swallow_reply(to=b"EVAL")
-        with one.pool.lease(timeout=20):
+        with first.pool.lease(timeout=20):
             eventually(lambda n=n: proxy.swallowed == 2 * n - 1)
-            (state,) = one.pool.states()
+            (state,) = first.pool.states()
             assert (state.live_leases, state.requests) == (1, n)
             proxy.swallow_reply(to=b"EVAL")
         eventually(lambda n=n: proxy.swallowed == 2 * n)
-        eventually(lambda: one.pool.get_stats()["reserved"] == 0)
-    assert one.pool.states()[0].requests == 3
+        eventually(lambda: first.pool.get_stats()["reserved"] == 0)
+    assert first.pool.states()[0].requests == 3
 
 
 def test_late_answers_grant_nothing_twice(
@@ -319,9 +319,9 @@ def test_late_answers_grant_nothing_twice(
     name = f"slow-{time.monotonic_ns()}"
     settle(common_server.url(name))
     far, near = open_pool(proxy.url(name), ttl=1.5), open_pool(common_server.url(name), ttl=1.5)
-    proxy.delay(5.0)  # longer than a lease lives
+    proxy.delay(5.0)  # longer than the TTL of a lease
     assert far.is_refused()
-    eventually(lambda: far.told(StoreUnreachable))
+    eventually(lambda: far.events_of(StoreUnreachable))
     assert near.fence()
     proxy.heal()
     assert far.fence()
@@ -335,7 +335,7 @@ def test_slow_connection_only_delays(common_server: Valkey, proxy: Proxy, open_p
     began = time.monotonic()
     far.fence()
     assert time.monotonic() - began < 1.0 + BUSY
-    assert not far.told(StoreUnreachable)
+    assert not far.events_of(StoreUnreachable)
 
 
 def test_refusal_during_outage_reaches_the_waiter(
@@ -357,8 +357,8 @@ def test_refusal_during_outage_reaches_the_waiter(
         waiter.start()
         eventually(lambda: far.pool.get_stats()["waiting"] == 1)
         proxy.cut()
-        far.pool.mark_rate_limited("sk-fault-0-secret", 0.001)  # something that cannot arrive
-        eventually(lambda: far.told(StoreUnreachable))
+        far.pool.mark_rate_limited("sk-fault-0-secret", 0.001)  # a change that cannot arrive
+        eventually(lambda: far.events_of(StoreUnreachable))
         near.pool.quarantine("key-0", "refused")
         assert near.pool.get_stats()["quarantined"] == 1
         proxy.heal()
@@ -377,10 +377,10 @@ def test_late_member_starts_from_a_snapshot(
     monkeypatch.setattr(member, "KEEP_EVERY", 8)
     monkeypatch.setattr(member, "KEEP_PER_CREDENTIAL", 0)
     monkeypatch.setattr(redis_store, "KEPT_BEHIND", 4)
-    behind, one = open_pool(url, ttl=30, count=2), open_pool(url, ttl=30, count=2)
+    behind, first = open_pool(url, ttl=30, count=2), open_pool(url, ttl=30, count=2)
     with behind.pool.lease() as lease:
         for _ in range(20):
-            fence = one.fence()
+            fence = first.fence()
         with own_server.client() as client:
             assert client.llen("{agentos:pool}:log") < 20
             state = kept_states.thaw(client.hget("{agentos:pool}:state", "state"))
@@ -388,23 +388,23 @@ def test_late_member_starts_from_a_snapshot(
         late = open_pool(url, ttl=30, count=2)
         assert late.fence() > fence
         eventually(lambda: behind.pool.get_stats()["reserved"] == 1)
-        assert [state.fence for state in one.pool.states() if state.in_use] == [lease.fence]
-    eventually(lambda: one.pool.get_stats()["reserved"] == 0)
+        assert [state.fence for state in first.pool.states() if state.in_use] == [lease.fence]
+    eventually(lambda: first.pool.get_stats()["reserved"] == 0)
 
 
 def test_idle_member_after_flush_blocks_no_other(
     own_server: Valkey, url: str, open_pool: OpenPool
 ) -> None:  # invariant 8
-    """Whatever it knew of has run out long since."""
+    """All leases that it knew have expired long ago."""
     idle = open_pool(url, ttl=0.5)
     idle.fence()
     with own_server.client() as client:
         client.flushall()
     settle(url)
-    one = open_pool(url, ttl=30)
-    one.fence()
+    first = open_pool(url, ttl=30)
+    first.fence()
     long_ago = time.monotonic() + 0.6
     eventually(lambda: time.monotonic() > long_ago)
-    idle.pool.get_stats()  # finds another log
-    assert not one.pool.get_stats()["rate_limited"]
-    assert one.fence(timeout=5)
+    idle.pool.get_stats()  # it finds another log
+    assert not first.pool.get_stats()["rate_limited"]
+    assert first.fence(timeout=5)

@@ -1,4 +1,4 @@
-"""What can happen to the file of a pool that the processes of a machine share."""
+"""Faults of the file of a pool that the processes of a machine share."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ def url(path: Path) -> str:
 
 
 def test_deleted_file_is_recreated_and_keeps_leases(path: Path) -> None:  # invariants 1, 13
-    holder, other = Pool(url(path)), Pool(url(path))
+    holder, second = Pool(url(path)), Pool(url(path))
     with holder.pool.lease() as lease:
         path.unlink()
         deleted_at = time.monotonic()
-        assert other.fence() > lease.fence
-        assert time.monotonic() - deleted_at > 0.9 * TTL  # by then the first has lost its lease, or knows of it
+        assert second.fence() > lease.fence
+        assert (
+            time.monotonic() - deleted_at > 0.9 * TTL
+        )  # by then the first member has lost its lease, or knows the new file
     assert holder.fence() > lease.fence
     assert path.exists()
 
@@ -57,16 +59,16 @@ def test_idle_member_that_finds_file_gone_waits(path: Path) -> None:
 
 
 def test_file_replaced_by_older_copy_is_another_pool(path: Path) -> None:  # invariant 13
-    one = Pool(url(path))
-    one.fence()
+    first = Pool(url(path))
+    first.fence()
     copied = path.with_name("copied.db")
     with contextlib.closing(sqlite3.connect(path)) as source, contextlib.closing(sqlite3.connect(copied)) as target:
         source.backup(target)
-    with one.pool.lease() as lease:
+    with first.pool.lease() as lease:
         shutil.move(copied, path)
         newcomer = Pool(url(path))
         assert newcomer.fence() > 0
-    assert one.fence() > lease.fence
+    assert first.fence() > lease.fence
 
 
 @pytest.mark.parametrize("part", ["all", "first page", "middle"])
@@ -83,36 +85,36 @@ def test_damaged_file_is_refused_and_unchanged(path: Path, part: str) -> None:
 
 
 def test_file_damaged_in_use_counts_as_lost(path: Path) -> None:
-    one = Pool(url(path))
-    one.fence()
-    assert one.pool.get_stats()["reserved"] == 0  # all that was said is written
+    first = Pool(url(path))
+    first.fence()
+    assert first.pool.get_stats()["reserved"] == 0  # all changes are written
     good = path.read_bytes()
     with path.open("r+b") as file:
         file.write(b"\0" * len(good))
-    assert one.is_refused()
-    eventually(lambda: one.told(StoreUnreachable))
+    assert first.is_refused()
+    eventually(lambda: first.events_of(StoreUnreachable))
     with path.open("r+b") as file:
         file.write(good)
-    assert one.fence()
-    assert one.told(StoreReached)
+    assert first.fence()
+    assert first.events_of(StoreReached)
 
 
 def test_read_only_folder_raises_at_once(tmp_path: Path) -> None:
-    place = tmp_path / "file"
-    place.write_text("not a folder")
+    file = tmp_path / "file"
+    file.write_text("not a folder")
     with pytest.raises(errors.StoreError, match="cannot be used"):
-        Pool(url(place / "pool.db"))
+        Pool(url(file / "pool.db"))
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o500)
     if os.access(folder, os.W_OK):
-        return  # whoever may do everything may do this, too
+        return  # root may write everywhere
     with pytest.raises(errors.StoreError, match="cannot be used"):
         Pool(url(folder / "pool.db"))
 
 
 def test_locked_file_grants_nothing_until_unlocked(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:  # invariant 10
     monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.3)
-    one = Pool(url(path), ttl=5)
+    first = Pool(url(path), ttl=5)
     program = (
         "import sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None);"
         "db.execute('BEGIN EXCLUSIVE'); print('busy', flush=True); sys.stdin.read()"
@@ -122,33 +124,33 @@ def test_locked_file_grants_nothing_until_unlocked(monkeypatch: pytest.MonkeyPat
     ) as busy:
         assert busy.stdout is not None
         busy.stdout.readline()
-        assert one.is_refused()
-        eventually(lambda: one.told(StoreUnreachable))
+        assert first.is_refused()
+        eventually(lambda: first.events_of(StoreUnreachable))
         began = time.monotonic()
-        assert one.pool.reserve_credential() is None
+        assert first.pool.reserve_credential() is None
         assert time.monotonic() - began < BUSY
         assert busy.stdin is not None
         busy.stdin.close()
         busy.wait()
-    assert one.fence()
-    assert one.told(StoreReached)
+    assert first.fence()
+    assert first.events_of(StoreReached)
 
 
 def test_file_is_private_and_does_not_grow(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     monkeypatch.setattr(member, "KEEP_EVERY", 8)
     monkeypatch.setattr(member, "KEEP_PER_CREDENTIAL", 0)
     monkeypatch.setattr(sqlite_store, "KEPT_BEHIND", 4)
-    behind, one = Pool(url(path), ttl=30, count=2), Pool(url(path), ttl=30, count=2)
+    behind, first = Pool(url(path), ttl=30, count=2), Pool(url(path), ttl=30, count=2)
     assert path.stat().st_mode & 0o077 == 0
     with behind.pool.lease():
         for _ in range(20):
-            fence = one.fence()
+            fence = first.fence()
         with contextlib.closing(sqlite3.connect(path)) as db:
             assert db.execute("SELECT count(*) FROM log").fetchone()[0] < 20
         late = Pool(url(path), ttl=30, count=2)
         assert late.fence() > fence
         eventually(lambda: behind.pool.get_stats()["reserved"] == 1)
-    eventually(lambda: one.pool.get_stats()["reserved"] == 0)
+    eventually(lambda: first.pool.get_stats()["reserved"] == 0)
 
 
 def test_pool_of_another_version_in_use_is_refused(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A store knows ids: no secret reaches it, whatever the provider's messages contain."""
+"""A store knows ids only: no secret reaches it, also if messages of the provider contain one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CANARY = "sk-canary-Zq7Xw9-do-not-show"
 
 
 def forms(secret: str) -> list[bytes]:
-    """As it is, in base64 in each of its three alignments, in hex, and turned round."""
+    """Return the secret as it is, in base64 in all three alignments, in hex, and reversed."""
     raw = secret.encode()
     encoded = [base64.b64encode(b"x" * n + raw)[4:-4] for n in range(3)]
     return [raw, *encoded, raw.hex().encode(), raw.hex().upper().encode(), raw[::-1], raw[4:-4]]
 
 
 def use(url: str) -> None:
-    """All that can bring a message or a name into the store."""
+    """Do everything that can bring a message or a name into the store."""
     key = Credential(CANARY, provider="openai")
     pool = CredentialCoordinator([key], store=url, lease_ttl=5)
     with pytest.raises(RateLimited), pool.lease(f"me, with {CANARY}") as lease:
@@ -66,27 +66,27 @@ def test_file_and_journal_hold_no_secret(tmp_path: Path) -> None:  # invariant 2
 def test_server_receives_no_secret(own_server: Valkey) -> None:  # invariant 29
     settle(own_server.url())
     with own_server.client() as client:
-        heard: list[bytes] = []
-        listen_to_all(client, heard)
+        lines: list[bytes] = []
+        listen_to_all(client, lines)
         use(own_server.url())
-        eventually(lambda: any(b"EVAL" in line for line in heard))
-        kept = b""
+        eventually(lambda: any(b"EVAL" in line for line in lines))
+        contents = b""
         for name in client.scan_iter():
             kind = client.type(name)
-            kept += name + (
+            contents += name + (
                 b"".join(client.lrange(name, 0, -1)) if kind == b"list" else repr(client.hgetall(name)).encode()
             )
-        assert b"key-" in kept
-        assert_absent(kept)
+        assert b"key-" in contents
+        assert_absent(contents)
     own_server.stop()
     for path in own_server.folder.rglob("*"):
         if path.is_file():
             assert_absent(path.read_bytes())
-    assert_absent(b"\n".join(heard))
+    assert_absent(b"\n".join(lines))
 
 
-def listen_to_all(client: object, heard: list[bytes]) -> None:
-    """As MONITOR tells it, on a connection of its own."""
+def listen_to_all(client: object, lines: list[bytes]) -> None:
+    """Collect all commands of the server with MONITOR, on a separate connection."""
     connection = client.connection_pool.make_connection()  # type: ignore[attr-defined]
     connection.connect()
     connection.send_command("MONITOR")
@@ -95,7 +95,7 @@ def listen_to_all(client: object, heard: list[bytes]) -> None:
     def listen(read: Callable[[], bytes]) -> None:
         try:
             while True:
-                heard.append(read())
+                lines.append(read())
         except Exception:
             connection.disconnect()
 
