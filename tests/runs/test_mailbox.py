@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from agentos.runs._mailbox import Mailbox
-from agentos.runs._messages import KillRequested, Message, StopRequested
+from agentos.runs._driver.driver.mailbox import Mailbox
+from agentos.runs._parts.run_parts.messages import KillRequested, Message, StopRequested
+
 from tests.conftest import eventually
 
 

@@ -8,33 +8,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from agentos.identifiers import sanitize_identifier
 
-from ._rules.scheduler import Halt, parse_halt
+from ._rules.run_options import Options
+from ._rules.scheduler import parse_halt
 
 # Characters: a run id becomes the name of a folder.
 MAX_RUN_ID_LENGTH = 100
 # The id of a run with a ledger that was given none: the same call continues the same run.
 MAIN_RUN = "main"
-
-
-class Options(NamedTuple):
-    """How a run is executed; see ParallelCoordinator."""
-
-    max_workers: int
-    admission: bool  # an item starts only with a lease; else its worker leases by itself
-    retries: int
-    retry_on: tuple[type[BaseException], ...]
-    classify: Callable[[BaseException], Any] | None
-    timeout: float | None
-    halt: Halt | None
-    grace_seconds: float
-    max_wait: float | None
-    reporter: Callable[[Any], None] | None
-    run_id: str = ""
-    retry_failed: bool = False
 
 
 def check_options(

@@ -23,9 +23,9 @@ from agentos.workers.process.parent import ProcessWorkers
 from agentos.workers.tasks import TaskWorkers
 from agentos.workers.threads import ThreadWorkers
 
-from ._driver import Driver
-from ._intake import Source
-from .options import Options
+from ._driver.driver import Driver
+from ._driver.intake import Source
+from ._rules.run_options import Options
 
 if TYPE_CHECKING:  # only a run with a ledger needs them
     from agentos.ledger.record import RunRecord

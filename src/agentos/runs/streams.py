@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agentos.items.results import ProgressStats, RunningItem, WorkflowResult
 from agentos.wakeup import Wakeup
 
-from ._result_queue import FETCH_RECORDED
+from ._parts.result_queue import FETCH_RECORDED
 from .start import RunHandle
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from agentos.verdict import RATE_LIMITED
 
-from ._messages import MaxWaitOver
-from ._parts import RunParts
+from .._parts.messages import MaxWaitOver
+from .._parts.run_parts import RunParts
 
 _TIMER = "max_wait"
 

@@ -15,12 +15,12 @@ from agentos.limits.backoff import item_wait
 from agentos.pool.store import LeaseHandle
 from agentos.verdict import AUTH_FAILED, PERMANENT, Verdict
 
-from ._messages import AttemptFailed, AttemptSucceeded, PauseOver
-from ._outcome import error_text, failed_result
-from ._parts import RunParts
-from ._rules.scheduler import FAILED, UNFINISHED, Again, NoPool
-from ._shutdown import Shutdown
-from ._timeouts import AttemptTimeouts
+from .._parts.messages import AttemptFailed, AttemptSucceeded, PauseOver
+from .._parts.outcome import error_text, failed_result
+from .._parts.run_parts import RunParts
+from .._rules.scheduler import FAILED, UNFINISHED, Again, NoPool
+from .shutdown import Shutdown
+from .timeouts import AttemptTimeouts
 
 
 class Attempts:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from agentos import events
 from agentos.verdict import RATE_LIMITED
 
-from ._admission import Admission
-from ._parts import RunParts
+from .._parts.admission import Admission
+from .._parts.run_parts import RunParts
 
 # Seconds between two questions to the pool what its waiters wait for: too expensive for every item.
 POOL_SECONDS = 0.5

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from agentos.items.item import Item
 from agentos.items.sources import CollectionSource, Problem, Receiver, StreamSource
 
-from ._admission import Admission
-from ._rules.scheduler import Scheduler
+from .._parts.admission import Admission
+from .._rules.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from agentos.ledger.resume_filter import ResumeFilter

@@ -11,9 +11,9 @@ from agentos.events import Heartbeat, ItemEnded, PoolWaiting, RunEnded, RunStart
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.pool.lease_pool import LeasePool
 
-from ._result_queue import ResultQueue
-from ._rules.bottleneck import Bottleneck
-from ._rules.scheduler import Scheduler
+from .._rules.bottleneck import Bottleneck
+from .._rules.scheduler import Scheduler
+from .result_queue import ResultQueue
 
 # Seconds between two questions to the pool how fast its limits allow the run to go.
 LIMITS_SECONDS = 1.0

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from agentos.errors import AttemptTimeout
 from agentos.items.attempt import Attempt
 
-from ._messages import Message, TimeoutExpired, TimeoutIgnored
-from ._parts import RunParts
+from .._parts.messages import Message, TimeoutExpired, TimeoutIgnored
+from .._parts.run_parts import RunParts
 
 
 class AttemptTimeouts:

@@ -28,17 +28,17 @@ from agentos.pool.lease_states import REFUSED
 from agentos.verdict import PERMANENT, Verdict
 from agentos.workers.base import Workers
 
-from . import _messages as messages
-from ._attempts import Attempts
-from ._bottleneck_probe import BottleneckProbe
-from ._intake import Intake, Source
-from ._mailbox import Handlers, Mailbox
-from ._max_wait import MaxWait
-from ._messages import AttemptSucceeded
-from ._outcome import OutcomeClassifier, error_text
-from ._parts import make_parts
-from ._shutdown import Shutdown
-from .options import Options
+from .._parts import messages
+from .._parts.messages import AttemptSucceeded
+from .._parts.outcome import OutcomeClassifier, error_text
+from .._parts.run_parts import make_parts
+from .._rules.run_options import Options
+from .attempts import Attempts
+from .bottleneck_probe import BottleneckProbe
+from .intake import Intake, Source
+from .mailbox import Handlers, Mailbox
+from .max_wait import MaxWait
+from .shutdown import Shutdown
 
 if TYPE_CHECKING:
     from agentos.ledger.record import RunRecord

@@ -19,7 +19,7 @@ from typing import Any
 from agentos.wakeup import Wakeup
 from agentos.workers.base import Workers
 
-from ._messages import Message
+from .._parts.messages import Message
 
 Handlers = dict[type[Message], Callable[[Any], None]]
 

@@ -11,15 +11,15 @@ from agentos.items.attempt import Attempt
 from agentos.pool.lease_pool import LeasePool
 from agentos.workers.base import Workers
 
-from ._admission import Admission
-from ._attempt_context import RunContext
-from ._messages import LeaseDelivered, Message, ResultsTaken
-from ._progress import RunProgress
-from ._recorder import LedgerRecorder, NullRecorder, Recorder
-from ._result_queue import ResultQueue
-from ._rules.scheduler import Scheduler
-from ._timers import Timers
-from .options import Options
+from .._rules.run_options import Options
+from .._rules.scheduler import Scheduler
+from .admission import Admission
+from .attempt_context import RunContext
+from .messages import LeaseDelivered, Message, ResultsTaken
+from .progress import RunProgress
+from .recorder import LedgerRecorder, NullRecorder, Recorder
+from .result_queue import ResultQueue
+from .timers import Timers
 
 if TYPE_CHECKING:
     from agentos.ledger.record import RunRecord

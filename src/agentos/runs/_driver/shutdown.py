@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from agentos.events import RunStopping
 
-from ._messages import KillRequested
-from ._parts import RunParts
+from .._parts.messages import KillRequested
+from .._parts.run_parts import RunParts
 
 
 class Shutdown:

@@ -13,8 +13,8 @@ from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import WorkflowResult
 
-from ._attempt_context import RunContext
-from ._progress import RunProgress
+from .attempt_context import RunContext
+from .progress import RunProgress
 
 if TYPE_CHECKING:
     from agentos.ledger.record import RunRecord

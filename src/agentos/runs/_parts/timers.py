@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from agentos.clock import Clock, Timer
 
-from ._messages import Message
+from .messages import Message
 
 
 class Timers:

@@ -1,0 +1,25 @@
+"""Options of a run, checked: how many workers, retries and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .scheduler import Halt
+
+
+class Options(NamedTuple):
+    """How a run is executed; see ParallelCoordinator."""
+
+    max_workers: int
+    admission: bool  # an item starts only with a lease; else its worker leases by itself
+    retries: int
+    retry_on: tuple[type[BaseException], ...]
+    classify: Callable[[BaseException], Any] | None
+    timeout: float | None
+    halt: Halt | None
+    grace_seconds: float
+    max_wait: float | None
+    reporter: Callable[[Any], None] | None
+    run_id: str = ""
+    retry_failed: bool = False
