@@ -16,13 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentos.runs._parts.run_parts.attempt_context import RunContext
-
 from agentos.clock import SYSTEM_CLOCK
 from agentos.items.attempt import Attempt
 from agentos.items.item import Item
 from agentos.ledger import _database as database
 from agentos.ledger.record import RunRecord
+from agentos.runs._parts.attempt_context import RunContext
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator, WorkflowResult
 
 from . import disk

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentos.runs._parts.run_parts.attempt_context import RunContext
 
 from agentos.items.file_names import database_name
 from agentos.ledger import record
+from agentos.runs._parts.attempt_context import RunContext
 from agentos.workflows.parallel import (
     LedgerError,
     Transient,

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentos.runs._parts.run_parts.attempt_context import RunContext
 
 from agentos.items.attempt import Attempt
 from agentos.ledger import _batch as batch
 from agentos.ledger import _database as database
 from agentos.ledger import _writer as writer
 from agentos.ledger import record
+from agentos.runs._parts.attempt_context import RunContext
 from agentos.workflows.parallel import (
     Credential,
     CredentialCoordinator,

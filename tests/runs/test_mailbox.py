@@ -6,9 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from agentos.runs._driver.driver.mailbox import Mailbox
-from agentos.runs._parts.run_parts.messages import KillRequested, Message, StopRequested
-
+from agentos.runs._driver.mailbox import Mailbox
+from agentos.runs._parts.messages import KillRequested, Message, StopRequested
 from tests.conftest import eventually
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentos.runs._parts.run_parts import messages
+from agentos.runs._parts import messages
 from agentos.workflows.parallel import ParallelCoordinator
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from agentos.runs._parts.run_parts.result_queue import FETCH_RECORDED, MAX_CHARACTERS, MIN_SIZE, ResultQueue
-
 from agentos.items.results import WorkflowResult
+from agentos.runs._parts.result_queue import FETCH_RECORDED, MAX_CHARACTERS, MIN_SIZE, ResultQueue
 
 RESULT = WorkflowResult("item", True)
 

@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from agentos.runs._parts.run_parts.admission import Admission
-
 from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.pool._memory import MemoryStore
 from agentos.pool._record_handle import RecordHandle
@@ -16,6 +14,7 @@ from agentos.pool._replicas.shared import SharedStore
 from agentos.pool.credential import Credential
 from agentos.pool.lease_states import LIVE, REFUSED, WAITING
 from agentos.providers import verdicts
+from agentos.runs._parts.admission import Admission
 from agentos.runs._rules.scheduler import FAILED, Again, Scheduler
 from agentos.testing import Answer
 from agentos.verdict import AUTH_FAILED, NO_VERDICT, PERMANENT, TRANSIENT, Verdict
