@@ -181,7 +181,7 @@ def test_ctrl_c_ends_stubborn_commands_and_resume_continues(sandbox: Sandbox) ->
         assert time.monotonic() - began < 0.5 + 1 + BUSY
     eventually(lambda: all_gone(pids))
     # In the bytes: it was on the screen for half a second only.
-    assert b"still running (Ctrl-C once more: at once)" in session.bytes.getvalue()
+    assert b"still running (Ctrl-C again stops at once)" in session.bytes.getvalue()
     assert "Received signal 2, graceful shutdown: nothing new starts; waiting for 3 running" in session.text
     assert session.text.count("agentos resume r") == 1
     assert "Traceback" not in session.text
@@ -293,7 +293,7 @@ def test_closed_output_pipe_does_not_change_the_run(sandbox: Sandbox) -> None:
     assert "rror" not in done.stderr
 
 
-LOST = "stdout cannot be written any more, the run goes on without it"
+LOST = "stdout cannot be written any more; the run continues without it"
 REDIRECTED = [
     (">&-", ""),
     ("2>&-", ""),
@@ -617,11 +617,11 @@ def test_dry_run_shows_the_plan_and_changes_nothing(sandbox: Sandbox) -> None:
     dry = sandbox.agentos("run", "--dry-run", "--item-seconds", "2", *ITEMS, "--", "touch", "{id}")
     assert dry.returncode == 0
     assert "Dry run mode: 3 items would be processed, nothing is started:\n  - a\n  - b\n  - c" in dry.stderr
-    assert "3 items take about 2.0 s" in dry.stdout
+    assert "3 items: about 2.0 s" in dry.stdout
     stdin = sandbox.agentos("run", "--dry-run", "--items", "-", "--", "touch", "{id}", input="a\nb\n")
     assert "2 items" in stdin.stdout
     plan = sandbox.agentos("plan", *ITEMS, "--parallel", "1", "--item-seconds", "2")
-    assert "3 items take about 6.0 s" in plan.stdout
+    assert "3 items: about 6.0 s" in plan.stdout
     assert plan.returncode == 0
     assert not sandbox.home.exists()
     assert [path.name for path in sandbox.path.iterdir()] == []

@@ -191,14 +191,14 @@ def test_store_option_overrides_the_keys_file(sandbox: Sandbox) -> None:
 
 def test_plan_reads_the_store_and_changes_nothing(sandbox: Sandbox) -> None:
     plan = ["plan", "--count", "1", "--item-seconds", "1", "--keys", "one.toml"]
-    assert "1 items take about 1.0 s" in sandbox.agentos(*plan).stdout
+    assert "1 item: about 1.0 s" in sandbox.agentos(*plan).stdout
     assert not sandbox.home.exists()
     limited = sandbox.script('echo \'{"verdict": "rate_limited", "retry_after": 600}\' >> "$AGENTOS_REPORT"; exit 1')
     assert sandbox.agentos(*run("r", "one.toml", 1, limited, options=("--max-wait", "0.1"))).returncode == 4
     before = (sandbox.home / "pool.db").read_bytes()
-    assert re.search(r"1 items take about (10\.0|9\.\d) minutes", sandbox.agentos(*plan).stdout)
+    assert re.search(r"1 item: about (10\.0|9\.\d) minutes", sandbox.agentos(*plan).stdout)
     dry = sandbox.agentos(*run("dry", "one.toml", 1, "true", options=("--dry-run", "--item-seconds", "1")))
-    assert re.search(r"1 items take about (10\.0|9\.\d) minutes", dry.stdout)
+    assert re.search(r"1 item: about (10\.0|9\.\d) minutes", dry.stdout)
     assert (sandbox.home / "pool.db").read_bytes() == before
     assert "usable in" in sandbox.agentos("keys").stdout
 
@@ -257,10 +257,10 @@ def test_lost_server_is_reported_and_the_run_recovers(sandbox: Sandbox, server: 
         lines = [json_run.stdout.readline()]
         while lines[-1] and '"StoreUnreachable"' not in lines[-1]:
             lines.append(json_run.stdout.readline())
-        session.until(lambda text: "the pool's store is lost for 0:" in text)
-        assert re.search(r"The pool's store is lost since \d\d:\d\d:\d\d: ", session.text)
+        session.until(lambda text: "the pool's store is unreachable for 0:" in text)
+        assert re.search(r"The pool's store is unreachable since \d\d:\d\d:\d\d: ", session.text)
         server.resume()
-        session.until(lambda text: "The pool's store is back, after" in text)
+        session.until(lambda text: "The pool's store answers again, after" in text)
         sandbox.write("go", "")
         assert session.end() == 0
         lines += json_run.communicate(timeout=PATIENCE)[0].splitlines()

@@ -306,7 +306,7 @@ def test_failing_frame_is_reported_once_and_cursor_restored(terminal: Terminal) 
     with screen_on(terminal) as screen:
         assert not screen.start(frame)
         screen.tick()
-        message = "agentos: the live display failed and is not used any more: ValueError('no frame')"
+        message = "agentos: the live display failed and is switched off: ValueError('no frame')"
         assert terminal.update().lines() == [message, ""]
         assert terminal.emulator.is_cursor_visible
 
@@ -364,7 +364,7 @@ def test_stdout_closed_meanwhile_is_dropped() -> None:
     for _ in range(3):
         screen.write_output(b"line\n")
     message = err.buffer.getvalue().decode()
-    assert message.startswith("agentos: stdout cannot be written any more, the run goes on without it: ")
+    assert message.startswith("agentos: stdout cannot be written any more; the run continues without it: ")
     assert len(message.splitlines()) == 1
     assert list(screen.lost) == ["stdout"]
 
@@ -380,7 +380,7 @@ for number in range(3):
             python(code), stdout=full, stderr=subprocess.PIPE, text=True, check=True, timeout=PATIENCE
         )
     message = (
-        "agentos: stdout cannot be written any more, the run goes on without it: [Errno 28] No space left on device\n"
+        "agentos: stdout cannot be written any more; the run continues without it: [Errno 28] No space left on device\n"
     )
     assert done.stderr == message
 

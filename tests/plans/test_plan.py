@@ -122,7 +122,7 @@ def test_plan_uses_no_quota() -> None:
 
 def test_plan_text_names_bottleneck_and_changes() -> None:
     text = str(coordinator(3, Limits(requests_per_minute=60)).plan(100, item_seconds=0.5))
-    assert text.splitlines()[0].startswith("100 items take about ")
+    assert text.splitlines()[0].startswith("100 items: about ")
     assert "Bound by: requests per minute" in text
     assert "key-0: 100 requests" in text
     assert "With one more credential" in text

@@ -179,9 +179,9 @@ def test_failure_without_error_text_gets_line(error: str | None) -> None:
 @pytest.mark.parametrize("verdict", ["transient", "auth_failed", "quota_exhausted"])
 def test_retried_attempt_line_has_reason_and_pause(verdict: str) -> None:
     event = AttemptEnded("item-1", 2, "key-1", verdict, 1.5, "reset by peer\nmore")
-    assert plain(event) == f"[COORDINATOR] item-1: attempt 2 {verdict}, again in 1.5 s: reset by peer\n"
+    assert plain(event) == f"[COORDINATOR] item-1: attempt 2 {verdict}, retry in 1.5 s: reset by peer\n"
     at_once = event._replace(retry_in=0.0)
-    assert plain(at_once) == f"[COORDINATOR] item-1: attempt 2 {verdict}, again: reset by peer\n"
+    assert plain(at_once) == f"[COORDINATOR] item-1: attempt 2 {verdict}, retry now: reset by peer\n"
 
 
 @pytest.mark.parametrize("verdict", ["rate_limited", "overloaded"])
@@ -205,7 +205,7 @@ def test_rate_limited_pool_line_has_wait() -> None:
     text = plain(PoolWaiting("rate_limited", 3, 0, 3, 41.5))
     assert text == (
         "[COORDINATOR] Waiting for the provider: "
-        "all 3 usable credentials are rate-limited or cooling down, the next for 41.5 s\n"
+        "all 3 usable credentials are rate-limited or cooling down, the next usable in 41.5 s\n"
     )
     assert "exhausted" not in text
     assert "release" not in text
@@ -213,7 +213,7 @@ def test_rate_limited_pool_line_has_wait() -> None:
 
 def test_waiting_text() -> None:
     assert waiting_text(PoolWaiting("exhausted", 3, 3, 0, None)) == "3 of 3 credentials in use"
-    assert "the next for 0.0 s" in waiting_text(PoolWaiting("rate_limited", 3, 0, 3, None))
+    assert "the next usable in 0.0 s" in waiting_text(PoolWaiting("rate_limited", 3, 0, 3, None))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_quarantine_line_has_credential_and_reason() -> None:
 
 def test_abandoned_thread_gets_line() -> None:
     text = plain(AttemptAbandoned("item-1", 2.5, 3))
-    assert text.startswith("[COORDINATOR] item-1 did not end within 2.5 s;")
+    assert text.startswith("[COORDINATOR] item-1 did not end within 2.5 s and cannot be killed:")
     assert "(3 so far)" in text
 
 
@@ -272,11 +272,11 @@ def test_abandoned_thread_gets_line() -> None:
         (
             RunStopping("interrupted", 2, 3, 30.0),
             "[COORDINATOR] Received signal 2, graceful shutdown: nothing new starts; "
-            "waiting for 3 running for up to 30 s (once more: at once)\n",
+            "waiting up to 30 s for 3 running items (a second signal stops at once)\n",
         ),
         (
             RunStopping("left early", None, 1, None),
-            "[COORDINATOR] Stopping: left early, graceful shutdown: nothing new starts; waiting for 1 running\n",
+            "[COORDINATOR] Stopping: left early, graceful shutdown: nothing new starts; waiting for 1 running item\n",
         ),
         (
             RunStopping("left early", None, 0, 30.0),
@@ -308,7 +308,7 @@ def test_stopped_summary_has_reason_and_unfinished_items() -> None:
 def test_summary_of_unread_input_has_no_total() -> None:
     lines = plain(RunEnded(stats(None, 4, stopped="left early"), None, "2 workers")).splitlines()
     assert "  Total: not known" in lines
-    assert "  Unfinished: an unread rest of the input (see get_checkpoints())" in lines
+    assert "  Unfinished: unread input (see get_checkpoints())" in lines
 
 
 @pytest.mark.parametrize("ids", [["item-1", "item-2"], iter(["item-1", "item-2"])], ids=["list", "iterator"])
@@ -503,7 +503,7 @@ def test_pool_distinguishes_exhausted_from_rate_limited() -> None:
     pool.mark_rate_limited("sk-one", 30)
     rate_limited = lines_while_waiting(pool, lambda: clock.advance(30))
     assert rate_limited.startswith("[COORDINATOR] Waiting for the provider: ")
-    assert "the next for 30.0 s" in rate_limited
+    assert "the only usable credential is rate-limited or cooling down for 30.0 s" in rate_limited
     pool.release("sk-one")
     assert pool.reserve() == "sk-one"
     exhausted = lines_while_waiting(pool, lambda: pool.release("sk-one"))

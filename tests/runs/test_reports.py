@@ -139,14 +139,14 @@ def test_run_without_results_reports_heartbeats(capsys: pytest.CaptureFixture[st
     stats, _ = ParallelCoordinator(1, pool, clock=clock, reporter=reporter).execute_parallel([1], lambda *_: None)
     assert stats.success_count == 1
     out = capsys.readouterr().out
-    assert re.search(r"Still here: 0 done, 0 running, 1 waiting, about \d+\.\d s to go: all 1 usable credentials", out)
-    assert "Bound by: the providers' limits on 1 credentials" in out
+    assert re.search(r"Still working: 0 done, 0 running, 1 waiting, about \d+\.\d s to go: the only usable", out)
+    assert "Bound by: the providers' limits on the only credential" in out
 
 
 def test_summary_names_the_bottleneck(capsys: pytest.CaptureFixture[str]) -> None:
     pool = CredentialCoordinator(KEYS)
     pause = threading.Event()
     ParallelCoordinator(1, pool).execute_parallel(range(5), lambda *_: pause.wait(0.03))
-    assert "Bound by: 1 workers, not the keys" in capsys.readouterr().out
+    assert "Bound by: 1 worker, not the keys" in capsys.readouterr().out
     ParallelCoordinator(8, pool).execute_parallel(range(20), lambda *_: pause.wait(0.03))
     assert "Bound by: the 3 credentials, all in use, not the workers" in capsys.readouterr().out

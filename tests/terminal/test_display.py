@@ -142,7 +142,7 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
                 "run nightly-42  2:05 elapsed, about 6.6 minutes to go",
                 "━━━━━━━━━───────────────────────── 1200/5000 done, 12 failed",
                 "nothing starts for 12 s (tokens per minute): all 20 usable …",
-                "running 1000, 700 waiting (3 sent back by a provider)",
+                "running 1000, 700 waiting (3 rate-limited)",
                 "  10:05  document-0000  key-0  attempt 2",
                 "  10:04  document-0001  key-1",
                 "  … and 998 more",
@@ -160,13 +160,13 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
                 "run nightly-42  2:05 elapsed",
                 "━━━━────────── 1200/5000 done, 12 failed",
                 "nothing starts for 12 s (tokens per min…",
-                "running 1000, 700 waiting (3 sent back …",
+                "running 1000, 700 waiting (3 rate-limit…",
                 "credentials 20: 18 in use, 1 cooling, 1…",
                 "failed document-9: ValueError: worst",
             ],
         ),
         (40, 4, ["run nightly-42  2:05 elapsed", "━━━━────────── 1200/5000 done, 12 failed",
-                 "nothing starts for 12 s (tokens per min…", "running 1000, 700 waiting (3 sent back …"]),
+                 "nothing starts for 12 s (tokens per min…", "running 1000, 700 waiting (3 rate-limit…"]),
         (40, 2, ["run nightly-42  2:05 elapsed", "━━━━────────── 1200/5000 done, 12 failed"]),
         (40, 1, ["━━━━────────── 1200/5000 done, 12 failed"]),
         (20, 3, ["2:05 elapsed", "1200/5000, 12 failed", "nothing starts for …"]),
@@ -256,7 +256,7 @@ def test_stopping_replaces_waiting_reason() -> None:
     display = display_of(run)
     display.note(RunStopping("interrupted", 2, 8, 5.0))
     lines = display.frame(100, 10)
-    assert lines[2] == "stopping, interrupted: 1000 still running (Ctrl-C once more: at once)"
+    assert lines[2] == "stopping, interrupted: 1000 still running (Ctrl-C again stops at once)"
     assert "to go" not in lines[0]
     display.note(RunStopping("halted: 3 failed", None, 8, None))
     assert display.frame(100, 10)[2] == "stopping, halted: 3 failed: 1000 still running"
@@ -408,6 +408,6 @@ def test_lost_store_is_shown_until_reached_again() -> None:
     run = ScriptedRun(figures=stats(running=1), pool_waiting=PoolWaiting(STORE_LOST, 2, 0, 0, None))
     display = Display(run, run.credentials, clock=lambda: NOW, color=False)
     display.note(StoreUnreachable("redis://somewhere", "connection refused", NOW - 65.0))
-    assert display.frame(80, 10)[2] == "the pool's store is lost for 1:05: nothing new starts"
+    assert display.frame(80, 10)[2] == "the pool's store is unreachable for 1:05: nothing new starts"
     display.note(StoreReached("redis://somewhere", 65.0))
     assert "is lost for" not in display.frame(80, 10)[2]

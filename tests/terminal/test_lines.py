@@ -101,9 +101,9 @@ def test_tick_writes_line_only_after_progress() -> None:
     run.stats = stats(121, 0, None, running=7)
     run.pool_waiting = None
     reporter.tick()
-    reason = "all 4 usable credentials are rate-limited or cooling down, the next for 12.0 s (tokens per minute)"
+    reason = "all 4 usable credentials are rate-limited or cooling down, the next usable in 12.0 s (tokens per minute)"
     assert stream.getvalue().splitlines() == [
-        f"[COORDINATOR] 120/300 done, 2 failed, 8 running, about 3.1 minutes to go; nothing more starts: {reason}",
+        f"[COORDINATOR] 120/300 done, 2 failed, 8 running, about 3.1 minutes to go; nothing new starts: {reason}",
         "[COORDINATOR] 121 done, 7 running",
     ]
     run.stats = stats(122)

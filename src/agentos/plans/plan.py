@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from agentos.durations import format_duration
 from agentos.events import KEYS, WORKERS
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, Limits
+from agentos.plurals import plural
 from agentos.pool.simulation import Outcome, Work, simulate
 from agentos.pool.states import CredentialForecast
 
@@ -41,17 +42,17 @@ class RunPlan:
     )  # a possible change -> seconds that the run would take with it
 
     def __str__(self) -> str:
-        assumed = f"at {self.item_seconds:g} s per item and {self.workers} workers"
+        assumed = f"at {self.item_seconds:g} s per item and {plural(self.workers, 'worker')}"
         lines = [
-            f"{self.items} items take about {format_duration(self.seconds)} ({assumed})",
+            f"{plural(self.items, 'item')}: about {format_duration(self.seconds)} ({assumed})",
             f"  Bound by: {self.bound_by}",
         ]
         if self.too_large:
-            lines.append(f"  {self.too_large} items need more than any limit allows, and would fail")
+            lines.append(f"  Would fail, as no limit is large enough: {plural(self.too_large, 'item')}")
         if self.unknown:
-            lines.append(f"  Taken to have no limit, as none is known: {', '.join(self.unknown)}")
+            lines.append(f"  Planned without limits, as none are known: {', '.join(self.unknown)}")
         for id_, share in self.utilisation.items():
-            lines.append(f"  {id_}: {self.requests[id_]} requests, {share:.0%} used")
+            lines.append(f"  {id_}: {plural(self.requests[id_], 'request')}, {share:.0%} used")
         lines += [f"  With {change}: about {format_duration(seconds)}" for change, seconds in self.changes.items()]
         return "\n".join(lines)
 
@@ -134,5 +135,5 @@ def _bound_text(bound_by: str | None, work: Work) -> str:
     if bound_by is None:
         return "nothing: there is little to do"
     if bound_by == WORKERS:
-        return f"{work.workers} workers"
+        return plural(work.workers, "worker")
     return "the credentials, all in use (max_concurrent)" if bound_by == KEYS else bound_by

@@ -31,6 +31,7 @@ from agentos.events import (
     StoreUnreachable,
 )
 from agentos.items.results import WorkflowResult
+from agentos.plurals import plural
 from agentos.verdict import RATE_LIMITED
 
 from .format import escape_controls, first_line
@@ -62,21 +63,23 @@ def waiting_text(waiting: PoolWaiting) -> str:
     """Return why requests wait for a credential, with the numbers that a person needs to act."""
     if waiting.reason == STORE_LOST:
         if waiting.usable_in is None:
-            return "the pool's store is lost, and nothing new starts until it is back"
+            return "the pool's store is unreachable: nothing new starts until it answers"
         pause = format_duration(waiting.usable_in)
-        return f"the pool's store may have forgotten leases: nothing new starts for {pause}, until they have run out"
+        return f"the pool's store may have lost leases: nothing new starts for {pause}, until they have expired"
     if waiting.reason == RATE_LIMITED:
         usable_in = format_duration(waiting.usable_in or 0.0)
         limit = "" if waiting.limit is None else f" ({waiting.limit})"
+        if waiting.credentials == 1:
+            return f"the only usable credential is rate-limited or cooling down for {usable_in}{limit}"
         credentials = f"all {waiting.credentials} usable credentials"
-        return f"{credentials} are rate-limited or cooling down, the next for {usable_in}{limit}"
+        return f"{credentials} are rate-limited or cooling down, the next usable in {usable_in}{limit}"
     cooling = f", {waiting.cooling} rate-limited" if waiting.cooling else ""
-    return f"{waiting.in_use} of {waiting.credentials} credentials in use{cooling}"
+    return f"{waiting.in_use} of {plural(waiting.credentials, 'credential')} in use{cooling}"
 
 
 def verdict_text(verdict: str) -> str:
     """Return why a credential is not used."""
-    return "the store is new or was emptied, old leases must run out" if verdict == STORE_LOST else verdict
+    return "the store is new or was emptied: older leases must expire" if verdict == STORE_LOST else verdict
 
 
 def _no_text(_event: Any) -> None:
@@ -84,13 +87,14 @@ def _no_text(_event: Any) -> None:
 
 
 def _run_started(event: RunStarted) -> str:
-    items = "items" if event.total is None else f"{event.total} items"
-    pool = "" if event.credentials is None else f" over {event.credentials} credentials"
-    return f"[COORDINATOR] Starting parallel execution of {items} with {event.workers} workers{pool}"
+    items = "items" if event.total is None else plural(event.total, "item")
+    workers = plural(event.workers, "worker")
+    pool = "" if event.credentials is None else f" over {plural(event.credentials, 'credential')}"
+    return f"[COORDINATOR] Starting parallel execution of {items} with {workers}{pool}"
 
 
 def _run_resumed(event: RunResumed) -> str:
-    failed = f"{event.failed} failed" + (", to be tried again" if event.retry_failed and event.failed else "")
+    failed = f"{event.failed} failed" + (" (to be retried)" if event.retry_failed and event.failed else "")
     on_record = f"{event.succeeded} succeeded, {failed}, {event.unfinished} unfinished"
     return f"[COORDINATOR] Resuming run {event.run_id} (launch {event.launch}); on record: {on_record}"
 
@@ -119,8 +123,8 @@ def is_worth_a_line(completed: int, total: int | None) -> bool:
 
 def _attempt_ended(event: AttemptEnded) -> str | None:
     if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died") or event.retry_in >= LONG_PAUSE:
-        pause = f" in {event.retry_in:.1f} s" if event.retry_in else ""
-        attempt = f"{escape_controls(event.item_id)}: attempt {event.attempt} {event.verdict}, again{pause}"
+        pause = f"in {event.retry_in:.1f} s" if event.retry_in else "now"
+        attempt = f"{escape_controls(event.item_id)}: attempt {event.attempt} {event.verdict}, retry {pause}"
         return f"[COORDINATOR] {attempt}: {first_line(event.error)}"
     return None  # a rate limit or an overload has its own event: a cool-down
 
@@ -128,6 +132,8 @@ def _attempt_ended(event: AttemptEnded) -> str | None:
 def _pool_waiting(event: PoolWaiting) -> str:
     if event.reason == RATE_LIMITED:
         return f"[COORDINATOR] Waiting for the provider: {waiting_text(event)}"
+    if event.reason == STORE_LOST:
+        return f"[COORDINATOR] Waiting for the store: {waiting_text(event)}"
     return f"[COORDINATOR] Credential pool exhausted: {waiting_text(event)}; waiting for a release"
 
 
@@ -136,8 +142,8 @@ def _cool_down_started(event: CoolDownStarted) -> str | None:
         return None
     if event.verdict == STORE_LOST:
         return (
-            f"[COORDINATOR] The pool's store is new or may have forgotten leases: nothing starts for "
-            f"{format_duration(event.seconds)}, until they have run out"
+            f"[COORDINATOR] The pool's store is new or may have lost leases: nothing new starts for "
+            f"{format_duration(event.seconds)}, until older leases have expired"
         )
     target = _target_text(event)
     scope = f" for {event.scope}" if event.scope is not None else ""
@@ -148,15 +154,15 @@ def _cool_down_started(event: CoolDownStarted) -> str | None:
 def _limit_learned(event: LimitLearned) -> str:
     scope = f" for {event.scope}" if event.scope is not None else ""
     line = f"requests_per_minute = {math.floor(event.requests_per_minute)}"
-    return f"[COORDINATOR] Learned the limit of {_target_text(event)}{scope}: {line} (declared, it need not be learned)"
+    return f"[COORDINATOR] Learned the limit of {_target_text(event)}{scope}: {line} (declare it to skip learning)"
 
 
 def _limit_shared(event: LimitShared) -> str:
     groups = ", ".join(group.removeprefix("credential ") for group in event.groups)
     if not event.is_shared:
-        return f"[COORDINATOR] These do not share a limit after all: {groups}"
-    advice = "if they belong to one account, give them one quota_group"
-    return f"[COORDINATOR] These seem to share a limit and are paced together: {groups} ({advice})"
+        return f"[COORDINATOR] No shared limit after all: {groups}"
+    advice = "if they belong to one account, declare one quota_group"
+    return f"[COORDINATOR] Shared limit detected, now paced together: {groups} ({advice})"
 
 
 def _target_text(event: CoolDownStarted | LimitLearned) -> str:
@@ -172,13 +178,13 @@ def _quarantined(event: CredentialQuarantined) -> str:
 def _store_unreachable(event: StoreUnreachable) -> str:
     since = time.strftime("%H:%M:%S", time.localtime(event.since))
     return (
-        f"[COORDINATOR] The pool's store is lost since {since}: {first_line(event.reason)}. What runs goes on, nothing "
-        "new starts until it is back"
+        f"[COORDINATOR] The pool's store is unreachable since {since}: {first_line(event.reason)}. Running "
+        "items continue, nothing new starts until it answers"
     )
 
 
 def _store_reached(event: StoreReached) -> str:
-    return f"[COORDINATOR] The pool's store is back, after {format_duration(event.lost_for)}"
+    return f"[COORDINATOR] The pool's store answers again, after {format_duration(event.lost_for)}"
 
 
 def _still_running(event: Heartbeat) -> str:
@@ -186,22 +192,22 @@ def _still_running(event: Heartbeat) -> str:
     reason = f": {waiting_text(event.waiting)}" if event.waiting is not None else ""
     to_go = "" if stats.eta is None else f", about {format_duration(stats.eta)} to go"
     counts = f"{stats.completed} done, {stats.running} running, {stats.waiting} waiting"
-    return f"[COORDINATOR] Still here: {counts}{to_go}{reason}"
+    return f"[COORDINATOR] Still working: {counts}{to_go}{reason}"
 
 
 def _thread_abandoned(event: AttemptAbandoned) -> str:
     item_id = escape_controls(event.item_id)
     return (
-        f"[COORDINATOR] {item_id} did not end within {event.timeout:g} s; it cannot be killed, so it is "
-        f"left to itself ({event.abandoned_attempts} so far)"
+        f"[COORDINATOR] {item_id} did not end within {event.timeout:g} s and cannot be killed: "
+        f"attempt abandoned ({event.abandoned_attempts} so far)"
     )
 
 
 def _run_stopping(event: RunStopping) -> str:
     cause = f"Received signal {event.signal}" if event.signal is not None else f"Stopping: {event.reason}"
-    grace = "" if event.grace is None else f" for up to {event.grace:g} s"
-    waits = f"; waiting for {event.running} running{grace}" if event.running else ""
-    hint = " (once more: at once)" if event.signal is not None else ""
+    grace = "" if event.grace is None else f" up to {event.grace:g} s"
+    waits = f"; waiting{grace} for {plural(event.running, 'running item')}" if event.running else ""
+    hint = " (a second signal stops at once)" if event.signal is not None else ""
     return f"[COORDINATOR] {cause}, graceful shutdown: nothing new starts{waits}{hint}"
 
 
@@ -217,11 +223,11 @@ def summary_text(event: RunEnded, continuation: str) -> str:
         f"[COORDINATOR] {heading}:",
         f"  Total: {stats.total if stats.total is not None else 'not known'}",
         f"  Succeeded: {stats.success_count}"
-        + (f" ({stats.recorded} items were on record before)" if stats.recorded else ""),
+        + (f" ({plural(stats.recorded, 'item')} already on record)" if stats.recorded else ""),
         f"  Failed: {stats.failed}",
     ]
     if event.unfinished is None or event.unfinished:
-        unfinished = "an unread rest of the input" if event.unfinished is None else event.unfinished
+        unfinished = "unread input" if event.unfinished is None else event.unfinished
         lines.append(f"  Unfinished: {unfinished} ({continuation})")
     lines.append(f"  Duration: {stats.elapsed:.2f}s")
     lines.append(f"  Bound by: {event.bound_by}")
@@ -230,7 +236,7 @@ def summary_text(event: RunEnded, continuation: str) -> str:
 
 def _dry_run(event: DryRun) -> str:
     ids = [f"  - {escape_controls(item_id)}" for item_id in event.ids]
-    count = f"{event.total} items" if event.total is not None else f"{len(ids)} items, or more,"
+    count = plural(event.total, "item") if event.total is not None else f"at least {plural(len(ids), 'item')}"
     return "\n".join([f"[COORDINATOR] Dry run mode: {count} would be processed, nothing is started:", *ids])
 
 

@@ -96,7 +96,7 @@ def _short_repr(value: Any) -> str:
     try:
         return repr(value)[:MAX_REPR]
     except Exception as error:
-        return f"<{type(value).__name__}, whose repr failed: {type(error).__name__}>"
+        return f"<{type(value).__name__}, repr() raised {type(error).__name__}>"
 
 
 def warn_capped(requested: int, cap: int, reporter: Reporter) -> None:

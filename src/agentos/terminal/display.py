@@ -167,10 +167,10 @@ class Display:
     def _reason(self, stats: ProgressStats, pool: Snapshot, now: float) -> str:
         """Return why nothing starts, and until when; "" if items start."""
         if self._stopping is not None:
-            once_more = " (Ctrl-C once more: at once)" if self._stopping.grace is not None else ""
+            once_more = " (Ctrl-C again stops at once)" if self._stopping.grace is not None else ""
             return f"stopping, {self._safe(self._stopping.reason)}: {stats.running} still running{once_more}"
         if self._lost is not None:
-            return f"the pool's store is lost for {clock_text(now - self._lost.since)}: nothing new starts"
+            return f"the pool's store is unreachable for {clock_text(now - self._lost.since)}: nothing new starts"
         waiting = pool.waiting
         if waiting is None:
             return ""
@@ -180,7 +180,9 @@ class Display:
             return f"as fast as the limits allow ({self._safe(waiting.limit)})"
         limit = "" if waiting.limit is None else f" ({self._safe(waiting.limit)})"
         usable_in = countdown_text(waiting.usable_in - (now - pool.at))  # first: a narrow terminal cuts the end
-        return f"nothing starts for {usable_in}{limit}: all {waiting.credentials} usable credentials have to wait"
+        count = waiting.credentials
+        pool = "the only usable credential is" if count == 1 else f"all {count} usable credentials are"
+        return f"nothing starts for {usable_in}{limit}: {pool} rate-limited"
 
     # --- the lists ------------------------------------------------------------------------------------------------
 
@@ -362,8 +364,8 @@ def _state_counts(states: Sequence[CredentialState], now: float) -> str:
 
 
 def _waiting_counts(stats: ProgressStats) -> str:
-    sent_back = f" ({stats.rate_limited} sent back by a provider)" if stats.rate_limited > 0 else ""
-    return f", {stats.waiting} waiting{sent_back}" if stats.waiting > 0 else ""
+    rate_limited = f" ({stats.rate_limited} rate-limited)" if stats.rate_limited > 0 else ""
+    return f", {stats.waiting} waiting{rate_limited}" if stats.waiting > 0 else ""
 
 
 def _escape(char: str) -> str:

@@ -49,8 +49,8 @@ class LinesReporter(TextReporter):
         if isinstance(event, ItemEnded):
             return None if event.result.success else failure_line(event.result)
         if isinstance(event, RunEnded):
-            again = "; the unread rest must come again" if event.unfinished is None else ""
-            return summary_text(event, f"{self._go_on} continues them{again}")
+            hint = "; pass the unread input again" if event.unfinished is None else " them"
+            return summary_text(event, f"{self._go_on} continues{hint}")
         if self._quiet and not isinstance(event, DryRun):
             return None
         if isinstance(event, Heartbeat):
@@ -105,7 +105,7 @@ def progress_line(stats: ProgressStats, waiting: PoolWaiting | None = None) -> s
 def _waiting_reason(waiting: PoolWaiting) -> str:
     if waiting.limit is not None and (waiting.usable_in or 0.0) < PROGRESS_SECONDS:
         return f"as fast as the limits allow ({waiting.limit})"
-    return f"nothing more starts: {waiting_text(waiting)}"
+    return f"nothing new starts: {waiting_text(waiting)}"
 
 
 def json_output(item_id: str, stream: str, data: bytes) -> bytes:

@@ -125,7 +125,7 @@ class Screen:
             return
         out.is_loss_reported = True
         if stream == "stdout" and not isinstance(out.lost, BrokenPipeError):
-            self.message(f"agentos: stdout cannot be written any more, the run goes on without it: {out.lost}")
+            self.message(f"agentos: stdout cannot be written any more; the run continues without it: {out.lost}")
 
     # --- the live region ------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Screen:
             lines = frame(max(1, size.columns - 1), self._max_rows(size))[: self._max_rows(size)]
         except Exception as error:  # the run must continue without a display
             self.stop()
-            self.message(f"agentos: the live display failed and is not used any more: {error!r}")
+            self.message(f"agentos: the live display failed and is switched off: {error!r}")
             return
         with self._stderr.lock:
             if self._frame is None:
@@ -309,7 +309,7 @@ class _Out:
         has_lock = self.lost is None and self.lock.acquire(timeout=PATIENCE_SECONDS)
         is_free = has_lock and self._has_room()
         if not is_free and self.lost is None:
-            self.lost = TimeoutError("nobody reads it")
+            self.lost = TimeoutError("its reader does not read")
         try:
             yield is_free
         finally:

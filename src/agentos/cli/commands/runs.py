@@ -15,7 +15,8 @@ from agentos.home.paths import home
 from agentos.home.run_folder import RunFolder, run_folders
 from agentos.home.run_status import FINISHED, KILLED, NOT_STARTED, STOPPED, UNREADABLE, RunStatus, read_status
 from agentos.ledger.ownership import Ownership
-from agentos.reporters.format import escape_controls, local_time, plural, shorten, size, table
+from agentos.plurals import plural
+from agentos.reporters.format import escape_controls, local_time, shorten, size, table
 
 from ..console import Command, Failure, say, say_json
 from .show import run_record

@@ -15,7 +15,8 @@ from agentos.home.run_folder import RunFolder
 from agentos.home.run_status import FINISHED, RUNNING, RunStatus, failures_by_cause, open_ledger, read_status
 from agentos.items.file_names import log_name
 from agentos.ledger.reader import UNFINISHED, Launch, Ledger, RecordedAttempt, RecordedItem
-from agentos.reporters.format import escape_controls, local_time, plural, shell_argument, shorten, size, table
+from agentos.plurals import plural
+from agentos.reporters.format import escape_controls, local_time, shell_argument, shorten, size, table
 
 from ..completion import item_ids, run_ids
 from ..console import Command, Failure, say, say_json

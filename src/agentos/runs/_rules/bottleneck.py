@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentos.events import INPUT, KEYS, LEDGER, LIMITS, PAUSES, READER, WORKERS
+from agentos.plurals import plural
 
 # Seconds: a reason that held a run for less is not reported.
 MIN_SECONDS = 0.01
@@ -28,14 +29,14 @@ class Bottleneck:
         reason = max(self.seconds, key=lambda r: self.seconds[r], default=None)
         if reason is not None and self.seconds[reason] < MIN_SECONDS:
             reason = None
-        keys = f"{credentials} credentials"
+        keys = "only credential" if credentials == 1 else f"{credentials} credentials"
         return {
             None: "nothing: there was little to do",
-            WORKERS: f"{workers} workers" + ("" if credentials is None else ", not the keys"),
-            KEYS: f"the {keys}, all in use, not the workers",
-            LIMITS: f"the providers' limits on {keys}, not the workers",
+            WORKERS: plural(workers, "worker") + ("" if credentials is None else ", not the keys"),
+            KEYS: f"the {keys}, {'' if credentials == 1 else 'all '}in use, not the workers",
+            LIMITS: f"the providers' limits on the {keys}, not the workers",
             PAUSES: "pauses before retries",
-            INPUT: "the input: items came more slowly than they were done",
-            READER: "the reader of the results",
-            LEDGER: "the ledger: the disk took results more slowly than they came",
+            INPUT: "the input: items arrived more slowly than they ran",
+            READER: "the code that reads the results",
+            LEDGER: "the ledger: the disk wrote results more slowly than they arrived",
         }[reason]
