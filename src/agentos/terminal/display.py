@@ -181,8 +181,8 @@ class Display:
         limit = "" if waiting.limit is None else f" ({self._safe(waiting.limit)})"
         usable_in = countdown_text(waiting.usable_in - (now - pool.at))  # first: a narrow terminal cuts the end
         count = waiting.credentials
-        pool = "the only usable credential is" if count == 1 else f"all {count} usable credentials are"
-        return f"nothing starts for {usable_in}{limit}: {pool} rate-limited"
+        credentials = "the only usable credential is" if count == 1 else f"all {count} usable credentials are"
+        return f"nothing starts for {usable_in}{limit}: {credentials} rate-limited"
 
     # --- the lists ------------------------------------------------------------------------------------------------
 
