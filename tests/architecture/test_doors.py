@@ -22,6 +22,9 @@ PACKAGE_FILE_RULE = """\
 Rule: an `__init__.py` holds a docstring and nothing else.
 Reasons: importing one door must not load the others, re-exports turn an acyclic graph of modules into a cyclic graph of
 packages, and every name has one home."""
+DOOR_LIST_RULE = """\
+Rule: the docstring of a package names each of its doors after the word `Door` or `Doors`.
+Reason: it is the first text that a reader of another package opens."""
 # Exempt from PACKAGE_FILE_RULE: the version, the table of commands, and the names that users import.
 PACKAGE_FILES_WITH_CODE = {"agentos", "agentos.cli", "agentos.testing", "agentos.workflows.parallel"}
 
@@ -65,12 +68,29 @@ def package_file_violations(modules: dict[str, Module]) -> set[Violation]:
     }
 
 
+def door_list_violations(modules: dict[str, Module]) -> set[Violation]:
+    """Return the packages and doors that break DOOR_LIST_RULE. Private packages, packages of packages and the contract
+    have no such list."""
+    found = set()
+    for package in modules.values():
+        if package.path.name != "__init__.py" or package.name in PACKAGE_FILES_WITH_CODE or any(owners(package.name)):
+            continue
+        doors = {path.stem for path in package.path.parent.glob("*.py") if not path.stem.startswith("_")}
+        _, _, listed = (ast.get_docstring(package.tree) or "").partition("Door")
+        found |= {(package.name, door) for door in doors if f"`{door}`" not in listed}
+    return {(package, door) for package, door in found if not package.startswith("agentos.cli.")}
+
+
 def test_private_modules_are_imported_by_their_package_only() -> None:
     exceptions.assert_only_listed(door_violations(read_modules()), exceptions.DOORS, DOOR_RULE)
 
 
 def test_doors_have_docstrings() -> None:
     exceptions.assert_only_listed(docstring_violations(read_modules()), exceptions.DOCSTRINGS, DOCSTRING_RULE)
+
+
+def test_package_docstrings_list_their_doors() -> None:
+    exceptions.assert_only_listed(door_list_violations(read_modules()), set(), DOOR_LIST_RULE)
 
 
 def test_package_files_hold_docstrings_only() -> None:
@@ -127,3 +147,14 @@ def test_code_in_package_file_is_reported(make_tree: Callable[..., Path]) -> Non
     assert package_file_violations(read_modules(make_tree(files))) == {
         ("agentos.pool", "more or less than a docstring")
     }
+
+
+def test_door_missing_in_package_docstring_is_reported(make_tree: Callable[..., Path]) -> None:
+    files = {
+        "pool/__init__.py": '"""Credentials. Doors: `lease`."""',
+        "pool/lease.py": "",
+        "pool/store.py": "",
+        "pool/_memory.py": "",
+        "pool/_rules/allocator.py": "",
+    }
+    assert door_list_violations(read_modules(make_tree(files))) == {("agentos.pool", "store")}
