@@ -78,14 +78,7 @@ def credential_state(credential: CredentialRecord, now: float, epoch: float, ela
     `now` is the instant up to which the rules have advanced, `elapsed` the seconds since then, in which only time
     has passed: a replica must not advance by itself. `epoch` is the wall clock at `now + elapsed`.
     """
-    ends: dict[str | None, float] = {}  # scope -> epoch
-    cooled_by: dict[str, str] = {}
-    for cooldown_scope in credential.cooldown_scopes:
-        for scope, until in cooldown_scope.cooling.items():
-            end = epoch + (until - now - elapsed)
-            if end > ends.get(scope, epoch):
-                ends[scope] = end
-                cooled_by[scope or ""] = cooldown_scope.cooled_by[scope]
+    ends, cooled_by = _cooldowns(credential, now + elapsed, epoch)
     paces = [paced.pace.binding(None, 1, 0, now) for paced in credential.paced_by]
     ready_at, limit = max(paces, key=itemgetter(0))
     cooled_until = ends.pop(None, None)
@@ -116,6 +109,21 @@ def credential_state(credential: CredentialRecord, now: float, epoch: float, ela
         cooled_until=cooled_until,
         limited_until=limited_until,
     )
+
+
+def _cooldowns(
+    credential: CredentialRecord, now: float, epoch: float
+) -> tuple[dict[str | None, float], dict[str, str]]:
+    """Return by scope the end of the longest cool-down, as epoch seconds, and the kind of its verdict."""
+    ends: dict[str | None, float] = {}
+    cooled_by: dict[str, str] = {}
+    for cooldown_scope in credential.cooldown_scopes:
+        for scope, until in cooldown_scope.cooling.items():
+            end = epoch + (until - now)
+            if end > ends.get(scope, epoch):
+                ends[scope] = end
+                cooled_by[scope or ""] = cooldown_scope.cooled_by[scope]
+    return ends, cooled_by
 
 
 def _holder(record: LeaseRecord, now: float, elapsed: float) -> Holder:

@@ -205,9 +205,8 @@ class Allocator:
             return
         cooldown_scope.start_cooldown(scope, until, verdict)
         self.wake_ups.at_cooldown_end(until, cooldown_scope, scope)
-        self.events.append(
-            CoolDownStarted(cooldown_scope.kind, cooldown_scope.name, scope, seconds, verdict, requested)
-        )
+        kind, name = cooldown_scope.kind, cooldown_scope.name
+        self.events.append(CoolDownStarted(kind, name, scope, seconds, verdict, requested))
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -233,13 +232,7 @@ class Allocator:
         scope, request_class = record.scope, record.request_class
         if record.prefer is not None:
             preferred = self.credentials.get(record.prefer)
-            if (
-                preferred is not None
-                and preferred.has_room()
-                and preferred.serves(request_class)
-                and not preferred.usable_at(scope)
-                and self._is_admitted(preferred, record, now)
-            ):
+            if preferred is not None and self._is_grantable(preferred, record, now):
                 return preferred
         heap = self.ready.by_class.get(request_class)
         if heap is None:
@@ -271,6 +264,14 @@ class Allocator:
             if chosen is None:
                 self._block(entry[2], record, now)
         return chosen
+
+    def _is_grantable(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
+        return (
+            credential.has_room()
+            and credential.serves(record.request_class)
+            and not credential.usable_at(record.scope)
+            and self._is_admitted(credential, record, now)
+        )
 
     def _is_admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
         """Return whether a credential's limits admit a request; if not, plan to look again when that may change."""
@@ -309,7 +310,7 @@ class Allocator:
 
     def serve_all(self, cooldown_scopes: Iterable[CooldownScope], now: float) -> None:
         """Serve waiters with all credentials of these scopes, which may have more room than before."""
-        for member in {m.id: m for cooldown_scope in cooldown_scopes for m in cooldown_scope.members.values()}.values():
+        for member in {m.id: m for scope in cooldown_scopes for m in scope.members.values()}.values():
             self.serve(member, now)
 
     def serve(self, credential: CredentialRecord, now: float) -> None:
@@ -387,13 +388,12 @@ class Allocator:
         for queue in tuple(self.waiting.values()):
             is_plain_servable = None  # the same for all that need one request and no tokens
             for record in tuple(queue.values()):
-                is_plain = record.requests <= 1 and not record.tokens
-                if is_plain and is_plain_servable is not None:
-                    is_servable = is_plain_servable
-                else:
+                if record.requests > 1 or record.tokens:
                     is_servable = self._is_servable(record)
-                    if is_plain:
-                        is_plain_servable = is_servable
+                else:
+                    if is_plain_servable is None:
+                        is_plain_servable = self._is_servable(record)
+                    is_servable = is_plain_servable
                 if not is_servable:
                     self.queue.remove(record)
                     record.state = REFUSED
