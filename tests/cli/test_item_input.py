@@ -379,7 +379,7 @@ def test_files_precede_stdin(folder: RunFolder, stdin: int) -> None:
 def test_unwritable_folder_for_stdin_fails(folder: RunFolder, stdin: int) -> None:
     folder.path.parent.mkdir(parents=True)
     folder.path.write_text("in the way")
-    with pytest.raises(HomeError, match="run-1 cannot be made: File exists"):
+    with pytest.raises(HomeError, match="run-1 cannot be created: File exists"):
         stdin_items(folder)
 
 

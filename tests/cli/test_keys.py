@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from agentos.cli import main
 from agentos.errors import HomeError
+from agentos.keys.check import NOT_CHECKED
 from agentos.keys.disabled_keys import disable, disabled
 from agentos.pool.store_url import StoreAt
 from agentos.testing import SimulatedProvider
@@ -190,7 +191,7 @@ def test_plain_key_is_never_printed(home: Path, keys_file: Callable[[str], str])
     for arguments in (["--keys", path], ["--json", "--keys", path], ["check", "--keys", path], ["disable", CANARY]):
         result = CliRunner().invoke(main, ["keys", *arguments], env={"AGENTOS_KEYS": path})
         assert CANARY not in result.output
-    assert "holds keys in plain (a)" in CliRunner().invoke(main, ["keys", "--keys", path]).stderr
+    assert "holds keys in plain text (a)" in CliRunner().invoke(main, ["keys", "--keys", path]).stderr
 
 
 # --- what the store says ----------------------------------------------------------------------------------------------
@@ -310,7 +311,7 @@ def test_unknown_id_is_not_repeated_in_message(agentos: Agentos, keys_file: Call
 def test_damaged_list_of_disabled_keys_fails(agentos: Agentos, home: Path) -> None:
     home.mkdir()
     (home / "disabled.json").write_text('{"team-a": ')
-    with pytest.raises(HomeError, match="mend it, or remove it"):
+    with pytest.raises(HomeError, match="repair it, or remove it"):
         disabled()
     result = agentos("reset")
     assert result.exit_code == 3
@@ -400,19 +401,19 @@ def test_check_reports_limits_and_their_end(agentos: Agentos, keys_file: Callabl
         assert "The quota of this account is used up." in answer
         provider.refill(CANARY)
         provider.script([503])
-        assert answers_of(agentos("check", "--keys", path))["a"].startswith("not answered (overloaded)")
+        assert answers_of(agentos("check", "--keys", path))["a"].startswith("no answer (overloaded)")
         result = agentos("check", "--keys", path)
         assert (result.exit_code, answers_of(result)) == (0, {"a": "ok"})
         records = json.loads(agentos("check", "--json", "--keys", path).stdout)
-        assert records == [{"id": "a", "provider": "openai", "is_ok": True, "told": "ok"}]
+        assert records == [{"id": "a", "provider": "openai", "is_ok": True, "text": "ok"}]
 
 
 def test_check_fails_for_unreadable_keys_only(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     unchecked = '[[credential]]\nid = "a"\nprovider = "our-gateway"\nsecret = "env:TEST_CANARY"\n'
     result = agentos("check", "--keys", keys_file(unchecked))
-    assert (result.exit_code, answers_of(result)) == (0, {"a": "no cheap call known"})
+    assert (result.exit_code, answers_of(result)) == (0, {"a": NOT_CHECKED})
     agentos("disable", "a", "--keys", keys_file(unchecked))
-    assert answers_of(agentos("check", "--keys", keys_file(unchecked))) == {"a": "no cheap call known (disabled)"}
+    assert answers_of(agentos("check", "--keys", keys_file(unchecked))) == {"a": f"{NOT_CHECKED} (disabled)"}
     unread = '[[credential]]\nid = "b"\nprovider = "openai"\nsecret = "env:TEST_NOT_SET"\n'
     result = agentos("check", "--keys", keys_file(unread))
     assert result.exit_code == 1
@@ -503,7 +504,7 @@ def test_check_does_not_follow_redirect(
         "check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{hostile_provider[0]}/moved"\n')
     )
     assert result.exit_code == 1
-    assert answers_of(result)["a"].startswith("no answer: HTTP 302")
+    assert answers_of(result)["a"].startswith("no answer from the API: HTTP 302")
     assert hostile_provider[1] == ["/moved/models"]
 
 

@@ -104,7 +104,7 @@ def test_show_of_live_run_suggests_stop_and_follow() -> None:
 def test_show_of_unstarted_or_unreadable_run() -> None:
     prepare("waiting", ["a"])
     assert agentos("show", "waiting").stdout.startswith("Run waiting: not started: agentos resume waiting\n")
-    assert "has not started anything yet" in agentos("show", "waiting", "a", status=3).stderr
+    assert "has not started any item yet" in agentos("show", "waiting", "a", status=3).stderr
     damaged = prepare("damaged", ["a"])
     damaged.ledger.write_bytes(b"no database" * 100)
     assert "is not a ledger" in agentos("show", "damaged", status=3).stderr

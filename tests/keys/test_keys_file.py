@@ -157,7 +157,7 @@ def test_provider_table_overrides_preset(write: Write) -> None:
     assert keys.credentials[0].limits.day_resets == "06:00 UTC"
     assert keys.variables == {"a": "GOOGLE_API_KEY", "b": "GATEWAY_KEY"}
     assert keys.base_urls == {"gemini": "http://127.0.0.1:8080", "our-gateway": "http://gateway.example/v1"}
-    assert keys.warnings == ["base_url of our-gateway is not https: keys would travel in plain"]
+    assert keys.warnings == ["base_url of our-gateway is not https: keys would be sent unencrypted"]
 
 
 def test_patterns_are_compiled(write: Write) -> None:
@@ -223,7 +223,7 @@ def test_plain_key_in_private_file_warns(write: Write) -> None:
     assert keys.credentials[0].secret == CANARY
     assert keys.references == {}
     (warning,) = keys.warnings
-    assert "holds keys in plain (a)" in warning
+    assert "holds keys in plain text (a)" in warning
     assert CANARY not in warning + repr(keys)
     with pytest.raises(TypeError, match="holds a secret"):
         pickle.dumps(keys)
@@ -233,7 +233,7 @@ def test_plain_key_in_private_file_warns(write: Write) -> None:
 def test_plain_key_in_readable_file_is_refused(write: Write, mode: int) -> None:
     path = write(f'[[credential]]\nid = "a"\nsecret = "{CANARY}"\n', mode)
     message = refusal(path)
-    assert f"{path}, line 3: a key stands here in plain" in message
+    assert f"{path}, line 3: a plain-text key in a file that other users can read" in message
     assert f"run chmod 600 {path}" in message
 
 
@@ -259,8 +259,8 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
         ('[[credentials]]\nsecret = "env:A"\n', 1, "a keys file has no 'credentials': did you mean credential?"),
         (CREDENTIAL + "\n# half\nrequest_per_minute = 60\n", 5, "did you mean requests_per_minute?"),
         (CREDENTIAL + "rpm = 60\n", 3, "a credential has no 'rpm': did you mean requests_per_minute?"),
-        (CREDENTIAL + "qqq = 60\n", 3, "it may have secret, id, provider"),
-        (CREDENTIAL + f'"{CANARY}" = 60\n', 3, "a credential has nothing of this name"),
+        (CREDENTIAL + "qqq = 60\n", 3, "allowed are secret, id, provider"),
+        (CREDENTIAL + f'"{CANARY}" = 60\n', 3, "a credential has no such field"),
         (CREDENTIAL + "[credential.limits]\nbrust = 60\n", 4, "limits has no 'brust': did you mean burst?"),
         (CREDENTIAL + "limits = { max_concurrent = 1, brust = 60 }\n", 3, "did you mean burst?"),
         (CREDENTIAL + "limits = 60\n", 3, "limits must be a table, not a number"),
@@ -276,43 +276,47 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
         (CREDENTIAL + "max_concurrent = 1.5\n", 3, "max_concurrent must be a whole number from 1"),
         (CREDENTIAL + "burst = 0.5\n", 3, "burst must be at least 1"),
         (CREDENTIAL + "day_resets = 'midnight'\n", 3, "such as '00:00 America/Los_Angeles'"),
-        (CREDENTIAL + "day_resets = '00:00 Mars/Base'\n", 3, "a time zone that is not known"),
-        (CREDENTIAL + "id = 7\n", 3, "id must be a text in quotes, not a number"),
-        ("credential = [\n{secret='env:A'}, # {\n\n{secret='env:B', id=7}]\n", 4, "id must be a text in quotes"),
-        ("credential = [{secret='env:A'},\n{secret='env:A'}]\n", 2, "the credential in line 1 has the same secret"),
-        (CREDENTIAL + "id = ''\n", 3, "id must be a text of one line that is not empty"),
-        (CREDENTIAL + 'id = "two\\nlines"\n', 3, "id must be a text of one line"),
-        (CREDENTIAL + "provider = ['openai']\n", 3, "provider must be a text in quotes, not a list"),
+        (CREDENTIAL + "day_resets = '00:00 Mars/Base'\n", 3, "this machine does not know the time zone"),
+        (CREDENTIAL + "id = 7\n", 3, "id must be a string in quotes, not a number"),
+        ("credential = [\n{secret='env:A'}, # {\n\n{secret='env:B', id=7}]\n", 4, "id must be a string in quotes"),
+        (
+            "credential = [{secret='env:A'},\n{secret='env:A'}]\n",
+            2,
+            "the credential in line 1 already has the same secret",
+        ),
+        (CREDENTIAL + "id = ''\n", 3, "id must be a non-empty string of one line"),
+        (CREDENTIAL + 'id = "two\\nlines"\n', 3, "id must be a non-empty string of one line"),
+        (CREDENTIAL + "provider = ['openai']\n", 3, "provider must be a string in quotes, not a list"),
         (CREDENTIAL + "scopes = 'gpt-5'\n", 3, "scopes must be a list of names"),
         (CREDENTIAL + "scopes = ['gpt-5', 5]\n", 3, "scopes must be a list of names"),
         (CREDENTIAL + "credential_env = '2 WORDS'\n", 3, "credential_env must be the name of an environment variable"),
-        ("[[credential]]\nsecret = 5\n", 2, "secret must be a text in quotes, not a number"),
-        ("[[credential]]\nsecret = ''\n", 2, "secret must be a text of one line that is not empty"),
+        ("[[credential]]\nsecret = 5\n", 2, "secret must be a string in quotes, not a number"),
+        ("[[credential]]\nsecret = ''\n", 2, "secret must be a non-empty string of one line"),
         ("[[credential]]\nsecret = 'env:'\n", 2, "such as env:OPENAI_API_KEY"),
         ("[[credential]]\nsecret = 'cmd: pass'\n", 2, "such as cmd:pass show openai"),
         ("[[credential]]\nsecret = 'env:A-B'\n", 2, "env: must be followed by the name"),
         ("[[credential]]\nsecret = '$A'\n", 2, "written as env:NAME, without a dollar sign"),
         ("[[credential]]\nsecret = '${A}'\n", 2, "written as env:NAME, without a dollar sign"),
-        (f"[[credential]]\nsecret = 'two {CANARY}'\n", 2, "a key has no spaces"),
-        (f"[[credential]]\nsecret = '{CANARY}'\nid = '{CANARY}'\n", 3, "id is shown to people"),
-        (f"[[credential]]\nsecret = '{CANARY}'\nquota_group = 'of {CANARY}'\n", 3, "quota_group is shown to people"),
-        ("[[credential]]\nsecret = 'env:A'\nid = 'env:A'\n", 3, "id is shown to people"),
+        (f"[[credential]]\nsecret = 'two {CANARY}'\n", 2, "a key contains no spaces"),
+        (f"[[credential]]\nsecret = '{CANARY}'\nid = '{CANARY}'\n", 3, "id is displayed"),
+        (f"[[credential]]\nsecret = '{CANARY}'\nquota_group = 'of {CANARY}'\n", 3, "quota_group is displayed"),
+        ("[[credential]]\nsecret = 'env:A'\nid = 'env:A'\n", 3, "id is displayed"),
         (
             CREDENTIAL + "id='a'\n[[credential]]\nsecret='env:B'\nid='a'\n",
             4,
-            "the credential in line 1 has the same id already",
+            "the credential in line 1 already has the same id",
         ),
         (
             CREDENTIAL + f"id='{CANARY}'\n[[credential]]\nsecret='env:B'\nid='{CANARY}'\n",
             4,
-            "the credential in line 1 has the same id already",
+            "the credential in line 1 already has the same id",
         ),
         (
             CREDENTIAL + f"[[pattern]]\nmatch = '(?P<{CANARY}>x)'\nverdict = 'permanent'\n",
             4,
             "match must be a regular expression: bad character in group name",
         ),
-        (CREDENTIAL + "\n" + CREDENTIAL, 4, "the credential in line 1 has the same secret already"),
+        (CREDENTIAL + "\n" + CREDENTIAL, 4, "the credential in line 1 already has the same secret"),
         (CREDENTIAL + "[[pattern]]\nverdict = 'permanent'\n", 3, "match is missing"),
         (CREDENTIAL + "[[pattern]]\nmatch = 'x'\n", 3, "verdict is missing"),
         (CREDENTIAL + "[[pattern]]\nmatch = '('\nverdict = 'permanent'\n", 4, "match must be a regular expression: "),
@@ -334,9 +338,9 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
         (CREDENTIAL + f"[provider.openai]\nbase_url = 'https://u:{CANARY}@x'\n", 4, "without ? or @"),
         (CREDENTIAL + f"[provider.openai]\nbase_url = 'https://x/?key={CANARY}'\n", 4, "without ? or @"),
         (CREDENTIAL + "[provider.openai]\nbase_url = 'https://[x'\n", 4, "base_url must be an address"),
-        (CREDENTIAL + "[provider]\nopenai = 'x'\n", 4, "openai must be a table, not a text"),
-        (CREDENTIAL + f"[provider]\n{CANARY} = 'x'\n", 4, "this must be a table, not a text"),
-        (CREDENTIAL + "[provider.gemini]\n[provider.google]\n", 4, "the provider gemini has a table already"),
+        (CREDENTIAL + "[provider]\nopenai = 'x'\n", 4, "openai must be a table, not a string"),
+        (CREDENTIAL + f"[provider]\n{CANARY} = 'x'\n", 4, "this must be a table, not a string"),
+        (CREDENTIAL + "[provider.gemini]\n[provider.google]\n", 4, "the provider gemini already has a table"),
         (CREDENTIAL + "[provider.openai]\nday_resets = 'noon'\n", 4, "day_resets must be a time and a zone"),
     ],
 )
@@ -367,13 +371,13 @@ def test_error_has_line_and_expectation(write: Write, text: str, line: int, expe
 def test_syntax_error_has_line_and_no_content(write: Write, text: str, line: int) -> None:
     path = write(text)
     message = refusal(path)
-    assert message.startswith(f"{path}, line {line}: not TOML")
+    assert message.startswith(f"{path}, line {line}: invalid TOML")
     assert "expected a [[table]] or name = value" in message
 
 
 def test_invalid_utf8_error_has_line(write: Write) -> None:
     path = write(b'[[credential]]\nsecret = "\xff\xfe"\n')
-    assert f"{path}, line 2: a keys file is text in UTF-8" in refusal(path)
+    assert f"{path}, line 2: not UTF-8" in refusal(path)
 
 
 def test_unreadable_file_error_has_path_and_reason(tmp_path: Path) -> None:
@@ -502,15 +506,15 @@ def test_variable_without_preset_has_no_provider() -> None:
 def test_empty_and_duplicate_variables_are_skipped_with_warning() -> None:
     keys = keys_from_environment("K*", {"K1": CANARY, "K2": f" {CANARY}\n", "K3": " "})
     assert [key.id for key in keys.credentials] == ["k1"]
-    assert keys.warnings == ["K2 has the same value as K1 and is left out", "K3 is empty and is left out"]
+    assert keys.warnings == ["K2 has the same value as K1 and is ignored", "K3 is empty and is ignored"]
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, "no environment variable is called K*: set one, or give another --key-env"),
-        ({"K1": ""}, "every environment variable called K* is empty"),
-        ({"K_A": "1", "K-A": "2"}, "K-A and K_A would both be called k-a"),
+        ({}, "no environment variable matches K*: set one, or change --key-env"),
+        ({"K1": ""}, "every environment variable that matches K* is empty"),
+        ({"K_A": "1", "K-A": "2"}, "K-A and K_A would both get the id k-a: rename one"),
     ],
 )
 def test_environment_without_usable_keys_is_refused(environ: dict[str, Any], expected: str) -> None:
@@ -551,5 +555,5 @@ def test_store_password_in_readable_file_is_refused(write: Write) -> None:
     keys = load(write, text)
     assert keys.store == f"redis://:{CANARY}@somewhere"
     assert CANARY not in repr(keys)
-    assert "a password stands here in plain, and others can read the file" in refusal(write(text, 0o640))
+    assert "a plain-text password in a file that other users can read" in refusal(write(text, 0o640))
     assert "line 1: the store's address must look like" in refusal(write(text.replace("@", "/x@")))

@@ -286,5 +286,5 @@ def test_plain_key_is_refused_for_every_readable_mode(secret: str, mode: int) ->
         message = "".join(load_keys(path).warnings)
     except KeysFileError as error:
         message = str(error)
-    assert ("others can read the file" in message) == bool(mode & 0o077)
+    assert ("other users can read" in message) == bool(mode & 0o077)
     assert not shows_secret(message)

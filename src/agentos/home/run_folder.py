@@ -80,7 +80,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
         except OSError as error:
             raise HomeError(
-                f"{self.path} cannot be made: {error.strerror}; $AGENTOS_HOME names another place"
+                f"{self.path} cannot be created: {error.strerror}; set $AGENTOS_HOME to use another folder"
             ) from None
 
     def read_spec(self) -> RunSpec:

@@ -129,7 +129,7 @@ def run_owner(folder: RunFolder) -> Owner | None:
     try:
         return owner_of(folder.ledger)
     except OSError as error:
-        raise LedgerError(f"who runs {folder.run_id} cannot be found out: {error}") from None
+        raise LedgerError(f"the process of run {folder.run_id} cannot be determined: {error}") from None
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def open_ledger(folder: RunFolder) -> Iterator[Ledger]:
             yield ledger
     except LedgerError:
         if not folder.ledger.exists():
-            raise LedgerError(f"run {folder.run_id} has not started anything yet") from None
+            raise LedgerError(f"run {folder.run_id} has not started any item yet") from None
         raise
 
 

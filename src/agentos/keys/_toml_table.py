@@ -60,7 +60,7 @@ _SAFE_MESSAGES = frozenset(
         "Unterminated string",
     }
 )
-_KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "a table"}
+_KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list", dict: "a table"}
 
 
 def parse(file: Path, text: str) -> Table:
@@ -72,8 +72,8 @@ def parse(file: Path, text: str) -> Table:
         message, _, position = str(error).partition(" (at ")
         match = re.match(r"line (\d+)", position)
         line = int(match.group(1)) if match else text.count("\n") + 1
-        problem = f"not TOML ({message})" if message in _SAFE_MESSAGES else "not TOML"
-    expected = 'expected a [[table]] or name = value, with a text in "quotes"'
+        problem = f"invalid TOML ({message})" if message in _SAFE_MESSAGES else "invalid TOML"
+    expected = 'expected a [[table]] or name = value, with strings in "quotes"'
     raise KeysFileError(f"{file}, line {line}: {problem}; {expected}")
 
 
@@ -102,9 +102,9 @@ class Table:
         """Fail for a key that is not in `names`. `subject` stands for the table in the message."""
         for key in self.values:
             if key not in names:
-                problem = f"{subject} has no {key!r}" if _WORD.fullmatch(key) else f"{subject} has nothing of this name"
+                problem = f"{subject} has no {key!r}" if _WORD.fullmatch(key) else f"{subject} has no such field"
                 near = nearest(key, names)
-                advice = f"did you mean {near}?" if near else f"it may have {', '.join(names)}"
+                advice = f"did you mean {near}?" if near else f"allowed are {', '.join(names)}"
                 self.fail(key, f"{problem}: {advice}")
 
     def text(self, key: str, *, is_one_line: bool = True) -> str | None:
@@ -112,9 +112,9 @@ class Table:
         if value is None:
             return None
         if not isinstance(value, str):
-            self.fail_kind(key, "a text in quotes")
+            self.fail_kind(key, "a string in quotes")
         if not value or (is_one_line and not value.isprintable()):
-            self.fail(key, f"{key} must be a text of one line that is not empty")
+            self.fail(key, f"{key} must be a non-empty string of one line")
         return value
 
     def required_text(self, key: str, example: str, *, is_one_line: bool = True) -> str:
@@ -146,7 +146,7 @@ class Table:
         try:
             seconds_to_reset(value, time.time())
         except ValueError:
-            self.fail("day_resets", "day_resets names a time zone that is not known on this machine")
+            self.fail("day_resets", "day_resets: this machine does not know the time zone")
         return value
 
     def sub_table(self, key: str) -> Table:

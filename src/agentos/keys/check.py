@@ -34,14 +34,14 @@ MAX_BODY = 64 * 1024
 # Characters of a result.
 MAX_RESULT = 200
 
-NOT_CHECKED = "no cheap call known"
+NOT_CHECKED = "not checked: no free call known"
 
 
 class CheckResult(msgspec.Struct):
     id: str
     provider: str | None
     is_ok: bool | None  # None: the provider has no cheap call
-    text: str = msgspec.field(name="told")
+    text: str
 
 
 def check_all(keys: Keys) -> Iterable[CheckResult]:
@@ -56,7 +56,9 @@ def _check(credential: Credential, keys: Keys) -> CheckResult:
     if preset is None or preset.check is None or not base_url:
         return CheckResult(credential.id, credential.provider, None, NOT_CHECKED)
     if not base_url.startswith(("https://", "http://")):  # of the environment; urllib would also open a file
-        return CheckResult(credential.id, credential.provider, False, "no answer: its base URL is not https://…")
+        return CheckResult(
+            credential.id, credential.provider, False, "no answer: its base URL does not start with https://"
+        )
     try:
         secret = credential.secret
     except CredentialError as error:
@@ -81,7 +83,7 @@ def _call(base_url: str, call: CheckCall, secret: str, provider: str) -> tuple[b
     except (OSError, http.client.HTTPException) as error:
         return False, f"no answer: {'timed out' if isinstance(error, TimeoutError) else type(error).__name__}"
     except ValueError:  # its message may contain the key
-        return False, "refused: a key with characters that no request can carry"
+        return False, "refused: the key has characters that HTTP does not allow"
     # Some providers repeat the key. Redact before anything is cut: a part of a key would not be recognised.
     text = Redactor([secret]).text(body.decode("utf-8", "replace"), short_too=True)
     return _result(status, verdicts.from_response(status, answer_headers, text, provider=provider))
@@ -101,14 +103,14 @@ def _result(status: int, verdict: Verdict) -> tuple[bool, str]:
     if verdict.kind is None:
         if 200 <= status < 300:
             return True, "ok"
-        return False, f"no answer: HTTP {status}, which is no API's; is base_url right?"
+        return False, f"no answer from the API: HTTP {status}; check base_url"
     detail = f": {verdict.message}" if verdict.message else f": HTTP {status}"
     if verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
         wait = verdict.cool_down if verdict.cool_down is not None else verdict.retry_after
         until = "" if wait is None else f", resets in {format_duration(wait)}"
         return False, f"limited{until}{detail if wait is None or verdict.kind == QUOTA_EXHAUSTED else ''}"
     if verdict.kind in (OVERLOADED, TRANSIENT):
-        return False, f"not answered ({verdict.kind}){detail}"
+        return False, f"no answer ({verdict.kind}){detail}"
     return False, f"refused{detail}"
 
 

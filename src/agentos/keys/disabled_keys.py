@@ -58,7 +58,7 @@ def _read() -> dict[str, Disabled]:
         return {}
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise HomeError(
-            f"{_path()} cannot be read ({error}): mend it, or remove it to enable all credentials"
+            f"{_path()} cannot be read ({error}): repair it, or remove it to enable all credentials"
         ) from None
 
 

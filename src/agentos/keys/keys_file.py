@@ -61,27 +61,29 @@ def keys_from_environment(pattern: str, environ: Mapping[str, str]) -> Keys:
     """Return the keys in variables whose names match a pattern such as `OPENAI_API_KEY*`. Raises `KeysFileError`."""
     names = sorted((name for name in environ if fnmatch.fnmatchcase(name, pattern)), key=_natural)
     if not names:
-        raise KeysFileError(f"no environment variable is called {pattern}: set one, or give another --key-env")
+        raise KeysFileError(f"no environment variable matches {pattern}: set one, or change --key-env")
     keys = Keys([])
     owners: dict[str, str] = {}
     for name in names:
         value = environ[name].strip()
         if not value:
-            keys.warnings.append(f"{name} is empty and is left out")
+            keys.warnings.append(f"{name} is empty and is ignored")
         elif value in owners:
-            keys.warnings.append(f"{name} has the same value as {owners[value]} and is left out")
+            keys.warnings.append(f"{name} has the same value as {owners[value]} and is ignored")
         else:
             owners[value] = name
             _add_variable(keys, name)
     if not keys.credentials:
-        raise KeysFileError(f"every environment variable called {pattern} is empty")
+        raise KeysFileError(f"every environment variable that matches {pattern} is empty")
     return keys
 
 
 def _add_variable(keys: Keys, name: str) -> None:
     id_ = name.lower().replace("_", "-")
     if id_ in keys.references:
-        raise KeysFileError(f"{keys.references[id_].removeprefix('env:')} and {name} would both be called {id_}")
+        raise KeysFileError(
+            f"{keys.references[id_].removeprefix('env:')} and {name} would both get the id {id_}: rename one"
+        )
     preset = preset_of_variable(name)
     credential = Credential(f"env:{name}", id=id_, provider=None if preset is None else preset.name)
     keys.credentials.append(credential)
@@ -121,8 +123,8 @@ class _Reader:
         self._keys.patterns.extend(map(_pattern, self._root.tables("pattern")))
         if self._in_plain:
             self._keys.warnings.append(
-                f"{self._file} holds keys in plain ({', '.join(self._in_plain)}): env:NAME, file:PATH or cmd:COMMAND "
-                "instead of a key keeps it out of copies and backups of this file"
+                f"{self._file} holds keys in plain text ({', '.join(self._in_plain)}): write env:NAME, file:PATH or "
+                "cmd:COMMAND to keep them out of copies and backups"
             )
         return self._keys
 
@@ -138,7 +140,7 @@ class _Reader:
         if secrets and self._mode & 0o077:
             self._root.fail(
                 "store",
-                "a password stands here in plain, and others can read the file: run "
+                "a plain-text password in a file that other users can read: run "
                 f"chmod 600 {shlex.quote(str(self._file))}, or set AGENTOS_STORE instead",
             )
         return absolute(url, self._file.absolute().parent)
@@ -151,7 +153,7 @@ class _Reader:
             table.day_resets()
             provider = _canonical_name(name)
             if provider in self._providers:
-                table.fail(None, f"the provider {provider} has a table already, in another spelling")
+                table.fail(None, f"the provider {provider} already has a table, under another name")
             self._providers[provider] = table
             base_url = table.text("base_url")
             if base_url is not None:
@@ -166,7 +168,7 @@ class _Reader:
         if not host or url.scheme not in ("http", "https") or url.query or url.fragment or "@" in url.netloc:
             table.fail("base_url", "base_url must be an address such as https://host/path, without ? or @")
         if url.scheme == "http" and host not in ("localhost", "127.0.0.1", "::1"):
-            self._keys.warnings.append(f"base_url of {table.path[-1]} is not https: keys would travel in plain")
+            self._keys.warnings.append(f"base_url of {table.path[-1]} is not https: keys would be sent unencrypted")
         return base_url.rstrip("/")
 
     def _read_credential(self, table: Table) -> None:
@@ -177,7 +179,7 @@ class _Reader:
         scopes = _scopes(table)
         for key, name in names.items():
             if name == source or (not is_reference and len(source) >= MIN_REDACTED and source in (name or "")):
-                table.fail(key, f"{key} is shown to people and must not hold the secret")
+                table.fail(key, f"{key} is displayed and must not contain the secret")
         credential = Credential(
             source,
             id=names["id"],
@@ -199,14 +201,14 @@ class _Reader:
 
     def _must_be_new(self, table: Table, key: tuple[str, str], description: str) -> None:
         if key in self._owners:
-            table.fail(None, f"the credential in line {self._owners[key].line} has {description} already")
+            table.fail(None, f"the credential in line {self._owners[key].line} already has {description}")
         self._owners[key] = table
 
     def _allow_in_plain(self, table: Table, id_: str) -> None:
         if self._mode & 0o077:
             table.fail(
                 "secret",
-                "a key stands here in plain, and others can read the file: run "
+                "a plain-text key in a file that other users can read: run "
                 f"chmod 600 {shlex.quote(str(self._file))}, or write env:NAME, file:PATH or cmd:COMMAND",
             )
         self._in_plain.append(id_)
@@ -238,7 +240,7 @@ def _read(path: Path) -> tuple[str, int]:
         return content.decode("utf-8-sig").replace("\r\n", "\n"), mode
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise KeysFileError(f"{path}, line {line}: a keys file is text in UTF-8, and this is not") from None
+        raise KeysFileError(f"{path}, line {line}: not UTF-8: save the keys file as UTF-8") from None
 
 
 def _canonical_name(provider: str) -> str:
@@ -255,11 +257,11 @@ def _secret(table: Table) -> tuple[str, bool]:
     reference = _REFERENCE.fullmatch(source)
     if reference is None:
         if any(map(str.isspace, source)):
-            table.fail("secret", "a key has no spaces; a reference is env:NAME, file:PATH or cmd:COMMAND")
+            table.fail("secret", "a key contains no spaces; a reference is env:NAME, file:PATH or cmd:COMMAND")
         return source, False
     kind, target = reference.groups()
     if not target.strip() or target != target.strip():
-        table.fail("secret", f"a reference is written without a space, such as {_EXAMPLES[kind]}")
+        table.fail("secret", f"write the reference without spaces, such as {_EXAMPLES[kind]}")
     if kind == "env" and not VARIABLE.fullmatch(target):
         table.fail("secret", "env: must be followed by the name of an environment variable")
     if kind == "file" and not target.startswith("~"):

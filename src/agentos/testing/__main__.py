@@ -56,26 +56,34 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m agentos.testing", description=__doc__, allow_abbrev=False)
     keys = parser.add_argument_group("keys")
     keys.add_argument("--key", action="append", help="a key; may be repeated")
-    keys.add_argument("--keys", type=int, default=4, metavar="N", help="or this many, sim-key-1 and so on (default 4)")
-    keys.add_argument("--groups", type=int, metavar="N", help="keys share this many groups, in turn (default: none do)")
-    limits = parser.add_argument_group("limits of each group; all that are given must admit a request")
-    limits.add_argument("--rate", type=float, metavar="R", help="a bucket that fills at R requests a second")
-    limits.add_argument("--burst", type=float, default=5, metavar="N", help="how many it holds (default 5)")
-    limits.add_argument("--fixed", type=_window, metavar="N/S", help="N requests in each S seconds, aligned")
-    limits.add_argument("--sliding", type=_window, metavar="N/S", help="N requests in any S seconds")
-    limits.add_argument("--per-minute", type=float, metavar="N", help="N a minute, checked second by second")
-    limits.add_argument("--per-day", type=int, metavar="N", help="N a day, from 00:00 UTC on")
-    limits.add_argument("--concurrent", type=int, metavar="N", help="N at once")
-    limits.add_argument("--tokens-per-minute", type=float, metavar="N", help="N model tokens a minute")
-    limits.add_argument("--counts-refused", action="store_true", help="refused requests count, too")
+    keys.add_argument("--keys", type=int, default=4, metavar="N", help="or N generated keys: sim-key-1, … (default 4)")
+    keys.add_argument(
+        "--groups", type=int, metavar="N", help="N quota groups, assigned to keys in turn (default: none)"
+    )
+    limits = parser.add_argument_group("limits of each group; a request must pass all of them")
+    limits.add_argument("--rate", type=float, metavar="R", help="token bucket: R requests per second")
+    limits.add_argument("--burst", type=float, default=5, metavar="N", help="capacity of the token bucket (default 5)")
+    limits.add_argument("--fixed", type=_window, metavar="N/S", help="fixed window: N requests per S seconds")
+    limits.add_argument("--sliding", type=_window, metavar="N/S", help="sliding window: N requests per S seconds")
+    limits.add_argument("--per-minute", type=float, metavar="N", help="N requests per minute, checked every second")
+    limits.add_argument("--per-day", type=int, metavar="N", help="N requests per day, reset at 00:00 UTC")
+    limits.add_argument("--concurrent", type=int, metavar="N", help="N concurrent requests")
+    limits.add_argument("--tokens-per-minute", type=float, metavar="N", help="N model tokens per minute")
+    limits.add_argument("--counts-refused", action="store_true", help="refused requests count against limits, too")
     answers = parser.add_argument_group("answers")
-    answers.add_argument("--latency", type=float, default=0.02, metavar="S", help="seconds, or their median")
-    answers.add_argument("--sigma", type=float, default=0.0, help="lognormal spread of the latency (default 0: none)")
+    answers.add_argument("--latency", type=float, default=0.02, metavar="S", help="seconds per answer (median)")
+    answers.add_argument("--sigma", type=float, default=0.0, help="lognormal spread of the latency (default 0)")
     answers.add_argument("--seed", type=int, default=0)
-    answers.add_argument("--style", choices=get_args(Style), default="openai", help="for the plain endpoint")
-    answers.add_argument("--headers", choices=("on", "off"), default="on", help="rate-limit headers")
+    answers.add_argument("--style", choices=get_args(Style), default="openai", help="format of the plain endpoint")
+    answers.add_argument("--headers", choices=("on", "off"), default="on", help="send rate-limit headers")
     answers.add_argument("--retry-after", choices=("seconds", "whole", "ms", "date", "none"), default="seconds")
-    answers.add_argument("--overload", action="append", default=[], metavar="FROM-TO", help="seconds since the start")
+    answers.add_argument(
+        "--overload",
+        action="append",
+        default=[],
+        metavar="FROM-TO",
+        help="overloaded in these seconds",
+    )
     return parser
 
 
