@@ -14,8 +14,8 @@ from agentos.limits._limiter import RateLimiter
 from agentos.limits._windows import JITTER_SECONDS, Bucket, Day, Window
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, strictest
 from agentos.pool._rules.allocator import Allocator
+from agentos.pool._rules.lease_states import LIVE
 from agentos.pool._rules.records import LeaseRecord
-from agentos.pool.lease_states import LIVE
 from agentos.verdict import OVERLOADED, Verdict
 from agentos.workflows.parallel import Limits
 

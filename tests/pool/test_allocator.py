@@ -8,9 +8,9 @@ from agentos.events import EXHAUSTED, CoolDownStarted, CredentialQuarantined, Po
 from agentos.limits.backoff import MAX_COOL_DOWN, MIN_COOL_DOWN, cool_down
 from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Allocator
+from agentos.pool._rules.lease_states import ENDED, LIVE, REFUSED, WAITING
 from agentos.pool._rules.records import LeaseRecord
 from agentos.pool._rules.wait_reasons import reasons
-from agentos.pool.lease_states import ENDED, LIVE, REFUSED, WAITING
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
 NOW = 1000.0

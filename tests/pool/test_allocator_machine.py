@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Allocator
+from agentos.pool._rules.lease_states import ENDED, LIVE, REFUSED, WAITING
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
-from agentos.pool.lease_states import ENDED, LIVE, REFUSED, WAITING
 from agentos.verdict import AUTH_FAILED, OVERLOADED, RATE_LIMITED, Verdict
 
 SCOPES = [None, "x", "y"]

@@ -6,8 +6,8 @@ from typing import Any
 
 from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Allocator
+from agentos.pool._rules.lease_states import LIVE, WAITING
 from agentos.pool._rules.records import LeaseRecord
-from agentos.pool.lease_states import LIVE, WAITING
 from agentos.verdict import AUTH_FAILED, OVERLOADED, RATE_LIMITED, Verdict
 
 NOW = 1000.0

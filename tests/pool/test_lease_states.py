@@ -8,17 +8,8 @@ from contextlib import contextmanager
 
 from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Allocator
+from agentos.pool._rules.lease_states import ENDED, FINAL, INITIAL, LIVE, REFUSED, TRANSITIONS, WAITING, LeaseEvent
 from agentos.pool._rules.records import LeaseRecord
-from agentos.pool.lease_states import (
-    ENDED,
-    FINAL,
-    INITIAL,
-    LIVE,
-    REFUSED,
-    TRANSITIONS,
-    WAITING,
-    LeaseEvent,
-)
 from agentos.verdict import RATE_LIMITED, Verdict
 
 HISTORIES = 60

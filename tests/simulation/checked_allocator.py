@@ -11,9 +11,9 @@ from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.cooldown_scope import CooldownScope
 from agentos.pool._rules.feedback import ProviderFeedback
 from agentos.pool._rules.lease_end import LeaseEnd
+from agentos.pool._rules.lease_states import ENDED, LIVE, REFUSED
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
 from agentos.pool._rules.wait_queue import WaitQueue
-from agentos.pool.lease_states import ENDED, LIVE, REFUSED
 from agentos.verdict import Verdict
 
 from .oracle import PoolOracle

@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
 from agentos.pool._rules.allocator import Allocator
+from agentos.pool._rules.lease_states import LIVE, WAITING
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
-from agentos.pool.lease_states import LIVE, WAITING
 
 from .checked_allocator import CheckedAllocator
 

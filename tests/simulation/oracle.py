@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from agentos.pool._rules.allocator import Allocator
+from agentos.pool._rules.lease_states import LIVE, WAITING
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
-from agentos.pool.lease_states import LIVE, WAITING
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
 from .situations import Situations

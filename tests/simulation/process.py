@@ -11,8 +11,8 @@ from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.pool._memory import MemoryStore
 from agentos.pool._record_handle import RecordHandle
 from agentos.pool._replicas.shared import SharedStore
+from agentos.pool._rules.lease_states import LIVE, REFUSED, WAITING
 from agentos.pool.credential import Credential
-from agentos.pool.lease_states import LIVE, REFUSED, WAITING
 from agentos.providers import verdicts
 from agentos.runs._parts.admission import Admission
 from agentos.runs._rules.scheduler import FAILED, Again, Scheduler

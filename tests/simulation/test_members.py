@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentos.pool._replicas import shared_pool as shared
 from agentos.pool._replicas.handles import NumberedHandle
-from agentos.pool.lease_states import LIVE, WAITING
+from agentos.pool._rules.lease_states import LIVE, WAITING
 
 from .log_server import Connection
 from .member import SimulatedMember

@@ -20,7 +20,7 @@ from agentos.events import AttemptEnded
 from agentos.items.attempt import Attempt
 from agentos.items.file_names import folder_name, log_name
 from agentos.limits import backoff
-from agentos.runs._driver.driver import driver as _driver
+from agentos.runs._driver import driver as _driver
 from agentos.workers.command._process import CommandProcess, ProcessStarter
 from agentos.workers.command.runner import CommandWorkers
 from agentos.workflows.parallel import (

@@ -1,5 +1,5 @@
 """Credentials and leases: which credential serves which request, and when.
 
-Doors: `lease_pool` (the pool as runs use it), `lease` and `lease_states`, `credential` and `references`, `states`,
+Doors: `lease_pool` (the pool as runs use it), `lease`, `credential` and `references`, `states`,
 `simulation`, `store` and `store_url`, `shared_state` (a store without its credentials).
 """

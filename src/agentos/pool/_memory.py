@@ -20,9 +20,9 @@ from agentos.verdict import RATE_LIMITED, Verdict
 from ._record_handle import RecordHandle
 from ._rules import wait_reasons
 from ._rules.allocator import Allocator
+from ._rules.lease_states import LIVE, WAITING
 from ._rules.records import CredentialRecord
 from .credential import Credential
-from .lease_states import LIVE, WAITING
 from .states import CredentialForecast, CredentialState, credential_state, forecast
 
 T = TypeVar("T")

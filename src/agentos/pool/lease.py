@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 from agentos.clock import Timer
 from agentos.redaction.mask import MASK, refuse_to_copy
 
-from .lease_states import ENDED, LIVE, REFUSED
+from ._rules.lease_states import ENDED, LIVE, REFUSED
 
 if TYPE_CHECKING:
     from .lease_pool import LeasePool

@@ -18,9 +18,9 @@ from agentos.limits.declaration import WINDOW_SECONDS
 from agentos.verdict import RATE_LIMITED, Verdict
 
 from ._rules.allocator import Allocator
+from ._rules.lease_states import LIVE
 from ._rules.records import LeaseRecord
 from ._rules.wait_reasons import explain
-from .lease_states import LIVE
 from .states import CredentialForecast
 
 # The limit that binds is looked up SAMPLES times per run, at least every MAX_UNSAMPLED events, and before every wait of

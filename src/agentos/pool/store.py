@@ -39,9 +39,15 @@ class LeaseHandle(Protocol):
     prefer: str | None  # a credential id
     waits_for_probe: bool  # may wait until the probe of a new credential has succeeded
     deliver: Callable[[], None]  # called when the lease is live, or never can be
-    state: str  # WAITING, LIVE, ENDED or REFUSED
+    state: str  # a state of `_rules.lease_states`
     fence: int
     too_large: str | None  # why no credential can ever serve it
+
+    @property
+    def is_live(self) -> bool: ...
+
+    @property
+    def is_refused(self) -> bool: ...  # no credential can serve it unless a person changes the pool
 
     @property
     def credential_id(self) -> str | None: ...

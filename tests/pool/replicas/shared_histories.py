@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from agentos.limits.reset_times import day_ends
 from agentos.pool._replicas import shared_pool as shared
 from agentos.pool._replicas.shared_pool import SharedPool
-from agentos.pool.lease_states import LIVE, WAITING
+from agentos.pool._rules.lease_states import LIVE, WAITING
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
 
 BEGAN_AT = 1_800_000_000.0

@@ -11,7 +11,7 @@ from agentos.pool._replicas.handles import NumberedHandle
 from agentos.pool._replicas.log import Answer, Entry, Start, StoreLost
 from agentos.pool._replicas.shared import SharedStore
 from agentos.pool._replicas.shared_pool import CLAIM_SECONDS, SharedPool
-from agentos.pool.lease_states import ENDED, LIVE, WAITING
+from agentos.pool._rules.lease_states import ENDED, LIVE, WAITING
 from agentos.testing import FakeClock
 from agentos.workflows.parallel import Credential
 from tests.conftest import eventually

@@ -31,7 +31,7 @@ from agentos.pool._replicas.shared_pool import (
     SharedPool,
 )
 from agentos.pool._replicas.states import freeze, thaw
-from agentos.pool.lease_states import LIVE, REFUSED, WAITING
+from agentos.pool._rules.lease_states import LIVE, REFUSED, WAITING
 
 from .shared_histories import BEGAN_AT, Batch, Talk, check_books, digest, dump, live_leases, new_copy
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .._record_handle import RecordHandle
+from .._rules.lease_states import LIVE, WAITING
 from .._rules.records import LeaseRecord
-from ..lease_states import LIVE, WAITING
 
 
 class NumberedHandle(RecordHandle):

@@ -31,8 +31,8 @@ from agentos.limits.reset_times import day_ends
 from agentos.limits.usage_report import UsageReport
 
 from .._record_handle import RecordHandle
+from .._rules.lease_states import ENDED, LIVE, REFUSED, WAITING
 from .._rules.records import LeaseRecord
-from ..lease_states import ENDED, LIVE, REFUSED, WAITING
 from . import neighbours
 from . import shared_pool as shared
 from .box import Box, read_batch

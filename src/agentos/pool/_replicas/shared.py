@@ -18,9 +18,9 @@ from agentos.verdict import Verdict
 from .._record_handle import RecordHandle
 from .._rules import wait_reasons
 from .._rules.allocator import Allocator
+from .._rules.lease_states import ENDED, LIVE, WAITING
 from .._rules.records import CredentialRecord, RestrictedScope
 from ..credential import Credential, fingerprint
-from ..lease_states import ENDED, LIVE, WAITING
 from ..states import CredentialForecast, CredentialState, credential_state, forecast
 from . import shared_pool as shared
 from .handles import NumberedHandle

@@ -27,8 +27,8 @@ from agentos.verdict import RATE_LIMITED, Verdict
 
 from .._rules.allocator import Allocator
 from .._rules.cooldown_scope import CooldownScope
+from .._rules.lease_states import ENDED, LIVE, REFUSED, WAITING
 from .._rules.records import LeaseRecord, RestrictedScope
-from ..lease_states import ENDED, LIVE, REFUSED, WAITING
 
 # An offer that is not claimed for so long goes to the next.
 CLAIM_SECONDS = 1.0

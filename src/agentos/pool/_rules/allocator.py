@@ -20,10 +20,10 @@ from agentos.limits.backoff import MAX_COOL_DOWN
 from agentos.limits.declaration import Limits
 from agentos.verdict import RATE_LIMITED
 
-from ..lease_states import LIVE, REFUSED
 from .cooldown_scope import CooldownScope
 from .feedback import ProviderFeedback
 from .lease_end import LeaseEnd
+from .lease_states import LIVE, REFUSED
 from .membership import Membership
 from .ready_heaps import ReadyHeaps
 from .records import CredentialRecord, LeaseRecord, RequestClass, scope_of

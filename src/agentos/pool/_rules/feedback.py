@@ -10,8 +10,8 @@ from agentos.limits import backoff
 from agentos.limits.backoff import DEFAULT_COOL_DOWN, MAX_COOL_DOWN, cool_down, hint_of
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
-from ..lease_states import LIVE
 from .cooldown_scope import CooldownScope
+from .lease_states import LIVE
 from .records import CredentialRecord, LeaseRecord
 from .shared_limits import Sharing
 

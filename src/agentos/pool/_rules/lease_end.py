@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from agentos.verdict import RATE_LIMITED, Verdict
 
-from ..lease_states import ENDED, LIVE, WAITING
+from .lease_states import ENDED, LIVE, WAITING
 from .records import CredentialRecord, LeaseRecord
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 from agentos.limits.declaration import Limits
 from agentos.limits.pace import Charge
 
-from ..lease_states import WAITING
 from .cooldown_scope import CooldownScope
+from .lease_states import WAITING
 
 
 class RestrictedScope(NamedTuple):

@@ -24,7 +24,6 @@ from agentos.items.item import Item
 from agentos.items.results import RunningItem, WorkflowResult
 from agentos.items.sources import Problem, ReadItem
 from agentos.pool.lease_pool import LeasePool
-from agentos.pool.lease_states import REFUSED
 from agentos.verdict import PERMANENT, Verdict
 from agentos.workers.base import Workers
 
@@ -296,7 +295,7 @@ class Driver:
         assert pool is not None
         if not admission.is_requesting(item, handle):
             return
-        if handle.state == REFUSED or self._scheduler.free_workers() <= 0:
+        if handle.is_refused or self._scheduler.free_workers() <= 0:
             # Refused; or several lanes have requested leases for one free worker and this one is late: the lease goes
             # back unused, and the item is the first of its lane.
             admission.withdraw(item)
@@ -305,7 +304,7 @@ class Driver:
                 self.reject(item, problem, was_added=True)
                 return
             self._scheduler.put_back(item)
-            if handle.state == REFUSED:
+            if handle.is_refused:
                 self._shutdown.drain(str(pool.no_usable(item.scope)))
         elif admission.pick_up(item, handle):
             self._attempts.start(item, handle)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from agentos.items.item import Item
 from agentos.pool.lease_pool import LeasePool
-from agentos.pool.lease_states import LIVE, REFUSED
 from agentos.pool.store import LeaseHandle
 
 
@@ -43,7 +42,7 @@ class Admission:
         self._requests[item] = handle
         self._by_scope[item.scope] = self._by_scope.get(item.scope, 0) + 1
         # Items that a provider refused had their turn before: they wait in front of the others.
-        if self._pool.request(handle, True, item.is_sent_back) or handle.state == REFUSED:
+        if self._pool.request(handle, True, item.is_sent_back) or handle.is_refused:
             self._on_lease(item, handle)
         return None
 
@@ -53,7 +52,7 @@ class Admission:
 
     def pick_up(self, item: Item, handle: LeaseHandle) -> bool:
         """Accept a granted lease and close the request. Return False if it is not usable: the request stays open."""
-        if handle.state != LIVE or not self._pool.confirm(handle):
+        if not handle.is_live or not self._pool.confirm(handle):
             return False
         self._forget(item)
         return True

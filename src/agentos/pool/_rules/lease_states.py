@@ -1,7 +1,7 @@
 """The state machine of a lease: its states, its events, and every transition that the rules make.
 
-Other packages compare states with these constants. The rules assign states directly, because the path of a lease is
-measured; a test drives them through random histories and compares what they do with TRANSITIONS.
+The rules assign states directly, because the path of a lease is measured; a test drives them through random histories
+and compares what they do with TRANSITIONS.
 """
 
 from __future__ import annotations
