@@ -58,7 +58,7 @@ def test_parse_number_accepts_finite_numbers_only(value: object, number: float |
         (300, "5.0 minutes"),
         (9000, "2.5 hours"),
         (400_000, "4.6 days"),
-        (math.inf, "for ever"),
+        (math.inf, "forever"),
         (None, ""),
     ],
 )

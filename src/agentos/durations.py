@@ -67,7 +67,7 @@ def format_duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
     if seconds == math.inf:
-        return "for ever"
+        return "forever"
     if seconds < 120:
         return f"{seconds:.1f} s"
     minutes, hours = seconds / 60, seconds / 3600

@@ -143,7 +143,7 @@ class AttemptTimeout(RunError, TimeoutError):
 
 
 class UnrecordableValue(RunError, TypeError):
-    """A result, an input or a checkpoint cannot be written to the ledger: it has no form in JSON."""
+    """A result, an input or a checkpoint cannot be written to the ledger: it cannot be encoded as JSON."""
 
 
 class LedgerError(RunError):

@@ -324,7 +324,7 @@ def test_missing_ledger_after_a_crash_is_refused(tmp_path: Path) -> None:
     path = killed(tmp_path)
     for name in ("run.db", "run.db-wal", "run.db-shm"):
         (tmp_path / name).unlink()
-    with pytest.raises(LedgerError, match="is gone, and its last launch did not end in order"):
+    with pytest.raises(LedgerError, match="is missing, and its last launch did not end properly"):
         ParallelCoordinator(1, ledger=path, reporter=None).execute_parallel(range(5), workers.double)
     assert not path.exists()
     (tmp_path / "run.db-lock").unlink()  # as the message says

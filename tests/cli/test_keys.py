@@ -150,7 +150,7 @@ def test_status_runs_no_secret_command(agentos: Agentos, keys_file: Callable[[st
     """
     lines = agentos("--keys", keys_file(text)).stdout.splitlines()
     assert lines[1].endswith("ready")
-    assert "can be read by others" in lines[2]
+    assert "other users can read" in lines[2]
     assert not marker.exists()
 
 

@@ -122,11 +122,11 @@ class Raises:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (object(), ["result", "of type object", "object has no form in JSON", "use plain data"]),
-        ([1, {"deep": lambda: 1}], ["of type list", "function has no form in JSON"]),
+        (object(), ["result", "of type object", "object cannot be encoded as JSON", "use plain data"]),
+        ([1, {"deep": lambda: 1}], ["of type list", "function cannot be encoded as JSON"]),
         (recursive(), ["of type list", "recursion"]),
         ({(1, 2): 3}, ["of type dict"]),
-        ([{1: "a", "1": "b"}], ["two keys of a dict are the same text"]),
+        ([{1: "a", "1": "b"}], ["two keys of a dict have the same text"]),
         (Raises(), ["of type Raises", "not today"]),
     ],
     ids=["object", "function", "recursive", "tuple keys", "twin keys", "raises"],

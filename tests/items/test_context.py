@@ -34,7 +34,7 @@ class Attempt(CurrentItem):
 @pytest.mark.parametrize("cost", [-0.1, MAX_AMOUNT, float("inf"), float("nan")])
 def test_report_usage_refuses_impossible_cost(cost: float) -> None:
     attempt = Attempt()
-    with pytest.raises(ValueError, match="usage is counted from 0, a cost up to 1e\\+15"):
+    with pytest.raises(ValueError, match="usage must be at least 0, a cost below 1e\\+15"):
         attempt.report_usage(cost=cost)
     assert attempt.usage is None
 

@@ -157,7 +157,7 @@ def test_stale_attempt_cannot_save(path: Path) -> None:  # invariant 23
     threads: list[threading.Thread] = []
     _, results = coordinator_of(path).execute_parallel(["a"], worker)
     assert results[0].value == "two"
-    assert "attempt 1 is not the newest" in errors[0]
+    assert "its item has a newer attempt than 1" in errors[0]
 
 
 def test_worker_process_saves_from_many_tasks_at_once(path: Path) -> None:

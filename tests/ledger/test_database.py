@@ -136,5 +136,5 @@ def test_missing_ledger_with_wal_file_is_refused(path: Path) -> None:
     coordinator_of(path).execute_parallel(range(3), Doubling())
     path.rename(path.with_name("elsewhere"))
     path.with_name("run.db-wal").write_bytes(b"something")
-    with pytest.raises(LedgerError, match="-wal is still there"):
+    with pytest.raises(LedgerError, match="-wal exists"):
         coordinator_of(path).execute_parallel(range(3), Doubling())

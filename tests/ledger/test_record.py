@@ -240,7 +240,7 @@ def test_batch_with_a_recorded_outcome_is_refused_entirely(path: Path) -> None: 
         item.prepare_record()
         late.item_ended(item, None, WorkflowResult(item_id, False, "late", attempts=0), None)
     connection.execute("BEGIN")
-    with pytest.raises(RuntimeError, match="1 items have an outcome on record already"):
+    with pytest.raises(RuntimeError, match="already recorded: the outcome of 1 item"):
         late.write(connection, str)
     connection.rollback()
     connection.close()
@@ -259,7 +259,7 @@ def late_failure(launch: int) -> batch.Batch:
 def test_recorded_success_is_never_overwritten(path: Path) -> None:  # invariants 19, 23
     coordinator_of(path).execute_parallel([1], Doubling())
     connection = database.connect_writer(path)
-    with pytest.raises(RuntimeError, match="1 items have an outcome on record already"):
+    with pytest.raises(RuntimeError, match="already recorded: the outcome of 1 item"):
         late_failure(2).write(connection, str)
     connection.close()
 
@@ -268,7 +268,7 @@ def test_recorded_failure_is_overwritten_by_later_launch_only(path: Path) -> Non
     coordinator_of(path).execute_parallel([2], Doubling())
     connection = database.connect_writer(path)
     late_failure(1).write(connection, str)
-    with pytest.raises(RuntimeError, match="1 items have an outcome on record already"):
+    with pytest.raises(RuntimeError, match="already recorded: the outcome of 1 item"):
         late_failure(1).write(connection, str)
     late_failure(2).write(connection, str)
     connection.close()

@@ -96,7 +96,7 @@ def test_repeated_id_in_stream_fails(path: Path, monkeypatch: pytest.MonkeyPatch
     calls = []
     with coordinator_of(path).stream(items(), lambda item, _: calls.append(item)) as results:
         failed = [result for result in results if not result.success]
-    assert [(result.item_id, "an id names one item" in str(result.error)) for result in failed] == [("0", True)]
+    assert [(result.item_id, "ids must be unique" in str(result.error)) for result in failed] == [("0", True)]
     assert calls.count(0) == 1
     with Ledger.open(path) as ledger:
         assert ledger.counts().failed == 0  # the record is that of the first

@@ -70,7 +70,7 @@ def test_get_checkpoints_of_resumed_run_omits_recorded_items(path: Path) -> None
 
     with coordinator.stream(range(100), worker) as results:
         assert running.wait(60)
-    assert results.stats.stopped == "left early"
+    assert results.stats.stopped == "stream closed early"
     assert sorted(map(int, coordinator.get_checkpoints())) == list(range(1, 100, 2))
 
 
@@ -116,7 +116,7 @@ def test_late_last_commit_releases_the_ledger(path: Path, monkeypatch: pytest.Mo
     second = sqlite3.connect(path, isolation_level=None)
     second.execute("BEGIN IMMEDIATE")
     coordinator.request_shutdown()
-    with pytest.raises(LedgerError, match="did not take the last results in time"):
+    with pytest.raises(LedgerError, match="did not record the last results in time"):
         list(stream)
     second.close()
     may_end.set()

@@ -88,7 +88,7 @@ def test_plan_without_usable_credential_never_ends() -> None:
     plan = planner.plan(10)
     assert plan.seconds == math.inf
     assert plan.bound_by == "no usable credential"
-    assert "for ever" in str(plan)
+    assert "forever" in str(plan)
 
 
 @pytest.mark.parametrize("items", [0, [], range(0)])

@@ -121,14 +121,14 @@ def test_id_of_reference_is_independent_of_key(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("chosen", ["", SECRET, 7])
 def test_id_that_cannot_be_shown_is_refused(chosen: Any) -> None:
-    with pytest.raises(ValueError, match="id is shown to people") as caught:
+    with pytest.raises(ValueError, match="id is displayed") as caught:
         Credential(SECRET, id=chosen)
     assert_not_shown(str(caught.value))
 
 
 @pytest.mark.parametrize("secret", ["", None, 7, SECRET.encode()])
 def test_empty_or_non_string_secret_is_refused(secret: Any) -> None:
-    with pytest.raises(ValueError, match="must be a string that is not empty") as caught:
+    with pytest.raises(ValueError, match="must be a non-empty string") as caught:
         Credential(secret)
     assert_not_shown(str(caught.value))
 
@@ -253,7 +253,7 @@ def test_reference_is_read_when_joining_a_pool(monkeypatch: pytest.MonkeyPatch) 
 def test_key_of_two_references_joins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", SECRET)
     pool = CredentialCoordinator([SECRET])
-    with pytest.raises(ValueError, match=f"in the pool already, as {fingerprint(SECRET)}") as caught:
+    with pytest.raises(ValueError, match=f"already in the pool, as {fingerprint(SECRET)}") as caught:
         pool.add(Credential("env:SOME_KEY"))
     assert_not_shown(str(caught.value))
 
@@ -274,7 +274,7 @@ def test_file_path_may_start_with_tilde(monkeypatch: pytest.MonkeyPatch, key_fil
 def test_file_readable_by_others_is_refused_with_advice(key_file: Callable[..., Path], mode: int) -> None:
     path = key_file(SECRET, mode)
     message = str(error_of(Credential(f"file:{path}")))
-    assert f"{path} can be read by others" in message
+    assert f"other users can read {path}" in message
     assert f"chmod 600 {path}" in message
     assert_not_shown(message)
     path.chmod(0o600)
@@ -287,7 +287,7 @@ def test_file_checks_the_target_of_a_link(key_file: Callable[..., Path], tmp_pat
     link.symlink_to(path)
     assert Credential(f"file:{link}").secret == SECRET
     path.chmod(0o644)
-    assert "can be read by others" in str(error_of(Credential(f"file:{link}")))
+    assert "other users can read" in str(error_of(Credential(f"file:{link}")))
 
 
 def test_error_names_missing_file(tmp_path: Path) -> None:
@@ -591,7 +591,7 @@ def test_limits_keep_given_values() -> None:
 def test_invalid_rate_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ValueError) as caught:
         Limits(**{name: value})
-    assert str(caught.value) == f"{name} must be a number above 0, or None for not known; not {value!r}"
+    assert str(caught.value) == f"{name} must be a number above 0, or None if it is not known; not {value!r}"
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, True, "2", None])

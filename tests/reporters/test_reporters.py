@@ -275,12 +275,12 @@ def test_abandoned_thread_gets_line() -> None:
             "waiting up to 30 s for 3 running items (a second signal stops at once)\n",
         ),
         (
-            RunStopping("left early", None, 1, None),
-            "[COORDINATOR] Stopping: left early, graceful shutdown: nothing new starts; waiting for 1 running item\n",
+            RunStopping("closed early", None, 1, None),
+            "[COORDINATOR] Stopping: closed early, graceful shutdown: nothing new starts; waiting for 1 running item\n",
         ),
         (
-            RunStopping("left early", None, 0, 30.0),
-            "[COORDINATOR] Stopping: left early, graceful shutdown: nothing new starts\n",
+            RunStopping("stream closed early", None, 0, 30.0),
+            "[COORDINATOR] Stopping: stream closed early, graceful shutdown: nothing new starts\n",
         ),
     ],
 )
@@ -300,13 +300,13 @@ def test_summary_has_all_figures() -> None:
 
 
 def test_stopped_summary_has_reason_and_unfinished_items() -> None:
-    lines = plain(RunEnded(stats(9, 4, 1, stopped="left early"), 5, "2 workers")).splitlines()
-    assert lines[0] == "[COORDINATOR] Execution stopped early: left early:"
+    lines = plain(RunEnded(stats(9, 4, 1, stopped="stream closed early"), 5, "2 workers")).splitlines()
+    assert lines[0] == "[COORDINATOR] Execution stopped early: stream closed early:"
     assert "  Unfinished: 5 (see get_checkpoints())" in lines
 
 
 def test_summary_of_unread_input_has_no_total() -> None:
-    lines = plain(RunEnded(stats(None, 4, stopped="left early"), None, "2 workers")).splitlines()
+    lines = plain(RunEnded(stats(None, 4, stopped="stream closed early"), None, "2 workers")).splitlines()
     assert "  Total: not known" in lines
     assert "  Unfinished: unread input (see get_checkpoints())" in lines
 

@@ -68,7 +68,7 @@ def test_execute_parallel_async_uses_the_callers_loop() -> None:
                 ids.append(result.item_id)
                 if len(ids) == 30:
                     break
-        assert stream.stats.stopped == "left early"
+        assert stream.stats.stopped == "stream closed early"
         stats, _ = await quiet().execute_parallel_async(range(5), lambda item, _: item)  # a plain function: threads
         assert stats.success_count == 5
 

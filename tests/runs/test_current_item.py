@@ -89,7 +89,7 @@ def test_reported_usage_settles_the_lease() -> None:
 @pytest.mark.parametrize("cost", [-1, 1e15, 1e308, float("inf"), float("nan")])
 def test_report_usage_rejects_costs_that_cannot_be_summed(cost: float) -> None:
     _, results = quiet(1, None).execute_parallel(["a"], lambda *_: current_item().report_usage(cost=cost))
-    assert "usage is counted from 0" in str(results[0].error)
+    assert "usage must be at least 0" in str(results[0].error)
 
 
 def test_worker_leases_its_own_credential_first() -> None:

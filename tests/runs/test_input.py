@@ -31,7 +31,7 @@ def test_duplicate_id_in_stream_fails_that_item() -> None:
     (failed,) = [result for result in results if not result.success]
     assert failed.item_id == "x"
     assert failed.attempts == 0
-    assert "an id names one item" in (failed.error or "")
+    assert "ids must be unique" in (failed.error or "")
 
 
 @pytest.mark.parametrize("items", [[0, 1], iter([0, 1])], ids=["collection", "stream"])
@@ -120,7 +120,7 @@ def test_endless_input_is_read_within_bounds() -> None:  # invariant 26
             next(results)
         eventually(lambda: results._run.results._wakeup.is_armed and results.stats.running == 0)  # back-pressure
         assert last_read < 200 + 64 + 4 * 3
-    assert results.stats.stopped == "left early"
+    assert results.stats.stopped == "stream closed early"
 
 
 def test_slow_input_does_not_delay_results() -> None:

@@ -52,7 +52,7 @@ def test_run_stops_when_all_workers_are_abandoned() -> None:
     stats, results = coordinator.execute_parallel(range(10), lambda _i, _c: gate.wait(30))
     gate.set()
     assert len(results) in (2, 3)  # a replacement may have started before the second was abandoned
-    assert "did not end with their time-out" in (stats.stopped or "")
+    assert "did not end at the time-out" in (stats.stopped or "")
     assert len(coordinator.get_checkpoints()) == 10 - len(results)
 
 

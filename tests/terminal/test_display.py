@@ -380,7 +380,7 @@ def test_clock_text(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(-1, "0 s"), (0.1, "1 s"), (12, "12 s"), (150, "2.5 minutes"), (float("inf"), "for ever")]
+    ("seconds", "text"), [(-1, "0 s"), (0.1, "1 s"), (12, "12 s"), (150, "2.5 minutes"), (float("inf"), "forever")]
 )
 def test_countdown_text(seconds: float, text: str) -> None:
     assert countdown_text(seconds) == text

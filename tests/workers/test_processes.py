@@ -147,7 +147,7 @@ def test_worker_process_can_lease_only_its_credential() -> None:
     assert results[0].value is not None, results
     is_own, text = results[0].value
     assert is_own
-    assert "only the one credential" in text
+    assert "at most one credential" in text
     assert pool.states()[0].tokens == 7
 
 

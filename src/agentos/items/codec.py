@@ -37,7 +37,7 @@ def _to_plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, Collection):
         return list(value)
-    raise TypeError(f"{type(value).__qualname__} has no form in JSON")
+    raise TypeError(f"{type(value).__qualname__} cannot be encoded as JSON")
 
 
 # Deterministic: equal values give equal texts in every process, also sets and dicts of another order.
@@ -62,7 +62,7 @@ def _encode_slowly(value: Any) -> tuple[str | None, str]:
     escaped; or None and the problem."""
     try:
         if _has_colliding_keys(msgspec.to_builtins(value, enc_hook=_to_plain)):
-            return None, "two keys of a dict are the same text"
+            return None, "two keys of a dict have the same text"
         plain = msgspec.to_builtins(value, enc_hook=_to_plain, str_keys=True, order="deterministic")
         try:
             return _encoder.encode(plain).decode(), ""

@@ -81,7 +81,7 @@ class CurrentItem(ABC):
         for a negative number, or a cost from MAX_AMOUNT."""
         if requests < 0 or tokens < 0 or not 0 <= cost < MAX_AMOUNT:
             raise ValueError(
-                f"usage is counted from 0, a cost up to {MAX_AMOUNT:g}, not {requests!r} requests, {tokens!r} tokens, "
+                f"usage must be at least 0, a cost below {MAX_AMOUNT:g}, not {requests!r} requests, {tokens!r} tokens, "
                 f"cost {cost!r}"
             )
         usage = self.usage

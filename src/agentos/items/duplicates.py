@@ -1,4 +1,4 @@
-"""Finds items with the same id. An id names one item."""
+"""Finds items with the same id. Ids must be unique."""
 
 from __future__ import annotations
 

@@ -49,19 +49,19 @@ class Problem(NamedTuple):
     @classmethod
     def repeated(cls, item_id: str) -> Problem:
         """Return the problem of an item whose id an earlier item of the input has."""
-        return cls(f"another item has the id {item_id!r} already: an id names one item", is_unrecorded=True)
+        return cls(f"another item already has the id {item_id!r}: ids must be unique", is_unrecorded=True)
 
     @classmethod
     def secret(cls) -> Problem:
         """Return the problem of an item whose id contains a secret."""
-        text = "the item's id contains a secret of the pool, and ids are written down: name items by something else"
+        text = "the item's id contains a secret of the pool, and ids are recorded: return another id"
         return cls(f"{text} (item_id_func)", is_unrecorded=True)
 
     @classmethod
     def changed(cls, item_id: str) -> Problem:
         """Return the problem of an item whose input differs from the recorded one."""
         return cls(
-            f"the input of item {item_id!r} is not the one that is on record for this id: give it another id, or pass "
+            f"the input of item {item_id!r} differs from the recorded one: give it another id, or pass "
             "on_changed='rerun' to run it again",
             "ChangedInput",
             is_unrecorded=True,
@@ -165,7 +165,7 @@ class CollectionSource:
         self.total: int | None = len(self._items)
         duplicate = find_duplicate(self._ids, self.total)
         if duplicate is not None:
-            raise ValueError(f"two items have the id {duplicate!r}: an id names one item (see item_id_func)")
+            raise ValueError(f"two items have the id {duplicate!r}: ids must be unique (see item_id_func)")
         self._rest = enumerate(self._items, start=1)
         self._is_closed = False
         self.make = maker.make  # a `ResumeFilter` replaces it by `make_bare`

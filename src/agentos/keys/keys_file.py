@@ -300,7 +300,7 @@ def _limit(table: Table, name: str) -> float | None:
     try:
         Limits(**{name: value})  # type: ignore[arg-type]
     except ValueError as error:
-        expected, _, actual = str(error).replace(", or None for not known;", ",").rpartition(", not ")
+        expected, _, actual = str(error).replace(", or None if it is not known;", ",").rpartition(", not ")
         table.fail(name, expected if len(actual) >= MIN_REDACTED else f"{expected}, not {actual}")
     return value
 

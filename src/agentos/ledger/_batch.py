@@ -20,6 +20,7 @@ from agentos.items import codec
 from agentos.items.attempt import Attempt
 from agentos.items.item import Item
 from agentos.items.results import WorkflowResult
+from agentos.plurals import plural
 from agentos.redaction import json_text
 
 SUCCEEDED = "succeeded"
@@ -225,7 +226,7 @@ class Batch:
         row_count += _insert(connection, shared, _ALL_COLUMNS, _redact_rows(self._outcome_rows, redact))
         if row_count != len(self.results):
             # Only a bug leads here: a run ends each item once. Nothing of this batch may be reported.
-            raise RuntimeError(f"{len(self.results) - row_count} items have an outcome on record already")
+            raise RuntimeError(f"already recorded: the outcome of {plural(len(self.results) - row_count, 'item')}")
 
 
 def _insert(connection: sqlite3.Connection, shared: dict[str, Any], columns: str, rows: list[Row]) -> int:

@@ -47,22 +47,22 @@ def check(path: Path) -> bool:
     except (OSError, ValueError) as error:
         raise LedgerError(f"the ledger {path} cannot be read: {error}") from error
     if not path.is_file():
-        raise LedgerError(f"{path} is not a file: a ledger is one. Give another path")
+        raise LedgerError(f"{path} is not a file: give the path of a file")
     if not stat.st_size:
-        raise LedgerError(f"{path} is empty: a ledger never is. Restore it from a copy, or remove it to start anew")
+        raise LedgerError(f"{path} is empty, so it is not a ledger. Restore it from a copy, or remove it to start anew")
     try:
         with explained(path), contextlib.closing(_connect_existing(path)) as connection:
             application_id = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
     except LedgerError as error:
         if getattr(error.__cause__, "sqlite_errorname", "") == "SQLITE_NOTADB":
-            raise LedgerError(f"{path} is not a ledger, and was left alone: give another path") from error
+            raise LedgerError(f"{path} is not a ledger and was not changed: give another path") from error
         raise
     if application_id != APPLICATION_ID:
-        raise LedgerError(f"{path} is a database of another program, and was left alone: give another path")
+        raise LedgerError(f"{path} is a database of another program and was not changed: give another path")
     if version > SCHEMA_VERSION:
         raise LedgerError(
-            f"{path} was written by a newer version of agentos (schema {version}; this one knows {SCHEMA_VERSION}): "
+            f"{path} was written by a newer version of agentos (schema {version}; this one reads {SCHEMA_VERSION}): "
             "use that version"
         )
     return True
@@ -72,7 +72,7 @@ def create(path: Path) -> None:
     """Create an empty ledger: atomically, by a rename of a complete file."""
     wal = path.with_name(path.name + "-wal")
     if wal.exists() and wal.stat().st_size:
-        raise LedgerError(f"the ledger {path} is gone, but {wal.name} is still there: restore it, or remove that too")
+        raise LedgerError(f"the ledger {path} is missing, but {wal.name} exists: restore the first, or remove both")
     new = path.with_name(path.name + "-new")
     with explained(path):
         for suffix in ("", "-wal", "-shm"):  # left by a launch that was killed during this
@@ -166,15 +166,15 @@ def explained(path: Path) -> Iterator[None]:
 def _explanation(error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith("SQLITE_FULL"):
-        return "cannot be written: the disk is full. Make room and run again to continue"
+        return "cannot be written: the disk is full. Free some space and run again to continue"
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return "is locked by another program that has it open: close that and run again to continue"
+        return "is locked by another program: close that program and run again to continue"
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
         return f"cannot be opened or written: the file or its folder is read-only ({error})"
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return f"is damaged ({error}): restore it from a copy, or give another path to start anew"
     if name.startswith("SQLITE_IOERR"):
-        return f"cannot be read or written: {error}. See to the disk and run again to continue"
+        return f"cannot be read or written: {error}. Check the disk and run again to continue"
     return f"cannot be used: {error}"
 
 

@@ -28,7 +28,7 @@ from agentos.errors import LedgerError, RunBusy
 
 # Size of the note: more than the longest host name and run id need.
 NOTE_BYTES = 2048
-OWN = " (a stream ends with its close(), or when its with block is left)"
+OWN = " (a stream ends with close() or at the end of its with block)"
 # Format of `struct flock` for F_GETLK, and the indexes of its type and pid: the order of fields depends on the system.
 _FLOCK, _TYPE, _PID = ("qqihh", 3, 2) if sys.platform == "darwin" else ("hhqqi", 0, 4)
 
@@ -97,15 +97,15 @@ class Ownership:
         if self.earlier_note.get("ledger_id") == ledger_id and committed > commits:
             raise LedgerError(
                 f"the ledger {self._path} has lost {committed - commits} of {committed} transactions: it, or its -wal "
-                f"file, was cut off or replaced. Restore both, or remove {_lock_path(self._path).name} to go on with "
-                "what is left"
+                f"file, was cut off or replaced. Restore both, or remove {_lock_path(self._path).name} to "
+                "continue without them"
             )
 
     def check_missing(self) -> None:
         """Raise `LedgerError` if the launch before has committed to a ledger that is missing now."""
         if self.earlier_note.get("commits"):
             raise LedgerError(
-                f"the ledger {self._path} is gone, and its last launch did not end in order: restore it, or remove "
+                f"the ledger {self._path} is missing, and its last launch did not end properly: restore it, or remove "
                 f"{_lock_path(self._path).name} to start anew"
             )
 
@@ -174,7 +174,7 @@ def _lock(path: Path) -> int:
             descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             if not path.parent.is_dir():
-                raise LedgerError(f"the ledger {path} cannot be made: there is no folder {path.parent}") from error
+                raise LedgerError(f"the ledger {path} cannot be created: there is no folder {path.parent}") from error
             raise LedgerError(f"the ledger {path} cannot be written: {lock_path}: {error.strerror}") from error
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -204,7 +204,7 @@ def _busy(path: Path, owner: dict[str, Any], holder: str, hint: str = "") -> Run
     start = f", since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}" if since is not None else ""
     run = f" with run {run_id}" if run_id is not None else ""
     return RunBusy(
-        f"the ledger {path} is in use by {holder}{process}{start}{run}: wait for it, or stop it first{hint}",
+        f"the ledger {path} is in use by {holder}{process}{start}{run}: wait until it ends, or stop it{hint}",
         pid=pid,
         host=host,
         since=since,

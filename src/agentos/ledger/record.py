@@ -208,7 +208,7 @@ class RunRecord:
         """Commit pending events and the end of the launch. Raise `LedgerError` if that fails: see `unwritten_ids`."""
         if not self._writer.close(LAST_COMMIT_SECONDS if at_once else None):
             threading.Thread(target=self._close_later, args=(stopped,), name="agentos-ledger-end", daemon=True).start()
-            raise LedgerError(f"the ledger {self.path} did not take the last results in time: they are not reported")
+            raise LedgerError(f"the ledger {self.path} did not record the last results in time: they are not reported")
         self._close(stopped, in_order=self._writer.error is None)
         if self._writer.error is not None:
             raise self._writer.error
@@ -220,7 +220,7 @@ class RunRecord:
 
     def abandon(self) -> None:
         """End the launch of a run that could not be started."""
-        self._close("it could not be started", in_order=True)
+        self._close("could not be started", in_order=True)
 
     def _close(self, stopped: str | None, *, in_order: bool) -> None:
         is_ended = False
@@ -264,7 +264,7 @@ class RunRecord:
         """Record a checkpoint, given as JSON; block until it is committed. Raise `LedgerError` if the attempt is not
         the newest of its item, or the run has ended."""
         if attempt.attempt != attempt.item.attempts:
-            raise LedgerError(f"the checkpoint was not saved: attempt {attempt.attempt} is not the newest of its item")
+            raise LedgerError(f"the checkpoint was not saved: its item has a newer attempt than {attempt.attempt}")
         committed = threading.Event()
         if not attempt.is_on_record:  # a checkpoint can be used only with the input that it belongs to
             self.attempt_started(attempt)
@@ -327,7 +327,7 @@ class RunRecord:
 
     def _commit(self) -> None:
         if self._connection.execute(_COUNT_COMMIT, (self.run, self.launch)).rowcount != 1:
-            raise LedgerError(f"run {self.run_id} was taken over by a later launch: this one may not write any more")
+            raise LedgerError(f"run {self.run_id} was taken over by a later launch: this launch cannot write any more")
         self._connection.execute("COMMIT")
         self._commits += 1
         self._owner.saw_commits(self._commits)

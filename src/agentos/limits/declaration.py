@@ -35,7 +35,7 @@ class Limits:
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and 1e-9 < value < 1e15):
-                raise ValueError(f"{name} must be a number above 0, or None for not known; not {value!r}")
+                raise ValueError(f"{name} must be a number above 0, or None if it is not known; not {value!r}")
         if self.requests_per_day is not None and self.requests_per_day != int(self.requests_per_day):
             raise ValueError(f"requests_per_day must be a whole number, not {self.requests_per_day!r}")
         for name in ("requests_per_day", "burst"):

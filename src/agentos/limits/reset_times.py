@@ -14,7 +14,7 @@ def seconds_to_reset(day_resets: str, epoch: float) -> float:
     hours, _, minutes = time.partition(":")
     tz = time_zone(zone)
     if tz is None:
-        raise ValueError(f"day_resets: no time zone is called {zone!r} here")
+        raise ValueError(f"day_resets: this machine does not know the time zone {zone!r}")
     now = datetime.fromtimestamp(epoch, tz)
     reset = now.replace(hour=int(hours), minute=int(minutes), second=0, microsecond=0)
     # By the calendar, not by 24 hours: two days of a year are longer or shorter.

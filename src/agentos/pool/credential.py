@@ -33,11 +33,11 @@ class Credential:
         limits: Limits | None = None,
     ) -> None:
         if not isinstance(secret, str) or not secret:
-            raise ValueError("a credential's secret must be a string that is not empty")
+            raise ValueError("a credential's secret must be a non-empty string")
         if isinstance(scopes, str):
             raise ValueError("scopes must be a collection of names, not one string: write scopes=[name]")  # noqa: TRY004
         if id is not None and (not isinstance(id, str) or not id or id == secret):
-            raise ValueError("a credential's id is shown to people: a string that is not empty and not the secret")
+            raise ValueError("a credential's id is displayed: it must be a non-empty string that is not the secret")
         if limits is not None and not isinstance(limits, Limits):
             raise ValueError(f"limits must be a Limits object, such as Limits(requests_per_minute=60), not {limits!r}")
         for name, value in (("provider", provider), ("quota_group", quota_group)):

@@ -145,11 +145,11 @@ class LeasePool:
             seconds_to_reset(credential.limits.day_resets, self.clock.epoch())  # raises if there is no such zone
         secret = credential.secret
         if secret == credential.id:
-            raise ValueError("a credential's id is shown to people and must not be the secret itself")
+            raise ValueError("a credential's id is displayed and must not be the secret")
         with self._change_lock:
             existing_id = self._ids.get(secret)
             if existing_id in self._secrets:
-                raise ValueError(f"this key is in the pool already, as {existing_id}")
+                raise ValueError(f"this key is already in the pool, as {existing_id}")
             if credential.id in self._secrets and credential.has_generated_id:
                 credential = credential.with_longer_id()
             if credential.id in self._secrets:

@@ -38,7 +38,7 @@ def resolve(source: str, credential_id: str) -> str:
     if not secret:
         raise CredentialError(f"credential {credential_id}: {origin} is not set or empty")
     if len(secret.splitlines()) > 1:
-        raise CredentialError(f"credential {credential_id}: {origin} has several lines; a key is one")
+        raise CredentialError(f"credential {credential_id}: {origin} has several lines; a key has one")
     return secret
 
 
@@ -54,7 +54,7 @@ def _read_private_file(path: str) -> str:
     try:
         file = file.expanduser()
         if stat.S_IMODE(file.stat().st_mode) & 0o077:
-            raise CredentialError(f"{file} can be read by others, so its key is not used: run chmod 600 {file}")
+            raise CredentialError(f"other users can read {file}, so its key is not used: run chmod 600 {file}")
         return file.read_text(encoding="utf-8")
     except CredentialError:
         raise

@@ -164,5 +164,5 @@ def make_log(url: str) -> tuple[Log, str]:
     scheme, colon, _ = url.partition("://")  # the rest may be a secret; without a scheme all of it
     found_scheme = f", not {scheme[:16]!r}" if colon and scheme.isalnum() else ""
     if scheme == "sqlite":
-        raise ValueError("a file as a store has three slashes and a path: sqlite:///PATH, or sqlite:////ABSOLUTE/PATH")
+        raise ValueError("write the path of a store after three slashes: sqlite:///PATH, or sqlite:////ABSOLUTE/PATH")
     raise ValueError(f"store must be one of {_KINDS}{found_scheme}")

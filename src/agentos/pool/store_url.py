@@ -36,7 +36,7 @@ def check_server(url: str) -> None:
             "password / ? # and @ must be escaped, such as %2F for /"
         )
     if dict(parse_qsl(parts.query, keep_blank_values=True)).get("pool") == "":
-        raise ValueError("the store's address names a pool without a name: ?pool=NAME")
+        raise ValueError("the store's address has an empty pool name: write ?pool=NAME")
 
 
 def absolute(url: str, folder: Path) -> str:

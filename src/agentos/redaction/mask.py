@@ -11,7 +11,7 @@ MIN_REDACTED = 8
 
 def refuse_to_copy(thing: object) -> NoReturn:
     """Raise `TypeError`. Called by the copy and pickle hooks of objects that hold a secret."""
-    raise TypeError(f"a {type(thing).__name__} holds a secret and is not copied, pickled or sent: pass its id instead")
+    raise TypeError(f"a {type(thing).__name__} holds a secret and cannot be copied, pickled or sent: pass its id")
 
 
 class HoldsSecrets:

@@ -42,7 +42,7 @@ def check_options(
     timeout = seconds("timeout", timeout)
     halt = parse_halt(str(halt)) if halt is not None else None
     if grace_seconds is None:
-        raise ValueError("grace_seconds must be a number of seconds from 0; for no grace say 0")
+        raise ValueError("grace_seconds must be a number of seconds from 0; for no grace pass 0")
     return Options(
         max_workers=max_workers,
         admission=admission == "lease",
@@ -64,7 +64,7 @@ def check_workers(workers: Any, *, send_secrets: Any, admission: Any) -> None:
             f"workers must be 'threads', 'processes' or an Executor (of Dask: client.get_executor()), not {workers!r}"
         )
     if send_secrets and not isinstance(workers, Executor):
-        raise ValueError("send_secrets is for workers that are an Executor: no other would send them anywhere")
+        raise ValueError("send_secrets is only for an Executor: other workers send no secrets")
     if admission not in ("lease", "none"):
         raise ValueError(f"admission must be 'lease' or 'none', not {admission!r}")
     if admission == "none" and isinstance(workers, Executor):

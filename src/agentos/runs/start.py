@@ -157,9 +157,7 @@ def check_worker(worker_func: Any, workers: str | Executor, pool: LeasePool | No
     from agentos.workers.engines.executor import check_credentials
 
     if isinstance(worker_func, Command):
-        raise TypeError(
-            "a Command is run by this process and not by an executor: call it in a worker function, with subprocess"
-        )
+        raise TypeError("an executor cannot run a Command: call subprocess in a worker function instead")
     check_credentials(pool, send_secrets=send_secrets)
 
 

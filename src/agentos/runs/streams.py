@@ -72,7 +72,7 @@ class _Results:
 
     def __del__(self) -> None:
         if not self._is_ended:
-            self._run.stop("left early")
+            self._run.stop("stream closed early")
             self._end()
 
 
@@ -130,7 +130,7 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
         """Shut the run down and wait for it, at most for the grace period. No-op after the end of the run."""
         if self._is_ended:
             return
-        self._run.stop("left early")
+        self._run.stop("stream closed early")
         try:
             while not self._is_at_end and (result := self._take()) is not None:
                 if result is not FETCH_RECORDED:  # recorded results stay in the ledger
@@ -212,7 +212,7 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         """Shut the run down and wait for it, at most for the grace period. No-op after the end of the run."""
         if self._is_ended:
             return
-        self._run.stop("left early")
+        self._run.stop("stream closed early")
         try:
             while not self._is_at_end and (result := await self._take()) is not None:
                 if result is not FETCH_RECORDED:  # recorded results stay in the ledger

@@ -53,8 +53,8 @@ class SentAttempt(CurrentItem):
         del requests, tokens, scope, timeout  # the run's process has granted the lease already
         if self.credential is None or self.is_lent:
             raise RuntimeError(
-                "a worker in another process has only the one credential that it was given, and it is in use or there "
-                "is none: use threads or async workers for more"
+                "a worker in another process has at most one credential, and it is in use or missing: use threads "
+                "or async workers for more"
             )
         return SentLease(self)
 
@@ -179,7 +179,7 @@ def describe_exception(exc: BaseException) -> dict[str, Any]:
     try:
         text = str(exc) or name
     except Exception as error:  # `__str__` of the user's exception
-        text = f"{name}, whose text failed: {type(error).__name__}"
+        text = f"{name}, str() raised {type(error).__name__}"
     description: dict[str, Any] = {
         "type_name": name,
         "text": text,

@@ -78,7 +78,7 @@ def test_day_limit_resets_at_declared_time() -> None:
 
 
 def test_unknown_time_zone_is_refused() -> None:
-    with pytest.raises(ValueError, match="no time zone"):
+    with pytest.raises(ValueError, match="does not know the time zone"):
         pool_of(FakeClock(), requests_per_day=1, day_resets="00:00 Nowhere/Land")
 
 

@@ -210,7 +210,7 @@ class Member:
             except (StoreLost, StoreRefused) as error:
                 self._on_lost(error)
             except Exception as error:  # what stands there cannot be read: nobody must wait for a thread that is gone
-                self._on_lost(StoreLost(f"what it holds cannot be read: {type(error).__name__}: {error}"))
+                self._on_lost(StoreLost(f"its content cannot be read: {type(error).__name__}: {error}"))
         with self._talking:
             self._log.close()
         self._tell_who_waits()
@@ -227,7 +227,7 @@ class Member:
 
     def check_open(self) -> None:
         if self._is_closing:
-            raise StoreError("this pool was closed: make another")
+            raise StoreError("this pool is closed: create a new one")
 
     def _wait(self) -> None:
         self._wakes_at = self._look_at()

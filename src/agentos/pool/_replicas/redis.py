@@ -36,9 +36,9 @@ KEPT_BEHIND = 4096
 UNUSED_SECONDS = 30 * 86_400
 # An answer that takes longer than this share of a lease's life, within these bounds, is taken for none.
 TIMEOUT_SHARE, LEAST_TIMEOUT, MOST_TIMEOUT = 1 / 3, 0.5, 5.0
-_ANOTHER_VERSION = "another version of agentos uses it: let its runs end, or name another (?pool=NAME)"
+_ANOTHER_VERSION = "another version of agentos uses it: wait for its runs to end, or choose another pool (?pool=NAME)"
 _FORBIDDEN = (exceptions.AuthenticationError, exceptions.NoPermissionError)
-_WHERE_IT_STANDS = " (a password stands in the address: redis://:PASSWORD@HOST:PORT/DB)"
+_WHERE_IT_STANDS = " (put the password into the address: redis://:PASSWORD@HOST:PORT/DB)"
 
 
 class RedisLog:
@@ -60,8 +60,7 @@ class RedisLog:
             redis.ConnectionPool.from_url(self._url).make_connection()  # which connects to nobody yet
         except (ValueError, TypeError, exceptions.RedisError):
             raise ValueError(
-                f"the store's address {self._where} has an option that no server understands; a pool of its own is "
-                "?pool=NAME"
+                f"the store's address {self._where} has an unknown option; ?pool=NAME chooses a pool"
             ) from None
 
     def look(self) -> Start | None:

@@ -158,7 +158,7 @@ class SqliteLog:
         at = max(at, last_at)
         is_another_boot = boot != self._boot or self._monotonic() + ahead < at
         if rules != self._rules and not is_another_boot and self._monotonic() + ahead <= alive_until:
-            raise StoreRefused("another version of agentos uses it: let its runs end, or name another store")
+            raise StoreRefused("another version of agentos uses it: wait for its runs to end, or choose another store")
         return _Known(epoch, rules == self._rules, None if is_another_boot else ahead, at, position, state)
 
     def _begin(self, db: sqlite3.Connection, at: float) -> Start:

@@ -12,6 +12,7 @@ from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import RunningItem, WorkflowResult
 from agentos.limits.backoff import item_wait
+from agentos.plurals import plural
 from agentos.pool.store import LeaseHandle
 from agentos.verdict import AUTH_FAILED, PERMANENT, Verdict
 
@@ -108,7 +109,7 @@ class Attempts:
         self._report(AttemptAbandoned(attempt.id, self._options.timeout or 0.0, abandoned))
         self._fail(attempt, self.timeouts.error(), PERMANENT)
         if abandoned >= self._options.max_workers:
-            self._shutdown.drain(f"{abandoned} attempts did not end with their time-out: no worker is left to trust")
+            self._shutdown.drain(f"{plural(abandoned, 'attempt')} did not end at the time-out: every worker is blocked")
 
     def _fail(self, attempt: Attempt, exc: BaseException, kind: str | None, verdict: Verdict | None = None) -> None:
         item, now, context = attempt.item, self._now(), self._context

@@ -87,7 +87,7 @@ def error_text(exc: BaseException) -> str:
     try:
         return str(exc)
     except Exception as error:
-        return f"{type(exc).__name__}, whose text failed: {type(error).__name__}"
+        return f"{type(exc).__name__}, str() raised {type(error).__name__}"
 
 
 def _original(exc: BaseException) -> BaseException:

@@ -46,11 +46,11 @@ def outcome_of(process: CommandProcess, status: int, command: Command) -> tuple[
 def start_failure(error: OSError, command: Command) -> CommandFailed:
     """Return the error of a command that the system did not start."""
     if error.errno == errno.E2BIG:
-        text = "its arguments are longer than the system allows: hand the item over on stdin (stdin=FIELD)"
+        text = "its arguments are longer than the system allows: pass the item on stdin (stdin=FIELD)"
     else:
         text = error.strerror or str(error)
         if command.cwd is not None and not os.path.isdir(command.cwd):  # noqa: PTH112
-            text = f"its folder {command.cwd} is gone"
+            text = f"its folder {command.cwd} does not exist"
     kind = TRANSIENT if error.errno in SYSTEM_IS_FULL else PERMANENT
     return CommandFailed(
         f"{command.arguments[0]} cannot be started: {text}",

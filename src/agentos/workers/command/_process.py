@@ -131,8 +131,8 @@ class ProcessStarter:
         arguments = command.filled(item, attempt.id)
         if self._hides_secret("\0".join(arguments)):
             raise ValueError(
-                "an argument of the command would hold a credential's secret, for all to see in the list of processes: "
-                "hand it over in a variable (credential_env)"
+                "an argument of the command would contain a credential's secret, visible in the list of processes: "
+                "pass it in a variable (credential_env)"
             )
         files = self._folders.create(attempt)
         environment = self._environment_of(attempt, files)
@@ -140,7 +140,7 @@ class ProcessStarter:
         if command.stdin is not None:
             text = attempt.id if command.stdin == "id" else field_of(item, command.stdin)
             if text is None:
-                raise LookupError(f"the item has no field {command.stdin!r}, which the command is to read")
+                raise LookupError(f"the item has no field {command.stdin!r}, which the command reads on stdin")
             stdin = _readable(text.encode("utf-8", "surrogateescape"))
         try:
             popen, *pipes = self._open(arguments, stdin, environment)

@@ -45,7 +45,7 @@ class Command:
         show: OutputCall | None = None,
     ) -> None:
         if isinstance(arguments, str) or not arguments or not all(isinstance(argument, str) for argument in arguments):
-            raise ValueError("a command is a list of texts that is not empty, such as ['echo', '{id}']")
+            raise ValueError("a command must be a non-empty list of strings, such as ['echo', '{id}']")
         self.arguments = tuple(arguments)
         self._templates = [_parse(argument) for argument in arguments]
         self._credential_env = credential_env
@@ -54,7 +54,7 @@ class Command:
         for pattern in self.patterns:
             if pattern.verdict not in VERDICT_KINDS:
                 raise ValueError(
-                    f"a pattern's verdict is one of {', '.join(sorted(VERDICT_KINDS))}, not {pattern.verdict!r}"
+                    f"a pattern's verdict must be one of {', '.join(sorted(VERDICT_KINDS))}, not {pattern.verdict!r}"
                 )
         self.folder = None if folder is None else Path(folder)
         self.cwd = None if cwd is None else os.fspath(cwd)
@@ -95,7 +95,7 @@ class Command:
         return names if names is None or isinstance(names, str) else names.get(credential_id)
 
     def __call__(self, *_: Any) -> Any:
-        raise TypeError("a Command is not called: it is given to a coordinator in the place of a worker")
+        raise TypeError("a Command cannot be called: pass it to a coordinator as the worker")
 
     def __repr__(self) -> str:
         return f"<Command {self.arguments[0]}>"
@@ -124,7 +124,7 @@ def _fill(piece: tuple[bool, str], item: Any, item_id: str) -> str:
         return item_id
     value = field_of(item, text)
     if value is None:
-        raise LookupError(f"the item has no field {text!r}, which the command asks for")
+        raise LookupError(f"the item has no field {text!r}, which the command needs")
     return value
 
 

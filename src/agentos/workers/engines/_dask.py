@@ -35,8 +35,8 @@ def cluster_of(executor: Any) -> DaskCluster:
     options = sorted(getattr(executor, "_kwargs", ()))
     if options:
         raise ValueError(
-            f"take the executor as it is, client.get_executor(), without {', '.join(options)}: each attempt is given "
-            "to one worker of the cluster, and tried again by the run"
+            f"call client.get_executor() without {', '.join(options)}: the run assigns each attempt to one worker of "
+            "the cluster and retries it itself"
         )
     client = executor._client
     cluster = _clusters.get(client)
@@ -76,7 +76,7 @@ class DaskCluster(Executor):
         self._is_polling = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        assert not kwargs, "keywords would be options of Dask's own submit"
+        assert not kwargs, "keyword arguments would be options of Dask's submit"
         self._require_client()
         future: Future[Any] = Future()
         self._loop.add_callback(self._accept, Call(future, fn, args))
@@ -142,14 +142,14 @@ class DaskCluster(Executor):
         try:
             result = await self._require_client().gather(placed.task, asynchronous=True)
         except CancelledError as error:  # Dask's own: cancelled here, or the scheduler has dropped it, or is lost
-            reason = getattr(error, "reason", None) or "nobody has said why"
+            reason = getattr(error, "reason", None) or "no reason given"
             problem = BrokenExecutor(f"the cluster has dropped an attempt ({reason})")
         except asyncio.CancelledError:
             problem = BrokenExecutor("the client was closed")
         except Exception as error:
             problem = error
         if problem is not None and (placed.is_lost or type(problem).__name__ == "KilledWorker"):
-            problem = WorkerDied(f"the worker at {placed.address} was lost in the middle of an attempt")
+            problem = WorkerDied(f"the worker at {placed.address} was lost during an attempt")
         with contextlib.suppress(Exception):  # the client may be closed meanwhile
             placed.task.release()
         self._remove(placed)

@@ -46,8 +46,8 @@ class RemoteAttempt(SentAttempt):
 
     def _refuse(self, name: str) -> NoReturn:
         raise RuntimeError(
-            f"a worker behind an executor has no {name}: it belongs to the coordinator, which is out of reach from "
-            "here; use threads, tasks or workers='processes' for it"
+            f"a worker behind an executor has no {name}: only the coordinator's machine has it; use threads, tasks "
+            "or workers='processes'"
         )
 
 
@@ -113,8 +113,8 @@ def _encode_redacted(
     outcome = encode_outcome(value, None, attempt)
     if fingerprint(secret) != expected_fingerprint and redactor.data(outcome) != outcome:
         refused = ValueError(
-            f"the worker's result holds its key, which is not the one that the coordinator knows as "
-            f"{attempt.credential_id} and so could not be taken out of the record: return it without"
+            f"the worker's result contains its key, which differs from the coordinator's {attempt.credential_id} and "
+            "could not be redacted: return the result without it"
         )
         return encode_outcome(None, describe_exception(refused), attempt)
     return outcome

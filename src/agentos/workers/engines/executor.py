@@ -96,7 +96,7 @@ class ExecutorWorkers(Workers):
         """Return the worker's value, or raise its error or that of the executor."""
         if future.cancelled():
             if attempt.should_stop:
-                raise Interrupted("it had not begun")
+                raise Interrupted("it had not started")
             raise ExecutorBroken("the executor has cancelled an attempt")
         problem = future.exception()
         if isinstance(problem, WorkerDied):
@@ -147,8 +147,8 @@ def _adapt(executor: Executor) -> Executor:
 def _plain_secret_text(ids: list[str]) -> str:
     names = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
     return (
-        f"a plain secret is not handed to an executor, which may keep it and write it to disk: {names}. Give a "
-        "reference that can be read where the attempts run (env:NAME, file:PATH, cmd:COMMAND), or say send_secrets=True"
+        f"plain secrets are not sent to an executor, which may write them to disk: {names}. Give a reference that can "
+        "be read where the attempts run (env:NAME, file:PATH, cmd:COMMAND), or pass send_secrets=True"
     )
 
 

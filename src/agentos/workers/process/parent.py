@@ -30,8 +30,8 @@ START_SECONDS = 120.0
 # Seconds to wait until a killed process is gone.
 REAP_SECONDS = 2.0
 NEEDS_MAIN_GUARD = (
-    "a worker process ended while it started: with workers='processes' the program's main module is imported again in "
-    "each of them, so whatever it runs must stand under  if __name__ == '__main__':"
+    "a worker process ended while it started: with workers='processes' each of them imports the program's main module "
+    "again, so code that it runs must stand under  if __name__ == '__main__':"
 )
 
 
@@ -237,7 +237,7 @@ class WorkerProcess:
             return "the worker process closed its pipe"
         if code < 0:
             return f"the worker process was ended by signal {-code} ({signal.Signals(-code).name})"
-        return f"the worker process ended with exit status {code} in the middle of an attempt"
+        return f"the worker process ended with exit status {code} during an attempt"
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentos.clock import SYSTEM_CLOCK, Clock
 from agentos.items.results import ProgressStats, WorkflowResult
+from agentos.plurals import plural
 from agentos.reporters import writers as reporters
 from agentos.runs import signals
 from agentos.runs.options import (
@@ -231,7 +232,7 @@ class ParallelCoordinator:
         whole_number("tokens", tokens, 0)
         if isinstance(items, int):
             if tokens_func is not None:
-                raise ValueError("tokens_func needs the items themselves, not their number; for a number say tokens=")
+                raise ValueError("tokens_func needs the items themselves, not their number; for a number pass tokens=")
             count = whole_number("items", items, 0)
             needs: tuple[int, ...] = (tokens,)
         elif tokens_func is not None:
@@ -315,7 +316,7 @@ class ParallelCoordinator:
 
     def _keep_partial(self, error: BaseException, results: list[WorkflowResult]) -> None:
         self.partial_results = results
-        error.add_note(f"{len(results)} items had ended by then: see ParallelCoordinator.partial_results")
+        error.add_note(f"{plural(len(results), 'item')} ended before: see ParallelCoordinator.partial_results")
 
     def _capped(self, max_workers: int | None, max_parallelism: int | None) -> int:
         cap = self.MAX_PARALLELISM
@@ -336,7 +337,7 @@ def _make_reporter(
     """Return the reporter to use, without the pool's secrets in its texts; raise ValueError if it is not callable."""
     result = reporters.PlainReporter() if reporter is _DEFAULT_REPORTER else reporter
     if result is not None and (isinstance(result, type) or not callable(result)):
-        raise ValueError(f"reporter must be None or something to call with events, not {reporter!r}")
+        raise ValueError(f"reporter must be None or a callable that takes an event, not {reporter!r}")
     if pool is not None and isinstance(result, reporters.TextReporter):
         result.redact_with(pool.redact)
     return result
