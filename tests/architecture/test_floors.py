@@ -19,13 +19,13 @@ FLOORS = (
     {"verdict", "clock", "durations", "identifiers", "plurals", "wakeup"},  # vocabulary without imports
     {"errors", "events"},  # vocabulary that carries a verdict
     {"limits", "redaction", "testing"},  # calculations; fakes for tests of users
-    {"items", "providers", "costs"},  # data that all higher floors pass on
+    {"items", "providers"},  # data that all higher floors pass on
     {"reporters", "output"},  # data as text
     {"pool"},  # credentials and leases
-    {"ledger", "workers", "plans", "gateway", "workspaces"},  # users of leases that do not know runs
-    {"runs", "home", "agents"},  # one run, and its files
-    {"keys", "terminal", "control"},  # tools around runs: must work without the command line
-    {"workflows", "ui"},  # the contract with users
+    {"ledger", "workers", "plans"},  # users of leases that do not know runs
+    {"runs", "home"},  # one run, and its files
+    {"keys", "terminal"},  # tools around runs: must work without the command line
+    {"workflows"},  # the contract with users
     {"cli"},  # imports anything; nothing imports it
 )
 FLOOR_OF = {package: floor for floor, packages in enumerate(FLOORS) for package in packages}

@@ -20,7 +20,6 @@ generated histories."""
 # may import and that is therefore pure itself.
 PURE = (
     *("limits/**/*.py", "**/_rules/**/*.py", "pool/simulation.py", "pool/states.py", "pool/lease_states.py"),
-    "costs/budget.py",
     *("verdict.py", "events.py", "errors.py", "durations.py", "plurals.py", "items/item.py"),
 )
 IMPURE = {"limits/reset_times.py"}  # reads the time zone database
@@ -65,9 +64,7 @@ def test_pure_code_has_no_side_effects() -> None:
     exceptions.assert_only_listed(purity_violations(modules, SOURCE), exceptions.PURE_CODE, PURE_CODE_RULE)
 
 
-@pytest.mark.parametrize(
-    "path", ["limits/pace.py", "pool/_rules/deep/queue.py", "pool/simulation.py", "costs/budget.py"]
-)
+@pytest.mark.parametrize("path", ["limits/pace.py", "pool/_rules/deep/queue.py", "pool/simulation.py"])
 @pytest.mark.parametrize(
     ("source", "name"),
     [

@@ -14,8 +14,8 @@ import pytest
 
 from agentos.items.attempt import Attempt
 from agentos.ledger import _batch as batch
+from agentos.ledger import _commit_thread as writer
 from agentos.ledger import _database as database
-from agentos.ledger import _writer as writer
 from agentos.ledger import record
 from agentos.runs._parts.attempt_context import RunContext
 from agentos.workflows.parallel import (

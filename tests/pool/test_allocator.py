@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentos.events import EXHAUSTED, CoolDownStarted, CredentialQuarantined, PoolWaiting
-from agentos.limits.backoff import MAX_COOL_DOWN, MIN_COOL_DOWN, cool_down
+from agentos.limits.cool_downs import MAX_COOL_DOWN, MIN_COOL_DOWN, cool_down
 from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.lease_states import ENDED, LIVE, REFUSED, WAITING

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentos.limits.backoff import MIN_COOL_DOWN, cool_down
+from agentos.limits.cool_downs import MIN_COOL_DOWN, cool_down
 from agentos.providers.verdicts import from_exception, from_observed, from_output, from_response
 from agentos.workflows.parallel import (
     AuthFailed,

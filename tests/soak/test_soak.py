@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from agentos.limits import backoff
+from agentos.limits import backoff, cool_downs
 from agentos.workflows.parallel import (
     AuthFailed,
     Credential,
@@ -90,7 +90,7 @@ def test_run_survives_a_thousand_kills(tmp_path: Path, forked: Callable[..., For
 
 def test_random_runs_lose_no_item_and_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "delay", lambda *_args, **_options: 0.001)
-    monkeypatch.setitem(backoff.DEFAULT_COOL_DOWN, "auth_failed", 0.001)
+    monkeypatch.setitem(cool_downs.DEFAULT_COOL_DOWN, "auth_failed", 0.001)
     end = time.monotonic() + seconds(0.1)
     situations: Counter[str] = Counter()
     while time.monotonic() < end:

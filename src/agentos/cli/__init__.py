@@ -1,6 +1,8 @@
 """The `agentos` command: the table of its commands, and the group that loads the one that was chosen.
 
-One module per command. `agentos --help` imports click and nothing else: the table has the line of each command.
+Each command is in `commands` (`run`, `resume` and `retry` in one module); `launch` starts runs; `console` prints
+messages and sets exit statuses; `find` resolves the names of runs and items; `options` and `completion` serve all.
+`agentos --help` imports click and nothing else: the table has the line of each command.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from agentos.redaction import json_text
 from . import _database as database
 from . import _process_groups as process_groups
 from ._batch import Batch, encode_id, to_valid_text
-from ._writer import Writer
+from ._commit_thread import CommitThread
 from .ownership import Ownership
 
 # Back-pressure: with this many uncommitted results, or this many characters of them, no further item starts. Fewer than
@@ -38,7 +38,8 @@ MAX_UNCOMMITTED = 20_000
 MAX_UNCOMMITTED_SIZE = 64_000_000
 # Seconds for the last commit of a run that is killed. Results that are not committed by then are not reported.
 LAST_COMMIT_SECONDS = 0.8
-# Nanoseconds after which another change of a folder surely gets another timestamp: file systems count milliseconds.
+# Nanoseconds after which another change of a folder gets another timestamp on every file system: the coarsest count
+# whole seconds.
 SETTLED_NS = 1_000_000_000
 # Interval in seconds at which a thread that waits for its commit checks whether the writer has ended.
 WRITER_CHECK_SECONDS = 0.2
@@ -152,7 +153,7 @@ class RunRecord:
         self._on_recorded = on_recorded
         self._batch_lock = threading.Lock()  # guards _batch, which is replaced when it is written
         self._batch = self._new_batch()
-        self._writer = Writer(self._write, on_failed)
+        self._commit_thread = CommitThread(self._write, on_failed)
 
     def is_full(self) -> bool:
         """Return whether the run must wait for a commit before it starts another item."""
@@ -168,20 +169,20 @@ class RunRecord:
 
     def commit_now(self) -> None:
         """Commit pending events without the delay of a group commit. Returns at once."""
-        self._writer.call_at_once()
+        self._commit_thread.request_now()
 
     def attempt_started(self, attempt: Attempt) -> None:
         """Record a running attempt."""
         attempt.is_on_record = True
         with self._batch_lock:
             self._batch.attempt_started(attempt)
-        self._writer.call()
+        self._commit_thread.request()
 
     def attempt_ended(self, attempt: Attempt, verdict: str, error: str | None) -> None:
         """Record the end of an attempt that did not end its item."""
         with self._batch_lock:
             self._batch.attempt_ended(attempt, verdict, error)
-        self._writer.call()
+        self._commit_thread.request()
 
     def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> None:
         """Record the outcome of an item. `attempt` is None for an item that was not started."""
@@ -191,7 +192,7 @@ class RunRecord:
             if self._leftovers and database_name(item.id) in self._leftovers:
                 # If this launch is killed before it removes the file, the next one does.
                 self._batch.file_requested(item.id, database_name(item.id))
-        self._writer.call()
+        self._commit_thread.request()
 
     def results_delivered(self, results: list[WorkflowResult], size: int) -> None:
         """Reduce the back-pressure by results that have arrived from `on_recorded`."""
@@ -202,21 +203,21 @@ class RunRecord:
         """Delete the record of an item whose input has changed."""
         with self._batch_lock:
             self._batch.discard_item(item)
-        self._writer.call()
+        self._commit_thread.request()
 
     def close(self, stopped: str | None, *, at_once: bool = False) -> None:
         """Commit pending events and the end of the launch. Raise `LedgerError` if that fails: see `unwritten_ids`."""
-        if not self._writer.close(LAST_COMMIT_SECONDS if at_once else None):
+        if not self._commit_thread.close(LAST_COMMIT_SECONDS if at_once else None):
             threading.Thread(target=self._close_later, args=(stopped,), name="agentos-ledger-end", daemon=True).start()
             raise LedgerError(f"the ledger {self.path} did not record the last results in time: they are not reported")
-        self._close(stopped, in_order=self._writer.error is None)
-        if self._writer.error is not None:
-            raise self._writer.error
+        self._close(stopped, in_order=self._commit_thread.error is None)
+        if self._commit_thread.error is not None:
+            raise self._commit_thread.error
 
     def _close_later(self, stopped: str | None) -> None:
-        self._writer.close()
+        self._commit_thread.close()
         with contextlib.suppress(LedgerError):  # the run has ended: there is no caller to raise to
-            self._close(stopped, in_order=self._writer.error is None)
+            self._close(stopped, in_order=self._commit_thread.error is None)
 
     def abandon(self) -> None:
         """End the launch of a run that could not be started."""
@@ -271,10 +272,10 @@ class RunRecord:
         checkpoint = json_text.redact_json(checkpoint, self.redact)
         with self._batch_lock:
             self._batch.save_checkpoint(attempt, checkpoint, committed)
-        self._writer.call_at_once()
+        self._commit_thread.request_now()
         while not committed.wait(WRITER_CHECK_SECONDS):
-            if self._writer.is_ended:
-                raise LedgerError("the checkpoint was not saved: the run is over") from self._writer.error
+            if self._commit_thread.is_ended:
+                raise LedgerError("the checkpoint was not saved: the run is over") from self._commit_thread.error
         if attempt.attempt == attempt.item.attempts:
             attempt.item.checkpoint = checkpoint
 
@@ -282,7 +283,7 @@ class RunRecord:
         """Record that the item may create a file of this name."""
         with self._batch_lock:
             self._batch.file_requested(item_id, name)
-        self._writer.call()
+        self._commit_thread.request()
 
     def process_started(self, pid: int) -> None:
         """Record a process group, which the next launch kills if this one cannot."""
@@ -290,7 +291,7 @@ class RunRecord:
         if born is not None:
             with self._batch_lock:
                 self._batch.process_started(pid, born)
-            self._writer.call()
+            self._commit_thread.request()
 
     def process_ended(self, pid: int) -> None:
         """Delete a process group from the record, with the next commit."""

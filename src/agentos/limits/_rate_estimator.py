@@ -3,10 +3,10 @@
 * **Slow start** (`_slow_start`) until a limit was met, and as a shorter ramp after every cool-down.
 * **Headers** that state a limit and what remains of it are applied at once.
 * **Refusals.** A refusal says that nothing remains. So the requests admitted between two refusals are what the provider
-  allows in that time, for every kind of limit. Refusals of requests that were in flight when the first one came belong
-  to the same episode and teach nothing.
+  allows in that time, for every kind of limit. An *episode* is a refusal together with the refusals of requests that
+  were in flight when it came: they teach nothing more.
 * **Search** while requests wait for the rate: a sweep (`_rate_sweep`), or bisection (`_rate_bisection`) for providers
-  that store nothing. If refusals keep coming at any rate, a probe (`_rate_probe`) tests whether the rate matters.
+  without a burst allowance. If refusals come at any rate, a probe (`_rate_probe`) tests whether the rate matters.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ._slow_start import INITIAL_RATE, RAMP_RATE, SUCCESSES_PER_SLOT, SlowStart
 from ._windows import Bucket
 from .backoff import delay
 
-# Share of the provider's assumed store that is used at once after a pause.
+# Share of the provider's assumed burst allowance that is used at once after a pause.
 SAFE_SHARE = 0.9
 # If fewer requests were admitted after a hint raised the estimate, the hint was short by chance: half is undone.
 FEW_AFTER_HINT = 6
-# After this many seconds without a request, counting starts anew: the provider's store is full again.
+# After this many seconds without a request, counting starts anew: the provider's burst allowance is full again.
 IDLE_SECONDS = 1.0
 # Requests that may start together after a pause, at any rate.
 MIN_STORE = 2.0
@@ -71,8 +71,8 @@ class RateEstimator:
         self._episode_at = now  # the last one, or the beginning
         self._admitted_before = 0  # requests admitted until then
         self._counted_rate = 0.0  # first estimate by admitted requests, if a hint raised it
-        self._burst = 1.0  # requests that the provider seems to store
-        self._has_store = True  # False: the provider stores nothing
+        self._burst = 1.0  # requests that the provider seems to admit at once
+        self._has_store = True  # False: the provider has no burst allowance
         self._sweep = RateSweep(stagger)
         self._bisection = RateBisection()
         self._last_at = now

@@ -17,7 +17,7 @@ _PERIODS = {
     "second": 1.0, "sec": 1.0, "minute": MINUTE, "min": MINUTE, "hour": HOUR, "day": DAY, "month": 30 * DAY,
 }  # fmt: skip
 _LIMIT, _REMAINING, _RESET = "limit", "remaining", "reset"
-_TOGETHER = "tokenlimit-tokens"  # counted per second
+_TOGETHER = "tokenlimit-tokens"  # a header of Together AI, counted per second
 
 
 class ReportedLimit(NamedTuple):
@@ -63,7 +63,8 @@ def server_now(headers: Headers, now: float) -> float:
 
 
 def retry_after(headers: Headers, now: float) -> float | None:
-    """Return the seconds to wait that a header states, at least 0; None if none does."""
+    """Return the seconds to wait that a header states, at least 0; None if none does. The first three are in
+    milliseconds."""
     for name in ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after"):
         milliseconds = parse_number(headers.get(name))
         if milliseconds is not None:
@@ -92,7 +93,7 @@ def reported_limits(headers: Headers, provider: str, now: float) -> tuple[Report
             values[field] = value
     if not fields:
         return NOT_REPORTED, NOT_REPORTED
-    # No epoch or date is shorter. Without one the server's clock is not needed.
+    # An epoch or a date has at least 10 characters. Without one the server's clock is not needed.
     has_instant = any(len(values.get(_RESET, "")) >= 10 for values in fields.values())
     at = server_now(headers, now) if has_instant else now
     requests, tokens = NOT_REPORTED, NOT_REPORTED

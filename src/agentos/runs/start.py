@@ -1,4 +1,4 @@
-"""Start runs: compose source, ledger, workers and driver. For the facade, and for what reads or controls a run."""
+"""Start runs: compose source, ledger, workers and driver. Used by `ParallelCoordinator` and by the result streams."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from .pool_setup import DisabledWatch, quarantine_messages
 from .prepare import PreparedRun, prepare_run
 from .reporter import OutputMode, RunReporter
 
-# Seconds that an item of a plan takes, where no run tells.
+# Seconds that an item of a plan takes, if no earlier run gives a duration.
 ITEM_SECONDS = 10.0
 
 

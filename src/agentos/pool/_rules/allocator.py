@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from agentos.events import CoolDownStarted, CredentialQuarantined
-from agentos.limits.backoff import MAX_COOL_DOWN
+from agentos.limits.cool_downs import MAX_COOL_DOWN
 from agentos.limits.declaration import Limits
 from agentos.verdict import RATE_LIMITED
 
@@ -34,7 +34,7 @@ from .wake_ups import WakeUps
 # Seconds that the probe of an unused credential may take. A run sends a new credential one request and holds back
 # others until it has succeeded, or until this time has passed: a dead key fails at once.
 PROBE_SECONDS = 2.0
-# Waits for a limit are announced from this many seconds on: shorter ones are how a limit is kept.
+# Waits for a limit are announced from this many seconds on: shorter waits are normal pacing.
 SHORT_WAIT = 5.0
 
 
@@ -255,7 +255,7 @@ class Allocator:
                 ):
                     chosen = credential
                     break
-                if not credential.paced_until(scope, 1, 0, now):  # it lacks room for this request, not for any
+                if not credential.paced_until(scope, 1, 0, now):  # it could serve a smaller request
                     passed_over.append(entry)
                     continue
             del credential.offered[request_class]
@@ -353,6 +353,7 @@ class Allocator:
         return first
 
     def _block(self, credential: CredentialRecord, head: LeaseRecord, now: float) -> None:
+        """Remember a credential that the head of a queue cannot use: the next head may."""
         self.queue.blocked_for_head.add(credential, head, self.ready.max_entries, now)
 
     def _announce(self, request_class: RequestClass, now: float) -> None:

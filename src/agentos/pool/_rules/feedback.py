@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentos.events import LimitLearned
 from agentos.limits import backoff
-from agentos.limits.backoff import DEFAULT_COOL_DOWN, MAX_COOL_DOWN, cool_down, hint_of
+from agentos.limits.cool_downs import DEFAULT_COOL_DOWN, MAX_COOL_DOWN, cool_down, hint_of
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
 from .cooldown_scope import CooldownScope
@@ -134,7 +134,7 @@ class ProviderFeedback:
         """Cool the whole provider, longer with each overload in a row."""
         in_a_row, since = provider.overloads.get(scope, (0, -inf))
         hint = hint_of(verdict)
-        if sent_at < since:  # sent before the last one was counted: not another in the row, but its wait holds
+        if sent_at < since:  # sent before the last one was counted: not counted again; its hint is obeyed
             if hint is not None:
                 self._allocator.cool(provider, scope, hint, OVERLOADED, now)
             return

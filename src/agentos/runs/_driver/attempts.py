@@ -1,4 +1,4 @@
-"""Attempts: starts the attempts of a run, and decides how to continue with an item when one has ended."""
+"""Attempts: starts the attempts of a run, and applies the scheduler's decision when one has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentos.events import AttemptAbandoned, AttemptEnded
 from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import RunningItem, WorkflowResult
-from agentos.limits.backoff import item_wait
+from agentos.limits.cool_downs import item_wait
 from agentos.plurals import plural
 from agentos.pool.store import LeaseHandle
 from agentos.verdict import AUTH_FAILED, PERMANENT, Verdict

@@ -8,7 +8,7 @@ from agentos.verdict import RATE_LIMITED
 from .._parts.admission import Admission
 from .._parts.run_parts import RunParts
 
-# Seconds between two questions to the pool what its waiters wait for: too expensive for every item.
+# Seconds between two queries to the pool about the reason for waiting: a query per item would cost too much.
 POOL_SECONDS = 0.5
 
 

@@ -1,9 +1,9 @@
 """Driver: handles the messages of one run; joins scheduler, pool, workers and ledger.
 
-Everything that happens to a run is a message (see `_messages`), and the mailbox calls one handler at a time. After the
-last message the driver reads and starts as many items as it can. It never blocks: workers run on threads, loops or
-processes, the pool delivers leases, a reader thread reads slow inputs, the ledger's thread writes, and results wait in
-a queue.
+Everything that happens to a run is a message (see `_parts.messages`), and the mailbox calls one handler at a time.
+After the last message the driver reads and starts as many items as it can. It never blocks: workers run on threads,
+loops or processes, the pool delivers leases, a reader thread reads slow inputs, the ledger's thread writes, and
+results wait in a queue.
 
 Methods named `_on_…` are handlers. `attempt_ended` is called by the thread on which the attempt ended: the lease has
 to be back in the pool, with the provider's answer, before the next item requests one.

@@ -46,7 +46,7 @@ class AttemptTimeouts:
             return
         attempt.is_timed_out = True
         self._workers.kill(attempt)
-        # A task may ignore its cancellation; then it is abandoned, like a thread.
+        # An asyncio task may ignore its cancellation; then it is abandoned, like a thread.
         self._set_timer(attempt, self._grace_seconds, TimeoutIgnored(attempt))
 
     def on_ignored(self, message: TimeoutIgnored) -> None:

@@ -4,8 +4,8 @@ Events go in (an item was read, an attempt started, an attempt ended in a verdic
 at an instant. The scheduler does not know the pool; the driver joins the two. The states of an item and the
 transitions between them are in `item_states`.
 
-An item is in `unfinished` from when it is read until it has ended; the items that are there when the run stops are its
-checkpoints.
+An item is in `unfinished` from when it is read until it has ended. When the run stops, the ids in it are named to the
+caller (`get_checkpoints`).
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Scheduler:
         """Return the number of items that are ready, requesting or pausing."""
         return len(self.unfinished) - self.running
 
-    # --- the rules inside -----------------------------------------------------------------------------------------
+    # --- decisions -----------------------------------------------------------------------------------------
 
     def _decide(self, item: Item, kind: str | None, now: float, jitter: float, refused_by: str | None) -> Decision:
         # 1. The run asked the attempt to stop.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from agentos.clock import Clock
 from agentos.errors import AmbiguousRelease, CredentialError, UnknownCredential
-from agentos.limits.backoff import DEFAULT_COOL_DOWN
+from agentos.limits.cool_downs import DEFAULT_COOL_DOWN
 from agentos.pool.credential import Credential
 from agentos.pool.lease import LeasedKey, wait
 from agentos.pool.lease_pool import LeasePool

@@ -1,8 +1,8 @@
-"""`Writer`: the only thread that writes to a ledger, with group commit.
+"""CommitThread: the only thread that writes to a ledger, with group commit.
 
 A commit syncs the disk, which takes half a millisecond or more for any number of rows. The writer therefore waits
 GATHER_SECONDS before a commit, and rows that arrive meanwhile share it. A caller that waits for its commit skips the
-delay with `call_at_once`.
+delay with `request_now`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentos.wakeup import Wakeup
 GATHER_SECONDS = 0.005
 
 
-class Writer:
+class CommitThread:
     """Calls `write` on a thread of its own. `write` commits all pending rows and returns whether there were any.
 
     If `write` raises, `on_failed` is called once with the exception, and nothing is written after that.
@@ -29,21 +29,21 @@ class Writer:
         self._on_failed = on_failed
         self._calls: SimpleQueue[bool] = SimpleQueue()  # True: without the delay
         self._wakeup = Wakeup(lambda: self._calls.put(False), is_armed=True)
-        self.call = self._wakeup.notify  # wakes the writer: there are rows to commit; called for every item
+        self.request = self._wakeup.notify  # wakes the writer: there are rows to commit; called for every item
         self._is_closing = False
         self.is_ended = False  # nothing will be written any more
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="agentos-ledger", daemon=True)
         self._thread.start()
 
-    def call_at_once(self) -> None:
+    def request_now(self) -> None:
         """Wake the writer, which commits without the delay. Returns at once."""
         self._calls.put(True)
 
     def close(self, timeout: float | None = None) -> bool:
         """Commit the remaining rows and end the thread. Return False if that takes longer than `timeout` seconds."""
         self._is_closing = True
-        self.call_at_once()
+        self.request_now()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
