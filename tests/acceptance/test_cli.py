@@ -93,7 +93,7 @@ def test_demo_leaves_a_run_that_commands_can_show(home: Path) -> None:
     assert 8.0 <= float(served.group(1)) < 60
     run_id = re.findall(r"agentos show (demo-[\w-]+)", printed)[-1]
     output = subprocess.run([AGENTOS, "show", run_id], capture_output=True, text=True, check=True).stdout
-    assert "58 succeeded, 2 failed, 0 left" in output
+    assert "58 succeeded, 2 failed, 0 unfinished" in output
     assert "is empty: there is nothing to review" in output
     assert "demo-key" not in output
     logs = subprocess.run([AGENTOS, "logs", run_id, "document-13"], capture_output=True, text=True, check=True).stdout

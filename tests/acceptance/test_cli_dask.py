@@ -81,10 +81,8 @@ def test_unsendable_work_is_refused_before_connecting(sandbox: Sandbox) -> None:
         ["run", "--item", "a", "--on", "spark://127.0.0.1:1", "meeting:meet"],
     )
     assert statuses == [2, 2, 2]
-    assert "a command is run on this machine, and not by a cluster" in done.stderr
-    assert (
-        "these keys are written in plain and are not sent to a cluster, which may keep them: TEAM_0_KEY" in done.stderr
-    )
+    assert "a cluster cannot run a command" in done.stderr
+    assert "plain-text keys are not sent to a cluster, which may store them: TEAM_0_KEY" in done.stderr
     assert "--on is threads or dask://HOST:PORT" in done.stderr
     assert SECRETS["TEAM_0_KEY"] not in done.stderr
     assert not sandbox.runs.exists()

@@ -200,7 +200,7 @@ def test_second_ctrl_c_ends_at_once(sandbox: Sandbox) -> None:  # invariant 25
         assert session.end() == 130
         assert time.monotonic() - began < 1 + BUSY
     eventually(lambda: all_gone(pids))
-    assert "Ended at once." in session.text
+    assert "Stopped at once." in session.text
     assert session.text.count("agentos resume r") == 1
     assert "Traceback" not in session.text
     assert session.emulator.is_cursor_visible

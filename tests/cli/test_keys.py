@@ -177,7 +177,7 @@ def test_command_without_keys_is_refused_with_advice(agentos: Agentos) -> None:
     for command in ((), ("check",), ("disable", "x")):
         result = agentos(*command)
         assert result.exit_code == 2
-        assert "Give --keys FILE or --key-env PATTERN, or set AGENTOS_KEYS" in result.stderr
+        assert "use --keys FILE or --key-env PATTERN, or set AGENTOS_KEYS" in result.stderr
 
 
 def test_invalid_keys_file_is_refused(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
@@ -269,7 +269,7 @@ def test_status_omits_released_lease(agentos: Agentos, store: str) -> None:
 def test_disabled_key_stays_disabled_until_enabled(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     path = keys_file(TWO)
     result = agentos("disable", "team-a", "--reason", "leaked", "--keys", path)
-    assert result.stdout.startswith("team-a is disabled, in executing runs too, until")
+    assert result.stdout.startswith("team-a is disabled, also in executing runs. To undo:")
     assert disabled() == {"team-a": "leaked"}
     assert "disabled: leaked" in agentos("--keys", path).stdout
     assert "team-a  leaked" in agentos().stdout  # without --keys, too
@@ -293,7 +293,8 @@ def test_reset_enables_all_or_declared_keys(agentos: Agentos, keys_file: Callabl
     agentos("disable", "test-canary", "--key-env", "TEST_CANARY")
     assert disabled() == dict.fromkeys(("team-a", "team-b", "test-canary"), "by hand")
     assert (
-        "Disabled, and not in these keys:\nID           REASON\ntest-canary  by hand" in agentos("--keys", path).stdout
+        "Disabled credentials that are not in these keys:\nID           REASON\ntest-canary  by hand"
+        in agentos("--keys", path).stdout
     )
     assert agentos("reset", "--keys", path).stdout == "Enabled: team-a, team-b.\n"
     assert agentos("reset").stdout == "Enabled: test-canary.\n"

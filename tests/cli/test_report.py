@@ -61,7 +61,7 @@ def test_reports_are_read_as_written(file: Path) -> None:
         (["rate-limited", "--until", "9" * 400], "--until must be a number from 0"),
         (["rate-limited", "--tokens", "1"], "--tokens does not belong to rate-limited"),
         (["auth-failed", "--retry-after", "1"], "--retry-after does not belong to auth-failed"),
-        (["usage"], "usage of what?"),
+        (["usage"], "usage needs --requests"),
         (["usage", "--cost", "inf"], "--cost must be a number from 0"),
         (["usage", "--cost", "1e308"], "--cost must be a number from 0 to 1e+15"),
         (["usage", "--tokens", "9" * 400], "--tokens must be a number from 0"),
@@ -74,12 +74,12 @@ def test_invalid_report_is_refused_and_not_written(file: Path, arguments: list[s
 
 
 def test_report_outside_run_is_refused() -> None:
-    assert "for commands that a run has started" in agentos("report", "transient", status=2).stderr
+    assert "works only in a command of a run" in agentos("report", "transient", status=2).stderr
 
 
 def test_report_after_attempt_creates_no_file(file: Path) -> None:
     file.unlink()
-    assert "cannot be written, so no attempt waits for it" in agentos("report", "transient", status=2).stderr
+    assert "cannot be written, so the report is lost" in agentos("report", "transient", status=2).stderr
     assert not file.exists()
 
 

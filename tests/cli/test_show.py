@@ -30,7 +30,7 @@ def test_show_prints_run_failures_and_next_commands() -> None:
     out = process.stdout.decode()
     assert process.returncode == 0, process.stderr
     assert out.startswith("Run mixed: finished\n  Command: ./agent --item '{id}'\n  Created: ")
-    assert "  Items: 6: 2 succeeded, 4 failed, 0 left\n" in out
+    assert "  Items: 6: 2 succeeded, 4 failed, 0 unfinished\n" in out
     assert re.search(r"  Launches:\n    1  \S+ \S+  \d+\.\d s  finished\n", out)
     assert "  Bound by: 2 workers, not the keys\n" in out
     assert re.search(
@@ -85,7 +85,7 @@ def test_show_of_interrupted_run_lists_unfinished_items() -> None:
     folder = make_interrupted("half")
     out = agentos("show", "half").stdout
     assert out.startswith("Run half: interrupted: agentos resume half\n")
-    assert "  Items: 3: 1 succeeded, 0 failed, 2 left\n" in out
+    assert "  Items: 3: 1 succeeded, 0 failed, 2 unfinished\n" in out
     assert "\nUnfinished: b\n" in out
     assert "Next:\n  agentos resume half\n" in out
     execute(folder, ["a", "b", "c"], same)
@@ -109,7 +109,7 @@ def test_show_of_unstarted_or_unreadable_run() -> None:
     damaged.ledger.write_bytes(b"no database" * 100)
     assert "is not a ledger" in agentos("show", "damaged", status=3).stderr
     assert "there is no run 'none'" in agentos("show", "none", status=2).stderr
-    assert "that is no run id" in agentos("show", "../etc", status=2).stderr
+    assert "not a run id" in agentos("show", "../etc", status=2).stderr
 
 
 def test_show_without_any_run_is_refused() -> None:
@@ -153,4 +153,4 @@ def test_unknown_item_is_refused_with_suggestions() -> None:
         message = agentos(command, "docs", "document01", status=2).stderr
         assert "run docs has no item 'document01': did you mean 'document-0" in message
         assert "'letter'?" in agentos(command, "docs", "LETT", status=2).stderr
-        assert "it was not started, or has another id" in agentos(command, "docs", "xyz", status=2).stderr
+        assert "it has not started, or has another id" in agentos(command, "docs", "xyz", status=2).stderr

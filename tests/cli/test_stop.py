@@ -25,7 +25,7 @@ def test_stop_interrupts_run_in_another_process() -> None:
         process = subprocess.run([*AGENTOS, "stop", "alive", "--wait"], capture_output=True, text=True, timeout=60)
         assert process.returncode == 0, process.stderr
         assert process.stdout == (
-            f"Told run alive (pid {run.pid}) to stop. Once more: at once.\n"
+            f"Stopping run alive (pid {run.pid}). A second agentos stop ends it at once.\n"
             "Run alive has ended: interrupted: agentos resume alive\n"
         )
         assert run.wait(30) == 0
@@ -50,7 +50,7 @@ def test_stop_of_ended_run_prints_its_state() -> None:
     assert "agentos resume half" in agentos("stop", "half", status=1).stderr
     assert "not started" in agentos("stop", "waiting", status=1).stderr
     assert "there is no run" in agentos("stop", "none", status=2).stderr
-    assert "no run id" in agentos("stop", "a/b", status=2).stderr
+    assert "not a run id" in agentos("stop", "a/b", status=2).stderr
 
 
 def test_stop_refuses_run_on_another_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 # Command -> the module below this package that defines it under the same name, and its line in `--help`.
 COMMANDS = {
     "run": ("commands.run", "Run a command, or a Python function, on every item."),
-    "resume": ("commands.run", "Go on with what a run has left."),
-    "retry": ("commands.run", "Try again what failed in a run."),
-    "plan": ("commands.plan", "How long a run would take, and which limit binds it."),
-    "runs": ("commands.runs", "List runs, or prune old ones."),
-    "show": ("commands.show", "A run, or one of its items: what happened, and why."),
-    "logs": ("commands.logs", "What an item printed."),
-    "export": ("commands.export", "The results of a run, as JSON lines or CSV."),
+    "resume": ("commands.run", "Continue the unfinished items of a run."),
+    "retry": ("commands.run", "Retry the failed items of a run."),
+    "plan": ("commands.plan", "Forecast how long a run takes and what limits it."),
+    "runs": ("commands.runs", "List runs, or remove old ones."),
+    "show": ("commands.show", "Show what happened in a run or to one item."),
+    "logs": ("commands.logs", "Print the output of an item."),
+    "export": ("commands.export", "Export the results of a run as JSON lines or CSV."),
     "stop": ("commands.stop", "Stop a run, as Ctrl-C in its terminal would."),
-    "report": ("commands.report", "Inside a command: what the provider answered, or was used."),
-    "keys": ("commands.keys", "The credentials: state, head-room, who holds them."),
-    "completion": ("completion", "Let the shell complete commands, options, runs and items."),
-    "demo": ("commands.demo", "The whole thing on this machine. Needs no key."),
+    "report": ("commands.report", "Inside a command: report a limit, an error or usage."),
+    "keys": ("commands.keys", "Show, check, disable and enable credentials."),
+    "completion": ("completion", "Print the completion script for a shell."),
+    "demo": ("commands.demo", "Run a demonstration on this machine. Needs no key."),
 }
 
 
@@ -125,5 +125,5 @@ def main() -> None:
       agentos run --item a --item b --item c -- echo hello {id}
       agentos show
 
-    agentos COMMAND --help says more about each command.
+    See agentos COMMAND --help for the options of a command.
     """

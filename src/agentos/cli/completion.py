@@ -28,8 +28,8 @@ _PLAIN = re.compile(r"[\w./%+-]*")
 def completion(shell: str) -> None:
     """Print the script that lets a shell complete commands, options, runs, items and files.
 
-    For bash put the first of these lines into ~/.bashrc, for zsh the second into ~/.zshrc (below compinit); for fish
-    type the third once. Needs bash 4.4 or newer: the one that macOS brings is older.
+    For bash put the first line below into ~/.bashrc, for zsh the second into ~/.zshrc (below compinit); for fish run
+    the third once. Needs bash 4.4 or newer: the bash of macOS is older.
 
     \b
     Examples:

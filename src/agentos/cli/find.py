@@ -24,7 +24,7 @@ def folder_of(run_id: str) -> RunFolder:
     try:
         return RunFolder(run_id)
     except ValueError as error:
-        raise click.UsageError(f"that is no run id: {error}; agentos runs lists those that are there") from None
+        raise click.UsageError(f"not a run id: {error}; agentos runs lists the runs") from None
 
 
 def find_run(run_id: str | None) -> RunFolder:
@@ -42,7 +42,7 @@ def find_run(run_id: str | None) -> RunFolder:
 def unknown_item(ledger: Ledger, item_id: str) -> click.UsageError:
     """Return the error for an id that the run does not have, with suggestions."""
     suggestions = ", ".join(repr(suggestion)[:80] for suggestion in similar_ids(ledger, item_id))
-    hint = f": did you mean {suggestions}?" if suggestions else ": it was not started, or has another id"
+    hint = f": did you mean {suggestions}?" if suggestions else ": it has not started, or has another id"
     return click.UsageError(f"run {ledger.run_id} has no item {repr(item_id)[:80]}{hint}")
 
 

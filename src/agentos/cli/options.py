@@ -68,14 +68,14 @@ ITEMS = several(
         multiple=True,
         metavar="FILE|-",
         shell_complete=files,
-        help="A file of items (jsonl, json, csv, or txt: one a line), or - for stdin. May be repeated.",
+        help="A file of items (jsonl, json, csv, or txt: one per line), or - for stdin. May be repeated.",
     ),
-    option("--item", "inline", multiple=True, metavar="X", help="One item: a text, or a JSON object. May be repeated."),
+    option("--item", "inline", multiple=True, metavar="X", help="One item: text, or a JSON object. May be repeated."),
     option(
         "--format",
         "format_",
         type=click.Choice(["jsonl", "json", "csv", "txt"]),
-        help="Of items, where their file's name does not tell.",
+        help="Format of the items, if the file name does not say it.",
     ),
     option("--id-field", metavar="FIELD", help="The field of an object that is its id, instead of 'id'."),
 )
@@ -84,69 +84,67 @@ PACE = several(
         "--parallel",
         type=Parallel(),
         metavar="N|auto",
-        help="Items at a time; auto: as many as the credentials allow. [default: 3]",
+        help="Items that run at a time; auto: as many as the credentials allow. [default: 3]",
     ),
-    option("--max-parallelism", type=click.IntRange(1), metavar="N", help="Lifts the cap of 10 on --parallel."),
+    option("--max-parallelism", type=click.IntRange(1), metavar="N", help="Maximum of --parallel. [default: 10]"),
     option(
         "--keys",
         type=click.Path(dir_okay=False),
         metavar="FILE",
         help="The keys file: credentials and their limits (TOML).",
     ),
-    option("--key-env", metavar="PATTERN", help="The variables that hold keys instead, such as 'OPENAI_API_KEY*'."),
+    option("--key-env", metavar="PATTERN", help="Environment variables that hold keys, such as 'OPENAI_API_KEY*'."),
     option(
         "--store",
         metavar="URL",
         help="Where runs share the state of the keys: sqlite:///PATH, redis://HOST, or memory: for this run alone. "
         "[default: sqlite:///$AGENTOS_HOME/pool.db]",
     ),
-    option("--tokens", metavar="N|FIELD", help="Tokens that an item needs: a number, or a field of it."),
+    option("--tokens", metavar="N|FIELD", help="Tokens that an item needs: a number, or the name of a field."),
 )
 EXECUTION = several(
     option(
         "--on",
         metavar="threads|dask://HOST:PORT",
-        help="Where a function runs: here, or on a Dask cluster, as many at a time as that has threads.  "
+        help="Where a function runs: in this process, or on a Dask cluster, one attempt per thread.  "
         "[default: threads]",
     ),
-    option("--credential-env", metavar="NAME", help="The variable in which a command finds its key."),
+    option("--credential-env", metavar="NAME", help="Environment variable that passes the key to a command."),
     option(
         "--retries",
         type=click.IntRange(0),
         metavar="N",
-        help="Further tries after a failure. [default: 0 for a command, 2 for a function]",
+        help="Retries after a failure. [default: 0 for a command, 2 for a function]",
     ),
-    option(
-        "--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="How long an attempt may take."
-    ),
-    option("--halt", metavar="WHEN", help="When to give up: 'soon,fail=10%', 'now,fail=1'."),
-    option("--max-wait", type=click.FloatRange(0), metavar="SECONDS", help="Stop if nothing can start for so long."),
+    option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Time limit of an attempt."),
+    option("--halt", metavar="WHEN", help="Stop after failures: 'soon,fail=10%', 'now,fail=1'."),
+    option("--max-wait", type=click.FloatRange(0), metavar="SECONDS", help="Stop if nothing can start for this time."),
     option(
         "--grace",
         type=click.FloatRange(0),
         metavar="SECONDS",
-        help="How long running items may take to end after Ctrl-C. [default: 5]",
+        help="Time for running items to end after Ctrl-C. [default: 5]",
     ),
 )
 STDIN_FIELD = option(
     "--stdin",
     "stdin_field",
     metavar="FIELD",
-    help="A field that a command reads on its stdin ({} for the whole item).",
+    help="Field that is passed to a command on stdin ({} for the whole item).",
 )
 ON_CHANGED = option(
     "--on-changed",
     type=click.Choice(["refuse", "rerun"]),
-    help="An item whose input is not the recorded one: it fails, or runs again.  [default: refuse]",
+    help="If the input of an item differs from the recorded one: fail, or run it again.  [default: refuse]",
 )
 OUTPUT = several(
-    option("--json", "as_json", is_flag=True, help="Events, and what items print, as JSON lines on stdout."),
-    option("--quiet", is_flag=True, help="Tell people only of failures and of the end."),
-    option("--no-progress", is_flag=True, help="No live display: a line for each thing worth knowing."),
+    option("--json", "as_json", is_flag=True, help="Print events and the output of items as JSON lines on stdout."),
+    option("--quiet", is_flag=True, help="Print only failures and the summary."),
+    option("--no-progress", is_flag=True, help="Print lines instead of the live display."),
 )
 ITEM_SECONDS = option(
     "--item-seconds",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="How long an item takes, for the plan. [default: as in the last run, else 10]",
+    help="Duration of an item, for the plan. [default: that of the last run, else 10]",
 )

@@ -23,7 +23,7 @@ KEYS = 5
 WORKERS = 8
 REQUESTS_PER_SECOND = 2.0
 BURST = 3
-_KEYS_FILE = """# The keys of a demo: they are in the environment of its process, and gone with it.
+_KEYS_FILE = """# The keys of a demo. They exist only in the environment of its process.
 [[credential]]
 id = "key-1"
 secret = "env:DEMO_KEY_1"
@@ -42,10 +42,10 @@ max_concurrent = 4
 
 
 @click.command(cls=Command)
-@click.option("--no-progress", is_flag=True, help="No live display: a line for each thing worth knowing.")
+@click.option("--no-progress", is_flag=True, help="Print lines instead of the live display.")
 @click.pass_context
 def demo(context: click.Context, /, no_progress: bool) -> None:
-    """Run 60 items over 5 keys of a provider on this machine: one key is dead, one is out of quota, two items fail.
+    """Run 60 items over 5 keys of a simulated provider: one key is invalid, one is out of quota, two items fail.
 
     Needs no key and no network, and takes about 15 seconds. Ctrl-C stops it.
 
@@ -66,10 +66,10 @@ def run_demo(mode: OutputMode) -> int:
         try:
             folder, spec = _describe_run(provider.base_url.removeprefix("http://"))
             click.echo(
-                f"A provider on {provider.base_url} allows each key a burst of {BURST} requests and then "
-                f"{REQUESTS_PER_SECOND:g} a second.\nOf one key that is declared, of the others it has to be learned; "
-                f"key-4 is dead, and key-5 is out of quota.\nA program is run for each of {ITEMS} documents, {WORKERS} "
-                "at a time. Press Ctrl-C to stop.\n",
+                f"A simulated provider on {provider.base_url} allows each key a burst of {BURST} requests, then "
+                f"{REQUESTS_PER_SECOND:g} per second.\nkey-1 declares this limit, key-2 and key-3 have to learn it; "
+                f"key-4 is invalid, and key-5 is out of quota.\nA program runs for each of {ITEMS} documents, "
+                f"{WORKERS} at a time. Press Ctrl-C to stop.\n",
                 err=True,
             )
             started = time.monotonic()
@@ -80,10 +80,10 @@ def run_demo(mode: OutputMode) -> int:
                 os.environ.pop(name, None)
     served = sum(1 for entry in provider.log if entry.status == 200)
     click.echo(
-        f"\n{served} requests were served in {seconds:.1f} s; with three good keys that takes "
-        f"{_legal_minimum(keys[:3], served):.1f} s at least.\nThe provider refused {provider.limited} for a limit; "
-        f"no item was lost to it.\n\nWhat happened, and why:   agentos show {spec.run_id}\n"
-        f"What an item printed:     agentos logs {spec.run_id} {_demo_item.EMPTY[0]}",
+        f"\n{served} requests were served in {seconds:.1f} s; the limits of three valid keys allow "
+        f"{_legal_minimum(keys[:3], served):.1f} s at best.\nThe provider refused {provider.limited} for a limit; "
+        f"all were retried.\n\nWhat happened, and why:   agentos show {spec.run_id}\n"
+        f"The output of an item:    agentos logs {spec.run_id} {_demo_item.EMPTY[0]}",
         err=True,
     )
     if status >= INTERRUPTED:

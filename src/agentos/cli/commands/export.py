@@ -41,14 +41,14 @@ COLUMNS = (
     type=click.Choice(["jsonl", "csv"]),
     default="jsonl",
     show_default=True,
-    help="How rows are written.",
+    help="Format of the rows.",
 )
 @click.option(
-    "--output", metavar="FILE", shell_complete=files, help="Instead of stdout; it is replaced when all is written."
+    "--output", metavar="FILE", shell_complete=files, help="Write to this file, not to stdout; replaced when complete."
 )
-@click.option("--only", type=click.Choice(["succeeded", "failed", "unfinished"]), help="Items with this outcome.")
+@click.option("--only", type=click.Choice(["succeeded", "failed", "unfinished"]), help="Only items with this outcome.")
 def export(run_id: str, row_format: str, output: str | None, only: str | None) -> None:
-    """The results of a run, a row for each item that was started: id, outcome, value, error, attempts, duration,
+    """Export the results of a run, a row for each started item: id, outcome, value, error, attempts, duration,
     ended_at, credential_id, tokens, cost. In CSV the value is JSON text.
 
     \b

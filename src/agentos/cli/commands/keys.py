@@ -54,20 +54,20 @@ class _StatusByDefault(click.Group):
 
 _KEYS = several(
     option("--keys", "keys_file", metavar="FILE", type=click.Path(path_type=Path), help="The keys file (TOML)."),
-    option("--key-env", metavar="PATTERN", help="The variables that hold keys instead, such as 'OPENAI_API_KEY*'."),
+    option("--key-env", metavar="PATTERN", help="Environment variables that hold keys, such as 'OPENAI_API_KEY*'."),
 )
 _STORE = option(
     "--store",
     metavar="URL",
-    help="Where runs share the state of the keys. [default: as the keys file says, else that of this machine]",
+    help="Where runs share the state of the keys. [default: that of the keys file, else of this machine]",
 )
 
 
 @click.group(cls=_StatusByDefault)
 def keys() -> None:
-    """The credentials: state, head-room, who holds them. Without a command: status.
+    """Show, check, disable and enable credentials. Without a command: status.
 
-    Options may stand before the command.
+    Options may precede the command.
 
     \b
     Examples:
@@ -76,13 +76,13 @@ def keys() -> None:
     """
 
 
-@keys.command(short_help="What is declared, what can be used, who uses it.")
+@keys.command(short_help="Show limits, usage, cool-downs and leases.")
 @_KEYS
 @_STORE
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def status(keys_file: Path | None, key_env: str | None, store: str | None, is_json: bool) -> None:
-    """What is declared, and what the store says that runs share: what is used of each limit, what cools down and until
-    when, and who holds what. Without keys: of all credentials that the store knows.
+    """Show the declared limits, and from the shared store: usage of each limit, cool-downs with their ends, and which
+    item of which run holds a lease. Without keys: all credentials of the store.
 
     \b
     Examples:
@@ -103,7 +103,7 @@ def status(keys_file: Path | None, key_env: str | None, store: str | None, is_js
         click.echo("\n".join(declared_lines(declared, disabled)))
     undeclared = {id_: reason for id_, reason in disabled.items() if declared is None or id_ not in _ids(declared)}
     if undeclared:
-        click.echo("\nDisabled, and not in these keys:" if declared is not None else "Disabled:")
+        click.echo("\nDisabled credentials that are not in these keys:" if declared is not None else "Disabled:")
         click.echo("\n".join(disabled_lines(undeclared)))
     if states:
         click.echo(f"{chr(10) if declared is not None or undeclared else ''}In {store_choice.name}:")
@@ -155,11 +155,11 @@ def check(context: click.Context, keys_file: Path | None, key_env: str | None, i
 
 @keys.command(short_help="Take a credential out of use.")
 @click.argument("id_", metavar="ID", shell_complete=credential_ids)
-@click.option("--reason", default=DEFAULT_REASON, show_default=True, help="Shown wherever the credential is.")
+@click.option("--reason", default=DEFAULT_REASON, show_default=True, help="Shown with the credential.")
 @_KEYS
 @_STORE
 def disable(id_: str, reason: str, keys_file: Path | None, key_env: str | None, store: str | None) -> None:
-    """Take a credential out of use: runs leave it alone until it is enabled, also those that are executing.
+    """Take a credential out of use, also in executing runs, until it is enabled again.
 
     \b
     Example:
@@ -170,7 +170,7 @@ def disable(id_: str, reason: str, keys_file: Path | None, key_env: str | None, 
     store_choice = choose_store(store, declared)
     disabled_keys.disable(id_, reason)
     _set_quarantine(store_choice, {id_: disabled_keys.DISABLED + reason})
-    click.echo(f"{id_} is disabled, in executing runs too, until agentos keys enable {shlex.quote(id_)}.")
+    click.echo(f"{id_} is disabled, also in executing runs. To undo: agentos keys enable {shlex.quote(id_)}")
 
 
 @keys.command(short_help="Put a credential back into use.")
@@ -178,8 +178,7 @@ def disable(id_: str, reason: str, keys_file: Path | None, key_env: str | None, 
 @_KEYS
 @_STORE
 def enable(id_: str, keys_file: Path | None, key_env: str | None, store: str | None) -> None:
-    """Put a credential back into use: one that was disabled, or one that was quarantined because its provider refused
-    it.
+    """Put back into use a credential that was disabled, or quarantined after its provider refused it.
 
     \b
     Example:
@@ -197,7 +196,7 @@ def enable(id_: str, keys_file: Path | None, key_env: str | None, store: str | N
 @_KEYS
 @_STORE
 def reset(keys_file: Path | None, key_env: str | None, store: str | None) -> None:
-    """Enable all credentials: those of the keys that are named, or all that are disabled or quarantined.
+    """Enable all disabled or quarantined credentials; with --keys or --key-env only those.
 
     \b
     Example:
@@ -225,7 +224,7 @@ def _read_keys(file: Path | None, pattern: str | None) -> Keys | None:
             if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         ]
         if len(typed) != 1:
-            raise click.UsageError("--keys and --key-env are two ways to say the same: give one of them")
+            raise click.UsageError("--keys and --key-env exclude each other: give one of them")
         file, pattern = (file, None) if typed == ["keys_file"] else (None, pattern)
     if file is not None:
         return load_keys(file)
@@ -241,7 +240,7 @@ def _require_keys(file: Path | None, pattern: str | None) -> Keys:
 
 
 def _no_keys() -> click.UsageError:
-    return click.UsageError("which keys? Give --keys FILE or --key-env PATTERN, or set AGENTOS_KEYS")
+    return click.UsageError("no keys given: use --keys FILE or --key-env PATTERN, or set AGENTOS_KEYS")
 
 
 def _warn(keys: Keys) -> None:
@@ -274,7 +273,7 @@ def _set_quarantine(store: StoreChoice, reasons: Mapping[str, str | None]) -> li
     try:
         return shared_state.set_quarantine(store.url, reasons)
     except StoreError as error:
-        problem = "runs of this machine know of it, but those that share the store with others could not be told"
+        problem = "changed for runs on this machine, but the shared store could not be updated"
         raise Failure(f"{problem}: {error}") from None
 
 

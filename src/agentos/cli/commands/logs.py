@@ -31,11 +31,11 @@ CHUNK_BYTES = 1 << 20
 @click.command(cls=Command)
 @click.argument("run_id", metavar="RUN", shell_complete=run_ids)
 @click.argument("item_id", metavar="[ITEM]", required=False, shell_complete=item_ids)
-@click.option("--follow", "-f", is_flag=True, help="And what it still prints, while the run is alive.")
-@click.option("--list", "as_list", is_flag=True, help="The items that have a log, with its size and file.")
+@click.option("--follow", "-f", is_flag=True, help="Continue with new output until the run ends.")
+@click.option("--list", "as_list", is_flag=True, help="List the items that have a log, with size and file.")
 @click.pass_context
 def logs(context: click.Context, run_id: str, item_id: str | None, follow: bool, as_list: bool) -> None:
-    """What an item printed, in all its attempts.
+    """Print the output of an item, of all its attempts.
 
     \b
     Examples:
@@ -44,7 +44,7 @@ def logs(context: click.Context, run_id: str, item_id: str | None, follow: bool,
     """
     folder = find_run(run_id)
     if as_list == (item_id is not None):
-        raise click.UsageError("name one item, or say --list")
+        raise click.UsageError("name one item, or use --list")
     if item_id is None:
         with open_ledger(folder) as ledger:
             _list_logs(folder, ledger)

@@ -19,15 +19,15 @@ from ..find import folder_of
 
 @click.command(cls=Command)
 @options.ITEMS
-@click.option("--count", type=click.IntRange(0), metavar="N", help="So many items, instead of the items themselves.")
+@click.option("--count", type=click.IntRange(0), metavar="N", help="Number of items, instead of the items themselves.")
 @options.PACE
 @options.ITEM_SECONDS
-@click.option("--like", metavar="RUN", shell_complete=run_ids, help="Items take as long as those of this run did.")
+@click.option("--like", metavar="RUN", shell_complete=run_ids, help="Take the duration of an item from this run.")
 def plan(count: int | None, like: str | None, item_seconds: float | None, **values: Any) -> None:
-    """How long a run would take, which limit binds it, and what one more key would change.
+    """Forecast how long a run would take, which limit binds it, and what one more key would change.
 
-    The run is simulated with the rules that a real one obeys, from what is known of the keys by now; nothing is started
-    and nothing is used up.
+    The plan is a simulation with the rules of a real run and the current state of the keys. It starts nothing and uses
+    nothing up.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def plan(count: int | None, like: str | None, item_seconds: float | None, **valu
     from ..launch.prepare import make_coordinator
 
     if (count is None) == (not values["items"] and not values["inline"]):
-        raise click.UsageError("say how many items there are (--count), or which (--items, --item)")
+        raise click.UsageError("no items given: use --count N, --items FILE or --item X")
     run_options = {name: value for name, value in values.items() if value is not None}
     keys = read_keys(run_options.get("keys"), run_options.get("key_env"), os.getcwd())  # noqa: PTH109
     pool = None

@@ -19,18 +19,18 @@ USAGE = "usage"
 
 @click.command()
 @click.argument("kind", metavar="KIND", type=click.Choice([*KINDS, USAGE]))
-@click.option("--retry-after", metavar="S", type=float, help="Seconds to wait, as the provider says.")
-@click.option("--until", metavar="EPOCH|ISO", help="Or the instant: epoch seconds, or 2026-11-16T09:30:00Z.")
-@click.option("--message", metavar="TEXT", help="What the provider says, for people.")
-@click.option("--requests", metavar="N", type=int, help="With usage: requests that were sent.")
-@click.option("--tokens", metavar="N", type=int, help="With usage: tokens that were used.")
-@click.option("--cost", metavar="X", type=float, help="With usage: what it cost.")
+@click.option("--retry-after", metavar="S", type=float, help="Seconds that the provider asks to wait.")
+@click.option("--until", metavar="EPOCH|ISO", help="Or the end of the wait: epoch seconds, or 2026-11-16T09:30:00Z.")
+@click.option("--message", metavar="TEXT", help="The error message of the provider.")
+@click.option("--requests", metavar="N", type=int, help="With usage: number of requests sent.")
+@click.option("--tokens", metavar="N", type=int, help="With usage: number of tokens used.")
+@click.option("--cost", metavar="X", type=float, help="With usage: cost.")
 def report(kind: str, **options: Any) -> None:
-    """Inside a command of a run: say what the provider answered, or what was used.
+    """Inside a command of a run: report what the provider answered, or the usage.
 
     KIND is rate-limited, quota-exhausted, auth-failed, overloaded, transient, permanent or usage.
 
-    Say it before the command ends. What is said last counts, and before what the command prints and its exit status.
+    Report before the command ends. The last report counts, and overrides the output and exit status of the command.
     Usage adds up.
 
     \b
@@ -42,7 +42,7 @@ def report(kind: str, **options: Any) -> None:
     """
     path = os.environ.get(VARIABLE)
     if not path:
-        raise click.UsageError(f"this is for commands that a run has started: there is no ${VARIABLE} here")
+        raise click.UsageError(f"agentos report works only in a command of a run: ${VARIABLE} is not set")
     values = {name: value for name, value in options.items() if value is not None}
     line = json.dumps(_usage(values) if kind == USAGE else _verdict(kind, values)) + "\n"
     try:
@@ -54,15 +54,13 @@ def report(kind: str, **options: Any) -> None:
             os.close(descriptor)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise click.UsageError(
-            f"${VARIABLE} ({path}) cannot be written, so no attempt waits for it: {reason}"
-        ) from None
+        raise click.UsageError(f"${VARIABLE} ({path}) cannot be written, so the report is lost: {reason}") from None
 
 
 def _usage(values: dict[str, Any]) -> dict[str, Any]:
     _refuse_others(values, USAGE, {"requests", "tokens", "cost"})
     if not values:
-        raise click.UsageError("usage of what? --requests, --tokens or --cost")
+        raise click.UsageError("usage needs --requests, --tokens or --cost")
     for name, amount in values.items():
         _check_amount(name, amount)
     return {"usage": values}

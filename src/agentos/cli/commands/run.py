@@ -57,7 +57,7 @@ _RESUME_PARAMETERS = options.several(
 @options.PACE
 @options.EXECUTION
 @options.STDIN_FIELD
-@options.option("--run-id", metavar="NAME", help="A name for the run. A run of that name with the same items goes on.")
+@options.option("--run-id", metavar="NAME", help="Id of the run. An existing run with this id is continued.")
 @options.option("--dry-run", is_flag=True, help="Show what would run and how long it would take; start nothing.")
 @options.ITEM_SECONDS
 @options.ON_CHANGED
@@ -69,16 +69,16 @@ _RESUME_PARAMETERS = options.several(
 def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> None:
     """Run COMMAND, or the Python function MODULE:FUNCTION, on every item.
 
-    In COMMAND, {id} is the item's id, {} the item itself, {field} a field of it, and {{ a brace. No shell has a part in
-    it: for one, say sh -c '...'. A function gets the item and its credential; it runs here, or with --on where the
-    workers of a Dask cluster can import it and read the keys for themselves.
+    In COMMAND, {id} is the item's id, {} the item itself, {field} a field of it, and {{ a brace. No shell is
+    involved; to use one, run sh -c '...'. A function gets the item and its credential; it runs in this process, or with
+    --on on a Dask cluster, whose workers must be able to import it and to read the keys.
 
     A command finds its key in the variable that its provider's tools read (or --credential-env), and its item as JSON
-    in AGENTOS_ITEM. It tells of a limit by what it prints, by exit status 75, or with agentos report; its item then
-    goes on with another key, or waits.
+    in AGENTOS_ITEM. It reports a limit by its output, by exit status 75, or with agentos report; the item is then
+    retried with another key, or waits.
 
-    What items print goes to stdout, each line with its item's id before it; everything for people goes to stderr.
-    Nothing is lost by Ctrl-C or a crash: agentos resume goes on.
+    The output of items goes to stdout, each line after its item's id; progress and messages go to stderr.
+    After Ctrl-C or a crash nothing is lost: agentos resume continues.
 
     \b
     Examples:
@@ -87,8 +87,8 @@ def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> No
       ls *.py | agentos run --items - --parallel 8 -- ruff check {}
       agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer
 
-    Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 our own failure (ledger, store, run busy), 4 stopped
-    (no usable credential, --max-wait), 130 or 143 interrupted. After 4, 130 and 143 agentos resume goes on.
+    Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 agentos failed (ledger, store, run busy), 4 stopped
+    (no usable credential, --max-wait), 130 or 143 interrupted. After 4, 130 and 143 agentos resume continues.
     """
     from ..launch.execute import dry_run, execute
 
@@ -106,9 +106,9 @@ def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> No
 @_RESUME_PARAMETERS
 @click.pass_context
 def resume(context: click.Context, /, run_id: str, **values: Any) -> None:
-    """Go on with what RUN has left: its command, items and options are known.
+    """Continue the unfinished items of RUN, with its recorded command, items and options.
 
-    Options that are given take the place of those that the run was started with.
+    Options given here replace the recorded ones.
 
     \b
     Example:
@@ -121,7 +121,7 @@ def resume(context: click.Context, /, run_id: str, **values: Any) -> None:
 @_RESUME_PARAMETERS
 @click.pass_context
 def retry(context: click.Context, /, run_id: str, **values: Any) -> None:
-    """Try again what failed in RUN, and go on with what it has left.
+    """Retry the failed items of RUN, and continue the unfinished ones.
 
     \b
     Example:
@@ -146,7 +146,7 @@ def _spec(worker: tuple[str, ...], values: dict[str, Any]) -> RunSpec:
         )
     items = options.sources(values)
     if not items:
-        raise click.UsageError("there are no items: say --items FILE, --items - for stdin, or --item X")
+        raise click.UsageError("no items given: use --items FILE, --items - for stdin, or --item X")
     is_function = len(worker) == 1 and _FUNCTION.fullmatch(worker[0]) is not None
     recorded = _recorded_options(values)
     for name in ("stdin_field", "id_field"):
@@ -191,8 +191,8 @@ def _check_same_command(existing: RunSpec, spec: RunSpec) -> None:
     if (existing.command, existing.function) != (spec.command, spec.function):
         command = " ".join(existing.command or [existing.function or ""])
         raise click.UsageError(
-            f"the run {spec.run_id!r} is there already, with another command: {command[:200]}\n"
-            f"Choose another --run-id, or go on with that one: agentos resume {spec.run_id}"
+            f"the run {spec.run_id!r} already exists with another command: {command[:200]}\n"
+            f"Choose another --run-id, or continue that run: agentos resume {spec.run_id}"
         )
 
 

@@ -29,25 +29,23 @@ _RIGHT_ALIGNED = frozenset({2, 3, 4})
 def _parse_age(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     seconds = None if value is None else parse_duration(value)
     if value is not None and seconds is None:
-        raise click.BadParameter(f"{value!r} is no duration: write 7d, 12h or 30m")
+        raise click.BadParameter(f"{value!r} is not a duration: write 7d, 12h or 30m")
     return seconds
 
 
 @click.command(cls=Command)
-@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
-@click.option("--prune", is_flag=True, help="Remove runs that are finished, with their results and logs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+@click.option("--prune", is_flag=True, help="Remove finished runs, with their results and logs.")
 @click.option(
     "--older-than",
     callback=_parse_age,
     metavar="AGE",
-    help="With --prune: only those that ended so long ago (7d, 12h).",
+    help="With --prune: only runs that ended longer ago than this (7d, 12h).",
 )
-@click.option(
-    "--all", "everything", is_flag=True, help="With --prune: also what could be resumed. Never what is running."
-)
+@click.option("--all", "everything", is_flag=True, help="With --prune: also unfinished runs, but not running ones.")
 @click.option("--yes", is_flag=True, help="With --prune: do not ask.")
 def runs(as_json: bool, prune: bool, older_than: float | None, everything: bool, yes: bool) -> None:
-    """List runs, the newest first, or prune old ones.
+    """List runs, the newest first, or remove old ones.
 
     \b
     Examples:
@@ -118,7 +116,7 @@ def _remove(folder: RunFolder) -> None:
     try:
         owner = Ownership.take(folder.ledger)
     except RunBusy:
-        raise Failure(f"run {folder.run_id} is running by now, and was left alone") from None
+        raise Failure(f"run {folder.run_id} is running by now and was not removed") from None
     except LedgerError as error:
         raise Failure(str(error)) from None
     try:

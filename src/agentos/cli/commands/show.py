@@ -35,9 +35,9 @@ _RIGHT_ALIGNED = frozenset(range(1, 7))
 @click.command(cls=Command)
 @click.argument("run_id", metavar="[RUN]", required=False, shell_complete=run_ids)
 @click.argument("item_id", metavar="[ITEM]", required=False, shell_complete=item_ids)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def show(run_id: str | None, item_id: str | None, as_json: bool) -> None:
-    """A run, or one of its items: what happened, and why. Without RUN: the newest.
+    """Show what happened in a run or to one item, and why. Without RUN: the newest run.
 
     \b
     Examples:
@@ -154,7 +154,7 @@ def _run_lines(status: RunStatus, record: dict[str, Any]) -> Iterator[str]:
 def _items_text(status: RunStatus) -> str:
     counts, remaining = status.counts, status.remaining
     total = "" if status.total is None else f"{status.total}: "
-    rest = f"{counts.unfinished} begun, and maybe more, left" if remaining is None else f"{remaining} left"
+    rest = f"at least {counts.unfinished} unfinished" if remaining is None else f"{remaining} unfinished"
     return f"{total}{counts.succeeded} succeeded, {counts.failed} failed, {rest}"
 
 
@@ -275,7 +275,7 @@ def _item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAt
         yield "  Error: " + (f"{escape_controls(str(kind))}: " if kind else "") + _indent(item.error)
     if item.tokens or item.cost:
         yield f"  Used: {plural(item.tokens, 'token')}, cost {item.cost:.4g}"
-    yield "  Attempts:" if attempts else "  Attempts: none; it could not be started as given"
+    yield "  Attempts:" if attempts else "  Attempts: none; the item could not be started"
     if attempts:
         yield from table([_attempt_row(attempt) for attempt in attempts], right=frozenset({2, 3}), indent="    ")
     traceback = item.metadata.get("traceback")

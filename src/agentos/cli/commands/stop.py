@@ -26,11 +26,12 @@ class NotStopped(click.ClickException):
 
 @click.command(cls=Command)
 @click.argument("run_id", metavar="RUN", shell_complete=running_ids)
-@click.option("--wait", is_flag=True, help="Return when it has ended.")
+@click.option("--wait", is_flag=True, help="Return after the run has ended.")
 def stop(run_id: str, wait: bool) -> None:
-    """Stop a run, as Ctrl-C in its terminal would: nothing new starts, and what is running has a moment to end.
+    """Stop a run, as Ctrl-C in its terminal would: nothing new starts, and running items get
+    time to end (--grace).
 
-    Said a second time, the run ends at once. Either way agentos resume goes on with it.
+    A second agentos stop ends the run at once. agentos resume continues it later.
 
     \b
     Example:
@@ -48,7 +49,7 @@ def stop(run_id: str, wait: bool) -> None:
         raise NotStopped(f"run {run_id} has just ended") from None
     except PermissionError:
         raise NotStopped(f"run {run_id} is running as pid {owner.pid}, which belongs to another user") from None
-    say(f"Told run {run_id} (pid {owner.pid}) to stop. Once more: at once.")
+    say(f"Stopping run {run_id} (pid {owner.pid}). A second agentos stop ends it at once.")
     if wait:
         while (current := run_owner(folder)) is not None and current.pid == owner.pid:
             time.sleep(POLL_SECONDS)

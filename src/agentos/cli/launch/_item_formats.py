@@ -77,7 +77,7 @@ def as_item(value: Any, location: str) -> Item:
         return value
     if isinstance(value, dict):
         if _is_deep(value):
-            raise BadItems(location, f"expected an object, and found one with more than {MAX_DEPTH} others inside it")
+            raise BadItems(location, f"expected at most {MAX_DEPTH} nested levels, and found more")
         return value
     if isinstance(value, int | float):
         return json.dumps(value)
@@ -166,11 +166,11 @@ def _jsonl(name: str, lines: Lines) -> Iterator[Located]:
         try:
             value = parse(text)
         except (ValueError, RecursionError) as error:
-            hint = " (plain lines? --format txt)" if name == STDIN and number == 1 else ""
+            hint = " (for plain lines use --format txt)" if name == STDIN and number == 1 else ""
             raise BadItems(location, f"expected a JSON string or object: {_problem_text(error)}{hint}") from None
         if isinstance(value, list):
             hint = "--format json" if name == STDIN else "name the file .json"
-            raise BadItems(location, f"expected a string or an object, and found an array (of all items? {hint})")
+            raise BadItems(location, f"expected a string or an object, and found an array (an array of items: {hint})")
         yield number, as_item(value, location)
 
 
@@ -211,7 +211,7 @@ def _csv(name: str, lines: Lines) -> Iterator[Located]:
         else:
             yield first_line, dict(zip(header, row, strict=True))
     if header is None:
-        raise BadItems(name, "expected CSV with a row of names first, and found nothing")
+        raise BadItems(name, "expected CSV with a header row, and found nothing")
 
 
 def _check_header(names: list[str], location: str) -> list[str]:

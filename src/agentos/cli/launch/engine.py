@@ -24,9 +24,7 @@ def connect_engine(url: str, command: list[str] | None, pool: LeasePool | None) 
     try:
         return Engine(url)
     except EngineUrlError:
-        raise click.UsageError(
-            f"--on is {LOCAL} or dask://HOST:PORT, where a Dask scheduler listens, not {url!r}"
-        ) from None
+        raise click.UsageError(f"--on is {LOCAL} or dask://HOST:PORT (a Dask scheduler), not {url!r}") from None
     except EngineNotInstalled as error:
         raise click.UsageError(f"--on {error}") from None
 
@@ -35,7 +33,7 @@ def engine_slots(engine: Engine) -> int:
     """Return how many attempts the engine can carry out at once. Raise `Failure` if it has no workers."""
     slots = engine.slots()
     if not slots:
-        raise Failure(f"the cluster at {engine.url} has no workers yet: start some, or say --parallel N")
+        raise Failure(f"the cluster at {engine.url} has no workers yet: start some, or give --parallel N")
     return slots
 
 
@@ -44,12 +42,11 @@ def _check_sendable(command: list[str] | None, pool: LeasePool | None) -> None:
 
     if command is not None:
         raise click.UsageError(
-            "a command is run on this machine, and not by a cluster: leave --on out, or name a function, "
-            "MODULE:FUNCTION, that runs it there"
+            "a cluster cannot run a command: omit --on, or name a function, MODULE:FUNCTION, that runs it there"
         )
     plain = plain_credentials(pool)
     if plain:
         raise click.UsageError(
-            f"these keys are written in plain and are not sent to a cluster, which may keep them: {', '.join(plain)}\n"
-            "Write env:NAME, file:PATH or cmd:COMMAND, which its workers read by themselves"
+            f"plain-text keys are not sent to a cluster, which may store them: {', '.join(plain)}\n"
+            "Write env:NAME, file:PATH or cmd:COMMAND, which the workers of the cluster can read"
         )

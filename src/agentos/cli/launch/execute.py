@@ -50,11 +50,11 @@ def execute(
 
 def _warn_of_changed_items(spec: RunSpec, run: PreparedRun, reporter: RunReporter) -> None:
     for change in changed_files(spec):
-        reporter.screen.message(f"Warning: {change}: items that are not as they were will not be run")
+        reporter.screen.message(f"Warning: {change}: changed items will not be run")
     if not run.items.is_whole:
         reporter.screen.message(
-            "Warning: stdin was not read to its end when the run began, and this goes on with what came; the "
-            f"rest must come again: ... | agentos run --run-id {spec.run_id} --items - ..."
+            "Warning: stdin was not read to its end, so only the items that were read are continued; pass the whole "
+            f"input again: ... | agentos run --run-id {spec.run_id} --items - ..."
         )
 
 
@@ -79,7 +79,7 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
         status = _exit_status(stream.stats, reporter.signal)
     except KeyboardInterrupt:
         status = SIGNALLED + (reporter.signal or signal.SIGINT)
-        reporter.screen.message("Ended at once.")
+        reporter.screen.message("Stopped at once.")
     except BadItems:  # read from stdin while the run was going on; the end of the run has reported it
         status = WRONG_USAGE
     except (LedgerError, WorkerStartError, OSError) as error:  # errors of workers are results, and not raised here

@@ -85,7 +85,7 @@ def read_items(
     collected = _CollectedItems(rules)
     streams = [source for source in sources if source.kind == STDIN]
     if len(streams) > 1:
-        raise BadItems(STDIN, "expected once: it cannot be read a second time")
+        raise BadItems(STDIN, "given twice: stdin cannot be read a second time")
     for source in sources:
         if source.kind == "file":
             collected.add(*_read_file(source))
@@ -114,7 +114,7 @@ def changed_files(spec: RunSpec) -> list[str]:
             if hashlib.sha256(path.read_bytes()).hexdigest() != source.sha256:
                 changes.append(f"{path} has changed since the run was created")
         except FileNotFoundError:
-            changes.append(f"{path} is gone")
+            changes.append(f"{path} does not exist any more")
         except (OSError, ValueError) as error:
             changes.append(f"{path} cannot be read: {_reason(error)}")
     return changes
@@ -154,8 +154,8 @@ class _ItemRules(NamedTuple):
             text = json.dumps(item)
             if redact_json(text, self.redact) != text:
                 raise ValueError(
-                    "expected an item without secrets, and it holds that of a credential: items are written down, and "
-                    "a worker is given its credential in any case"
+                    "expected an item without secrets, and it contains the secret of a credential: items are recorded, "
+                    "and a worker gets its credential in any case"
                 )
         return _id_of(item, self.id_field)
 
@@ -180,7 +180,7 @@ class _CollectedItems:
                 item_id = self._rules.checked_id(item)
                 if item_id in self._ids:
                     first_location = self._location(self._index_of(item_id))
-                    raise ValueError(f"the id {repr(item_id)[:100]} is that of {first_location}, too")
+                    raise ValueError(f"the id {repr(item_id)[:100]} is also that of {first_location}")
             except ValueError as error:
                 raise BadItems(self._location(len(self.items) - 1), str(error)) from None
             self._ids.add(item_id)
@@ -202,7 +202,7 @@ def _read_file(source: ItemSource) -> tuple[str, str, Iterator[tuple[int, Item]]
     path = Path(name)
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise BadItems(name, "expected a file, which a resume can read again: for a pipe say --items -")
+            raise BadItems(name, "expected a file that resume can read again: for a pipe use --items -")
         content = path.read_bytes()
     except FileNotFoundError:
         raise BadItems(name, "expected a file, and there is none") from None
@@ -312,7 +312,7 @@ def _append(spool: int, item: Item, folder: RunFolder) -> None:
 
 
 def _spool_failure(folder: RunFolder, error: OSError) -> Failure:
-    return Failure(f"what comes by stdin cannot be kept for a resume: {folder.items}: {_reason(error)}")
+    return Failure(f"the items from stdin cannot be saved for resume: {folder.items}: {_reason(error)}")
 
 
 def _kept_items(folder: RunFolder, rules: _ItemRules, kept_ids: set[str]) -> Iterator[Item]:
@@ -326,7 +326,7 @@ def _kept_items(folder: RunFolder, rules: _ItemRules, kept_ids: set[str]) -> Ite
             try:
                 value = parse(line.decode())
             except (ValueError, RecursionError) as error:
-                raise BadItems(location, f"expected an item that was kept: {error}") from None
+                raise BadItems(location, f"expected an item that was saved from stdin: {error}") from None
             item = as_item(value, location)
             try:
                 kept_ids.add(rules.checked_id(item))
@@ -358,7 +358,7 @@ def _id_of(item: Item, id_field: str | None) -> str:
             problem = f"expected a field {name!r} as its id, and found {listed(item)}"
             raise ValueError(f"{problem}: name one with --id-field") from None
         if value is None or isinstance(value, dict | list):
-            raise ValueError(f"expected a text or a number in {name!r} as its id, and found {field_text(value)[:60]}")
+            raise ValueError(f"expected a string or a number in {name!r} as its id, and found {field_text(value)[:60]}")
         item_id = field_text(value)
     if not item_id:
         raise ValueError("expected an id, and found an empty one")

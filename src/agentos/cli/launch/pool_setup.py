@@ -57,7 +57,7 @@ class StoreChoice(NamedTuple):
 def read_keys(path: str | None, pattern: str | None, cwd: str) -> Keys | None:
     """Return the keys of a run; None if it has no credentials."""
     if path is not None and pattern is not None:
-        raise click.UsageError("keys come from --keys or from --key-env, not from both")
+        raise click.UsageError("--keys and --key-env exclude each other: give one of them")
     if path is not None:
         return load_keys(Path(cwd, path))
     return None if pattern is None else keys_from_environment(pattern, os.environ)
@@ -87,14 +87,14 @@ def _check_store(url: str) -> None:
         raise click.UsageError(str(error)) from None
     if URL_MASK in passwords(url):
         raise click.UsageError(
-            f"the store {without_password(url)} has a password, which is not kept with the run: give the whole address "
-            f"again, in {STORE_VARIABLE} (or with --store, where others can see it in the list of processes)"
+            f"the store {without_password(url)} has a password, which is not saved with the run: give it again, "
+            f"in {STORE_VARIABLE} (with --store other users can see it in the list of processes)"
         )
 
 
 def store_failure(error: StoreError) -> Failure:
     """Return the failure for a store that cannot be used, with advice."""
-    return Failure(f"{error}\n--store or {STORE_VARIABLE} names another one; --store memory: shares keys with nobody.")
+    return Failure(f"{error}\n--store or {STORE_VARIABLE} chooses another store; memory: is for this run alone.")
 
 
 # --- pool ---------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def _lease_ttl() -> float:
 def pool_warnings(pool: CredentialCoordinator, store: StoreChoice) -> Iterator[str]:
     """Yield what a person should know before the run starts."""
     if pool.redactor().too_short:
-        yield "a secret has fewer than 8 characters, and is not taken out of what items print"
+        yield "a secret with fewer than 8 characters is not redacted in the output of items"
     messages = list(quarantine_messages(pool, store))
     if len(messages) < len(pool.states()):  # without a usable credential the run stops, and prints them then
         yield from messages

@@ -146,8 +146,8 @@ def _make_command(spec: RunSpec, keys: Keys | None, folder: RunFolder, reporter:
     for credential in keys.credentials if keys is not None else ():
         if command.variable(credential.id) is None:
             raise click.UsageError(
-                f"nobody has said in which variable the command finds the key {credential.id!r}: name it with "
-                "--credential-env, or name the key's provider in the keys file"
+                f"no variable passes the key {credential.id!r} to the command: name one with --credential-env, or "
+                "name the key's provider in the keys file"
             )
     return command
 
@@ -162,7 +162,7 @@ def _load_function(spec: RunSpec) -> Callable[..., Any]:
         function: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.startswith(error.name):
-            raise click.UsageError(f"there is no module {module_name!r} in {spec.cwd}, nor is one installed") from None
+            raise click.UsageError(f"no module {module_name!r} in {spec.cwd} or installed") from None
         raise click.UsageError(f"the module {module_name!r} cannot be imported: {error}") from error
     except Exception as error:
         raise click.UsageError(
@@ -173,7 +173,7 @@ def _load_function(spec: RunSpec) -> Callable[..., Any]:
             raise click.UsageError(f"the module {module_name!r} has no function {name!r}")
         function = getattr(function, attribute)
     if not callable(function):
-        raise click.UsageError(f"{spec.function} is no function: one that takes (item, credential) is needed")
+        raise click.UsageError(f"{spec.function} is not a function: give one that takes (item, credential)")
     checked: Callable[..., Any] = function
     return checked
 
@@ -181,8 +181,8 @@ def _load_function(spec: RunSpec) -> Callable[..., Any]:
 def _check_secrets(spec: RunSpec, pool: CredentialCoordinator | None) -> None:
     if pool is not None and any(pool.hides_secret(argument) for argument in spec.command or ()):
         raise click.UsageError(
-            "the command holds the secret of a credential, for all to see in the list of processes: leave it out; the "
-            "command finds it in its environment (--credential-env)"
+            "the command contains the secret of a credential, visible in the list of processes: remove it; the command "
+            "gets it in its environment (--credential-env)"
         )
 
 
@@ -192,7 +192,7 @@ def _check_fields(items: SizedItems, worker: Any, tokens_func: Callable[[Any], i
         name = f"item {number} ({escape_controls(items.id_of(item))[:60]})"
         missing = worker.missing(item) if isinstance(worker, Command) else None
         if missing is not None:
-            has = f"it has {', '.join(item)}" if isinstance(item, dict) else "it is a text: {} stands for it"
+            has = f"it has {', '.join(item)}" if isinstance(item, dict) else "the item is a string: write {}"
             raise click.UsageError(f"{name} has no field {missing!r}, but the command needs it: {has}")
         try:
             _ = tokens_func is None or tokens_func(item)

@@ -161,7 +161,7 @@ class RunReporter:
         if self._mode.as_json or status == SUCCEEDED:
             return
         if status == SOME_FAILED:
-            self.screen.message(f"agentos show {folder.run_id} says more; agentos retry {folder.run_id} tries again.")
+            self.screen.message(f"Details: agentos show {folder.run_id}; to retry: agentos retry {folder.run_id}")
         elif self.run_ended is None:  # else the last line of the run has the command
             self.screen.message(f"Continue with: agentos resume {folder.run_id}")
 
