@@ -242,7 +242,7 @@ def _texts(value: object) -> Iterator[str]:
         yield value
 
 
-REFUSED = "expected an item without secrets, and it holds that of a credential"
+REFUSED = "expected an item without secrets, and it contains the secret of a credential"
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_items_and_commands_with_secrets_are_refused_unwritten(sandbox: Sandbox)
     assert statuses == [2] * 4, done.stderr
     assert f"careless.jsonl, line 1: {REFUSED}" in done.stderr
     assert done.stderr.count(f"--item 1: {REFUSED}") == 2
-    assert "the command holds the secret of a credential" in done.stderr
+    assert "the command contains the secret of a credential" in done.stderr
     assert_clean((done.stdout + done.stderr).encode(), "the output")
     assert not sandbox.runs.exists()
     for path in sandbox.home.iterdir():  # the state of the keys

@@ -87,8 +87,8 @@ def _check_store(url: str) -> None:
         raise click.UsageError(str(error)) from None
     if URL_MASK in passwords(url):
         raise click.UsageError(
-            f"the store {without_password(url)} has a password, which is not saved with the run: give it again, "
-            f"in {STORE_VARIABLE} (with --store other users can see it in the list of processes)"
+            f"the store {without_password(url)} has a password, which is not saved with the run: give the whole "
+            f"address again, in {STORE_VARIABLE} (with --store other users can see it in the list of processes)"
         )
 
 
