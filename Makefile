@@ -1,11 +1,11 @@
-# Everything from a clone: `make demo` shows the main job, `make test` proves it.
-# Needs python3 (3.11 or newer) with pip, make and git; nothing is installed outside this folder.
+# Targets for a clone: `make demo` shows a run, `make test` runs all tests.
+# Needs python3 (3.11 or newer) with pip, make and git; installs nothing outside this folder.
 
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .tools/uv/bin/uv)
 BIN := .venv/bin
 BENCH_BIN := .tools/bench/bin
-# Nothing here may depend on what else the caller's Python has installed.
+# Hides packages of the caller's Python.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .PHONY: demo test lint check docs golden bench soak mutants lock clean setup
@@ -25,24 +25,24 @@ lint: setup
 check: lint
 	$(BIN)/python -m tests.acceptance.dependency_audit $(UV) requirements.lock
 
-# The commands in docs/cli.md, from the program.
+# Regenerates the parts of docs/ that are written from the code.
 docs: setup
 	$(BIN)/python -m tests.acceptance.cli_reference docs/cli.md
 	$(BIN)/python -m tests.acceptance.events_reference docs/events.md
 	$(BIN)/python -m tests.acceptance.state_diagrams docs/design.md
 
-# What the commands print, recorded anew; `make golden CASES="plan export"` for some cases only.
+# Records the expected outputs of commands again; `make golden CASES="plan export"` only those cases.
 CASES ?=
 golden: setup
 	$(BIN)/python -m tests.golden $(CASES)
 
-# Speed, as ratios against named peers in the same run, into docs/benchmarks.md; `make bench NAMES="items stores"` for
-# some of them only. The peers live in an environment of their own.
+# Measures speed as ratios to named peers in the same run, and writes docs/benchmarks.md; `make bench NAMES="items
+# stores"` measures only those. Peers are installed in a separate environment.
 NAMES ?=
 bench: .tools/bench/.ready
 	$(BENCH_BIN)/python -m benchmarks --write docs/benchmarks.md $(NAMES)
 
-# Long random tests: histories for MINUTES minutes, then chaos and a thousand kills (about five minutes more).
+# Runs long random tests: histories for MINUTES minutes, then chaos and a thousand kills (about five minutes more).
 MINUTES ?= 5
 soak: setup
 	AGENTOS_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -q -s tests/soak

@@ -575,7 +575,7 @@ def test_dead_keys_and_long_waits_exit_with_4(sandbox: Sandbox) -> None:
     assert dead.returncode == 4, dead.stderr
     assert "second-key: disabled" in dead.stderr
     assert "agentos resume dead continues them" in dead.stderr
-    assert "(disabled: by hand). To put it back: agentos keys enable first-key\n" in dead.stderr
+    assert "(disabled: by hand). To use it again: agentos keys enable first-key\n" in dead.stderr
     assert sandbox.run_each(*(["keys", "enable", id_, *keys] for id_ in ("first-key", "second-key")))[0] == [0, 0]
     limited = sandbox.script(
         """[ -e go ] && exit

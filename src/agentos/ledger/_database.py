@@ -49,7 +49,7 @@ def check(path: Path) -> bool:
     if not path.is_file():
         raise LedgerError(f"{path} is not a file: give the path of a file")
     if not stat.st_size:
-        raise LedgerError(f"{path} is empty, so it is not a ledger. Restore it from a copy, or remove it to start anew")
+        raise LedgerError(f"{path} is empty, so it is not a ledger. Restore it from a copy, or remove it to start over")
     try:
         with explained(path), contextlib.closing(_connect_existing(path)) as connection:
             application_id = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -172,7 +172,7 @@ def _explanation(error: sqlite3.Error) -> str:
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
         return f"cannot be opened or written: the file or its folder is read-only ({error})"
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        return f"is damaged ({error}): restore it from a copy, or give another path to start anew"
+        return f"is damaged ({error}): restore it from a copy, or give another path to start over"
     if name.startswith("SQLITE_IOERR"):
         return f"cannot be read or written: {error}. Check the disk and run again to continue"
     return f"cannot be used: {error}"

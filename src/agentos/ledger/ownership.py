@@ -106,7 +106,7 @@ class Ownership:
         if self.earlier_note.get("commits"):
             raise LedgerError(
                 f"the ledger {self._path} is missing, and its last launch did not end properly: restore it, or remove "
-                f"{_lock_path(self._path).name} to start anew"
+                f"{_lock_path(self._path).name} to start over"
             )
 
     def release(self, *, in_order: bool) -> None:

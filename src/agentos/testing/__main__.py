@@ -1,7 +1,7 @@
-"""`python -m agentos.testing`: a simulated provider in a process of its own.
+"""Run a simulated provider in a separate process, so that a benchmark measures only its client.
 
-So that a benchmark measures its client only. The first line of its output is JSON with its address and its keys; it
-serves until its input is closed. `GET /_stats` has its counts and its log.
+The first line of output is JSON with the address and the keys. The provider serves until stdin is closed.
+`GET /_stats` returns its counters and its log.
 """
 
 from __future__ import annotations

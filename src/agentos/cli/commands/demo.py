@@ -81,8 +81,8 @@ def run_demo(mode: OutputMode) -> int:
     served = sum(1 for entry in provider.log if entry.status == 200)
     click.echo(
         f"\n{served} requests were served in {seconds:.1f} s; the limits of three valid keys allow "
-        f"{_legal_minimum(keys[:3], served):.1f} s at best.\nThe provider refused {provider.limited} for a limit; "
-        f"all were retried.\n\nWhat happened, and why:   agentos show {spec.run_id}\n"
+        f"{_legal_minimum(keys[:3], served):.1f} s at best.\nThe provider refused {provider.limited} requests "
+        f"for a limit; all were retried.\n\nWhat happened, and why:   agentos show {spec.run_id}\n"
         f"The output of an item:    agentos logs {spec.run_id} {_demo_item.EMPTY[0]}",
         err=True,
     )

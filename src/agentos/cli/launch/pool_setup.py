@@ -143,7 +143,7 @@ def quarantine_messages(pool: CredentialCoordinator, store: StoreChoice) -> Iter
         if state.quarantined is not None:
             reason = shorten(pool.redact(state.quarantined), MAX_REASON)
             yield (
-                f"the credential {state.key_id} is out of use ({reason}). To put it back: "
+                f"the credential {state.key_id} is out of use ({reason}). To use it again: "
                 f"agentos keys enable {shlex.quote(state.key_id)}{store.option}"
             )
 
