@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
 
-from agentos.workers.command.reports import KINDS, MAX_AMOUNT, MAX_MESSAGE, VARIABLE, WAITING
+from agentos.workers.command.reports import KINDS, MAX_AMOUNT, MAX_MESSAGE, REPORT_NAME, VARIABLE, WAITING
 
 USAGE = "usage"
 
@@ -46,8 +47,9 @@ def report(kind: str, **options: Any) -> None:
     values = {name: value for name, value in options.items() if value is not None}
     line = json.dumps(_usage(values) if kind == USAGE else _verdict(kind, values)) + "\n"
     try:
-        # Without O_CREAT: the file is missing if the attempt has ended.
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        # If the attempt has ended, the folder is missing. With another name the variable is wrong: nothing is created.
+        create = os.O_CREAT if Path(path).name == REPORT_NAME else 0
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | create, 0o600)
         try:
             os.write(descriptor, line.encode())
         finally:

@@ -10,16 +10,12 @@ Paths are strings here: `Path` objects would cost more than the system calls.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 
 from agentos.items.attempt import Attempt
 
-# Some kernels put the caller of rmdir to sleep for about 2.5 ms. With this many threads the removal of empty folders
-# keeps pace with 2,000 commands per second.
-REMOVAL_THREADS = 4
+from .reports import REPORT_NAME
 
 
 class AttemptFiles:
@@ -29,56 +25,40 @@ class AttemptFiles:
 
     def __init__(self, folder: str, database: str) -> None:
         self.folder = folder
-        self.report = f"{folder}/.report"
+        self.report = f"{folder}/{REPORT_NAME}"  # exists once the command has reported something
         self.item = f"{folder}/.item.json"  # exists only if the item is too large for a variable
         self.database = database
 
 
-class Folders:
-    """Creates the folders of attempts and removes them. One thread calls it."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-        self._removal = ThreadPoolExecutor(REMOVAL_THREADS, thread_name_prefix="agentos-rmdir")
-
-    def create(self, attempt: Attempt) -> AttemptFiles:
-        """Create the folder of an attempt with an empty report in it, and the parent folder of its database."""
-        folder = attempt.context.checkpoint_dir(attempt.id)
-        database = attempt.context.database_path(attempt.id)
-        database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files = AttemptFiles(str(folder), str(database))
-        try:
-            _create_empty(files.report)
-        except FileExistsError:  # left by an attempt of a launch that was killed
+def create_files(attempt: Attempt) -> AttemptFiles:
+    """Create the folder of an attempt, and the parent folder of its database. The command makes the report."""
+    folder = attempt.context.checkpoint_dir(attempt.id)
+    database = attempt.context.database_path(attempt.id)
+    files = AttemptFiles(str(folder), str(database))
+    database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        os.mkdir(files.folder, 0o700)
+    except FileNotFoundError:
+        folder.mkdir(parents=True, mode=0o700)
+    except FileExistsError:  # an earlier attempt has saved something there, or was killed together with its launch
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(files.report)
-            _create_empty(files.report)
-        return files
+    return files
 
-    def remove(self, files: AttemptFiles) -> bool:
-        """Remove report, item and folder after the attempt. Return True if the folder stays because the command has
-        left something of its own there."""
+
+def remove_files(files: AttemptFiles) -> bool:
+    """Remove report, item and folder after the attempt. Return True if the folder stays because the command has left
+    something of its own there."""
+    try:
+        os.rmdir(files.folder)  # of most attempts it is empty
+    except OSError:
         for path in (files.report, files.item):
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        try:
-            if os.listdir(files.folder):
-                return True
-            # A new name first: the next attempt of the item may need the folder before it is removed.
-            empty = f"{os.path.dirname(files.folder)}/.removed-{next(self._numbers)}"
-            os.rename(files.folder, empty)
-        except OSError:  # no descriptor is free, or the command has removed the folder or changed its mode
-            _remove_folder(files.folder)
-            return os.path.exists(files.folder)
-        try:
-            self._removal.submit(_remove_folder, empty)
-        except RuntimeError:  # the interpreter shuts down
-            _remove_folder(empty)
-        return False
-
-    def close(self) -> None:
-        """Block until all folders are removed."""
-        self._removal.shutdown()
+        with contextlib.suppress(OSError):
+            os.rmdir(files.folder)
+        return os.path.exists(files.folder)
+    return False
 
 
 def open_anonymous_file() -> int:
@@ -87,12 +67,3 @@ def open_anonymous_file() -> int:
         return os.memfd_create("agentos")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
-
-
-def _create_empty(path: str) -> None:
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-
-
-def _remove_folder(path: str) -> None:
-    with contextlib.suppress(OSError):  # it is not empty: a process that outlived its command has written there
-        os.rmdir(path)

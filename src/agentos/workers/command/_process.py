@@ -24,7 +24,7 @@ from agentos.items.fields import field_of
 from agentos.output.stream import Log, Output
 from agentos.pool.lease_pool import LeasePool
 
-from ._files import AttemptFiles, Folders, open_anonymous_file
+from ._files import AttemptFiles, create_files, open_anonymous_file
 from .command import Command, inherited_environment
 
 # Bytes per read of an output.
@@ -107,14 +107,12 @@ class ProcessStarter:
         self,
         command: Command,
         pool: LeasePool | None,
-        folders: Folders,
         on_start: Callable[[int], None],
         on_failure: Callable[[int], None],
     ) -> None:
         """`on_start` is called with a process group as soon as it exists, `on_failure` if the group was killed because
         its end could not be noticed."""
         self._command = command
-        self._folders = folders
         self._on_start = on_start
         self._on_failure = on_failure
         self._redactor = None if pool is None else pool.redactor()
@@ -134,7 +132,7 @@ class ProcessStarter:
                 "an argument of the command would contain a credential's secret, visible in the list of processes: "
                 "pass it in a variable (credential_env)"
             )
-        files = self._folders.create(attempt)
+        files = create_files(attempt)
         environment = self._environment_of(attempt, files)
         stdin = self._devnull
         if command.stdin is not None:

@@ -1,7 +1,7 @@
 """The format of the reports that a command writes with `agentos report`: one JSON object per line in a file of its
 attempt. `agentos report` and the runner of commands import this module.
 
-The file is created before the command starts and read after it has ended. Reading never fails, although the command may
+The first report creates the file; the runner reads it after the command has ended. Reading never fails, although the command may
 have done anything to the file: lines that are not valid reports are skipped.
 """
 
@@ -16,6 +16,8 @@ from agentos.verdict import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED,
 
 # The variable that holds the path of the file.
 VARIABLE = "AGENTOS_REPORT"
+# The name of the file, in the folder of its attempt.
+REPORT_NAME = ".report"
 # Verdict kinds by the name that is typed on the command line.
 KINDS = {
     kind.replace("_", "-"): kind

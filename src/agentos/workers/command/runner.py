@@ -22,7 +22,7 @@ from agentos.pool.lease_pool import LeasePool
 from agentos.wakeup import Wakeup
 
 from ..base import EndedCall, Workers
-from ._files import Folders
+from ._files import remove_files
 from ._guard import Guard
 from ._outcome import SYSTEM_IS_FULL, outcome_of, start_failure
 from ._process import CommandProcess, ProcessStarter, feed_output
@@ -55,8 +55,7 @@ class CommandWorkers(Workers):
         self._is_closed = False
         self._descriptors_closed = threading.Event()
         self._guard: Guard | None = None
-        self._folders = Folders()
-        self._starter = ProcessStarter(command, pool, self._folders, self._watch_group, self._forget_group)
+        self._starter = ProcessStarter(command, pool, self._watch_group, self._forget_group)
 
     # --- called by the run ----------------------------------------------------------------------------------------
 
@@ -133,7 +132,6 @@ class CommandWorkers(Workers):
             return
         for process in tuple(self._running.values()):
             process.finish_killed(REAP_SECONDS)
-        self._folders.close()
         self._selector.close()
         with self._lock:
             if self._guard is not None:
@@ -202,7 +200,7 @@ class CommandWorkers(Workers):
 
     def _remove_files(self, process: CommandProcess) -> None:
         """Remove the attempt's folder. What the command has saved stays until the success of its item is recorded."""
-        if self._folders.remove(process.files):
+        if remove_files(process.files):
             process.attempt.context.has_files = True
         if os.path.exists(process.files.database):  # noqa: PTH110
             _ = process.attempt.workflow_db  # reading it records that the item has a database
