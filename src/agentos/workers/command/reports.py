@@ -1,8 +1,8 @@
 """The format of the reports that a command writes with `agentos report`: one JSON object per line in a file of its
 attempt. `agentos report` and the runner of commands import this module.
 
-The first report creates the file; the runner reads it after the command has ended. Reading never fails, although the command may
-have done anything to the file: lines that are not valid reports are skipped.
+The first report creates the file; the runner reads it after the command has ended. Reading never fails, although the
+command may have done anything to the file: lines that are not valid reports are skipped.
 """
 
 from __future__ import annotations
