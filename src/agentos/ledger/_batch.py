@@ -245,6 +245,8 @@ def _insert(connection: sqlite3.Connection, shared: dict[str, Any], columns: str
 
 def _redact_rows(rows: list[Row], redact: Callable[[str], str]) -> list[Row]:
     """Return the rows with their last two columns, input and value, redacted."""
+    if not rows:
+        return rows
     texts = [text for row in rows for text in row[-2:]]
     redacted = json_text.redact_json_texts(texts, redact)
     if redacted is texts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ._rules.lease_states import LIVE, REFUSED
+from ._rules.lease_states import REFUSED
 from ._rules.records import LeaseRecord
 
 
@@ -14,10 +14,6 @@ class RecordHandle(LeaseRecord):
     __slots__ = ("deliver",)
 
     deliver: Callable[[], None]  # called when the lease is live, or never can be; set before a request that waits
-
-    @property
-    def is_live(self) -> bool:
-        return self.state == LIVE
 
     @property
     def is_refused(self) -> bool:

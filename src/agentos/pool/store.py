@@ -44,9 +44,6 @@ class LeaseHandle(Protocol):
     too_large: str | None  # why no credential can ever serve it
 
     @property
-    def is_live(self) -> bool: ...
-
-    @property
     def is_refused(self) -> bool: ...  # no credential can serve it unless a person changes the pool
 
     @property

@@ -295,7 +295,10 @@ class Driver:
         assert pool is not None
         if not admission.is_requesting(item, handle):
             return
-        if handle.is_refused or self._scheduler.free_workers() <= 0:
+        has_worker = self._scheduler.free_workers() > 0
+        if has_worker and admission.pick_up(item, handle):
+            self._attempts.start(item, handle)
+        elif handle.is_refused or not has_worker:
             # Refused; or several lanes have requested leases for one free worker and this one is late: the lease goes
             # back unused, and the item is the first of its lane.
             admission.withdraw(item)
@@ -306,8 +309,6 @@ class Driver:
             self._scheduler.put_back(item)
             if handle.is_refused:
                 self._shutdown.drain(str(pool.no_usable(item.scope)))
-        elif admission.pick_up(item, handle):
-            self._attempts.start(item, handle)
 
     # --- the ledger, and timers -----------------------------------------------------------------------------------
 

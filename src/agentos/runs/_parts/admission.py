@@ -52,7 +52,7 @@ class Admission:
 
     def pick_up(self, item: Item, handle: LeaseHandle) -> bool:
         """Accept a granted lease and close the request. Return False if it is not usable: the request stays open."""
-        if not handle.is_live or not self._pool.confirm(handle):
+        if not self._pool.confirm(handle):
             return False
         self._forget(item)
         return True
