@@ -108,8 +108,8 @@ def of_redis(stores: Stores) -> Iterator[Row]:
     ours = Workers(REDIS_PROCESSES, "leases", stores.redis("pairs"), str(KEYS))
     peer = Workers(REDIS_PROCESSES, "no_ops", stores.server)
     name = f"lease + release through redis, {REDIS_PROCESSES} processes, {KEYS} keys, per pair"
-    name = f"two EVALSHA of a script that does nothing, {stores.version}"
-    yield at_least(0.4, name, *_pairs(ours, name, peer, REDIS_PROCESSES))
+    peer_name = f"two EVALSHA of a script that does nothing, {stores.version}"
+    yield at_least(0.4, name, *_pairs(ours, peer_name, peer, REDIS_PROCESSES))
 
 
 def of_sqlite(stores: Stores) -> Iterator[Row]:
