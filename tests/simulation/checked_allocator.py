@@ -125,7 +125,11 @@ class CheckedLeaseEnd(LeaseEnd):
 
     def set_aside(self, record: LeaseRecord, now: float) -> None:
         self._note_unused(record, now)
+        if self.oracle is not None:
+            self.oracle.set_aside = record
         super().set_aside(record, now)
+        if self.oracle is not None:
+            self.oracle.set_aside = None
 
     def _note_unused(self, record: LeaseRecord, now: float) -> None:
         if self.oracle is not None and record.state == LIVE:

@@ -73,6 +73,8 @@ class PoolOracle:
         self.cooling: dict[tuple[str, str | None, str | None], float] = {}
         self.in_quarantine: set[str] = set()
         self.positions: dict[LeaseRecord, QueuePosition] = {}  # of requests that have waited, until they end
+        # The lease that is being set aside: what it gives back may serve a later request before it is queued again.
+        self.set_aside: LeaseRecord | None = None
         self.dead_sessions: set[str] = set()
         self.lapsed: Counter[str] = Counter()  # offers to dead sessions
         self.leases_at_redeclaration: dict[str, int] = {}
@@ -128,6 +130,7 @@ class PoolOracle:
                 and other.state == WAITING
                 and not other_position.is_front
                 and not _is_parked(other)
+                and other is not self.set_aside
                 and (position is None or other_position.number < position.number)
             ):
                 too_large = credential.group.pace.too_large(other.requests, other.tokens)
