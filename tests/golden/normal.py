@@ -45,6 +45,8 @@ _MASKS = [
     # Versions of this program, of Python and of SQLite.
     (re.compile(r"\b\d+\.\d+\.\d+\w*\b"), "<version>"),
 ]
+# Lines of items and messages of a run, one after the other.
+_LINES = re.compile(r"(?:^\[.*\n)+", re.MULTILINE)
 # The slowest items of a run, each with its duration.
 _SLOWEST = re.compile(r"(?:^  #\.# s  .*\n)+", re.MULTILINE)
 
@@ -54,7 +56,13 @@ def normalised(text: str, folder: str, source: str) -> str:
     text = text.replace(folder, "<tmp>").replace(source, "<source>")
     for pattern, mask in _MASKS:
         text = pattern.sub(mask, text)
-    return _events_in_order(_SLOWEST.sub(lambda match: "".join(sorted(match[0].splitlines(keepends=True))), text))
+    text = _SLOWEST.sub(lambda match: "".join(sorted(match[0].splitlines(keepends=True))), text)
+    return _events_in_order(_LINES.sub(lambda match: _messages_last(match[0]), text))
+
+
+def _messages_last(lines: str) -> str:
+    """Move messages of the run behind the lines that items printed: two threads write them, in an order not fixed."""
+    return "".join(sorted(lines.splitlines(keepends=True), key=lambda line: line.startswith("[COORDINATOR]")))
 
 
 def _events_in_order(text: str) -> str:

@@ -388,6 +388,13 @@ def test_leftover_report_link_is_replaced_not_followed(tmp_path: Path) -> None:
     assert target.read_text() == "precious"
 
 
+def test_leftover_folder_in_place_of_report_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / folder_name("a") / ".report"
+    folder.mkdir(parents=True)
+    (folder / "x").touch()
+    assert run(["a"], sh('echo "{}" >> "$AGENTOS_REPORT"', folder=tmp_path))["a"].success
+
+
 def test_three_hundred_short_commands_are_all_recorded(tmp_path: Path) -> None:
     items = [f"item-{number}" for number in range(300)]
     results = run(items, Command(["true"], folder=tmp_path), workers=10, ledger=tmp_path / "ledger.db")

@@ -49,7 +49,7 @@ def report(kind: str, **options: Any) -> None:
     try:
         # If the attempt has ended, the folder is missing. With another name the variable is wrong: nothing is created.
         create = os.O_CREAT if Path(path).name == REPORT_NAME else 0
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | create, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | create, 0o600)
         try:
             os.write(descriptor, line.encode())
         finally:

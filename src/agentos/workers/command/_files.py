@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 
 from agentos.items.attempt import Attempt
@@ -41,8 +42,7 @@ def create_files(attempt: Attempt) -> AttemptFiles:
     except FileNotFoundError:
         folder.mkdir(parents=True, mode=0o700)
     except FileExistsError:  # an earlier attempt has saved something there, or was killed together with its launch
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(files.report)
+        _remove_report(files.report)
     return files
 
 
@@ -67,3 +67,13 @@ def open_anonymous_file() -> int:
         return os.memfd_create("agentos")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def _remove_report(path: str) -> None:
+    """Remove what an earlier attempt left in the place of the report, also a folder."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
