@@ -47,8 +47,7 @@ class OutcomeClassifier:
         if verdict is None:
             # A worker process has read the exception with all of its causes, of which only the text is sent here.
             remote_verdict = exc.verdict if isinstance(exc, WorkerError | CommandFailed) else None
-            provider = None if attempt.lease_handle is None else attempt.lease_handle.provider
-            verdict = remote_verdict or verdicts.from_exception(exc, provider=provider, now=self._clock.epoch())
+            verdict = remote_verdict or verdicts.from_exception(exc, provider=attempt.provider, now=self._clock.epoch())
         if verdict.kind is None and isinstance(original, (CommandFailed, *self._retry_on)):
             return TRANSIENT, verdict
         return verdict.kind, verdict
