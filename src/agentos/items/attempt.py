@@ -44,10 +44,10 @@ class AttemptContext(Protocol):
     def save_encoded(self, attempt: Attempt, encoded: Any, /) -> None:
         """Replace the item's checkpoint by one that a worker process sent: JSON if the run has a ledger."""
 
-    def database_path(self, item_id: str, /) -> Path:
+    def database_path(self, item_id: str, /) -> str:
         """Return the path of the item's own SQLite file, without recording that the item uses it."""
 
-    def checkpoint_dir(self, item_id: str, /) -> Path:
+    def checkpoint_dir(self, item_id: str, /) -> str:
         """Return the folder for the checkpoint files of a command. It need not exist."""
 
     def process_ended(self, attempt: Attempt, pid: int, /) -> None:

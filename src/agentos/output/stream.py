@@ -73,12 +73,13 @@ def _split_long_lines(lines: bytes) -> bytes:
 class Log:
     """An item's log: the output of all its attempts, in order. The file is created at the first output."""
 
-    __slots__ = ("_descriptor", "_heading", "_on_error", "_path")
+    __slots__ = ("_attempt", "_descriptor", "_folder", "_item_id", "_on_error")
 
     def __init__(self, folder: Path, item_id: str, attempt: int, on_error: Callable[[OSError], None]) -> None:
         """A heading separates the output of a further attempt. `on_error` is called instead of raising `OSError`."""
-        self._path = folder / log_name(item_id)
-        self._heading = f"--- attempt {attempt} ---\n".encode()
+        self._folder = folder
+        self._item_id = item_id
+        self._attempt = attempt
         self._on_error = on_error
         self._descriptor: int | None = None
 
@@ -87,9 +88,9 @@ class Log:
         try:
             if self._descriptor is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._descriptor = os.open(self._path, flags, 0o600)
+                self._descriptor = os.open(self._folder / log_name(self._item_id), flags, 0o600)
                 if os.fstat(self._descriptor).st_size:
-                    data = self._heading + data
+                    data = f"--- attempt {self._attempt} ---\n".encode() + data
             while data:
                 data = data[os.write(self._descriptor, data) :]
         except OSError as error:

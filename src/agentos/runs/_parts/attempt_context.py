@@ -113,17 +113,19 @@ class RunContext:
 
     def workflow_db(self, item_id: str) -> Path:
         """Return the path of the item's own SQLite file, in a folder that exists."""
-        path = self.database_path(item_id)
+        path = Path(self.database_path(item_id))
         self.has_files = True
         if self.run_record is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.run_record.file_requested(item_id, path.name)
         return path
 
-    def database_path(self, item_id: str) -> Path:
+    # Two paths that every command needs, as strings: making `Path` objects would take longer than the system calls.
+
+    def database_path(self, item_id: str) -> str:
         """Return the path of the item's own SQLite file, which need not exist."""
         folder = self._temporary_folder() if self.run_record is None else self.run_record.folder
-        return folder / database_name(item_id)
+        return f"{folder}/{database_name(item_id)}"
 
     def _temporary_folder(self) -> Path:
         with self._lock:
@@ -134,13 +136,13 @@ class RunContext:
                 self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             return self._folder
 
-    def checkpoint_dir(self, item_id: str) -> Path:
+    def checkpoint_dir(self, item_id: str) -> str:
         """Return the folder in which a command can save its progress on this item. It need not exist."""
-        return (self._checkpoints or self._temporary_folder()) / folder_name(item_id)
+        return f"{self._checkpoints or self._temporary_folder()}/{folder_name(item_id)}"
 
     def forget(self, item_id: str) -> None:
         """Remove the files of an item that has succeeded, or whose record was discarded."""
-        remove_database(self.database_path(item_id))
+        remove_database(Path(self.database_path(item_id)))
         if self._checkpoints is not None:
             shutil.rmtree(self.checkpoint_dir(item_id), ignore_errors=True)
 

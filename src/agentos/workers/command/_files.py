@@ -4,7 +4,7 @@ Every attempt gets a new folder, unless an earlier attempt of its item has saved
 on to other items: a command can change the mode of its folder, link the report to another file, or leave a process that
 still holds a descriptor.
 
-Paths are strings here: `Path` objects would cost more than the system calls.
+Paths are strings here: making `Path` objects would take longer than the system calls.
 """
 
 from __future__ import annotations
@@ -33,32 +33,37 @@ class AttemptFiles:
 
 def create_files(attempt: Attempt) -> AttemptFiles:
     """Create the folder of an attempt, and the parent folder of its database. The command makes the report."""
-    folder = attempt.context.checkpoint_dir(attempt.id)
-    database = attempt.context.database_path(attempt.id)
-    files = AttemptFiles(str(folder), str(database))
-    database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    context = attempt.context
+    files = AttemptFiles(context.checkpoint_dir(attempt.id), context.database_path(attempt.id))
+    database_folder = os.path.dirname(files.database)
+    if not os.path.isdir(database_folder):
+        os.makedirs(database_folder, 0o700, exist_ok=True)
     try:
         os.mkdir(files.folder, 0o700)
     except FileNotFoundError:
-        folder.mkdir(parents=True, mode=0o700)
+        os.makedirs(files.folder, 0o700)
     except FileExistsError:  # an earlier attempt has saved something there, or was killed together with its launch
         _remove_report(files.report)
     return files
 
 
-def remove_files(files: AttemptFiles) -> bool:
-    """Remove report, item and folder after the attempt. Return True if the folder stays because the command has left
-    something of its own there."""
+def remove_empty_folder(files: AttemptFiles) -> bool:
+    """Remove the folder if it is empty, as it is after most attempts. Return whether it is gone: then the command has
+    neither reported nor saved anything."""
     try:
-        os.rmdir(files.folder)  # of most attempts it is empty
+        os.rmdir(files.folder)
     except OSError:
-        for path in (files.report, files.item):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        return False
+    return True
+
+
+def remove_files(files: AttemptFiles) -> bool:
+    """Remove report, item and folder. Return whether the folder is gone; it stays if the command has left something of
+    its own there."""
+    for path in (files.report, files.item):
         with contextlib.suppress(OSError):
-            os.rmdir(files.folder)
-        return os.path.exists(files.folder)
-    return False
+            os.unlink(path)
+    return remove_empty_folder(files) or not os.path.exists(files.folder)
 
 
 def open_anonymous_file() -> int:

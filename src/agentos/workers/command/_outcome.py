@@ -10,13 +10,13 @@ import time
 from typing import Any
 
 from agentos.errors import CommandFailed, Interrupted
+from agentos.items.attempt import Attempt
 from agentos.items.file_names import log_name
 from agentos.providers import verdicts
-from agentos.verdict import PERMANENT, TRANSIENT, Verdict
+from agentos.verdict import NO_VERDICT, PERMANENT, TRANSIENT, Verdict
 
 from ._process import CommandProcess
 from .command import Command
-from .reports import read_reports
 
 # Characters at the end of the output that the user's patterns are tried on: a pattern that backtracks may take very
 # long on more.
@@ -25,11 +25,13 @@ MAX_MATCHED = 8 * 1024
 SYSTEM_IS_FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
-def outcome_of(process: CommandProcess, status: int, command: Command) -> tuple[Any, BaseException | None]:
+def outcome_of(
+    process: CommandProcess, status: int, reports: list[dict[str, Any]], command: Command
+) -> tuple[Any, BaseException | None]:
     """Return the value of a command that has ended, or its error. Also passes on the usage that it has reported."""
     attempt = process.attempt
     stdout, stderr = process.outputs.values()
-    reported = _reported_verdict(process)
+    reported = _reported_verdict(attempt, reports)
     verdict = _verdict_on_output(process, status, command) if reported is None else reported
     details = {"exit_status": status, "log": None if command.folder is None else log_name(attempt.id)}
     if status == 0 and verdict.kind is None:
@@ -60,12 +62,12 @@ def start_failure(error: OSError, command: Command) -> CommandFailed:
     )
 
 
-def _reported_verdict(process: CommandProcess) -> Verdict | None:
+def _reported_verdict(attempt: Attempt, reports: list[dict[str, Any]]) -> Verdict | None:
     """Return the last verdict that the command itself has reported; add up the usage that it has reported."""
     verdict: Verdict | None = None
-    for report in read_reports(process.files.report):
+    for report in reports:
         if "usage" in report:
-            process.attempt.report_usage(**report["usage"])
+            attempt.report_usage(**report["usage"])
         else:
             verdict = _verdict_from_report(report)
     return verdict
@@ -80,7 +82,10 @@ def _verdict_from_report(report: dict[str, Any]) -> Verdict:
 
 def _verdict_on_output(process: CommandProcess, status: int, command: Command) -> Verdict:
     """Read what the command has printed: with the user's patterns first, then with the rules for all providers."""
-    text = b"\n".join(output.tail for output in process.outputs.values()).decode("utf-8", "replace")
+    tails = [output.tail for output in process.outputs.values()]
+    if status == 0 and not any(tails):
+        return NO_VERDICT
+    text = b"\n".join(tails).decode("utf-8", "replace")
     if status != 0:
         for pattern in command.patterns:
             if (verdict := pattern.read(text[-MAX_MATCHED:])) is not None:

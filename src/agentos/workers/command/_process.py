@@ -35,6 +35,8 @@ MAX_VARIABLE_BYTES = 100 * 1024
 # that has left the group, and that process may never end.
 MAX_BYTES_AFTER_EXIT = 1024 * 1024
 
+_encode_item = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class CommandProcess:
     """A running command and its outputs."""
@@ -215,7 +217,7 @@ class ProcessStarter:
         environment["AGENTOS_REPORT"] = files.report
         if _fits_in_variable(attempt.id):  # else the command reads it from the item
             environment["AGENTOS_ITEM_ID"] = attempt.id
-        item = json.dumps(attempt.item.payload, separators=(",", ":"))
+        item = _encode_item(attempt.item.payload)
         if len(item) <= MAX_VARIABLE_BYTES:
             environment["AGENTOS_ITEM"] = item
         else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 from agentos.verdict import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
@@ -40,13 +39,13 @@ def read_reports(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     `{"usage": {"requests": …, "tokens": …, "cost": …}}`, with amounts from 0 to MAX_AMOUNT.
     """
     try:
-        lines = _read_start(Path(path)).split(b"\n")
+        content = _read_start(path)
     except (OSError, ValueError):
         return []
-    return [report for line in lines if (report := _parse(line))]
+    return [report for line in content.split(b"\n") if (report := _parse(line))]
 
 
-def _read_start(path: Path) -> bytes:
+def _read_start(path: str | os.PathLike[str]) -> bytes:
     # Not blocking: the command may have put a pipe in the place of the file.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

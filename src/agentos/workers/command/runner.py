@@ -22,11 +22,12 @@ from agentos.pool.lease_pool import LeasePool
 from agentos.wakeup import Wakeup
 
 from ..base import EndedCall, Workers
-from ._files import remove_files
+from ._files import remove_empty_folder, remove_files
 from ._guard import Guard
 from ._outcome import SYSTEM_IS_FULL, outcome_of, start_failure
 from ._process import CommandProcess, ProcessStarter, feed_output
 from .command import Command
+from .reports import read_reports
 
 # Seconds that the end of a run waits for each killed process to be gone.
 REAP_SECONDS = 2.0
@@ -188,8 +189,7 @@ class CommandWorkers(Workers):
         attempt = process.attempt
         attempt.task = None
         attempt.context.process_ended(attempt, process.pid)
-        value, error = outcome_of(process, status, self._command)
-        self._remove_files(process)
+        value, error = outcome_of(process, status, self._take_reports(process), self._command)
         self._end(attempt, value, error)
         while self._postponed_attempts:
             self._calls.append(partial(self._launch, self._postponed_attempts.popleft()))
@@ -198,12 +198,18 @@ class CommandWorkers(Workers):
         attempt.is_preparing = False
         self._ended(attempt, value, error)
 
-    def _remove_files(self, process: CommandProcess) -> None:
-        """Remove the attempt's folder. What the command has saved stays until the success of its item is recorded."""
-        if remove_files(process.files):
-            process.attempt.context.has_files = True
-        if os.path.exists(process.files.database):  # noqa: PTH110
-            _ = process.attempt.workflow_db  # reading it records that the item has a database
+    def _take_reports(self, process: CommandProcess) -> list[dict[str, Any]]:
+        """Return what the command has reported, and remove the attempt's folder. What the command has saved stays until
+        the success of its item is recorded."""
+        files, attempt = process.files, process.attempt
+        reports: list[dict[str, Any]] = []
+        if not remove_empty_folder(files):
+            reports = read_reports(files.report)
+            if not remove_files(files):
+                attempt.context.has_files = True
+        if os.path.exists(files.database):  # noqa: PTH110
+            _ = attempt.workflow_db  # reading it records that the item has a database
+        return reports
 
     def _watch_group(self, group: int) -> None:
         with self._lock:

@@ -94,7 +94,7 @@ class ProcessWorkers(ThreadWorkers):
                 attempt,
                 credential=None if credential is None else str(credential),
                 checkpoint=attempt.checkpoint.load(),
-                workflow_db=str(attempt.context.database_path(attempt.id)),
+                workflow_db=attempt.context.database_path(attempt.id),
                 is_recorded=attempt.context.is_recorded,
             )
         )
