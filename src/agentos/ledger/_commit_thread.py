@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from agentos.wakeup import Wakeup
@@ -28,7 +29,7 @@ class CommitThread:
         self._write = write
         self._on_failed = on_failed
         self._calls: SimpleQueue[bool] = SimpleQueue()  # True: without the delay
-        self._wakeup = Wakeup(lambda: self._calls.put(False), is_armed=True)
+        self._wakeup = Wakeup(partial(self._calls.put, False), is_armed=True)
         self.request = self._wakeup.notify  # wakes the writer: there are rows to commit; called for every item
         self._is_closing = False
         self.is_ended = False  # nothing will be written any more

@@ -26,6 +26,8 @@ _thread_numbers = itertools.count(1)
 
 
 class ThreadWorkers(Workers):
+    lends_thread = True
+
     def __init__(self, worker_func: Callable[[Any, Any], Any], ended: EndedCall) -> None:
         self._worker_func = worker_func
         self._ended = ended
@@ -45,10 +47,6 @@ class ThreadWorkers(Workers):
             threading.Thread(target=self._run_thread, name=name, daemon=True).start()
         elif not self._is_waking and len(attempts) > self._returning_threads:
             self._wake_thread()
-
-    def run_on_worker_thread(self, call: Callable[[], None], /) -> bool:
-        call()
-        return True
 
     def abandon(self, attempt: Attempt, /) -> None:
         attempt.is_abandoned = True  # its thread ends with the attempt; the next `start` starts another thread

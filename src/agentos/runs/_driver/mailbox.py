@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -43,7 +44,7 @@ class Mailbox:
         self._lock = threading.Lock()
         # Not a semaphore: a signal handler may notify while its own thread does.
         self._signals: SimpleQueue[None] = SimpleQueue()
-        self._wakeup = Wakeup(lambda: self._signals.put(None), is_armed=True)
+        self._wakeup = Wakeup(partial(self._signals.put, None), is_armed=True)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -62,7 +63,9 @@ class Mailbox:
     def post_and_process(self, message: Message) -> None:
         """Enqueue a message and, if possible, process the mailbox on this thread, on which an attempt ended."""
         self._messages.append(message)
-        if not self._workers.run_on_worker_thread(self._process):
+        if self._workers.lends_thread:
+            self._process()
+        elif not self._workers.run_on_worker_thread(self._process):
             self._wakeup.notify()
 
     def unprocessed(self) -> list[Message]:
