@@ -66,7 +66,7 @@ def retry_after(headers: Headers, now: float) -> float | None:
     """Return the seconds to wait that a header states, at least 0; None if none does. The first three are in
     milliseconds."""
     for name in ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after"):
-        milliseconds = parse_number(headers.get(name))
+        milliseconds = parse_number(headers[name]) if name in headers else None
         if milliseconds is not None:
             return max(milliseconds / 1000, 0.0)
     text = headers.get("retry-after")
