@@ -94,7 +94,7 @@ def _living(world: World) -> list[Process]:
 def _explain_waits(world: World) -> None:
     """Ask the pool why the oldest request of each process waits, and count the reason."""
     for process in _living(world):
-        for scope in process.admission.scopes()[:1]:
+        for scope in tuple(process.admission.open_by_scope)[:1]:
             world.situations.note(f"wait {process.store.waiting_for(scope).reason}")
     if not world.is_finished():
         world.schedule(
@@ -273,7 +273,7 @@ def _drop_key(world: World, process: Process) -> None:
 def _add_key(world: World, process: Process) -> None:
     missing = sorted(set(world.scenario.keys) - set(process.keys))
     if missing and process.member is not None:
-        if len(process.admission):
+        if process.admission.open_by_scope:
             world.situations.note("credential added while a request waits")
         process.add(world.scenario.keys[world.rng.choice(missing)])
 

@@ -131,7 +131,7 @@ def _check_run(process: Process) -> None:
     assert run.ready == sum(len(lane) for lane in run.lanes.values())
     pausing = len(run._pausing)
     if run.stopped is None:
-        count = run.ready + len(process.admission) + run.running + pausing
+        count = run.ready + sum(process.admission.open_by_scope.values()) + run.running + pausing
         assert len(run.unfinished) == count, "an unfinished item is in no state"  # invariant 19
 
 

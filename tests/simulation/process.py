@@ -140,7 +140,7 @@ class Process:
                 run.add(self.world.make_item(id_))
             run.is_source_ended = not self._unread_ids
         for scope in tuple(run.lanes):
-            free = run.max_workers - run.running - self.admission.count(scope)
+            free = run.max_workers - run.running - self.admission.open_by_scope.get(scope, 0)
             while free > 0 and scope in run.lanes and run.stopped is None:
                 free -= 1
                 item = run.take(scope)

@@ -1,11 +1,10 @@
-"""BottleneckProbe: finds out what a run waits for at the moment."""
+"""BottleneckProbe: finds out what a run waits for at the moment, and notes it."""
 
 from __future__ import annotations
 
 from agentos import events
 from agentos.verdict import RATE_LIMITED
 
-from .._parts.admission import Admission
 from .._parts.run_parts import RunParts
 
 # Seconds between two queries to the pool about the reason for waiting: a query per item would cost too much.
@@ -19,29 +18,37 @@ class BottleneckProbe:
         self._scheduler = parts.scheduler
         self._admission = parts.admission
         self._pool = parts.pool
-        self._progress = parts.progress
+        self._bottleneck = parts.progress.bottleneck
         self._now = parts.clock.now
         self._pool_due_at = 0.0
 
-    def reason(self, requested: int) -> str | None:
-        """Return what binds the run: a name of `agentos.events`, or None if it waits for its last items only.
-        `requested`: items that the input was asked for and that have not come yet."""
-        scheduler = self._scheduler
+    def note(self, reason: str | None) -> None:
+        """Note what binds the run from now on: a name of `agentos.events`, or None if it waits for its last items."""
+        if reason != self._bottleneck.reason:
+            self._bottleneck.note(reason, self._now())
+
+    def update(self, requested: int) -> None:
+        """Find out what binds the run, and note it. `requested`: items that the input was asked for and that have not
+        come yet."""
+        self.note(self._reason(requested))
+
+    def _reason(self, requested: int) -> str | None:
+        scheduler, admission = self._scheduler, self._admission
         if scheduler.running >= scheduler.max_workers:
             return events.WORKERS if scheduler.ready or not scheduler.is_source_ended else None
-        if self._admission:
-            return self._reason_of_pool(self._admission)
+        if admission is not None and admission.open_by_scope:
+            return self._reason_of_pool(next(iter(admission.open_by_scope)))
         if requested:
             return events.INPUT
         return events.PAUSES if scheduler.waiting() else None
 
-    def _reason_of_pool(self, admission: Admission) -> str:
+    def _reason_of_pool(self, scope: str | None) -> str:
         if self._scheduler.sent_back:
             return events.LIMITS
-        now, previous = self._now(), self._progress.bottleneck
+        now, previous = self._now(), self._bottleneck.reason
         if previous in (events.KEYS, events.LIMITS) and now < self._pool_due_at:
             return previous
         self._pool_due_at = now + POOL_SECONDS
         assert self._pool is not None
-        is_limited = self._pool.waiting_for(admission.scopes()[0]).reason == RATE_LIMITED
+        is_limited = self._pool.waiting_for(scope).reason == RATE_LIMITED
         return events.LIMITS if is_limited else events.KEYS

@@ -144,7 +144,7 @@ class Driver:
 
     def waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential although a worker is free; None if none does."""
-        scopes = () if self._admission is None else self._admission.scopes()
+        scopes = () if self._admission is None else tuple(self._admission.open_by_scope)
         return self._pool.waiting_for(scopes[0]) if self._pool is not None and scopes else None
 
     def items_read(self, items: list[ReadItem]) -> None:
@@ -203,10 +203,10 @@ class Driver:
         if scheduler.stopped is not None:
             return
         if self.results.is_full():
-            self.progress.note_bottleneck(events.READER)
+            self._bottleneck.note(events.READER)
             return
         if self._is_ledger_full():
-            self.progress.note_bottleneck(events.LEDGER)
+            self._bottleneck.note(events.LEDGER)
             return
         while True:
             has_read = intake.read_if_due()
@@ -217,13 +217,15 @@ class Driver:
                 break
             if scheduler.running >= scheduler.max_workers or intake.requested:
                 break
-        self.progress.note_bottleneck(self._bottleneck.reason(intake.requested))
+        self._bottleneck.update(intake.requested)
 
     def _start_ready(self) -> bool:
         scheduler, admission = self._scheduler, self._admission
         has_started = False
         for scope in tuple(scheduler.lanes):
-            free = scheduler.max_workers - scheduler.running - (admission.count(scope) if admission else 0)
+            free = scheduler.max_workers - scheduler.running
+            if admission is not None:
+                free -= admission.open_by_scope.get(scope, 0)
             while free > 0 and scope in scheduler.lanes and scheduler.stopped is None:
                 free -= 1
                 item = scheduler.take(scope)

@@ -76,7 +76,7 @@ class Intake:
 
     def _blocked(self) -> int:
         """Return how many ready items cannot start although a worker is free, because their scope has to wait."""
-        admission = self._admission
-        if not admission:
+        if self._admission is None:
             return 0
-        return sum(len(lane) for scope, lane in self._scheduler.lanes.items() if admission.count(scope))
+        open_by_scope = self._admission.open_by_scope
+        return sum(len(lane) for scope, lane in self._scheduler.lanes.items() if scope in open_by_scope)

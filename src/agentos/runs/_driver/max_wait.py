@@ -29,7 +29,7 @@ class MaxWait:
 
     def watch(self, scope: str | None) -> None:
         """Begin to wait for the lease of an item. Stops the run at once if the provider asked for a longer wait."""
-        if not self._scheduler.running and self._admission.scopes() == (scope,):
+        if not self._scheduler.running and self._admission.open_by_scope.keys() == {scope}:
             waiting = self._pool.waiting_for(scope)
             if waiting.reason == RATE_LIMITED and waiting.usable_in is not None and waiting.usable_in > self._seconds:
                 usable_in = f"the next credential is usable in {waiting.usable_in:.0f} s"
@@ -40,7 +40,7 @@ class MaxWait:
 
     def on_over(self, message: MaxWaitOver) -> None:
         self._timers.remove(_TIMER)
-        if not self._admission:
+        if not self._admission.open_by_scope:
             return
         now = self._now()
         if self._scheduler.running:

@@ -19,18 +19,7 @@ class Admission:
         self._request_now = pool.request_now
         self._on_lease = on_lease
         self._requests: dict[Item, LeaseHandle] = {}
-        self._by_scope: dict[str | None, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def scopes(self) -> tuple[str | None, ...]:
-        """Return the scopes of all open requests."""
-        return tuple(self._by_scope)
-
-    def count(self, scope: str | None) -> int:
-        """Return the number of open requests of a scope."""
-        return self._by_scope.get(scope, 0)
+        self.open_by_scope: dict[str | None, int] = {}  # number of open requests per scope, for scopes that have some
 
     def admit(self, item: Item) -> LeaseHandle | None:
         """Return a live lease if one is available now. Else return None and request one: `on_lease` will be called."""
@@ -40,7 +29,7 @@ class Admission:
             return handle
         handle.deliver = lambda: self._on_lease(item, handle)
         self._requests[item] = handle
-        self._by_scope[item.scope] = self._by_scope.get(item.scope, 0) + 1
+        self.open_by_scope[item.scope] = self.open_by_scope.get(item.scope, 0) + 1
         # Items that a provider refused had their turn before: they wait in front of the others.
         if self._pool.request(handle, True, item.is_sent_back) or handle.is_refused:
             self._on_lease(item, handle)
@@ -69,9 +58,9 @@ class Admission:
         return items
 
     def _forget(self, item: Item) -> LeaseHandle:
-        count = self._by_scope[item.scope] - 1
+        count = self.open_by_scope[item.scope] - 1
         if count:
-            self._by_scope[item.scope] = count
+            self.open_by_scope[item.scope] = count
         else:
-            del self._by_scope[item.scope]
+            del self.open_by_scope[item.scope]
         return self._requests.pop(item)

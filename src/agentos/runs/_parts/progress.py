@@ -40,7 +40,7 @@ class RunProgress:
         self._clock = clock
         self._results = results
         self._is_recorded = is_recorded
-        self._bottleneck = Bottleneck(clock.now())
+        self.bottleneck = Bottleneck(clock.now())
         self._reported_completed = 0
         self._limits_due_at = 0.0
         self.stats = ProgressStats(total=scheduler.total, start_time=clock.epoch())
@@ -110,26 +110,16 @@ class RunProgress:
             self.report(Heartbeat(self.refreshed_stats(), waiting))
         self._reported_completed = self.stats.completed
 
-    @property
-    def bottleneck(self) -> str | None:
-        """Return the reason that was noted last."""
-        return self._bottleneck.reason
-
-    def note_bottleneck(self, reason: str | None) -> None:
-        """Note what the run waits for from now on."""
-        if reason != self._bottleneck.reason:
-            self._bottleneck.note(reason, self._clock.now())
-
     def end(self) -> None:
         """Complete the counts and report that the run has ended."""
         scheduler, stats = self._scheduler, self.refreshed_stats()
         stats.end_time = self._clock.epoch()
         stats.stopped = scheduler.stopped
-        self._bottleneck.note(None, self._clock.now())
+        self.bottleneck.note(None, self._clock.now())
         unfinished: int | None = 0
         if scheduler.stopped is not None:
             unfinished = None if scheduler.total is None else scheduler.total - stats.completed
-        bound_by = self._bottleneck.text(scheduler.max_workers, self._credentials())
+        bound_by = self.bottleneck.text(scheduler.max_workers, self._credentials())
         self.report(RunEnded(stats, unfinished, bound_by, self._is_recorded))
 
     def _credentials(self) -> int | None:
