@@ -16,7 +16,7 @@ from agentos.items.attempt import Attempt
 from agentos.ledger import _batch as batch
 from agentos.ledger import _commit_thread as writer
 from agentos.ledger import _database as database
-from agentos.ledger import record
+from agentos.runs._parts import recorder
 from agentos.runs._parts.attempt_context import RunContext
 from agentos.workflows.parallel import (
     Credential,
@@ -201,7 +201,7 @@ def test_short_secret_is_not_redacted_in_results(path: Path) -> None:
 
 
 def test_uncommitted_results_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "MAX_UNCOMMITTED", 50)
+    monkeypatch.setattr(recorder, "MAX_UNDELIVERED", 50)
     may_write = threading.Event()
     original_write = batch.Batch.write
 

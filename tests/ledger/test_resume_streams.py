@@ -15,7 +15,7 @@ import pytest
 
 from agentos.items import duplicates, sources
 from agentos.items.duplicates import RecentIds
-from agentos.ledger import record
+from agentos.runs._parts import recorder
 from agentos.workflows.parallel import (
     Interrupted,
     Ledger,
@@ -104,7 +104,7 @@ def test_repeated_id_in_stream_fails(path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_more_ids_are_remembered_than_results_can_be_uncommitted() -> None:
     """Otherwise a repeated id could be neither among the recent ids nor in the ledger."""
-    assert duplicates.MAX_REMEMBERED > record.MAX_UNCOMMITTED
+    assert duplicates.MAX_REMEMBERED > recorder.MAX_UNDELIVERED
 
 
 def test_repeated_id_of_recorded_item_fails(path: Path) -> None:

@@ -96,6 +96,8 @@ class Attempt(CurrentItem):
         self.task: Any = None  # the task, future or process of the workers that carries it out
         self._own_lease: threading.Lock | None = None
         self.has_lent = False  # the worker has used the attempt's own lease once
+        if context.is_recorded:
+            self.prepare_record()
 
     def prepare_record(self) -> None:
         """Set the fields that only a run with a ledger needs."""

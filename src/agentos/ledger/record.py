@@ -32,10 +32,6 @@ from ._batch import Batch, encode_id, to_valid_text
 from ._commit_thread import CommitThread
 from .ownership import Ownership
 
-# Back-pressure: with this many uncommitted results, or this many characters of them, no further item starts. Fewer than
-# `duplicates.MAX_REMEMBERED`: of two items with one id, the first is either remembered or recorded.
-MAX_UNCOMMITTED = 20_000
-MAX_UNCOMMITTED_SIZE = 64_000_000
 # Seconds for the last commit of a run that is killed. Results that are not committed by then are not reported.
 LAST_COMMIT_SECONDS = 0.8
 # Nanoseconds after which another change of a folder gets another timestamp on every file system: the coarsest count
@@ -66,7 +62,6 @@ class RunRecord:
         # Instants are recorded as epoch seconds but measured with the monotonic clock, which is never adjusted.
         self._epoch_minus_now = clock.epoch() - clock.now()
         self.folder = path.with_name(path.name + "-files") / run_id  # holds the files of this run's items
-        self._uncommitted = self._uncommitted_size = 0  # results without a commit; used by the run's thread only
         self._unwritten: list[Batch] = []
         self._owner = Ownership.take(path)
         try:
@@ -155,14 +150,6 @@ class RunRecord:
         self._batch = self._new_batch()
         self._commit_thread = CommitThread(self._write, on_failed)
 
-    def is_full(self) -> bool:
-        """Return whether the run must wait for a commit before it starts another item."""
-        return self._uncommitted >= MAX_UNCOMMITTED or self._uncommitted_size >= MAX_UNCOMMITTED_SIZE
-
-    def is_waiting(self) -> bool:
-        """Return whether some item has ended whose result is not delivered yet."""
-        return self._uncommitted > 0
-
     def unwritten_ids(self) -> list[str]:
         """Return the ids of items that have ended but can no longer be recorded, because the writer has failed."""
         return [result.item_id for batch in (*self._unwritten, self._batch) for result in batch.results]
@@ -184,20 +171,16 @@ class RunRecord:
             self._batch.attempt_ended(attempt, verdict, error)
         self._commit_thread.request()
 
-    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> None:
-        """Record the outcome of an item. `attempt` is None for an item that was not started."""
-        self._uncommitted += 1
+    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> int:
+        """Record the outcome of an item; return its size in characters. `attempt` is None for an item that was not
+        started."""
         with self._batch_lock:
-            self._uncommitted_size += self._batch.item_ended(item, attempt, result, value)
+            size = self._batch.item_ended(item, attempt, result, value)
             if self._leftovers and database_name(item.id) in self._leftovers:
                 # If this launch is killed before it removes the file, the next one does.
                 self._batch.file_requested(item.id, database_name(item.id))
         self._commit_thread.request()
-
-    def results_delivered(self, results: list[WorkflowResult], size: int) -> None:
-        """Reduce the back-pressure by results that have arrived from `on_recorded`."""
-        self._uncommitted -= len(results)
-        self._uncommitted_size -= size
+        return size
 
     def discard_item(self, item: Item) -> None:
         """Delete the record of an item whose input has changed."""
@@ -305,9 +288,10 @@ class RunRecord:
 
     def _write(self) -> bool:
         with self._batch_lock:
-            batch, self._batch = self._batch, self._new_batch()
-        if batch.is_empty():
-            return False
+            batch = self._batch
+            if batch.is_empty():
+                return False
+            self._batch = self._new_batch()
         self._unwritten = [batch]
         with database.explained(self.path):
             self._connection.execute("BEGIN IMMEDIATE")

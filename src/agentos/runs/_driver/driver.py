@@ -79,7 +79,7 @@ class Driver:
         parts = make_parts(options, source.total, workers, pool, clock, self._post, run_record, checkpoints)
         self._parts = parts
         self._context, self._recorder = parts.context, parts.recorder
-        self._encode_result, self._is_ledger_full = parts.recorder.encode_result, parts.recorder.is_full
+        self._encode_result = parts.recorder.encode_result
         self._scheduler, self._admission = parts.scheduler, parts.admission
         self.results, self.progress, self._report = parts.results, parts.progress, parts.report
         self._intake = Intake(source, parts.scheduler, parts.admission, self)
@@ -105,7 +105,7 @@ class Driver:
             messages.TimeoutExpired: attempts.timeouts.on_expired,
             messages.TimeoutIgnored: attempts.timeouts.on_ignored,
             messages.ResultsTaken: lambda _: None,  # `_schedule` follows every message
-            messages.ResultsRecorded: lambda message: self._recorder.deliver(message.results, message.size),
+            messages.ResultsRecorded: self._recorder.deliver,
             messages.RecordLost: self._on_record_lost,
             messages.StartsDue: self._on_starts_due,
             messages.PauseOver: attempts.on_pause_over,
@@ -205,7 +205,7 @@ class Driver:
         if self.results.is_full():
             self._bottleneck.note(events.READER)
             return
-        if self._is_ledger_full():
+        if self._recorder.is_full:
             self._bottleneck.note(events.LEDGER)
             return
         while True:
@@ -374,7 +374,7 @@ class Driver:
         late_items: list[str] = []
         for message in self._mailbox.unprocessed():
             if isinstance(message, messages.ResultsRecorded):
-                self._recorder.deliver(message.results, message.size)
+                self._recorder.deliver(message)
             elif isinstance(message, messages.RecordedItemsFound):
                 self._on_recorded_items(message)
             elif isinstance(message, messages.ItemsRead):

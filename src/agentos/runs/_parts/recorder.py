@@ -14,16 +14,23 @@ from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import WorkflowResult
 
 from .attempt_context import RunContext
+from .messages import ResultsRecorded
 from .progress import RunProgress
 
 if TYPE_CHECKING:
     from agentos.ledger.record import RunRecord
+
+# Back-pressure: with this many results that wait for a commit, or this many characters of them, no further item starts.
+# Fewer than `duplicates.MAX_REMEMBERED`: of two items with one id, the first is either remembered or recorded.
+MAX_UNDELIVERED = 20_000
+MAX_UNDELIVERED_SIZE = 64_000_000
 
 
 class Recorder(Protocol):
     """What the driver has to record."""
 
     is_durable: bool  # there is a ledger
+    is_full: bool  # the run has to wait for a commit before it starts another item
 
     def start(
         self, on_recorded: Callable[[list[WorkflowResult], int], None], on_lost: Callable[[BaseException], None]
@@ -37,9 +44,6 @@ class Recorder(Protocol):
     def encode_result(self, value: Any) -> str | None:
         """Return a result as the ledger stores it; raise UnrecordableValue if that is not possible. Called by the
         thread on which the attempt ended."""
-
-    def is_full(self) -> bool:
-        """Return whether the run has to wait for the ledger before it starts more."""
 
     def note_request(self, item: Item, now: float) -> None:
         """Note that the item waits for a credential from now on, unless it did already."""
@@ -59,7 +63,7 @@ class Recorder(Protocol):
     def is_pending(self) -> bool:
         """Return whether results will be committed soon that are not delivered yet."""
 
-    def deliver(self, results: list[WorkflowResult], size: int) -> None:
+    def deliver(self, message: ResultsRecorded) -> None:
         """Deliver results that are committed."""
 
     def mark_lost(self) -> None:
@@ -76,6 +80,7 @@ class NullRecorder:
     """For a run without a ledger: delivers results at once."""
 
     is_durable = False
+    is_full = False
 
     def __init__(self, context: RunContext, progress: RunProgress) -> None:
         self._context = context
@@ -91,9 +96,6 @@ class NullRecorder:
 
     def encode_result(self, value: Any) -> None:
         """Return None: the value is passed on as it is."""
-
-    def is_full(self) -> bool:
-        return False
 
     def note_request(self, item: Item, now: float) -> None:
         """No-op: waiting times are only recorded."""
@@ -115,7 +117,7 @@ class NullRecorder:
     def is_pending(self) -> bool:
         return False
 
-    def deliver(self, results: list[WorkflowResult], size: int) -> None:
+    def deliver(self, message: ResultsRecorded) -> None:
         """No-op: results were delivered when their items ended."""
 
     def mark_lost(self) -> None:
@@ -138,12 +140,11 @@ class LedgerRecorder:
         self._context = context
         self._progress = progress
         self._is_lost = False
-        # Bound here: called for every item.
+        self._undelivered = self._undelivered_size = 0  # results, and their characters, that wait for a commit
+        self.is_full = False
         self.start = run_record.start
-        self.item_ended = run_record.item_ended
         self.attempt_ended = run_record.attempt_ended
         self.encode_result = run_record.encode_result
-        self.is_full = run_record.is_full
         self.unwritten_ids = run_record.unwritten_ids
 
     def resumed_event(self, *, retry_failed: bool) -> RunResumed | None:
@@ -158,7 +159,6 @@ class LedgerRecorder:
 
     def prepare(self, attempt: Attempt) -> None:
         item = attempt.item
-        attempt.prepare_record()
         item.waiting_since = None
         if item.is_changed:  # the record belongs to another input
             self._run_record.discard_item(item)
@@ -173,14 +173,23 @@ class LedgerRecorder:
                 if attempt.process_group is not None:
                     self._run_record.process_started(attempt.process_group)
 
+    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None, /) -> None:
+        self._count_undelivered(1, self._run_record.item_ended(item, attempt, result, value))
+
+    def _count_undelivered(self, count: int, size: int) -> None:
+        self._undelivered += count
+        self._undelivered_size += size
+        self.is_full = self._undelivered >= MAX_UNDELIVERED or self._undelivered_size >= MAX_UNDELIVERED_SIZE
+
     def is_pending(self) -> bool:
-        if self._is_lost or not self._run_record.is_waiting():
+        if self._is_lost or not self._undelivered:
             return False
         self._run_record.commit_now()
         return True
 
-    def deliver(self, results: list[WorkflowResult], size: int) -> None:
-        self._run_record.results_delivered(results, size)
+    def deliver(self, message: ResultsRecorded) -> None:
+        results, size = message.results, message.size
+        self._count_undelivered(-len(results), -size)
         if self._context.has_files:
             for result in results:
                 if result.success:
