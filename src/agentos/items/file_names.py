@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from functools import lru_cache
 from pathlib import Path
 
 # Characters of the id that stay readable in a name. The digest makes the name distinct.
@@ -18,6 +19,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)\.", re.IGNORECASE)
 
 
+@lru_cache(maxsize=1024)  # an attempt needs the name of its item for the folder, for the log and for its record
 def folder_name(item_id: str) -> str:
     """Return a readable name of letters, digits, dots, dashes and underscores, distinct for distinct ids.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self, SupportsIndex, TypeVar
 
@@ -304,7 +305,7 @@ class LeasePool:
     def listen(self, listener: Callable[[Any], None]) -> Callable[[], None]:
         """Send the pool's events to `listener` instead of the reporter; return the call that ends this."""
         self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return partial(self._listeners.remove, listener)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         refuse_to_copy(self)

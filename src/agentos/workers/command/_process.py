@@ -120,6 +120,7 @@ class ProcessStarter:
         self._redactor = None if pool is None else pool.redactor()
         self._hides_secret = (lambda _: False) if pool is None else pool.hides_secret
         self._environment = inherited_environment(self._hides_secret)
+        self._log_folder = None if command.folder is None else command.folder / "logs"
         self._program_paths: dict[str, str | None] = {}
         self._devnull = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # stdin of commands that read nothing
         self._is_log_lost = False
@@ -149,8 +150,8 @@ class ProcessStarter:
             if stdin != self._devnull:
                 os.close(stdin)
         log = None
-        if command.folder is not None:
-            log = Log(command.folder / "logs", attempt.id, attempt.attempt, self._on_log_error)
+        if self._log_folder is not None:
+            log = Log(self._log_folder, attempt.id, attempt.attempt, self._on_log_error)
         try:
             return CommandProcess(popen, attempt, files, log, self._outputs(pipes, attempt, log))
         except OSError:  # no descriptor for the notice of its exit
