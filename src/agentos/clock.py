@@ -1,7 +1,8 @@
 """Read clocks and run timers: the one place that does either.
 
-`Clock` is the interface; `testing.FakeClock` is the other implementation. Durations are measured on the monotonic
-clock, which no step of the wall clock can disturb; the wall clock is for display and for dates.
+`Clock` is the interface; `testing.FakeClock` is the other implementation. Durations are measured on the boot clock,
+which no step of the wall clock can disturb, and which also passes while the machine is suspended: providers do not
+sleep. The wall clock is for display and for dates.
 """
 
 from __future__ import annotations
@@ -12,10 +13,28 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
 from typing import Protocol
 
-# Longest single wait of the timer thread, in seconds: no system can wait for an unlimited time.
-MAX_WAIT = 3600.0
+# Longest single wait of the timer thread, in seconds: the system measures waits on a clock that stands still while the
+# machine is suspended, so a timer is late by at most this after a suspend.
+MAX_WAIT = 2.0
+
+# Returns seconds that also pass while the machine is suspended, where the system has such a clock.
+boot_time: Callable[[], float] = time.monotonic
+if hasattr(time, "CLOCK_BOOTTIME"):
+    boot_time = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+wall_time = time.time
+
+
+@cache
+def boot_id() -> str:
+    """Return the identity of this start of the machine; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 class Timer:
@@ -33,7 +52,7 @@ class Timer:
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Return monotonic seconds."""
+        """Return seconds that never step."""
 
     def epoch(self) -> float:
         """Return seconds since 1970, for display and for the dates that providers send."""
@@ -56,8 +75,8 @@ class SystemClock:
         self._prune_at = 64
         self._thread: threading.Thread | None = None
 
-    now = staticmethod(time.monotonic)
-    epoch = staticmethod(time.time)
+    now = staticmethod(boot_time)
+    epoch = staticmethod(wall_time)
 
     def call_at(self, at: float, call: Callable[[], None]) -> Timer:
         timer = Timer(at, call)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chaos import DISK_FULL, KILLED, OUTAGE, RESTARTED, STOPPED, Fault, Limits, chaos
+from tests.support.chaos import DISK_FULL, KILLED, OUTAGE, OWNER_KILLED, RESTARTED, STOPPED, Fault, Limits, chaos
 from tests.support.valkey import Valkey, running
 
 ITEMS = 40  # of each
@@ -27,6 +27,7 @@ def test_two_runs_with_shared_keys_survive_every_fault(
     tmp_path: Path, server: Valkey
 ) -> None:  # invariants 1, 2, 12, 14, 16, 19, 20, 21, 28, 29
     faults = [Fault(10, KILLED, 0, 0.0), Fault(20, STOPPED, 1, OUTAGE), Fault(30, RESTARTED, 0, 0.2)]
+    faults += [Fault(40, OWNER_KILLED, 0, 0.0)]
     has_limits = hasattr(resource, "prlimit")
     if has_limits:
         faults.append(Fault(45, DISK_FULL, 1, 0.0))

@@ -165,6 +165,8 @@ def needed_by(name: str, example: str, world: dict[str, str], finished: Path) ->
         return
     else:
         shutil.copytree(finished, home)
+        if name == "agentos keys repair":
+            (home / "pool.db").write_bytes(b"no database" * 1000)
     yield {}
 
 

@@ -80,6 +80,27 @@ def files_with(text: str, folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
+# --- any text ---------------------------------------------------------------------------------------------------------
+
+
+def test_item_id_that_is_not_utf8_runs_with_default_store(sandbox: Sandbox) -> None:  # invariant 46
+    (sandbox.path / "items").write_bytes(b"good1\ncaf\xe9.txt\ngood2\n")
+    done = sandbox.agentos("run", "--keys", "one.toml", "--items", "items", "--", "echo", "{id}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("good") == 4
+    assert "caf" in done.stdout
+
+
+def test_reported_message_that_is_not_utf8_harms_no_other(sandbox: Sandbox) -> None:  # invariant 46
+    command = sandbox.script(
+        'if [ "$AGENTOS_ITEM_ID" = bad-0 ]; then\n'
+        "agentos report auth-failed --message \"$(printf 'no \\351 key')\"; exit 1\nfi\nexit 0\n"
+    )
+    sandbox.agentos(*run("bad", "keys.toml", 3, command))
+    done = sandbox.agentos(*run("good", "keys.toml", 3, command, options=("--timeout", "20")))
+    assert done.returncode == 0, done.stderr
+
+
 # --- two runs, one pool -----------------------------------------------------------------------------------------------
 
 

@@ -123,7 +123,7 @@ def test_private_import_from_outside_is_reported(
     [
         ("pool/lease.py", "from ._rules.allocator import Allocator\nfrom . import _memory"),
         ("pool/__init__.py", "from ._memory import Memory"),
-        ("pool/shared/owner.py", "from .._memory import Memory"),
+        ("pool/shared/_owner/owner.py", "from .._memory import Memory"),
         ("pool/_rules/_queue.py", "from .._memory import Memory"),
         ("runs/start.py", "from ..pool.lease import _name\nimport _thread\nfrom __future__ import annotations"),
     ],

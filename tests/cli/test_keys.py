@@ -56,7 +56,7 @@ def agentos(home: Path, tmp_path: Path) -> Iterator[Agentos]:
     yield agentos
     assert CANARY not in "".join(outputs)
     for path in tmp_path.rglob("*"):
-        assert path.is_dir() or CANARY.encode() not in path.read_bytes()
+        assert not path.is_file() or CANARY.encode() not in path.read_bytes()
 
 
 @pytest.fixture
@@ -218,7 +218,10 @@ def test_status_without_keys_prints_store(agentos: Agentos, store: str) -> None:
         out = agentos("status").stdout
         record = json.loads(agentos("status", "--json").stdout)
     assert out.startswith(f"In {store}:\n")
-    rows, held = ([line.split() for line in part.splitlines() if line.startswith("team")] for part in out.split("\n\n"))
+    *tables, members = out.split("\n\n")
+    rows, held = ([line.split() for line in part.splitlines() if line.startswith("team")] for part in tables)
+    assert members.startswith("Owner: ")
+    assert members.splitlines()[2].split()[:3] == ["nightly", "5", "0"]  # leases, and requests that wait
     lines = {row[0]: " ".join(row) for row in rows}
     assert lines["team-a"] == "team-a 4 of 5 4 of 60 requests/min usable"
     assert lines["team-b"].endswith("quarantined: no credit")
@@ -251,7 +254,7 @@ def test_terminal_codes_in_item_id_are_escaped(agentos: Agentos, store: str) -> 
         pool.reserve_credential("\x1b[2J\nRun forged")
         out = agentos().stdout
     assert "\x1b" not in out
-    assert len(out.splitlines()) == 6
+    assert len(out.splitlines()) == 10
 
 
 def test_status_omits_released_lease(agentos: Agentos, store: str) -> None:

@@ -9,6 +9,8 @@ from .machine import Case
 from .screen import ScreenCase
 from .shared_files import SECRETS, TWO_KEYS
 
+_KEYS_COMMANDS = ("status", "check", "disable", "enable", "reset", "repair")
+
 _HELP = [
     Case(
         "help-overview",
@@ -30,8 +32,7 @@ _HELP = [
     Case("help-others", "\n".join(f"agentos {name} --help" for name in ("report", "completion", "demo"))),
     Case(
         "help-keys",
-        "agentos keys --help\n"
-        + "\n".join(f"agentos keys {name} --help" for name in ("status", "check", "disable", "enable", "reset")),
+        "agentos keys --help\n" + "\n".join(f"agentos keys {name} --help" for name in _KEYS_COMMANDS),
     ),
     Case(
         "completion",

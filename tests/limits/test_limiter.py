@@ -111,23 +111,31 @@ def test_day_usage_resets_when_the_day_ends() -> None:
     assert day.ready_at(1, NOW + 100) == 0.0
 
 
-def test_merged_reports_count_once_until_they_expire() -> None:  # invariant 2
-    sender = make_limiter(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
-    sender.take(6, 600, NOW)
-    sender.take(2, 200, NOW + 5)
-    report = sender.report(NOW + 10)
-    receiver = make_limiter(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
-    for elapsed in (2, 2, 3):  # three processes send the same report
-        receiver.merge(report, elapsed, NOW + 10 + elapsed)
-    assert receiver.usage(NOW + 13) == {
-        REQUESTS_PER_MINUTE: (8, 10), TOKENS_PER_MINUTE: (800, 1000), REQUESTS_PER_DAY: (8, 30),
-    }  # fmt: skip
-    assert receiver.ready_at(2, 0, NOW + 13) == 0.0
-    assert receiver.ready_at(3, 0, NOW + 13) == pytest.approx(NOW + 60, abs=1)
-    assert receiver.usage(NOW + 61.5)[REQUESTS_PER_MINUTE] == (2, 10)
-    assert receiver.usage(NOW + 66.5)[TOKENS_PER_MINUTE] == (0, 1000)
-    receiver.merge(report, 90, NOW + 100)
-    assert receiver.usage(NOW + 100)[REQUESTS_PER_MINUTE] == (0, 10)
+def test_restored_usage_counts_until_it_expires() -> None:  # invariant 2
+    old = make_limiter(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
+    old.take(6, 600, NOW)
+    live = old.take(2, 200, NOW + 5)
+    state, occupied = old.state([live], NOW + 10), old.occupied_by(live)
+    new = make_limiter(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
+    new.restore(state, day_end, NOW + 10)
+    entries = new.restore_lease(occupied, NOW + 5)
+    assert new.usage(NOW + 10) == old.usage(NOW + 10)
+    assert new.ready_at(3, 0, NOW + 13) == pytest.approx(NOW + 60, abs=0.2)
+    for limiter, lease in ((old, live), (new, entries)):
+        limiter.correct(lease, -1, -150, 1, 50, NOW + 20)
+    assert new.usage(NOW + 20) == old.usage(NOW + 20)
+    assert new.usage(NOW + 61)[REQUESTS_PER_MINUTE] == (1, 10)
+    assert new.usage(NOW + 66)[TOKENS_PER_MINUTE] == (0, 1000)
+
+
+def test_restored_usage_counts_for_limit_declared_again() -> None:
+    old = make_limiter(requests_per_minute=10, tokens_per_minute=1000, requests_per_day=30)
+    old.take(6, 600, NOW)
+    old.change(Limits(requests_per_minute=10), day_end, NOW)
+    new = make_limiter(requests_per_minute=10)
+    new.restore(old.state([], NOW), day_end, NOW)
+    new.change(Limits(tokens_per_minute=1000, requests_per_day=30), day_end, NOW)
+    assert new.usage(NOW + 1) == {TOKENS_PER_MINUTE: (600, 1000), REQUESTS_PER_DAY: (6, 30)}
 
 
 def test_strictest_of_two_declarations_holds() -> None:

@@ -247,3 +247,25 @@ def test_answer_to_set_aside_lease_does_not_count_again() -> None:
     estimators = [estimator for c in pool.credentials.values() for estimator in c.group.pace.estimators.values()]
     assert [estimator.in_flight for estimator in estimators] == [0] * len(estimators)
     assert not record.is_answered
+
+
+# --- credentials that were quarantined, and limits declared later ---------------------------------------------------
+
+
+def test_success_after_quarantine_proves_credential_again() -> None:
+    """Otherwise requests that wait for a probe use it one at a time for ever."""
+    pool = pool_of(Limits(max_concurrent=2))
+    pool.lease_end.end(request(pool), NOW, success=True)
+    pool.quarantine("k0", "by a person", NOW)
+    pool.restore("k0", NOW)
+    pool.lease_end.end(request(pool), NOW, success=True)
+    assert pool.credentials["k0"].is_proven
+
+
+def test_usage_beyond_reservation_counts_for_limit_declared_later() -> None:
+    pool = pool_of(Limits())
+    lease = request(pool)
+    pool.redeclare("k0", "g0", "p", ANY, Limits(tokens_per_minute=100), NOW)
+    pool.use_more(lease, 0, 500, NOW)
+    pool.lease_end.end(lease, NOW)
+    assert request(pool, 10).state == WAITING

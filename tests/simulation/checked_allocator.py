@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from agentos.pool._replicas import shared_pool as shared
-from agentos.pool._replicas.shared_pool import Session, SharedPool
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.cooldown_scope import CooldownScope
 from agentos.pool._rules.feedback import ProviderFeedback
@@ -20,7 +17,7 @@ from .oracle import PoolOracle
 
 
 class CheckedAllocator(Allocator):
-    """An allocator with an oracle; a copy that was unpickled has none."""
+    """An allocator with an oracle."""
 
     def __init__(self, oracle: PoolOracle | None, store: CooldownScope | None = None, first_fence: int = 0) -> None:
         super().__init__(store, first_fence)
@@ -30,9 +27,6 @@ class CheckedAllocator(Allocator):
         self.lease_end: LeaseEnd = CheckedLeaseEnd(self)
         self.queue: WaitQueue = CheckedWaitQueue(self)
         self.waiting = self.queue.by_class
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "oracle": None}
 
     def request(self, record: LeaseRecord, now: float, wait: bool = True, front: bool = False) -> bool:
         if self.oracle is not None and front:
@@ -46,6 +40,27 @@ class CheckedAllocator(Allocator):
         super()._grant(record, credential, now)
         if self.oracle is not None:
             self.oracle.granted(self, record, credential, now)
+
+    def grant_again(self, record: LeaseRecord, credential_id: str, fence: int, now: float) -> None:
+        oracle = self.oracle
+        if oracle is None or oracle.is_replaying:
+            super().grant_again(record, credential_id, fence, now)
+            return
+        oracle.note("lease of a lost journal restored")
+        oracle.is_replaying = True
+        super().grant_again(record, credential_id, fence, now)
+        oracle.is_replaying = False
+        oracle.leases_at_redeclaration[credential_id] = len(self.members.find(credential_id).leases)
+
+    def restore_lease(self, record: LeaseRecord, *args: Any) -> None:
+        super().restore_lease(record, *args)
+        if self.oracle is not None:
+            self.oracle.granted_count += 1
+
+    def correct(self, record: LeaseRecord, requests: int, tokens: int, now: float) -> None:
+        if self.oracle is not None and self.oracle.is_replaying:
+            self.oracle.corrected(record, requests, tokens, now)
+        super().correct(record, requests, tokens, now)
 
     def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None, now: float) -> bool:
         if self.oracle is not None and record.state == LIVE and not record.settled:
@@ -93,9 +108,6 @@ class CheckedWaitQueue(WaitQueue):
         super().__init__(allocator.wake_ups)
         self.oracle = allocator.oracle
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "oracle": None}
-
     def add(self, record: LeaseRecord, front: bool) -> None:
         if self.oracle is not None:
             self.oracle.queued(record, front)
@@ -108,9 +120,6 @@ class CheckedLeaseEnd(LeaseEnd):
     def __init__(self, allocator: CheckedAllocator) -> None:
         super().__init__(allocator)
         self.oracle = allocator.oracle
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "oracle": None}
 
     def end(self, record: LeaseRecord, now: float, verdict: Verdict | None = None, success: bool = False,
             jitter: float = 0.5, *, next_state: str = ENDED) -> bool:  # fmt: skip
@@ -151,43 +160,3 @@ class CheckedProviderFeedback(ProviderFeedback):
         pool.in_answers = False
         after = {c.id for c in pool.credentials.values() if c.quarantine is not None}
         assert after - before <= {credential.id}, "a refusal quarantined another credential"  # invariant 5
-
-
-class CheckedSharedPool(SharedPool):
-    """The judge: a replica that no process uses."""
-
-    def __init__(
-        self, began_at: float, day_ends: Callable[[str], Callable[[float], float]], oracle: PoolOracle
-    ) -> None:
-        super().__init__(began_at, day_ends)
-        self.pool = CheckedAllocator(oracle, self.store, self.pool.members.first_fence)
-        self.oracle: PoolOracle | None = oracle
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "oracle": None}
-
-    def _pass_over(self, session: Session, at: float) -> list[LeaseRecord]:
-        if self.oracle is not None:
-            self.oracle.offer_lapsed(session.id)
-        return super()._pass_over(session, at)
-
-    def _check(self, at: float) -> None:
-        before = set(self.sessions)
-        super()._check(at)
-        if self.oracle is not None:
-            for _ in before - set(self.sessions):
-                self.oracle.note("session expired")
-
-    def _take(self, session: Session, statement: shared.Statement, at: float) -> None:
-        if self.oracle is not None and statement[0] == shared.DROP:
-            credential = self.pool.credentials.get(statement[1])
-            if credential is not None and any(record.owner is session for record in credential.leases.values()):
-                self.oracle.note("credential dropped in use")
-        super()._take(session, statement, at)
-
-    def _about(self, session: Session, record: LeaseRecord, kind: int, statement: shared.Statement, at: float) -> None:
-        fence = record.fence
-        super()._about(session, record, kind, statement, at)
-        if self.oracle is not None and kind == shared.CLAIM and fence:
-            is_same = record.state == LIVE and record.fence == fence
-            self.oracle.note("offer claimed" if is_same else "offer worthless when claimed")

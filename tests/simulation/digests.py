@@ -1,4 +1,4 @@
-"""Digest of a pool's whole state: equal for all replicas at the same position of the log.
+"""Digest of a pool's whole state: equal before and after a call that must change nothing.
 
 A pickle would differ between equal states: it distinguishes equal strings from identical ones, and the order of sets
 depends on the process. Limits are compared without expired entries, because reading a limit drops them.
@@ -13,7 +13,7 @@ from agentos.limits._windows import Day, Window
 from agentos.limits.declaration import WINDOW_SECONDS
 
 _PLAIN = (int, float, str, bytes, bool, type(None))
-# Attributes that belong to the owner of a replica, not to its state.
+# Attributes that are no state.
 _PRIVATE = frozenset({"deliver", "oracle", "in_answers", "full_until", "request_classes"})
 
 

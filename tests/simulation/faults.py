@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 from agentos.testing.rules import DailyQuota
 from agentos.testing.scripts import Scripted
 
+from . import journal_store, links
 from .digests import digest
 from .process import Process
 from .scenario import make_limits
 
 if TYPE_CHECKING:
+    from .journal_store import OwnerProcess
+    from .links import SimulatedLink
     from .world import World
 
 WAIT_REASON_INTERVAL = 1.0  # seconds between two queries of why requests wait
@@ -40,21 +43,18 @@ def stop(world: World) -> None:
         provider.revive(key)
         provider.refill(key)
     for process in world.all_processes:
-        if process.connection is not None:
-            process.connection.is_cut = False
-            process.connection.replies_to_lose = 0
-            process.connection.is_cut_after_load = False
-            process.connection.next_batch_delay = None
+        process.is_cut = False
+    if world.store.owner is not None:
+        world.store.owner.endpoint.crash_at = None
     world.schedule(world.now, "all keys are good again", lambda: _restore_all(world))
 
 
 def _restore_all(world: World, times: int = 1) -> None:
-    """Restore all keys, repeatedly: some cool down for a day, so after three rounds the store's clock skips a day."""
+    """Restore all keys, repeatedly: some cool down for a day, so after three rounds a day is skipped."""
     for process in _living(world):
         restore_keys(process)
     if times > 3:
-        world.server.offset += DAY
-        world.clock_stepped_at = world.now
+        world.now += DAY
     if not world.is_finished():
         seconds = 20.0 if world.memory is None else 20.0 * _interval_factor(world)
         world.schedule(world.now + seconds, "all keys are good again", lambda: _restore_all(world, times + 1))
@@ -164,64 +164,124 @@ def _crash_of_all(world: World, process: Process) -> None:
 # --- the store --------------------------------------------------------------------------------------------------------
 
 
+def _owner_of(world: World) -> OwnerProcess | None:
+    owner = world.store.owner
+    return None if owner is None or owner.is_dead else owner
+
+
+def _kill_owner(world: World, process: Process) -> None:
+    owner = _owner_of(world)
+    if owner is not None:
+        if len(owner.owner.allocator.queue):
+            world.situations.note("owner killed while requests wait")
+        owner.kill()
+
+
+def _kill_owner_at_step(world: World, process: Process) -> None:
+    owner = _owner_of(world)
+    if owner is not None:
+        owner.endpoint.crash_at = world.rng.choice(journal_store.STEPS)
+
+
+def _pause_owner(world: World, process: Process) -> None:
+    owner = _owner_of(world)
+    if owner is not None:
+        owner.paused_until = world.now + world.rng.choice([0.5, 3.0, 8.0, 3.0 * world.scenario.ttl])
+
+
+def _suspend_machine(world: World, process: Process) -> None:
+    """Stop everything for a while; all clocks that pass evenly go on."""
+    world.situations.note("machine suspended")
+    until = world.now + world.rng.choice([3.0, 60.0, 600.0])
+    for sleeper in (*world.all_processes, *world.store.processes):
+        sleeper.paused_until = max(sleeper.paused_until, until)
+
+
+def _link_of(process: Process) -> SimulatedLink | None:
+    return None if process.member is None else process.member.link
+
+
+def _break_link(world: World, process: Process) -> None:
+    link = _link_of(process)
+    if link is not None:
+        link.break_for_member(0.0)
+
+
+def _lose_message(world: World, process: Process) -> None:
+    link = _link_of(process)
+    if link is not None:
+        link.lose_next = True
+
+
+def _lose_reply(world: World, process: Process) -> None:
+    link = _link_of(process)
+    if link is not None:
+        link.tell_lose_next = True
+
+
+def _double_message(world: World, process: Process) -> None:
+    link = _link_of(process)
+    if link is not None:
+        link.double_next = True
+
+
+def _delay_message(world: World, process: Process) -> None:
+    link = _link_of(process)
+    if link is not None:
+        link.late_by = world.rng.choice([0.2, 1.0, 6.0, 1.5 * world.scenario.ttl])
+
+
 def _disconnect(world: World, process: Process) -> None:
-    connection = process.connection
-    assert connection is not None
-    connection.is_cut = True
+    """Cut a process off from the server. The owner notices that its subscription is gone."""
+    if not world.store.is_server:
+        return
+    process.is_cut = True
+    link = _link_of(process)
 
     def reconnect() -> None:
-        connection.is_cut = False
+        process.is_cut = False
 
-    world.schedule(
-        world.now + world.rng.choice([0.3, 2.0, 2.0 * world.scenario.ttl]), "a connection is restored", reconnect
-    )
+    def notice() -> None:
+        if process.is_cut and link is not None:
+            link._close_at_owner()
 
-
-def _disconnect_after_load(world: World, process: Process) -> None:
-    assert process.connection is not None
-    process.connection.is_cut_after_load = True
+    world.schedule(world.now + links.ABSENCE_SECONDS, "a member's subscription is gone", notice)
+    seconds = world.rng.choice([0.3, 2.0, 2.0 * world.scenario.ttl])
+    world.schedule(world.now + seconds, "a connection is restored", reconnect)
 
 
 def _disconnect_all(world: World, process: Process) -> None:
     for victim in world.all_processes:
-        if victim.connection is not None:
-            _disconnect(world, victim)
-
-
-def _lose_reply(world: World, process: Process) -> None:
-    assert process.connection is not None
-    process.connection.replies_to_lose = world.rng.randint(1, 3)
-
-
-def _delay_batch(world: World, process: Process) -> None:
-    assert process.connection is not None
-    process.connection.next_batch_delay = world.rng.choice([0.2, 1.0, 1.5 * world.scenario.ttl])
+        _disconnect(world, victim)
 
 
 def _flush(world: World, process: Process) -> None:
-    if world.rng.random() < 0.3 and world.server.epoch:
+    if world.rng.random() < 0.3:
         world.situations.note("flush")
-        world.server.flush()
+        if world.rng.random() < 0.5:
+            _kill_owner(world, process)
+        world.store.flush()
 
 
-def _restart(world: World, process: Process) -> None:
-    if world.rng.random() < 0.3 and world.server.epoch and world.server.entries:
-        world.situations.note("restart with losses")
-        world.server.restart(world.rng.choice([0, 1, 5, 30]))
+def _lose_end(world: World, process: Process) -> None:
+    if world.rng.random() < 0.3 and world.store.batches:
+        world.situations.note("end of the journal lost")
+        world.store.lose_end(world.rng.choice([1, 5, 30]))
+
+
+def _fail_journal(world: World, process: Process) -> None:
+    owner = _owner_of(world)
+    if owner is not None:
+        owner.endpoint.failures = world.rng.randint(1, 4)
 
 
 def _step_clock(world: World, process: Process) -> None:
-    """Step the store's clock. All steps back together stay below a lease's time to live: fencing tokens rely on it."""
-    server = world.server
-    if world.rng.random() < 0.5:
-        seconds = world.rng.uniform(0.1, 0.4 * world.scenario.ttl)
-        if server.offset - seconds > world.epoch - 0.8 * world.scenario.ttl:
-            world.situations.note("clock step back")
-            server.offset -= seconds
-    else:
-        world.situations.note("clock step forward")
-        world.clock_stepped_at = world.now
-        server.offset += world.rng.choice([0.5, 5.0, 3600.0])
+    """Set the wall clock. Only the days of providers depend on it."""
+    world.situations.note("clock stepped")
+    world.has_stepped_clock = True
+    world.store.wall_ahead += world.rng.choice([-3600.0, 3600.0, 86_400.0])
+    for owner in world.store.processes:
+        owner.oracle.has_other_days = True
 
 
 # --- providers --------------------------------------------------------------------------------------------------------
@@ -315,14 +375,14 @@ def _repeat_end_of_lease(world: World, process: Process) -> None:  # invariants 
     if world.memory is not None:
         world.memory.available()  # advances the pool to now
     before = None if world.memory is None else digest(world.memory._allocator)
-    batches = None if process.member is None else len(process.member._box.statements)
+    messages = None if process.member is None else process.member._numbers
     process.store.end(record, None, True)
     process.store.settle(record, 5, 5000)
     process.store.use_more(record, 5, 5000)
     process.store.cool_and_end(record, 60.0)
     if world.memory is None:
         assert process.member is not None
-        assert len(process.member._box.statements) == batches, "a statement was sent for an ended lease"
+        assert process.member._numbers == messages or record.is_lost, "a message was sent for an ended lease"
     else:
         assert digest(world.memory._allocator) == before, "an ended lease changed the pool"
 
@@ -334,6 +394,7 @@ _COMMON_FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 _MEMORY_FAULTS: tuple[Fault, ...] = (_crash_of_all,)
 _SHARED_STORE_FAULTS: tuple[Fault, ...] = (
-    _crash, _crash, _pause, _pause, _pause_and_take_over, _disconnect, _disconnect_all,
-    _disconnect_after_load, _lose_reply, _lose_reply, _delay_batch, _flush, _restart, _step_clock,
+    _crash, _crash, _pause, _pause, _pause_and_take_over, _kill_owner, _kill_owner_at_step, _kill_owner_at_step,
+    _kill_owner_at_step, _pause_owner, _pause_owner, _suspend_machine, _break_link, _lose_message, _lose_reply,
+    _double_message, _delay_message, _disconnect, _disconnect_all, _flush, _lose_end, _fail_journal, _step_clock,
 )  # fmt: skip

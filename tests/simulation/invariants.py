@@ -8,28 +8,25 @@ from typing import TYPE_CHECKING
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.lease_states import LIVE, WAITING
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
+from agentos.pool.shared._member.handles import MemberHandle
 
 from .checked_allocator import CheckedAllocator
 
 if TYPE_CHECKING:
-    from .process import Process
+    from .process import Handle, Process
     from .world import World
 
-# Seconds by which a member may miss its deadline for an exchange: two round trips, and its minimum interval.
-MAX_LATENESS = 0.25
-# Seconds after which an offer that its session has not claimed must have lapsed.
-MAX_CLAIM_SECONDS = 1.0
+DAY = 86_400.0
 
 
 def check(world: World) -> None:
-    """Check pool, sessions and runs after one step. Raise `AssertionError` for a broken invariant."""
+    """Check pool and runs after one step. Raise `AssertionError` for a broken invariant."""
     if world.memory is not None:
-        pool = world.memory._allocator
-        _check_pool(pool, world.now + world.epoch)
-    elif world.server.judge is not None and world.server.epoch:
-        judge = world.server.judge
-        _check_pool(judge.pool, judge.at)
-        _check_sessions(world)
+        _check_pool(world.memory._allocator, world.now + world.epoch)
+    else:
+        owner = world.store.owner
+        if owner is not None and not owner.is_dead and owner.turned_at == world.store.now():
+            _check_pool(owner.owner.allocator, owner.turned_at)
     for process in world.all_processes:
         if not process.is_dead:
             _check_run(process)
@@ -92,38 +89,6 @@ def _is_claimed(pool: Allocator, credential: CredentialRecord, record: LeaseReco
     )
 
 
-def _check_sessions(world: World) -> None:
-    """Invariant 12: offers are claimed in time, and a connected member with waiters exchanges by its deadline."""
-    server = world.server
-    judge = server.judge
-    assert judge is not None
-    for session in judge.sessions.values():
-        for lease in session.offers:
-            age = judge.at - session.leases[lease].granted_at
-            assert age <= MAX_CLAIM_SECONDS, (
-                f"an offer to {session.id} has not been claimed for {age:.3f} s"
-            )  # invariant 12
-    for process in world.all_processes:
-        member = process.member
-        if process.is_dead or process.is_closed or member is None or process.paused_until:
-            continue
-        if (
-            not member.handles.waiting
-            or member.copy is None
-            or member.lost_since is not None
-            or member._epoch != server.epoch
-        ):
-            continue
-        if process.connection is None or process.connection.is_cut or not process.connection.is_connected:
-            continue
-        if world.now - world.clock_stepped_at < 1.0 or member.not_before > process.clock.now():
-            continue
-        late = server.now() - judge.next_at()
-        # An exchange that is due now, or was a moment ago, is not late: it may be in flight.
-        is_exchanging = abs(process.exchange_at - world.now) < MAX_LATENESS
-        assert late < MAX_LATENESS or is_exchanging, f"{process.name} is {late:.3f} s late with its exchange"
-
-
 def _check_run(process: Process) -> None:
     run = process.run
     assert run.running == len(process.attempts), "the run's count of running attempts is wrong"
@@ -135,59 +100,56 @@ def _check_run(process: Process) -> None:
         assert len(run.unfinished) == count, "an unfinished item is in no state"  # invariant 19
 
 
-def check_sent(world: World, process: Process, record: LeaseRecord) -> None:
-    """Invariants 2 and 3 for the requests that were really sent, answered or not. Skipped once a process has redeclared
-    limits; each log epoch has its own count."""
-    assert record.credential is not None
-    key = world.scenario.keys.get(record.credential.id)
-    limits = None if key is None else key.limits
-    if limits is None or limits.requests_per_minute is None or world.has_redeclared_keys:
+def check_sent(world: World, record: Handle) -> None:
+    """Invariants 2, 3 and 47 for the requests that were really sent, by the instants at which owners granted them:
+    whichever owners did. Skipped once a process has redeclared limits; after a loss it starts anew, because processes
+    that were killed cannot report what they used."""
+    key = world.scenario.keys.get(record.credential_id or "")
+    if key is None or world.has_redeclared_keys:
         return
-    epoch = "" if process.member is None else process.member._epoch
-    admitted = world.sent.setdefault((key.group, epoch), [])
+    limits, epoch = key.limits, (world.store.identity, world.losses)
+    admitted = world.sent.setdefault((key.group, *epoch), [])
     insort(admitted, record.granted_at)
-    for at in admitted[bisect_left(admitted, record.granted_at) :]:
-        if at - record.granted_at >= 60.0:
-            break
-        count = bisect_right(admitted, at) - bisect_right(admitted, at - 60.0)
-        assert count <= max(1.0, limits.requests_per_minute), f"{count} requests of {key.group} within a minute"
+    if limits.requests_per_minute is not None:
+        for at in admitted[bisect_left(admitted, record.granted_at) :]:
+            if at - record.granted_at >= 60.0:
+                break
+            count = bisect_right(admitted, at) - bisect_right(admitted, at - 60.0)
+            assert count <= max(1.0, limits.requests_per_minute), f"{count} requests of {key.group} within a minute"
+    if limits.requests_per_day is not None and not world.has_stepped_clock:
+        day = int(record.granted_at // DAY)
+        count = sum(int(at // DAY) == day for at in admitted)
+        assert count <= limits.requests_per_day, f"{count} requests of {key.group} in a day"
 
 
-def check_handed_out(world: World, process: Process, record: LeaseRecord) -> None:
-    """Invariant 11: a lease that a process starts to use is live in the log and does not expire soon."""
+def check_handed_out(world: World, process: Process, record: Handle) -> None:
+    """Invariants 1, 11, 12 and 47: a lease that a process starts to use is live in the owner and expires not soon."""
     assert record.state == LIVE
-    member, server = process.member, world.server
-    is_newest = member is None or (member._epoch == server.epoch and not server.is_restarted)
-    _check_fence(world, record, is_newest=is_newest)
-    if member is not None:
-        assert record.credential is not None
-        credential = None if member.copy is None else member.copy.pool.credentials.get(record.credential.id)
-        assert credential is not None, f"{process.name} uses a lease of a credential that its replica does not have"
-        assert credential.quarantine is None, f"{process.name} begins with a credential in quarantine"  # invariant 5
-    if member is None or not is_newest or world.now - world.clock_stepped_at < 60.0:
+    _check_fence(world, record)
+    member, owner_process = process.member, world.store.owner
+    if member is None or owner_process is None or owner_process.is_dead or world.loss_unnoticed_until > world.now:
         return
-    judge = server.judge
-    assert judge is not None
-    early = server.oracle.not_before - server.now()
-    assert early <= 0, f"{process.name} uses a lease {early:.3f} s before the leases of a lost log have expired"
-    session = judge.sessions.get(member.session_id)
+    if record.granted_at <= world.lost_at + world.epoch:
+        return  # the owner holds until such leases have expired
+    owner = owner_process.owner
+    session = owner.sessions.get(member.session_id)
     assert session is not None, f"{process.name} uses a lease of a session that has ended"
+    assert isinstance(record, MemberHandle)
     lease = session.leases.get(record.id)
-    assert lease is not None, f"{process.name} uses a lease that is not in the log"
+    assert lease is not None, f"{process.name} uses a lease that its owner does not know"
     assert lease.state == LIVE, f"{process.name} uses a lease that is {lease.state}"
-    assert lease.fence == record.fence, f"{process.name} uses an older lease"
-    seconds = session.expires_at - server.now()
+    assert (lease.fence, lease.credential_id) == (record.fence, record.credential_id), f"{process.name}: an older lease"
+    credential = owner.allocator.members.find(record.credential_id or "")
+    assert len(credential.leases) <= owner_process.oracle.max_leases(credential)
+    seconds = session.expires_at - world.store.now()
     assert seconds >= 0.9 * session.ttl - 0.05, f"{process.name}: a lease has {seconds:.2f} s left of {session.ttl}"
 
 
-def _check_fence(world: World, record: LeaseRecord, *, is_newest: bool) -> None:  # invariant 13
-    assert record.credential is not None
-    id_ = record.credential.id
+def _check_fence(world: World, record: Handle) -> None:  # invariant 13
+    id_ = record.credential_id or ""
     used_fences = world.used_fences.setdefault(id_, set())
     assert record.fence not in used_fences, f"{id_}: fence {record.fence} was used before"
     used_fences.add(record.fence)
-    if is_newest:
-        assert record.fence > world.lost_fences.get(id_, 0), f"{id_}: fences go back"
 
 
 def check_finished(world: World) -> None:
@@ -195,18 +157,16 @@ def check_finished(world: World) -> None:
     for ledger in world.ledgers:
         assert set(ledger.outcomes) == set(ledger.ids), "items were lost"  # invariant 19
     if world.memory is not None:
-        pools: list[Allocator] = [world.memory._allocator]
-    elif world.server.judge is not None and world.server.epoch:
-        judge = world.server.judge
-        judge.apply(judge.at + 1000.0, "", 0, ())  # far enough for the sessions of killed processes to expire
-        pools = [judge.pool]
-        assert not judge.sessions
+        pool: Allocator = world.memory._allocator
     else:
-        pools = []
-    for pool in pools:  # invariant 16
-        assert not pool.waiting, "a request still waits"
-        assert not any(credential.leases for credential in pool.credentials.values()), "a lease is left"
-        for credential in pool.credentials.values():
-            for cooldown_scope in credential.paced_by:
-                in_flight = [estimator.in_flight for estimator in cooldown_scope.pace.estimators.values()]
-                assert not any(in_flight), f"{credential.id}: {in_flight} requests stay in flight"
+        world.store.locked_until = 0.0
+        owner = world.store.connect().owner
+        owner.advance(world.store.now() + 1000.0)  # far enough for the sessions of killed processes to expire
+        assert not owner.sessions
+        pool = owner.allocator
+    assert not pool.waiting, "a request still waits"  # invariant 16
+    assert not any(credential.leases for credential in pool.credentials.values()), "a lease is left"
+    for credential in pool.credentials.values():
+        for cooldown_scope in credential.paced_by:
+            in_flight = [estimator.in_flight for estimator in cooldown_scope.pace.estimators.values()]
+            assert not any(in_flight), f"{credential.id}: {in_flight} requests stay in flight"

@@ -1,109 +1,162 @@
-"""The real member of a shared pool without its threads; process liveness and time come from the simulated world."""
+"""The real session of a member of a shared pool, driven in virtual time instead of by a thread."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
-from agentos.pool._replicas import member
-from agentos.pool._replicas import shared_pool as shared
-from agentos.pool._replicas.log import Entry, StoreLost, StoreRefused
-from agentos.pool._replicas.member import Member
+import msgspec
 
-from .digests import digest
-from .log_server import DIGEST_INTERVAL, summarize
+from agentos.pool.shared import messages as wire
+from agentos.pool.shared._member.handles import MemberHandle
+from agentos.pool.shared._member.member import FIRST_RETRY, LAST_RETRY, PARK_SECONDS, NoAnswer
+from agentos.pool.shared._member.member_session import MemberSession
+from agentos.pool.shared._owner.queries import ANSWERS
+from agentos.pool.shared.transport import StoreLost, StoreRefused
+
+from .links import SimulatedLink
 
 if TYPE_CHECKING:
-    from .log_server import Connection
     from .process import Process
 
-HOST_ID = "one machine"
-# Seconds between two exchanges of one member.
-MIN_INTERVAL = 0.0005
 
+class SimulatedMember(MemberSession):
+    """The process calls `step` at the instant `step_at`."""
 
-class SimulatedMember(Member):
-    """The process calls `exchange_once` at the instant `due_at`."""
-
-    def __init__(self, process: Process, connection: Connection, ttl: float) -> None:
+    def __init__(self, process: Process, ttl: float) -> None:
         self.process = process
-        self.not_before = 0.0
-        super().__init__(connection, "the store", process.clock, process.on_event, ttl)
-        member._OPEN.discard(self)
+        self.lock = threading.Condition()  # of one thread
+        self._retry = FIRST_RETRY
+        self._retry_at = 0.0
+        super().__init__("the store", process.clock, process.on_event, ttl, None, process.clock.now)
+        self.session_id = process.world.next_session_id()
 
-    def wake(self, by: float = 0.0) -> None:
-        """No-op: the process looks at `due_at` after every step."""
+    @property
+    def link(self) -> SimulatedLink | None:
+        return self._link  # type: ignore[return-value]
 
-    def sync(self, seconds: float) -> None:
-        """Request an exchange without waiting for it: virtual time does not pass during a call."""
-        self._wants_news = True
+    def step_at(self) -> float:
+        """Return the instant of the next step, by the process's clock."""
+        return self._retry_at if self._link is None else self.due_at()
 
-    def due_at(self) -> float:
-        """Return the instant of the next exchange, by the process's clock."""
-        due = self._due_at()
-        if self.handles.waiting and self._log.poll_seconds is not None:
-            due = min(due, self.now() + self._log.poll_seconds)
-        return max(due, self.not_before)
-
-    def exchange_once(self) -> bool:
-        """Do what the member's thread does each time it wakes. Return False once the member has left the pool."""
-        if self._is_over():
-            self._log.close()
-            return False
+    def step(self) -> None:
+        """Do what the member's thread does each time it wakes."""
+        if self.link is not None:
+            self.link.drain()
         try:
-            is_polled = self.handles.waiting > 0 and self._log.poll_seconds is not None
-            if self._due_at() <= self.now() or (is_polled and self._log.has_news()):
-                self._exchange()
-            self.not_before = self.now() + MIN_INTERVAL
-        except (StoreLost, StoreRefused) as error:
-            self._on_lost(error)
-        return True
+            if self._link is None:
+                if self._now() >= self._retry_at:
+                    self.greet(self._connect())
+            elif self.is_owner_silent():
+                assert self.link is not None
+                if not self.process.is_cut:
+                    self.process.world.store.depose(self.link.owner)
+                raise StoreLost("its owner did not answer")
+            else:
+                self.beat()
+        except StoreLost as error:
+            self._lose_store(error)
+        self._call_back()
+
+    def _connect(self) -> SimulatedLink:
+        if self.process.is_cut:
+            raise StoreLost("no route")
+        return SimulatedLink(self.process, self.process.world.store.connect())
+
+    def deliver(self, link: SimulatedLink, frame: bytes) -> None:
+        """Take a frame of the owner."""
+        if link is not self._link:
+            return
+        has_joined = self._has_joined
+        session_was_known = self.owner is not None
+        try:
+            replies = wire.decode_replies(frame)
+            self._note(replies)
+            self.take(replies)
+            self.beat()
+        except StoreRefused as error:
+            self.on_refused(error)
+        except StoreLost as error:
+            self._lose_store(error)
+        if not has_joined and self._has_joined:
+            self._retry = FIRST_RETRY
+            if session_was_known:
+                self.process.world.situations.note("greeted again")
+        self._call_back()
+
+    def _note(self, frame: wire.ReplyFrame) -> None:
+        note = self.process.world.situations.note
+        for reply in frame.replies:
+            if isinstance(reply, wire.Expired) and self._has_joined:
+                note("member expired and came back")
+            elif isinstance(reply, wire.Welcome):
+                if reply.lost:
+                    note("lease lost")
+                if reply.wants_usage:
+                    note("loss noticed by a member")
+                if self._unkept:
+                    note("messages repeated")
+            elif isinstance(reply, wire.Granted) and not self._has_joined:
+                note("lost grant repeated")
+
+    def lose_link(self, link: SimulatedLink, error: StoreLost) -> None:
+        if link is self._link:
+            self._lose_store(error)
+            self._call_back()
+
+    def _lose_store(self, error: StoreLost) -> None:
+        was_lost = self.lost_since is not None
+        self.on_lost(error)
+        if self.lost_since is not None and not was_lost:
+            self.process.world.situations.note("store lost")
+        self._retry_at = self._now() + self._retry
+        self._retry = min(LAST_RETRY, 2.0 * self._retry)
+
+    def _call_back(self) -> None:
+        while self._calls:
+            for call, arguments in self.take_calls():
+                call(*arguments)
+
+    # --- what `SharedStore` calls -----------------------------------------------------------------------------------
+
+    def ask(self, what: str, *arguments: Any, seconds: float) -> Any:
+        """Ask the owner without passing of time. Raises `NoAnswer`."""
+        link = self.link
+        if (
+            not self._has_joined
+            or link is None
+            or link.owner.is_dead
+            or link.owner.paused_until > self.process.world.now
+        ):
+            raise NoAnswer
+        owner = link.owner.owner
+        session = owner.sessions.get(self.session_id)
+        if session is None or self.process.is_cut:
+            raise NoAnswer
+        answer = ANSWERS[what](owner, session, link.owner.store.now(), *arguments)
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(answer))
+
+    def request(self, handle: MemberHandle, front: bool, blocks: bool = False) -> None:
+        super().request(handle, front)
+
+    def release(self, message: wire.Message, handle: MemberHandle) -> None:
+        """End a lease, sometimes a moment later, with the next message."""
+        if self.process.rng.random() < 0.5:
+            self.say(message)
+        else:
+            self.say_lazily(message)
+            self.process.call_later(PARK_SECONDS, "a release is sent", self._flush)
+
+    def _flush(self) -> None:
+        if self._link is not None:
+            self.flush()
+
+    def wake_callers(self) -> None: ...
 
     def close(self) -> None:
-        self._is_closing = True
-        self.say((shared.LEAVE,))
-
-    def _on_lost(self, error: StoreLost | StoreRefused) -> None:
-        pause, self._retry_in = self._retry_in, 0.0
-        if self.lost_since is None:
-            self.process.world.situations.note("store lost")
-        super()._on_lost(error)  # `_retry_in` is 0: it does not sleep
-        self._retry_in = min(member.LAST_RETRY, 2.0 * pause)
-        self.not_before = self.now() + pause
-
-    def _found(self) -> None:
-        if self.lost_since is not None:
-            self.process.world.situations.note("store reconnected")
-        super()._found()
-
-    def _lose_session(self) -> None:
-        super()._lose_session()
-        self.session_id = self.process.world.next_session_id()
-        self.process.session_ids.append(self.session_id)
-        self._box.statements[0] = (shared.JOIN, "host", self.process.pid, None, self.ttl, HOST_ID)
-
-    def _bury(self) -> None:
-        assert self.copy is not None
-        self._bury_at = self.now() + member.BURY_SECONDS
-        for session in self.copy.sessions.values():
-            if self.process.world.is_dead_pid(session.pid):
-                self.process.world.situations.note("dead session reported")
-                self.say((shared.GONE, session.id), by_thread=False)
-
-    def _begin(self, start: object) -> None:
-        super()._begin(start)  # type: ignore[arg-type]
-        if start.state is not None:  # type: ignore[attr-defined]
-            self.process.world.situations.note("snapshot loaded")
-        self._compare()
-
-    def _apply(self, entry: Entry) -> None:
-        super()._apply(entry)
-        self._compare()
-
-    def _compare(self) -> None:
-        """Compare the replica with the judge at the same position of the log."""
-        assert self.copy is not None
-        position = (self._epoch, self._position)
-        expected = self.process.world.server.digests.get(position)
-        if expected is not None:
-            actual = digest(self.copy) if position[1] % DIGEST_INTERVAL == 0 else summarize(self.copy)
-            assert actual == expected, f"two replicas differ at {position}\n{actual}\n{expected}"
+        link = self.link
+        self.leave()
+        if link is not None:
+            link.close()
+        self.refuse_waiters()
+        self._call_back()

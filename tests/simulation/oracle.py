@@ -6,7 +6,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.lease_states import LIVE, WAITING
@@ -65,8 +65,8 @@ class PoolOracle:
     def __init__(self, situations: Situations) -> None:
         self.situations = situations
         self.fences: dict[str, int] = {}
-        self.is_replaying = False  # a new judge repeats earlier decisions: count no situations
-        self.not_before = -math.inf  # leases of a lost log may live until then
+        self.is_replaying = False  # a new owner repeats what the journal holds: nothing is decided
+        self.has_other_days = False  # the wall clock was set: days do not end when the oracle thinks
         self.granted_count = self.released_count = 0
         self.groups: dict[str | None, GroupUsage] = {}
         self.uses: dict[LeaseRecord, tuple[GroupUsage, list[Usage], int]] = {}  # of live leases
@@ -75,8 +75,6 @@ class PoolOracle:
         self.positions: dict[LeaseRecord, QueuePosition] = {}  # of requests that have waited, until they end
         # The lease that is being set aside: what it gives back may serve a later request before it is queued again.
         self.set_aside: LeaseRecord | None = None
-        self.dead_sessions: set[str] = set()
-        self.lapsed: Counter[str] = Counter()  # offers to dead sessions
         self.leases_at_redeclaration: dict[str, int] = {}
         self._redeclared_id: str | None = None
         self._sequence = 0
@@ -103,6 +101,10 @@ class PoolOracle:
 
     def granted(self, pool: Allocator, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
         self.granted_count += 1
+        if self.is_replaying:
+            self._count_usage(record, credential, now)
+            self.fences[credential.id] = max(record.fence, self.fences.get(credential.id, 0))
+            return
         grant = f"{credential.id} to {record.requester} at {now:.6f}"
         assert len(credential.leases) <= credential.max_concurrent, f"too many leases: {grant}"  # invariant 1
         assert credential.id not in self.in_quarantine, f"granted in quarantine: {grant}"  # invariant 5
@@ -129,7 +131,6 @@ class PoolOracle:
                 other.request_class == record.request_class
                 and other.state == WAITING
                 and not other_position.is_front
-                and not _is_parked(other)
                 and other is not self.set_aside
                 and (position is None or other_position.number < position.number)
             ):
@@ -140,12 +141,7 @@ class PoolOracle:
         self, pool: Allocator, record: LeaseRecord, credential: CredentialRecord, grant: str, now: float
     ) -> None:
         """Invariants 2 and 3."""
-        group = self.groups.setdefault(credential.group.name, GroupUsage())
-        used = Usage(now, record.requests, record.tokens)
-        group.entries.append(used)
-        day = int(now // DAY)
-        group.days[day] += record.requests
-        self.uses[record] = (group, [used], day)
+        group, day = self._count_usage(record, credential, now)
         declared = [c.limits for c in credential.group.members.values()]
         for name, figures in (
             ("requests", [limits.requests_per_minute for limits in declared]),
@@ -160,11 +156,22 @@ class PoolOracle:
             if "day" not in group.since:
                 group.since["day"] = now
                 group.days[day] = record.requests
-            assert group.days[day] <= min(per_day), f"{group.days[day]} of {min(per_day)} in a day: {grant}"
+            assert self.has_other_days or group.days[day] <= min(per_day), (
+                f"{group.days[day]} of {min(per_day)} in a day: {grant}"
+            )
             if group.days[day] == min(per_day):
                 self.note("day limit")
         else:
             group.since.pop("day", None)
+
+    def _count_usage(self, record: LeaseRecord, credential: CredentialRecord, now: float) -> tuple[GroupUsage, int]:
+        group = self.groups.setdefault(credential.group.name, GroupUsage())
+        used = Usage(now, record.requests, record.tokens)
+        group.entries.append(used)
+        day = int(now // DAY)
+        group.days[day] += record.requests
+        self.uses[record] = (group, [used], day)
+        return group, day
 
     def corrected(self, record: LeaseRecord, requests: float, tokens: float, now: float) -> None:
         """Correct the usage of a live lease. Additional usage counts from now on; unused amounts are taken off the
@@ -268,14 +275,3 @@ class PoolOracle:
         self.leases_at_redeclaration[id_] = leases
         yield
         self._redeclared_id = None
-
-    def offer_lapsed(self, session_id: str) -> None:
-        self.note("offer lapsed")
-        if session_id in self.dead_sessions and not self.is_replaying:  # replayed decisions are older than its death
-            self.lapsed[session_id] += 1
-            assert self.lapsed[session_id] <= 1, "a dead session delayed other waiters twice"  # invariant 12
-
-
-def _is_parked(record: LeaseRecord) -> bool:
-    owner: Any = record.owner
-    return owner is not None and owner.aside is not None and any(record is other for other in owner.aside)

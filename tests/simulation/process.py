@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.pool._memory import MemoryStore
 from agentos.pool._record_handle import RecordHandle
-from agentos.pool._replicas.shared import SharedStore
 from agentos.pool._rules.lease_states import LIVE, REFUSED, WAITING
 from agentos.pool.credential import Credential
+from agentos.pool.shared._member.handles import MemberHandle
+from agentos.pool.shared.shared_store import SharedStore
 from agentos.providers import verdicts
 from agentos.runs._parts.admission import Admission
 from agentos.runs._rules.scheduler import FAILED, Again, Scheduler
@@ -22,27 +23,33 @@ from agentos.verdict import AUTH_FAILED, NO_VERDICT, PERMANENT, TRANSIENT, Verdi
 from . import invariants
 from .clocks import ProcessClock
 from .ledger import Ledger
-from .log_server import Connection
 from .member import SimulatedMember
 from .scenario import Key, RunPlan
 
 if TYPE_CHECKING:
     from .world import World
 
+Handle = RecordHandle | MemberHandle
 GRACE = 2.0  # seconds that running attempts get after a stop
+
+
+class _NoGate:
+    """No-op: the member finds its owner in the world."""
+
+    name = "the store"
 
 
 class Attempt:
     """One attempt at an item, with the lease that it uses."""
 
-    def __init__(self, item: Item, record: RecordHandle, number: int) -> None:
+    def __init__(self, item: Item, record: Handle, number: int) -> None:
         self.item = item
         self.record = record
         self.number = number
         self.answer: Answer | None = None
         self.should_stop = False
-        assert record.credential is not None
-        self.credential_id = record.credential.id
+        assert record.credential_id is not None
+        self.credential_id = record.credential_id
 
 
 class Process:
@@ -58,9 +65,8 @@ class Process:
         self.clock = ProcessClock(self, float(rng.randint(10, 10_000)))
         self.is_dead = self.is_closed = False
         self.paused_until = 0.0
-        self.session_ids: list[str] = []
-        self.exchange_at = -1.0  # instant of the next exchange with the store; negative: none is scheduled
-        self.connection: Connection | None = None
+        self.is_cut = False  # from the server: messages get lost both ways
+        self.step_at = -1.0  # of the member's next step; negative: none is scheduled
         self.member: SimulatedMember | None = None
         self.store: MemoryStore | SharedStore = self._open_store()
         self.keys = {id_: world.scenario.keys[id_] for id_ in plan.keys}
@@ -80,8 +86,8 @@ class Process:
         self.confirm = self.store.confirm
         self.withdraw = self.store.withdraw
         self.admission = Admission(self, self._on_lease)  # type: ignore[arg-type]
-        self.callers: dict[RecordHandle, None] = {}  # leases requested outside the run
-        self.ended_records: deque[RecordHandle] = deque(maxlen=8)
+        self.callers: dict[Handle, None] = {}  # leases requested outside the run
+        self.ended_records: deque[Handle] = deque(maxlen=8)
         self.call_later(0.0, "the run starts", self.schedule_items)
 
     # --- the pool interface for `Admission` --------------------------------------------------------------------------
@@ -89,14 +95,12 @@ class Process:
     def _open_store(self) -> MemoryStore | SharedStore:
         if self.world.memory is not None:
             return self.world.memory
-        self.connection = Connection(self.world.server, self.world.scenario.store == "polled")
-        self.connection.call_later = self.call_later
-        self.member = SimulatedMember(self, self.connection, self.world.scenario.ttl)
-        store = SharedStore(self.connection, "the store", self.clock, self.on_event, self.world.scenario.ttl, str)
-        store._member = self.member
+        self.member = SimulatedMember(self, self.world.scenario.ttl)
+        store = SharedStore(_NoGate(), self.clock, self.on_event, self.world.scenario.ttl, str)
+        store._member = self.member  # type: ignore[assignment]
         return store
 
-    def request_now(self, record: RecordHandle) -> bool:
+    def request_now(self, record: Handle) -> bool:
         return self.store.request_now(record)
 
     def on_event(self, event: Any) -> None:
@@ -108,23 +112,19 @@ class Process:
     def call_later(self, seconds: float, label: str, call: Callable[[], None]) -> None:
         self.world.schedule(self.world.now + seconds, label, call, self)
 
-    def schedule_exchange(self) -> None:
-        """Schedule the next exchange with the store, or bring it forward. Called after every step."""
+    def schedule_step(self) -> None:
+        """Schedule the member's next step, or bring it forward. Called after every step of the world."""
         if self.member is None or self.is_dead or self.is_closed:
             return
-        due = max(self.world.now, self.world.now + self.member.due_at() - self.clock.now())
-        if self.exchange_at < 0 or due < self.exchange_at:
-            self.exchange_at = due
-            self.world.schedule(
-                due + self.world.short_delay(), "exchanges with the store", lambda: self._exchange_if_due(due), self
-            )
+        due = max(self.world.now, self.world.now + self.member.step_at() - self.clock.now())
+        if self.step_at < 0 or due < self.step_at:
+            self.step_at = due
+            self.world.schedule(due + self.world.short_delay(), "the member acts", lambda: self._step(due), self)
 
-    def _exchange_if_due(self, due: float) -> None:
-        if self.exchange_at != due or self.member is None:
-            return  # an earlier exchange replaced this one
-        self.exchange_at = -1.0
-        if not self.member.exchange_once():
-            self.is_closed = True
+    def _step(self, due: float) -> None:
+        if self.step_at == due and self.member is not None and not self.is_closed:
+            self.step_at = -1.0
+            self.member.step()
 
     # --- reading and requesting -------------------------------------------------------------------------------------
 
@@ -150,12 +150,12 @@ class Process:
         if run.is_over() and not self.leased_attempts and not self.is_closed:
             self.close()
 
-    def _on_lease(self, item: Item, record: RecordHandle) -> None:
+    def _on_lease(self, item: Item, record: Handle) -> None:
         """Handle a granted or refused request later: the store calls this inside its own step."""
         seconds = self.world.short_delay() if self.rng.random() < 0.97 else self.rng.uniform(0.1, 3.0)
         self.call_later(seconds, f"the lease for {item.id} is delivered", lambda: self._pick_up(item, record))
 
-    def _pick_up(self, item: Item, record: RecordHandle) -> None:
+    def _pick_up(self, item: Item, record: Handle) -> None:
         admission, run = self.admission, self.run
         if not admission.is_requesting(item, record):
             return
@@ -174,7 +174,7 @@ class Process:
 
     # --- attempts ---------------------------------------------------------------------------------------------------
 
-    def _start(self, item: Item, record: RecordHandle) -> None:
+    def _start(self, item: Item, record: Handle) -> None:
         invariants.check_handed_out(self.world, self, record)
         self.run.start(item, self.clock.now())
         attempt = Attempt(item, record, item.attempts)
@@ -194,7 +194,7 @@ class Process:
         if attempt not in self.leased_attempts:
             return
         world, item = self.world, attempt.item
-        invariants.check_sent(world, self, attempt.record)
+        invariants.check_sent(world, attempt.record)
         answer = attempt.answer = world.scenario.provider.ask(
             attempt.credential_id, now=world.now + world.epoch, tokens=item.tokens, model=item.scope
         )
@@ -329,15 +329,14 @@ class Process:
             self.is_closed = True
         elif not self.is_closing:
             self.member.close()
+            self.is_closed = True
 
     def crash(self) -> None:
         """Die without releasing anything or leaving the pool."""
         self.is_dead = True
         self.ledger.killed([attempt.item.id for attempt in self.leased_attempts])
-        if self.connection is not None:
-            self.connection.close()
-            self.world.server.connections.remove(self.connection)
-            self.world.server.oracle.dead_sessions.update(self.session_ids)
+        if self.member is not None and self.member.link is not None:
+            self.member.link.vanish()
 
     # --- leases outside the run -------------------------------------------------------------------------------------
 
@@ -371,12 +370,12 @@ class Process:
         elif record.state == WAITING:
             self.call_later(timeout, "a caller's timeout is reached", lambda: self._expire(record))
 
-    def _expire(self, record: RecordHandle) -> None:
+    def _expire(self, record: Handle) -> None:
         if record.state == WAITING and record in self.callers:
             self.world.situations.note("request timed out")
             self.store.expire(record)
 
-    def _serve_caller(self, record: RecordHandle) -> None:
+    def _serve_caller(self, record: Handle) -> None:
         if record not in self.callers:
             return
         if record.state == LIVE and self.store.confirm(record):
@@ -384,7 +383,7 @@ class Process:
         elif record.state not in (LIVE, WAITING):
             del self.callers[record]
 
-    def _end_call(self, record: RecordHandle) -> None:
+    def _end_call(self, record: Handle) -> None:
         if record in self.callers:
             del self.callers[record]
             self.store.withdraw(record) if record.state == WAITING else self.store.end(record, None, True)

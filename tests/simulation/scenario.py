@@ -11,8 +11,8 @@ from agentos.testing.rules import DailyQuota, TokensPerMinute
 
 # 2026-11-16 12:00:00 UTC, and half a minute before the day ends.
 NOON, MIDNIGHT = 1_794_830_400.0, 1_794_873_570.0
-# "pushed": the store announces log entries (Redis); "polled": members poll for them (SQLite).
-STORES = ("pushed", "pushed", "polled", "memory")
+# "machine": an SQLite file and sockets; "server": Redis, through which messages can get lost.
+STORES = ("machine", "server", "server", "memory")
 KINDS = ("mixed", "mixed", "mixed", "requests", "tokens", "day", "learned", "hidden_group")
 
 
@@ -55,7 +55,7 @@ class Scenario:
 
 def make_scenario(rng: random.Random) -> Scenario:
     store, kind = rng.choice(STORES), rng.choice(KINDS)
-    store = store if kind != "hidden_group" else rng.choice(["pushed", "memory"])
+    store = store if kind != "hidden_group" else rng.choice(["machine", "memory"])
     keys = {key.id: key for key in _keys(rng, kind)}
     models: list[str | None] = [None] if rng.random() < 0.6 else [None, "m1", "m2"]
     runs = [_run(rng, list(keys), kind) for _ in range(rng.randint(1, 3) if kind != "hidden_group" else 1)]

@@ -12,17 +12,19 @@ VERDICTS = (
     "verdict transient", "verdict permanent", "success",
 )  # fmt: skip
 FAULTS = (
-    "crash", "pause past ttl", "lost reply", "late batch", "late batch of a lost session", "store lost",
-    "store reconnected", "flush", "restart with losses", "clock step back", "clock step forward",
-    "late release", "log entries missed",
+    "crash", "pause past ttl", "late release", "machine suspended", "clock stepped",
+    "owner killed at step 1", "owner killed at step 2", "owner killed at step 3", "owner killed at step 4",
+    "owner killed while requests wait", "take-over", "silent owner replaced", "stale owner's commit refused",
+    "message lost", "message late", "doubled message ignored", "reply lost", "store lost", "flush",
+    "end of the journal lost", "journal cannot be written",
 )  # fmt: skip
 WAITS = ("wait exhausted", "wait rate_limited", "wait store_lost")
 POOL = (
-    "waiter served", "offer claimed", "offer lapsed", "offer worthless when claimed", "session expired",
-    "dead session reported", "quarantined", "restored", "limit learned", "shared limit detected",
+    "waiter served", "greeted again", "member expired and came back", "messages repeated", "lost grant repeated",
+    "repeated message counted once", "lease lost", "loss noticed by a member", "lease of a lost journal restored",
+    "journal written anew", "snapshot saved", "quarantined", "restored", "limit learned", "shared limit detected",
     "slow start after cool-down", "more used than reserved", "less used than reserved", "day limit", "too large",
-    "no credential can serve", "credential dropped in use", "credential added while a request waits",
-    "credential redeclared", "snapshot loaded", "request timed out",
+    "no credential can serve", "credential added while a request waits", "credential redeclared", "request timed out",
 )  # fmt: skip
 RUNS = (
     "resumed", "stopped", "attempt timed out", "attempt abandoned", "worker died", "interrupted", "retried",

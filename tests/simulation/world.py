@@ -14,13 +14,13 @@ from agentos.events import CoolDownStarted, LimitLearned, LimitShared
 from agentos.items.item import Item
 from agentos.pool import _memory as memory
 from agentos.pool._memory import MemoryStore
-from agentos.pool._replicas import member, shared
+from agentos.pool.shared._owner import owner_process
 
 from . import faults, invariants
 from .checked_allocator import CheckedAllocator
 from .clocks import PoolClock
+from .journal_store import JournalStore, OwnerProcess
 from .ledger import Ledger
-from .log_server import LogServer
 from .oracle import PoolOracle
 from .process import Process
 from .scenario import make_scenario
@@ -44,19 +44,20 @@ class World:
         self.history: list[str] | None = None  # one line per step; None: not recorded
         self.trace = hashlib.blake2b(digest_size=12)
         self.used_fences: dict[str, set[int]] = {}  # by credential
-        self.lost_fences: dict[str, int] = {}  # by credential: the greatest at the last loss of the log
-        # By quota group and log epoch: instants at which the requests that were sent had been granted.
-        self.sent: dict[tuple[str, str], list[float]] = {}
+        # By quota group, journal and losses: instants at which the requests that were sent had been granted.
+        self.sent: dict[tuple[str, str, int], list[float]] = {}
+        self.losses = 0  # of the journal, or of a part of it
+        self.lost_at = -1e9  # when the last one was
         self.has_redeclared_keys = False  # a process has changed limits or group of a key
         self.has_stopped_faults = False
         self.faults_stopped_at = 0.0
-        self.clock_stepped_at = -1e9  # when the store's clock was moved forward
-        self._due: list[tuple[float, int, str, Callable[[], None], Process | None]] = []
+        self.has_stepped_clock = False  # the wall clock was set: days end at other instants
+        self.loss_unnoticed_until = 0.0  # the journal has lost grants, and only members can know
+        self._due: list[tuple[float, int, str, Callable[[], None], Process | OwnerProcess | None]] = []
         self._sequence = 0
-        self._session_count = 0
+        self._session_count = self._link_count = 0
         self._pid_count = 0
-        self._dead_pids: set[int] = set()
-        self.server = LogServer(self)
+        self.store = JournalStore(self)
         self.memory: MemoryStore | None = None
         if self.scenario.store == "memory":
             self.open_memory()
@@ -80,7 +81,9 @@ class World:
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def schedule(self, at: float, label: str, call: Callable[[], None], process: Process | None = None) -> None:
+    def schedule(
+        self, at: float, label: str, call: Callable[[], None], process: Process | OwnerProcess | None = None
+    ) -> None:
         self._sequence += 1
         heappush(self._due, (at, self._sequence, label, call, process))
 
@@ -100,11 +103,13 @@ class World:
         self.log_step(label, process)
         call()
         for other in self.all_processes:
-            other.schedule_exchange()
+            other.schedule_step()
+        for owner in self.store.processes:
+            owner.schedule()
         invariants.check(self)
         return True
 
-    def log_step(self, label: str, process: Process | None) -> None:
+    def log_step(self, label: str, process: Process | OwnerProcess | None) -> None:
         line = f"{self.steps:>6}  {self.now:12.6f}  {'' if process is None else process.name:<11} {label}"
         self.trace.update(line.encode())
         if self.history is not None:
@@ -143,9 +148,9 @@ class World:
         """Patch the stores: jitter comes from the seed, and snapshots are taken at short intervals."""
         with (
             mock.patch.object(memory, "_jitter", self.rng.random),
-            mock.patch.object(shared, "_jitter", self.rng.random),
-            mock.patch.object(member, "KEEP_EVERY", 60),
-            mock.patch.object(member, "KEEP_PER_CREDENTIAL", 4),
+            mock.patch.object(owner_process, "random", self.rng),
+            mock.patch.object(owner_process, "SNAPSHOT_ENTRIES", 60),
+            mock.patch.object(owner_process, "SNAPSHOT_ENTRIES_PER_CREDENTIAL", 4),
         ):
             yield
 
@@ -155,16 +160,13 @@ class World:
         """Return a random delay of up to 10 ms."""
         return self.rng.uniform(0.0, 0.01)
 
-    def pass_network_delay(self) -> None:
-        """Advance the clock by one way to the store or back."""
-        self.now += self.rng.uniform(0.0, 0.003)
-
     def next_session_id(self) -> str:
         self._session_count += 1
         return f"session-{self._session_count}"
 
-    def is_dead_pid(self, pid: int) -> bool:
-        return pid in self._dead_pids
+    def next_link(self) -> int:
+        self._link_count += 1
+        return self._link_count
 
     def make_item(self, id_: str) -> Item:
         """Return the item of an id: the same for every launch."""
@@ -198,7 +200,6 @@ class World:
 
     def crash(self, process: Process) -> None:
         process.crash()
-        self._dead_pids.add(process.pid)
 
 
 def simulate(seed: int, steps: int, situations: Situations | None = None) -> World:

@@ -31,7 +31,7 @@ from agentos.workflows.parallel import (
 from tests.acceptance.forks import Fork
 from tests.acceptance.test_crashes import crashing, forked, kill_again_and_again
 from tests.conftest import eventually
-from tests.pool.replicas.test_shared_pool import one_history
+from tests.pool.shared.test_restore import check_journal, check_restored
 from tests.pool.test_allocator_machine import PoolMachine
 from tests.runs.test_scheduler import SchedulerMachine
 
@@ -57,18 +57,15 @@ def test_pool_and_scheduler_rules_hold_in_random_histories() -> None:
     print(f"{rounds} rounds of 2 x 10 histories of 60 steps")
 
 
-def test_replicas_stay_equal_in_random_histories() -> None:
+def test_restored_owners_equal_living_ones_in_new_histories() -> None:
     end = time.monotonic() + seconds(0.1)
     rounds = 0
     while time.monotonic() < end:
         seed = random.randrange(2**32)
-        try:
-            one_history(random.Random(seed), steps=300)
-        except BaseException:
-            print(f"seed {seed}")
-            raise
+        check_restored(seed)
+        check_journal(seed)
         rounds += 1
-    print(f"{rounds} histories of 300 batches")
+    print(f"{rounds} histories of 2 x 120 steps")
 
 
 def test_run_survives_a_thousand_kills(tmp_path: Path, forked: Callable[..., Fork]) -> None:

@@ -8,8 +8,9 @@ What is promised, and which deviations a fault explains:
 
 - **Leases.** A program that is stopped, or cut off, for longer than the lease expiry loses its leases without knowing
   it, and still sends the requests that it was about to send: at most `max_concurrent` per key and fault. Other faults
-  explain none: the requests of a killed program end with its connections, and a server that has lost its data grants
-  nothing until all earlier leases must have expired.
+  explain none: the requests of a killed program end with its connections, another owner continues with the journal
+  of one that was killed or stopped, and a pool that has lost its data grants nothing until all earlier leases must have
+  expired.
 - **Rates.** The token bucket holds under every fault if it fills within a lease's life, as it does here. Clients report
   the usage of the minute to a server that has lost its data. If all of them are dead, its minute has one more burst.
 - **Refusals.** A request may arrive later than it was admitted. After a pause (a start, a fault) keys have a full
@@ -41,13 +42,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentos.errors import StoreError
+from agentos.pool.shared_state import look
 from agentos.testing import Concurrency
-from agentos.workflows.parallel import CredentialCoordinator
 from tests.acceptance.program import AGENTOS, Sandbox
 
 from .patience import eventually
 from .proxy import Proxy
-from .valkey import Valkey
+from .valkey import Valkey, settle
 
 LEASE_TTL = 2.0
 # Seconds for which a program is stopped, or cut off: longer than the lease expiry, also on a slow machine.
@@ -65,11 +67,14 @@ def work(item, key):
         return len(answer.read())
 """
 
-# Faults of a program, then of the server.
+# Faults of a program, of the pool's owner, and of the server.
 KILLED, STOPPED, CUT, DROPPED, DISK_FULL = "killed", "stopped", "cut off", "connections dropped", "disk full"
+OWNER_KILLED, OWNER_STOPPED = "owner killed", "owner stopped"
 RESTARTED, EMPTIED, FLUSHED = "server restarted", "server restarted empty", "server flushed"
-KINDS = (KILLED, STOPPED, CUT, DROPPED, DISK_FULL, RESTARTED, EMPTIED, FLUSHED)
-OF_THE_SERVER = (RESTARTED, EMPTIED, FLUSHED)
+KINDS = (KILLED, STOPPED, CUT, DROPPED, DISK_FULL, OWNER_KILLED, OWNER_STOPPED, RESTARTED, EMPTIED, FLUSHED)
+OF_NO_PROGRAM = (OWNER_KILLED, OWNER_STOPPED, RESTARTED, EMPTIED, FLUSHED)
+# Owners are killed this many times as often as other faults happen: every few seconds.
+OWNER_KILLS = 4
 
 
 @dataclass(frozen=True)
@@ -104,11 +109,16 @@ class Fault:
 def plan(seed: int, items: int, rounds: int) -> list[Fault]:
     """Return each kind of fault `rounds` times, at random points between 2 % and 90 % of the items."""
     chance = random.Random(seed)
-    kinds = [kind for kind in KINDS for _ in range(rounds)]
+    kinds = [kind for kind in KINDS for _ in range(rounds * (OWNER_KILLS if kind == OWNER_KILLED else 1))]
     chance.shuffle(kinds)
     places = sorted(chance.randint(items // 50, items * 9 // 10) for _ in kinds)
     return [
-        Fault(after, kind, chance.randrange(2), OUTAGE if kind in (STOPPED, CUT) else chance.uniform(0.0, LEASE_TTL))
+        Fault(
+            after,
+            kind,
+            chance.randrange(2),
+            OUTAGE if kind in (STOPPED, CUT, OWNER_STOPPED) else chance.uniform(0.0, LEASE_TTL),
+        )
         for after, kind in zip(places, kinds, strict=True)
     ]
 
@@ -291,7 +301,7 @@ class Chaos:
 
     def _inflict(self, fault: Fault) -> None:
         program = self.programs[fault.run]
-        if fault.kind not in OF_THE_SERVER and not program.is_running:
+        if fault.kind not in OF_NO_PROGRAM and not program.is_running:
             program = self.programs[1 - fault.run]
             if not program.is_running:
                 return
@@ -324,6 +334,28 @@ class Chaos:
         if is_full:
             self._full.add(program.run_id)
         return is_full
+
+    def _owner(self) -> int | None:
+        """Return the process id of the pool's owner; None if there is none, or the server is down."""
+        if self._is_server_down:
+            return None
+        with contextlib.suppress(StoreError):
+            owner = look(self.server.url("chaos")).owner
+            return None if owner is None else owner.pid
+        return None
+
+    def _owner_killed(self, _: Program, __: float) -> bool:
+        owner = self._owner()
+        if owner is not None:
+            _signal(owner, signal.SIGKILL)
+        return owner is not None
+
+    def _owner_stopped(self, _: Program, seconds: float) -> bool:
+        owner = self._owner()
+        if owner is not None:
+            _signal(owner, signal.SIGSTOP)
+            self._later(seconds, lambda: _signal(owner, signal.SIGCONT))
+        return owner is not None
 
     def _server_restarted(self, _: Program, seconds: float, *, keeps_data: bool = True) -> None:
         self.server.kill()
@@ -454,8 +486,7 @@ def chaos(
     sandbox = Sandbox(folder)
     sandbox.write("chaos_worker.py", WORKER)
     sandbox.write("keys.toml", limits.keys_file())
-    # Creates the pool, so that the runs need not wait for leases of an earlier one to expire.
-    CredentialCoordinator(["sk-first-of-all-000000"], store=server.url("chaos"), lease_ttl=0.001).close()
+    settle(server.url("chaos"))
     proxies = [Proxy(server.socket) for _ in range(2)]
     provider = Provider(limits, latency, sigma)
     sandbox.environ.update({f"KEY_{n}": key for n, key in enumerate(provider.keys)})
@@ -466,6 +497,11 @@ def chaos(
     finally:
         for end in (*programs, *proxies, provider):
             end.close()
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def max_within(times: list[float], seconds: float) -> int:

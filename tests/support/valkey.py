@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import redis
 
+from agentos.pool.shared._server.server_client import PoolServer
+
 # A server for tests without faults; tests with faults start their own.
 GIVEN_URL = os.environ.get("AGENTOS_TEST_REDIS_URL")
 START_SECONDS = 20.0
@@ -110,3 +112,12 @@ class Valkey:
                 self._server.send_signal(signal.SIGCONT)
             self._server.wait()
             self._server = None
+
+
+def settle(url: str) -> None:
+    """Create the journal of a pool. On a server that was started a moment ago a new one would wait for lost leases."""
+    server = PoolServer(url)
+    with redis.Redis.from_url(url.partition("?")[0]) as client:
+        clocks = dict.fromkeys(("at", "wall", "server"), time.time())
+        fields = {"format": 1, "identity": "settled", "position": 0, "base": 0, "hold_until": 0, **clocks}
+        client.hset(server.keys[1], mapping={**fields, "run_id": client.info("server")["run_id"]})

@@ -13,6 +13,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from agentos.clock import boot_id
+
 # Seconds to wait for a killed group to disappear.
 GONE_SECONDS = 2.0
 
@@ -20,7 +22,7 @@ GONE_SECONDS = 2.0
 def born(pid: int) -> str | None:
     """Return the start of a process, which distinguishes it from another one with the same pid; None if it does not
     exist."""
-    boot = _boot()
+    boot = boot_id()
     try:
         # The name, in parentheses, may hold any characters; the 20th field after it is the start, in ticks since boot.
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
@@ -43,7 +45,7 @@ def end(pgid: int, recorded_birth: str) -> bool:
         return False  # another process has this number now
     # The kernel does not reuse the number of an existing group. A group without its leader is therefore still the
     # recorded one, if it is a session of its own (as our groups are) and the machine was not rebooted since.
-    if leader is None and not (recorded_birth.startswith(_boot()) and _is_session(pgid)):
+    if leader is None and not (recorded_birth.startswith(boot_id()) and _is_session(pgid)):
         return False
     try:
         os.killpg(pgid, signal.SIGKILL)
@@ -66,10 +68,3 @@ def _is_session(pgid: int) -> bool:
         if fields[2:4] == [str(pgid), str(pgid)]:  # group and session
             return True
     return False
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

@@ -6,12 +6,15 @@ All windows are checked first and charged together: a request that is not sent u
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ._windows import Bucket, Day, Entry, Window
-from .declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, Limits
-from .usage_report import UsageReport
+from .declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, WINDOW_SECONDS, Limits
+from .usage_state import REQUESTS, TOKENS, LeaseUsage, UsageRow, UsageState
+
+# Seconds of a day, where only the end of the provider's day is known.
+DAY_SECONDS = 86_400.0
 
 
 def _with_limit(window: Window | None, limit: float | None) -> Window | None:
@@ -135,28 +138,91 @@ class RateLimiter:
         if self._day is not None:
             self._day.take(max(0.0, requests - self._day.total), now)
 
-    def report(self, now: float) -> UsageReport:
-        """Return the usage at `now` for another process."""
-        return UsageReport(
-            [] if self._requests is None else self._requests.history(now),
-            [] if self._tokens is None else self._tokens.history(now),
-            0.0 if self._bucket is None else self._bucket.level(now),
-            0.0 if self._day is None else self._day.total,
-            0.0 if self._day is None else self._day.ends_at - now,
+    def state(self, live: Collection[UsageEntries], now: float) -> UsageState:
+        """Return the usage for storage, without what the live leases with these entries occupy."""
+        rows = []
+        occupied = {entry for entries in live for entry in (entries.requests, entries.tokens) if entry is not None}
+        for kind, window in ((REQUESTS, self._requests), (TOKENS, self._tokens)):
+            if window is not None:
+                amounts = window.used_by_others(occupied, now) or {now: 0.0}  # an empty window counts, too
+                rows += [UsageRow(kind, None, WINDOW_SECONDS, at, amount) for at, amount in amounts.items()]
+        if self._day is not None:
+            self._day.ready_at(0, now)
+            rows.append(UsageRow(REQUESTS, None, 0.0, self._day.ends_at, self._day.total))
+        return UsageState(rows, None if self._bucket is None else self._bucket.state())
+
+    def restore(self, state: UsageState, day_ends_after: Callable[[float], float], now: float) -> None:
+        """Set the usage that `state` returned. Limits that are not declared any more go on counting."""
+        self.full_until = 0.0
+        if state.bucket is not None and self._bucket is not None:
+            self._bucket.restore(*state.bucket)
+        for row in sorted(state.rows, key=lambda row: row.start):
+            if not row.seconds:
+                self._restore_day(row, day_ends_after, now)
+            elif row.start + WINDOW_SECONDS > now:
+                self._window(row.kind).restore(Entry(row.start, row.amount))
+
+    def _window(self, kind: str) -> Window:
+        """Return the window of a kind; make one that only counts if there is none."""
+        if kind == REQUESTS:
+            self._requests = self._requests or Window(math.inf)
+            return self._requests
+        self._tokens = self._tokens or Window(math.inf)
+        return self._tokens
+
+    def _restore_day(self, row: UsageRow, day_ends_after: Callable[[float], float], now: float) -> None:
+        if row.start > now:
+            self._day = self._day or Day(math.inf, day_ends_after)
+            self._day.ready_at(0, now)
+            self._day.total, self._day.ends_at = row.amount, row.start
+
+    def occupied_by(self, entries: UsageEntries) -> LeaseUsage:
+        """Return what a live lease occupies, for storage."""
+        requests, tokens = entries.requests, entries.tokens
+        return LeaseUsage(
+            None if requests is None else requests.amount,
+            None if tokens is None else tokens.amount,
+            entries.day_ends_at,
+            0.0 if requests is None else requests.more,
+            0.0 if tokens is None else tokens.more,
         )
 
-    def merge(self, report: UsageReport, elapsed: float, now: float) -> None:
-        """Count the usage of a report that was made `elapsed` seconds ago. Usage known to both counts once."""
+    def restore_lease(self, usage: LeaseUsage, at: float) -> UsageEntries:
+        """Occupy again what a live lease occupied that was granted at an instant."""
         self.full_until = 0.0
-        if self._requests is not None and self._bucket is not None:
-            self._requests.merge(report.requests, elapsed, now)
-            level = report.bucket_level + self._bucket.rate * elapsed
-            if level < self._bucket.level(now):
-                self._bucket.change(now, level=level)
-        if self._tokens is not None:
-            self._tokens.merge(report.tokens, elapsed, now)
-        if report.day_ends_in > elapsed:
-            self.use_day(int(report.day_requests), now)
+        entries = []
+        for kind, amount, more in (
+            (REQUESTS, usage.requests, usage.more_requests),
+            (TOKENS, usage.tokens, usage.more_tokens),
+        ):
+            entry = None if amount is None else Entry(at, amount)
+            if entry is not None:
+                entry.more = more
+                self._window(kind).restore(entry)
+            entries.append(entry)
+        return UsageEntries(entries[0], entries[1], usage.day_ends_at)
+
+    def use(self, requests: int, tokens: int, at: float, now: float) -> None:
+        """Count usage of an instant in the past that no lease stands for."""
+        self.full_until = 0.0
+        for window, amount in ((self._requests, requests), (self._tokens, tokens)):
+            if window is not None and amount and at + WINDOW_SECONDS > now:
+                window.restore(Entry(at, amount))
+        if self._bucket is not None and at + WINDOW_SECONDS > now:
+            self._bucket.take(requests, now)
+        if self._day is not None and self._is_today(at, now):
+            self._day.take(requests, now)
+
+    def _is_today(self, at: float, now: float) -> bool:
+        assert self._day is not None
+        self._day.ready_at(0, now)
+        return at > self._day.ends_at - DAY_SECONDS
+
+    def recalculate_day(self, now: float) -> None:
+        """Find the end of the provider's day again, after a step of the wall clock. Usage remains counted."""
+        if self._day is not None:
+            self.full_until = 0.0
+            self._day.recalculate(now)
 
     def correct(
         self, entries: UsageEntries, more_requests: int, more_tokens: int, requests: int, tokens: int, now: float

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 
 from .declaration import WINDOW_SECONDS
 
 # Seconds by which a full bucket starts to refill late. Requests reach the provider with jitter: if the first of a burst
 # arrives late and the next one early, the provider's bucket has had less time to fill than ours.
 JITTER_SECONDS = 0.05
+# Usage is stored in slots of this many seconds: a minute has 600 of them at most, however many requests it had.
+SLOT_SECONDS = 0.1
 
 
 class Bucket:
@@ -47,6 +49,14 @@ class Bucket:
         level = self.level(now)
         self._since = now + JITTER_SECONDS if level >= self.capacity else max(now, self._since)
         self._level = min(self.capacity, level - amount)
+
+    def state(self) -> tuple[float, float]:
+        """Return the level, and the instant from which it rises."""
+        return self._level, self._since
+
+    def restore(self, level: float, since: float) -> None:
+        """Set what `state` returned."""
+        self._level, self._since = min(self.capacity, level), since
 
     def change(self, now: float, *, rate: float | None = None, capacity: float | None = None,
                level: float | None = None) -> None:  # fmt: skip
@@ -113,26 +123,24 @@ class Window:
             self.total -= surplus
             entry.amount -= surplus
 
-    def history(self, now: float) -> list[tuple[int, float]]:
-        """Return the usage as pairs of age in whole seconds and amount, the newest first."""
+    def used_by_others(self, live: Collection[Entry], now: float) -> dict[float, float]:
+        """Return amounts by instant, without the entries in `live`. Instants are rounded up to SLOT_SECONDS, so that
+        a restored window forgets nothing early."""
         self._drop_expired(now)
-        usage: dict[int, float] = {}
-        for entry in reversed(self._entries):
-            age = max(0, int(now - entry.at))
-            usage[age] = usage.get(age, 0.0) + entry.amount
-        return list(usage.items())
+        amounts: dict[float, float] = {}
+        for entry in self._entries:
+            if entry.amount and entry not in live:
+                slot = math.ceil(entry.at / SLOT_SECONDS) * SLOT_SECONDS
+                amounts[slot] = amounts.get(slot, 0.0) + entry.amount
+        return amounts
 
-    def merge(self, history: Sequence[tuple[int, float]], elapsed: float, now: float) -> None:
-        """Add usage that another process counted `elapsed` seconds ago. Usage known to both counts once."""
-        self._drop_expired(now)
-        entries = [(now - age - elapsed, amount) for age, amount in history if age + elapsed < WINDOW_SECONDS]
-        missing = sum(amount for _, amount in entries) - self.total
-        for at, amount in entries:
-            if missing > 0.0:
-                self._entries.append(Entry(at, min(amount, missing)))
-                self.total += min(amount, missing)
-                missing -= amount
-        self._entries = deque(sorted(self._entries, key=lambda entry: entry.at))
+    def restore(self, entry: Entry) -> None:
+        """Add an entry of any instant."""
+        self.total += entry.amount
+        if self._entries and self._entries[-1].at > entry.at:
+            self._entries = deque(sorted((*self._entries, entry), key=lambda other: other.at))
+        else:
+            self._entries.append(entry)
 
     def _drop_expired(self, now: float) -> None:
         entries = self._entries
@@ -164,6 +172,11 @@ class Day:
     def change(self, limit: float, ends_after: Callable[[float], float], now: float) -> None:
         self._start_new_day(now)
         self.limit, self._ends_after, self.ends_at = limit, ends_after, ends_after(now)
+
+    def recalculate(self, now: float) -> None:
+        """Find the end of the present day again."""
+        self._start_new_day(now)
+        self.ends_at = self._ends_after(now)
 
     def _start_new_day(self, now: float) -> None:
         """Reset the usage if the day has ended."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ._limiter import RateLimiter, UsageEntries
 from ._rate_estimator import IDLE_SECONDS, RateEstimator
 from .declaration import Limits, strictest
+from .usage_state import LeaseUsage, UsageState
 
 if TYPE_CHECKING:
     from agentos.verdict import Verdict
@@ -43,6 +44,10 @@ class Charge(NamedTuple):
     limiter: RateLimiter | None
     entries: UsageEntries | None
     estimator: RateEstimator | None
+
+
+# The charge of a lease that was granted while nothing restricted its group.
+NO_CHARGE = Charge(None, None, None)
 
 
 class Pace:
@@ -188,6 +193,40 @@ class Pace:
             if estimator.slow_start is None:
                 self._has_started = True
                 self._update_is_free()
+
+    # --- storing and restoring ------------------------------------------------------------------------------------
+
+    def usage_state(self, live: Iterable[Charge], now: float) -> UsageState | None:
+        """Return the usage of the declared limits for storage, without that of live leases with these charges; None if
+        no limit is declared."""
+        if self.limiter is None:
+            return None
+        entries = [charge.entries for charge in live if charge.limiter is self.limiter and charge.entries is not None]
+        return self.limiter.state(entries, now)
+
+    def restore_usage(self, state: UsageState, day_ends_after: Callable[[float], float], now: float) -> None:
+        """Set the usage that `usage_state` returned."""
+        if self.limiter is None:  # no limit is declared any more
+            self.day_ends_after = self.day_ends_after or day_ends_after
+            self.limiter = RateLimiter(self.limits, self.day_ends_after, now)
+            self._update_is_free()
+        self.limiter.restore(state, day_ends_after, now)
+
+    def lease_usage(self, charge: Charge) -> LeaseUsage | None:
+        """Return what a live lease occupies of the declared limits, for storage."""
+        if self.limiter is None or charge.limiter is not self.limiter or charge.entries is None:
+            return None
+        return self.limiter.occupied_by(charge.entries)
+
+    def restore_lease(self, lease: PacedLease, usage: LeaseUsage | None, now: float) -> Charge:
+        """Charge a lease that was live when the usage was stored: what it occupies is restored, its rate is not."""
+        charge = Charge(self.limiter, None, None)
+        if self.limiter is not None and usage is not None:
+            entries = self.limiter.restore_lease(usage, lease.granted_at)
+            charge = Charge(self.limiter, entries, None)
+        if self.is_free:
+            self.count(lease.requests, now)
+        return charge
 
     # --- learning -------------------------------------------------------------------------------------------------
 

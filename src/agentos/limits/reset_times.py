@@ -33,19 +33,3 @@ def time_zone(name: str) -> tzinfo | None:
         return zoneinfo.ZoneInfo(name)
     except Exception:  # unknown, no valid name, a damaged database: the types differ, the meaning does not
         return None
-
-
-class DayEnds:
-    """A callable that returns the end of the provider's day. A class, because shared pools pickle it."""
-
-    __slots__ = ("day_resets",)
-
-    def __init__(self, day_resets: str) -> None:
-        self.day_resets = day_resets
-
-    def __call__(self, epoch: float) -> float:
-        return epoch + seconds_to_reset(self.day_resets, epoch)
-
-
-def day_ends(day_resets: str) -> DayEnds:
-    return DayEnds(day_resets)

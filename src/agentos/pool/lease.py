@@ -18,11 +18,34 @@ if TYPE_CHECKING:
     from .store import LeaseHandle
 
 
+# Largest count of requests or tokens: beyond it a float cannot count in steps of one.
+MAX_COUNT = 2**53
+# Characters of a scope or of the id of a preferred credential.
+MAX_NAME = 1_000
+
+
 def check_counts(*counts: Any) -> None:
-    """Raise `ValueError` unless all counts of requests and tokens are whole numbers from 0, or None."""
+    """Raise `ValueError` unless all counts of requests and tokens are whole numbers from 0 to MAX_COUNT, or None."""
     for count in counts:
         if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
             raise ValueError(f"requests and tokens are whole numbers from 0, not {count!r}")
+        if count is not None and count > MAX_COUNT:
+            raise ValueError(f"requests and tokens are at most {MAX_COUNT}, not {count}")
+
+
+def check_name(what: str, name: Any) -> None:
+    """Raise `TypeError` unless a name is text or None, and `ValueError` if other processes cannot be told it."""
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a string or None, not {name!r}")
+    if len(name) > MAX_NAME:
+        raise ValueError(f"{what} has {len(name)} characters: at most {MAX_NAME} are allowed")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{what} must be text without lone surrogates, not {name!r}") from None
 
 
 class Lease:

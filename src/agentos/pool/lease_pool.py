@@ -25,7 +25,7 @@ from agentos.reporters.sentences import waiting_text
 from agentos.verdict import RETRY_ON_OTHER_KEY, Verdict
 
 from .credential import Credential, fingerprint
-from .lease import Lease, LeaseContext, LeasedKey, check_counts
+from .lease import Lease, LeaseContext, LeasedKey, check_counts, check_name
 from .states import CredentialForecast, CredentialState
 from .store import LeaseHandle, Store, make_store
 from .store_url import StoreAt, passwords
@@ -113,6 +113,8 @@ class LeasePool:
         credential; it is not swallowed.
         """
         check_counts(requests, tokens)
+        check_name("scope", scope)
+        check_name("prefer", prefer)
         return LeaseContext(self, self.make_handle(requester_id, requests, tokens, scope, prefer), timeout)
 
     def call(self, func: Callable[[str], T], *, tokens: int = 0, scope: str | None = None,
@@ -160,7 +162,13 @@ class LeasePool:
             if credential.reference is not None:
                 self._references[credential.id] = credential.reference
             self._redactor = None
-        self._store.add(credential)
+        try:
+            self._store.add(credential)
+        except Exception:
+            with self._change_lock:
+                del self._secrets[credential.id]  # not from `_ids`: the redactor knows more secrets rather than fewer
+                self._references.pop(credential.id, None)
+            raise
         return credential.id
 
     def remove(self, id: str) -> None:  # noqa: A002 - the name is part of the contract
@@ -172,6 +180,8 @@ class LeasePool:
 
     def quarantine(self, id: str, reason: str) -> None:  # noqa: A002
         """Take a credential out of use until `restore`. Leases that are live stay valid."""
+        if not isinstance(reason, str):
+            raise TypeError(f"the reason must be a string, not {reason!r}")
         self._store.quarantine(id, self.redact(reason))
         self._store.arrive()
 

@@ -72,17 +72,13 @@ class CredentialForecast(NamedTuple):
     day_ends_after: Callable[[float], float] | None = None  # instant -> the next end of the provider's day
 
 
-def credential_state(credential: CredentialRecord, now: float, epoch: float, elapsed: float = 0.0) -> CredentialState:
-    """Return the state of a credential, with instants as epoch seconds.
-
-    `now` is the instant up to which the rules have advanced, `elapsed` the seconds since then, in which only time
-    has passed: a replica must not advance by itself. `epoch` is the wall clock at `now + elapsed`.
-    """
-    ends, cooled_by = _cooldowns(credential, now + elapsed, epoch)
+def credential_state(credential: CredentialRecord, now: float, epoch: float) -> CredentialState:
+    """Return the state of a credential, with instants as epoch seconds. `epoch` is the wall clock at `now`."""
+    ends, cooled_by = _cooldowns(credential, now, epoch)
     paces = [paced.pace.binding(None, 1, 0, now) for paced in credential.paced_by]
     ready_at, limit = max(paces, key=itemgetter(0))
     cooled_until = ends.pop(None, None)
-    limited_until = epoch + (ready_at - now - elapsed) if ready_at - now > elapsed else None
+    limited_until = epoch + (ready_at - now) if ready_at > now else None
     pace, leases = credential.group.pace, tuple(credential.leases.values())
     return CredentialState(
         key_id=credential.id,
@@ -104,7 +100,7 @@ def credential_state(credential: CredentialRecord, now: float, epoch: float, ela
         used={} if pace.limiter is None else pace.limiter.usage(now),
         learned={scope or "": rate for scope, rate in pace.learned_limits().items()},
         holders=tuple(record.requester for record in leases if record.requester is not None),
-        held_by=tuple(_holder(record, now, elapsed) for record in leases),
+        held_by=tuple(_holder(record, now) for record in leases),
         scopes=tuple(sorted(credential.scopes)),
         cooled_until=cooled_until,
         limited_until=limited_until,
@@ -126,8 +122,8 @@ def _cooldowns(
     return ends, cooled_by
 
 
-def _holder(record: LeaseRecord, now: float, elapsed: float) -> Holder:
-    owner, seconds = record.owner, max(0.0, now - record.granted_at) + elapsed
+def _holder(record: LeaseRecord, now: float) -> Holder:
+    owner, seconds = record.owner, max(0.0, now - record.granted_at)
     if owner is None:
         return Holder(record.requester, seconds)
     return Holder(record.requester, seconds, owner.host, owner.pid, owner.name)

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agentos.clock import Clock
+from agentos.errors import StoreError
 from agentos.events import PoolWaiting
 from agentos.verdict import Verdict
 
 from ._memory import MemoryStore
 from .credential import Credential
 from .states import CredentialForecast, CredentialState
-from .store_url import FILE, SERVERS, StoreAt, check_server, without_password
+from .store_url import FILE, SERVERS, StoreAt, check_server
 
 if TYPE_CHECKING:
-    from ._replicas.log import Log
-    from ._replicas.shared import SharedStore
+    from .shared.transport import Gate
 
 H = TypeVar("H")
 
@@ -133,31 +133,30 @@ def make_store(at: str | StoreAt | None, clock: Clock, on_event: Callable[[Any],
     store_at = at if isinstance(at, StoreAt) else StoreAt(MEMORY if at is None else str(at))
     if store_at.url == MEMORY:
         return MemoryStore(clock, on_event)
-    return make_shared_store(store_at, clock, on_event, ttl, redact)
+    from .shared.copied_store import CopiedStore
+    from .shared.shared_store import SharedStore  # imported where it is needed: a pool in memory must start quickly
+    from .shared.transport import StoreLost, StoreRefused
+
+    gate = make_gate(store_at.url)
+    if not store_at.is_copy:
+        return SharedStore(gate, clock, on_event, ttl, redact, store_at.run)
+    try:
+        return CopiedStore(gate.look(), clock, on_event)
+    except (StoreLost, StoreRefused) as error:
+        raise StoreError(f"the pool's store {gate.name} cannot be used: {error}") from None
 
 
-def make_shared_store(at: StoreAt, clock: Clock, on_event: Callable[[Any], None], ttl: float,
-                      redact: Callable[[str], str]) -> SharedStore:  # fmt: skip
-    """`make_store` for a store that several processes share."""
-    from ._replicas.copies import CopiedLog
-    from ._replicas.shared import SharedStore  # imported where it is needed: a pool in memory must start quickly
-
-    log, name = make_log(at.url)
-    return SharedStore(CopiedLog(log) if at.is_copy else log, name, clock, on_event, ttl, redact, at.run)
-
-
-def make_log(url: str) -> tuple[Log, str]:
-    """Return the log of a URL and its name without the password. Nothing is opened. Raises as `make_store`."""
+def make_gate(url: str) -> Gate:
+    """Return where the owner of a shared pool is found. Nothing is opened. Raises as `make_store`."""
     if url.startswith(FILE) and url != FILE:
-        from ._replicas.sqlite import SqliteLog
+        from .shared.gates import file_gate
 
-        path = Path(url.removeprefix(FILE)).expanduser()
-        return SqliteLog(path), f"{FILE}{path}"
+        return file_gate(Path(url.removeprefix(FILE)).expanduser())
     if url.startswith(SERVERS):
         check_server(url)
-        from ._replicas.redis import RedisLog
+        from .shared.gates import server_gate
 
-        return RedisLog(url), without_password(url)
+        return server_gate(url)
     scheme, colon, _ = url.partition("://")  # the rest may be a secret; without a scheme all of it
     found_scheme = f", not {scheme[:16]!r}" if colon and scheme.isalnum() else ""
     if scheme == "sqlite":

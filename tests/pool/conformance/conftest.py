@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentos.pool._replicas import member
-from agentos.workflows.parallel import CredentialCoordinator
-from tests.support.valkey import GIVEN_URL, Valkey, running
+from agentos.pool.shared._member import member
+from tests.support.valkey import GIVEN_URL, Valkey, running, settle
 
 from .members import Processes
 
@@ -39,11 +38,6 @@ def in_redis(base: str) -> str:
     return url
 
 
-def settle(url: str) -> None:
-    """Join with a short TTL first: a new log grants nothing until leases of a lost log would have expired."""
-    CredentialCoordinator(["sk-first-of-all-000000"], store=url, lease_ttl=0.001).close()
-
-
 @pytest.fixture(params=["sqlite", "redis"])
 def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Return the URL of a store that processes share."""
@@ -54,7 +48,7 @@ def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     else:
         server: Valkey = request.getfixturevalue("common_server")
         yield in_redis(f"unix://{server.socket}")
-    member._close_all()
+    member.close_all()
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -69,7 +63,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     else:
         server: Valkey = request.getfixturevalue("common_server")
         yield in_redis(f"unix://{server.socket}")
-    member._close_all()
+    member.close_all()
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,10 @@ does it.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -41,7 +43,7 @@ def open_pool(keys: list[dict[str, Any]], store: str, ttl: float) -> CredentialC
 
 def tell(event: Any) -> None:
     if isinstance(event, StoreReached | StoreUnreachable):
-        say(type(event).__name__, store=event.store)
+        say(type(event).__name__, store=event.store, reason=getattr(event, "reason", ""))
 
 
 class HeldLease:
@@ -106,10 +108,53 @@ def work(pool: CredentialCoordinator, threads: int, seconds: float, hold: float)
     say("worked", granted=granted, longest=longest)
 
 
+class LoggedWork:
+    """Threads that lease one key after another and write every lease to a file, for a judge: a line when it begins, and
+    one when it ends or is found to be lost."""
+
+    def __init__(self, pool: CredentialCoordinator, log: str, threads: int, hold: float) -> None:
+        self.pool = pool
+        self.hold = hold
+        self.should_end = threading.Event()
+        self.errors: list[str] = []
+        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self.threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
+        for thread in self.threads:
+            thread.start()
+
+    def _write(self, what: str, lease: Lease) -> None:
+        line = f"{what} {lease.credential_id} {lease.fence} {time.monotonic():.6f} {os.getpid()}\n"
+        os.write(self._log, line.encode())  # one write: lines of processes do not mix
+
+    def _run(self) -> None:
+        while not self.should_end.is_set():
+            try:
+                with self.pool.lease(timeout=0.5) as lease:
+                    self._write("begin", lease)
+                    begun_at = time.monotonic()
+                    time.sleep(self.hold)
+                    # A process that was stopped meanwhile may not know yet that its lease has expired. A lease has at
+                    # least 0.9 of its time to live when it is delivered: below 0.8 it cannot have expired.
+                    may_be_lost = time.monotonic() - begun_at > 0.8 * self.pool.lease_ttl
+                    self._write("lost" if may_be_lost or lease._handle.state != "live" else "end", lease)
+            except errors.LeaseTimeout:
+                continue
+            except Exception as error:
+                self.errors.append(f"{type(error).__name__}: {error}")
+
+    def end(self) -> list[str]:
+        self.should_end.set()
+        for thread in self.threads:
+            thread.join()
+        os.close(self._log)
+        return self.errors
+
+
 class Member:
     def __init__(self) -> None:
         self.pool: CredentialCoordinator | None = None
         self.held: dict[str, HeldLease] = {}
+        self.logged: LoggedWork | None = None
 
     def do(self, command: str, order: dict[str, Any]) -> Any:
         if command == "open":
@@ -118,6 +163,9 @@ class Member:
             return None
         if command == "step_clock":
             time.time = lambda: _real_time() + order["seconds"]
+            return None
+        if command == "set":  # a constant of a module, in this process
+            setattr(importlib.import_module(order["module"]), order["name"], order["value"])
             return None
         assert self.pool is not None
         if command == "lease":
@@ -133,8 +181,17 @@ class Member:
             return self.pool.reserve_credential() is not None
         elif command == "work":
             threading.Thread(target=work, args=(self.pool,), kwargs=order, daemon=True).start()
+        elif command == "log_work":
+            self.logged = LoggedWork(self.pool, **order)
+        elif command == "end_work":
+            assert self.logged is not None
+            return self.logged.end()
         elif command == "fork":
             return self.fork()
+        elif command == "fork_and_stay":
+            return self.fork_and_stay()
+        elif command == "interrupt":
+            return self.interrupt(**order)
         elif command == "close":
             time.time = _real_time
             self.pool.close()
@@ -156,6 +213,27 @@ class Member:
             finally:
                 os._exit(status)
         return os.waitpid(child, 0)[1] == 0
+
+    def fork_and_stay(self) -> int:
+        """Fork a child that does nothing for a minute; return its process id."""
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        return child
+
+    def interrupt(self, method: str) -> str:
+        """Wait for a lease in this, the main thread, until Ctrl-C comes; return the name of the exception."""
+        assert self.pool is not None
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            if method == "lease":
+                with self.pool.lease(timeout=20):
+                    return "granted"
+            self.pool.reserve(timeout=20)
+        except KeyboardInterrupt as error:
+            return type(error).__name__
+        return "returned"
 
 
 def vars_of(state: Any) -> dict[str, Any]:

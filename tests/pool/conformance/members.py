@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 PATIENCE = 30.0  # seconds: on an idle machine every event comes at once
@@ -24,6 +24,7 @@ class Process:
         self._numbers = itertools.count(1)
         self._heard = threading.Condition()
         self.messages: list[dict[str, Any]] = []
+        self.is_changed = False  # constants were set: no other test can use it
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.pool.conformance.member"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
@@ -123,7 +124,7 @@ class Process:
 
     def park(self) -> bool:
         """Close its pool; return whether the process is alive and answers, so that the next test can use it."""
-        if not self.is_alive:
+        if not self.is_alive or self.is_changed:
             return False
         try:
             self.resume()
@@ -141,9 +142,22 @@ class Processes:
         self._idle: list[Process] = []
         self._busy: list[Process] = []
 
-    def open(self, store: str, keys: list[dict[str, Any]], ttl: float = 1.5, *, clock_step: float = 0.0) -> Process:
-        process = self._idle.pop() if self._idle else Process()
+    def open(
+        self,
+        store: str,
+        keys: list[dict[str, Any]],
+        ttl: float = 1.5,
+        *,
+        clock_step: float = 0.0,
+        constants: Sequence[tuple[str, str, Any]] = (),
+    ) -> Process:
+        """Return a process that has joined a pool. `constants` (module, name, value) are set there, in a process that
+        no other test uses."""
+        process = self._idle.pop() if self._idle and not constants else Process()
         self._busy.append(process)
+        for module, name, value in constants:
+            process.is_changed = True
+            process.do("set", module=module, name=name, value=value)
         if clock_step:
             process.do("step_clock", seconds=clock_step)
         process.do("open", keys=keys, store=store, ttl=ttl)

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from agentos import errors
+from agentos.pool.shared_state import look
 from agentos.workflows.parallel import CredentialCoordinator
 from tests.conftest import eventually
 
@@ -53,9 +54,11 @@ def test_close_wakes_waiters_with_an_error(shared_store: str) -> None:
     assert [type(failure) for failure in failures] == [errors.StoreError]
 
 
-def test_close_ends_threads_and_connections(shared_store: str) -> None:
+def test_close_ends_session_and_threads(shared_store: str) -> None:
     first, second = (CredentialCoordinator([KEY], store=shared_store) for _ in range(2))
+    assert len(look(shared_store).members) == 2
     first.close()
-    second.get_stats()
-    copy = second._store._member.copy  # type: ignore[union-attr]
-    assert len(copy.sessions) == 1  # type: ignore[union-attr]
+    eventually(lambda: len(look(shared_store).members) == 1)
+    second.close()
+    eventually(lambda: look(shared_store).owner is None)
+    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("agentos-pool")])

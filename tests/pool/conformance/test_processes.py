@@ -121,8 +121,8 @@ def test_killed_waiters_delay_others_once(processes: Processes, shared_store: st
 def test_stopped_process_loses_lease_and_changes_nothing(
     processes: Processes, shared_store: str
 ) -> None:  # invariants 14, 15
-    slow = processes.open(shared_store, keys(1, tokens_per_minute=1000), ttl=TTL)
-    second = processes.open(shared_store, keys(1, tokens_per_minute=1000), ttl=30)
+    slow = processes.open(shared_store, keys(1, tokens_per_minute=10_000), ttl=TTL)
+    second = processes.open(shared_store, keys(1, tokens_per_minute=10_000), ttl=30)
     slow.lease("a", tokens=100)
     slow.granted("a")
     slow.lease("waits", tokens=10)
@@ -138,7 +138,8 @@ def test_stopped_process_loses_lease_and_changes_nothing(
     (state,) = second.do("states")
     assert state["live_leases"] == 1
     assert state["fence"] == granted["fence"]
-    assert state["tokens"] == 300  # the lost reservation counts as used: how far it came is unknown
+    # The lost reservation counts as used, because how far it came is unknown; what was reported late is debt.
+    assert state["tokens"] == 100 + 800 + 200
     second.end("b")
     assert slow.granted("waits")["fence"] > granted["fence"]  # it still waits, in a new session
 

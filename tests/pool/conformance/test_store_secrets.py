@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from agentos.pool._replicas import member
+from agentos.pool.shared._machine import owner_lock
+from agentos.pool.shared._owner import owner_child
 from agentos.workflows.parallel import AuthFailed, Credential, CredentialCoordinator, RateLimited
 from tests.conftest import eventually
 from tests.support.valkey import Valkey
@@ -50,17 +52,32 @@ def assert_absent(data: bytes) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _keep_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "KEEP_EVERY", 3)
-    monkeypatch.setattr(member, "KEEP_PER_CREDENTIAL", 0)
+def _snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the owner write snapshots in between."""
+    program = (
+        "import sys; from agentos.pool.shared._owner import owner_process as owner\n"
+        "owner.SNAPSHOT_ENTRIES, owner.SNAPSHOT_ENTRIES_PER_CREDENTIAL = 3, 0\n"
+        "owner.main(sys.argv[1:])"
+    )
+    monkeypatch.setattr(owner_child, "OWNER_COMMAND", [sys.executable, "-c", program])
 
 
 def test_file_and_journal_hold_no_secret(tmp_path: Path) -> None:  # invariant 29
-    use(f"sqlite:///{tmp_path / 'pool.db'}")
-    files = [path for path in tmp_path.iterdir() if path.is_file()]
-    assert {path.name for path in files} == {"pool.db", "pool.db-journal"}
-    for path in files:
-        assert_absent(path.read_bytes())
+    path = tmp_path / "pool.db"
+    with CredentialCoordinator([CANARY], store=f"sqlite:///{path}"):  # the owner stays until it ends
+        use(f"sqlite:///{path}")
+        note = owner_lock.read_note(path)
+        assert note is not None
+        process = Path("/proc", str(note.pid))
+        for part in ("cmdline", "environ"):
+            assert_absent((process / part).read_bytes())
+        files = [file for file in tmp_path.iterdir() if file.is_file()]
+        names = {file.name for file in files}
+        assert names == {"pool.db", "pool.db-wal", "pool.db-shm", "pool.db-owner"}
+        for file in files:
+            assert_absent(file.read_bytes())
+    eventually(lambda: not owner_lock.lock_path(path).exists())
+    assert_absent(path.read_bytes())
 
 
 def test_server_receives_no_secret(own_server: Valkey) -> None:  # invariant 29
@@ -69,19 +86,21 @@ def test_server_receives_no_secret(own_server: Valkey) -> None:  # invariant 29
         lines: list[bytes] = []
         listen_to_all(client, lines)
         use(own_server.url())
-        eventually(lambda: any(b"EVAL" in line for line in lines))
-        contents = b""
-        for name in client.scan_iter():
-            kind = client.type(name)
-            contents += name + (
-                b"".join(client.lrange(name, 0, -1)) if kind == b"list" else repr(client.hgetall(name)).encode()
-            )
+        eventually(lambda: client.exists("{agentos:pool}:snapshot"))
+        contents = b"".join(
+            part
+            for name in ("meta", "snapshot")
+            for pair in client.hgetall(f"{{agentos:pool}}:{name}").items()
+            for part in pair
+        )
         assert b"key-" in contents
         assert_absent(contents)
     own_server.stop()
     for path in own_server.folder.rglob("*"):
         if path.is_file():
             assert_absent(path.read_bytes())
+    assert any(b"EVALSHA" in line for line in lines)
+    assert any(b"PUBLISH" in line for line in lines)
     assert_absent(b"\n".join(lines))
 
 

@@ -14,6 +14,7 @@ from agentos.errors import CredentialError
 from agentos.keys.keys_file import Keys
 from agentos.limits.declaration import Limits
 from agentos.pool.credential import Credential
+from agentos.pool.shared_state import PoolView
 from agentos.pool.states import CredentialState, Holder
 from agentos.reporters.format import shorten, table
 from agentos.reporters.sentences import verdict_text
@@ -113,6 +114,25 @@ def pool_lines(states: Iterable[CredentialState]) -> list[str]:
         lease_rows = [(shorten(id_, MAX_CELL), *_holder_cells(holder)) for holder, id_ in leases]
         lines += ["", *table([("HELD", "BY ITEM", "OF RUN", "FOR", "PROCESS"), *lease_rows])]
     return lines
+
+
+def member_lines(pool: PoolView) -> list[str]:
+    """Return the owner of a pool and a row for each member; nothing if no process uses the pool."""
+    if pool.owner is None:
+        return []
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(pool.owner.since))
+    rows = [
+        (
+            shorten(member.run or EMPTY, MAX_CELL),
+            str(member.leases),
+            str(member.waiting),
+            format_duration(member.seconds),
+            f"{shorten(member.host, MAX_CELL)}, pid {member.pid}",
+        )
+        for member in pool.members
+    ]
+    owner = f"Owner: {shorten(pool.owner.host, MAX_CELL)}, pid {pool.owner.pid}, since {since}"
+    return ["", owner, *(table([("RUN", "LEASES", "WAITING", "FOR", "PROCESS"), *rows]) if rows else [])]
 
 
 def pool_record(state: CredentialState) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ from agentos.errors import StoreError
 from agentos.keys import disabled_keys
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
 from agentos.pool import shared_state
-from agentos.pool.states import CredentialState
+from agentos.pool.shared_state import PoolView
 from agentos.reporters.format import table
 
 from ..completion import credential_ids
 from ..console import Command, Failure
 from ..launch.pool_setup import StoreChoice, choose_store, store_failure
 from ..options import option, several
-from ._key_tables import EMPTY, declared_lines, declared_record, disabled_lines, pool_lines, pool_record
+from ._key_tables import EMPTY, declared_lines, declared_record, disabled_lines, member_lines, pool_lines, pool_record
 
 DEFAULT_REASON = "by hand"
 # Options that are followed by a value.
@@ -92,11 +92,12 @@ def status(keys_file: Path | None, key_env: str | None, store: str | None, is_js
     declared = _read_keys(keys_file, key_env)
     disabled = disabled_keys.disabled()
     store_choice = choose_store(store, declared)
-    states = _read_store(store_choice)
+    pool = _read_store(store_choice)
+    states = pool.states
     if declared is None and not disabled and not states:
         raise _no_keys()
     if is_json:
-        click.echo(_json(_status_record(declared, disabled, store_choice, states)))
+        click.echo(_json(_status_record(declared, disabled, store_choice, pool)))
         return
     if declared is not None:
         _warn(declared)
@@ -107,14 +108,14 @@ def status(keys_file: Path | None, key_env: str | None, store: str | None, is_js
         click.echo("\n".join(disabled_lines(undeclared)))
     if states:
         click.echo(f"{chr(10) if declared is not None or undeclared else ''}In {store_choice.name}:")
-        click.echo("\n".join(pool_lines(states)))
+        click.echo("\n".join([*pool_lines(states), *member_lines(pool)]))
 
 
 def _status_record(
     declared: Keys | None,
     disabled: Mapping[str, str],
     store_choice: StoreChoice,
-    states: Sequence[CredentialState],
+    pool: PoolView,
 ) -> dict[str, Any]:
     return {
         "credentials": []
@@ -123,7 +124,9 @@ def _status_record(
         "warnings": [] if declared is None else declared.warnings,
         "disabled": disabled,
         "store": store_choice.name,
-        "pool": [pool_record(state) for state in states],
+        "pool": [pool_record(state) for state in pool.states],
+        "owner": None if pool.owner is None else pool.owner._asdict(),
+        "members": [member._asdict() for member in pool.members],
     }
 
 
@@ -205,9 +208,35 @@ def reset(keys_file: Path | None, key_env: str | None, store: str | None) -> Non
     declared = _read_keys(keys_file, key_env)
     store_choice = choose_store(store, declared)
     ids = disabled_keys.enable(None if declared is None else _ids(declared))
-    candidates = _ids(declared) if declared is not None else [state.key_id for state in _read_store(store_choice)]
+    candidates = (
+        _ids(declared) if declared is not None else [state.key_id for state in _read_store(store_choice).states]
+    )
     ids += [id_ for id_ in _set_quarantine(store_choice, dict.fromkeys(candidates)) if id_ not in ids]
     click.echo(f"Enabled: {', '.join(ids)}." if ids else "No credential was disabled or quarantined.")
+
+
+@keys.command(short_help="Move a damaged pool aside.")
+@_KEYS
+@_STORE
+def repair(keys_file: Path | None, key_env: str | None, store: str | None) -> None:
+    """Move the damaged file of a shared pool aside, as PATH.damaged-1, so that runs can begin with a new one. Refuses
+    while runs use the pool, and if nothing is damaged.
+
+    \b
+    Example:
+      agentos keys repair
+    """
+    store_choice = choose_store(store, _read_keys(keys_file, key_env))
+    try:
+        moved = shared_state.repair(store_choice.url)
+    except StoreError as error:
+        raise Failure(str(error)) from None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    click.echo(
+        f"The damaged pool is now {moved}.\n"
+        "The next run begins with a new pool, which does not know what was used today, nor which keys are quarantined."
+    )
 
 
 # --- which keys -------------------------------------------------------------------------------------------------------
@@ -261,9 +290,9 @@ def _check_id(keys: Keys, id_: str) -> None:
 # --- the store that runs share ----------------------------------------------------------------------------------------
 
 
-def _read_store(store: StoreChoice) -> list[CredentialState]:
+def _read_store(store: StoreChoice) -> PoolView:
     try:
-        return shared_state.read_states(store.url)
+        return shared_state.look(store.url)
     except StoreError as error:
         raise store_failure(error) from None
 

@@ -20,7 +20,7 @@ from agentos.errors import HomeError, StoreError
 from agentos.home.paths import home
 from agentos.keys.disabled_keys import DISABLED, disabled
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
-from agentos.pool.store import MEMORY, make_log
+from agentos.pool.store import MEMORY, make_gate
 from agentos.pool.store_url import FILE, URL_MASK, StoreAt, passwords, with_masked_password, without_password
 from agentos.reporters.format import shorten
 from agentos.reporters.writers import Reporter
@@ -82,7 +82,7 @@ def _check_store(url: str) -> None:
     if url == MEMORY:
         return
     try:
-        make_log(url)
+        make_gate(url)
     except (ValueError, StoreError) as error:
         raise click.UsageError(str(error)) from None
     if URL_MASK in passwords(url):

@@ -18,6 +18,8 @@ from typing import Any
 from agentos.events import CoolDownStarted, CredentialQuarantined
 from agentos.limits.cool_downs import MAX_COOL_DOWN
 from agentos.limits.declaration import Limits
+from agentos.limits.pace import NO_CHARGE
+from agentos.limits.usage_state import LeaseUsage
 from agentos.verdict import RATE_LIMITED
 
 from .cooldown_scope import CooldownScope
@@ -141,7 +143,10 @@ class Allocator:
     def correct(self, record: LeaseRecord, requests: int, tokens: int, now: float) -> None:
         """Replace the reservation of a live lease by its usage."""
         is_refund = requests < record.requests or tokens < record.tokens
-        for cooldown_scope, charge in record.charges:
+        charges = record.charges
+        if not charges and record.credential is not None and not record.credential.group.pace.is_free:
+            charges = ((record.credential.group, NO_CHARGE),)  # its limits were declared after the grant
+        for cooldown_scope, charge in charges:
             cooldown_scope.pace.correct(charge, record, requests, tokens, now)
         record.requests, record.tokens = requests, tokens
         if is_refund:  # also to a group that its credential has left
@@ -185,7 +190,7 @@ class Allocator:
         if credential.quarantine is None:
             self.events.append(CredentialQuarantined(id, reason))
         credential.quarantine = reason
-        credential.is_proven = False
+        credential.is_proven = credential.success_is_noop = False
         self._refuse_unservable()
 
     def restore(self, id: str, now: float) -> None:  # noqa: A002
@@ -307,6 +312,24 @@ class Allocator:
             ]
         if not credential.is_proven and not credential.probe_deadline:
             credential.probe_deadline = now + PROBE_SECONDS
+
+    def grant_again(self, record: LeaseRecord, credential_id: str, fence: int, now: float) -> None:
+        """Make a lease live that was granted before with this fence: for a pool that is restored."""
+        credential = self.members.find(credential_id)
+        newest, credential.fence = credential.fence, fence - 1
+        self._grant(record, credential, now)
+        credential.fence = max(newest, fence)
+
+    def restore_lease(self, record: LeaseRecord, credential_id: str, fence: int, usage: LeaseUsage | None, now: float
+                      ) -> None:  # fmt: skip
+        """Make a lease live that was live in a stored state; `usage` is what it occupied of the limits then."""
+        credential = self.members.find(credential_id)
+        credential.leases[fence] = record
+        credential.fence = max(credential.fence, fence)
+        record.credential, record.credential_id = credential, credential_id
+        record.fence, record.state = fence, LIVE
+        if credential.group.pace.limiter is not None or not credential.group.pace.is_free:
+            record.charges = ((credential.group, credential.group.pace.restore_lease(record, usage, now)),)
 
     def serve_all(self, cooldown_scopes: Iterable[CooldownScope], now: float) -> None:
         """Serve waiters with all credentials of these scopes, which may have more room than before."""

@@ -41,6 +41,10 @@ class Membership:
         self.credentials[id_] = credential
         return credential
 
+    def find(self, id_: str) -> CredentialRecord:
+        """Return a credential that is in the pool, or was removed and is still leased. Raises `KeyError`."""
+        return self.credentials.get(id_) or self.leaving[id_]
+
     def leave(self, id_: str) -> CredentialRecord:
         """Take a credential out of the pool, its group and its provider. Its live leases stay in its record."""
         credential = self.credentials.pop(id_)
@@ -66,6 +70,14 @@ class Membership:
         credential.quarantine, credential.is_proven = old.quarantine, old.is_proven
         credential.auth_failures, credential.auth_failed_by = old.auth_failures, old.auth_failed_by
         credential.used_requests, credential.used_tokens = old.used_requests, old.used_tokens
+
+    def fences(self) -> dict[str, int]:
+        """Return the last fences of credentials that were removed."""
+        return dict(self._fences)
+
+    def restore_fences(self, fences: dict[str, int]) -> None:
+        """Set what `fences` returned."""
+        self._fences.update(fences)
 
     def raise_fences(self, min_fence: int) -> None:
         """Make the next fences greater than `min_fence`: the last ones that were given may have been lost."""

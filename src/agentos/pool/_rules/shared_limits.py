@@ -166,7 +166,7 @@ class Sharing:
         suspicions.flows.setdefault(cooldown_scope, _Flow(now))
         rate = cooldown_scope.pace.learned_rate(scope)
         moment = min(MAX_MOMENT, max(MIN_MOMENT, 1.0 / rate)) if rate else MIN_MOMENT
-        # In the order of refusals, not a set: replicas of a pool must come to the same result.
+        # In the order of refusals, not a set: the same history must come to the same result.
         coincident = dict.fromkeys(r.cooldown_scope for r in suspicions.refusals if sent_at - r.sent_at <= moment)
         if cooldown_scope in coincident:  # the same episode of refusals
             return

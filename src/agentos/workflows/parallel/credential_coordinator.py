@@ -7,6 +7,7 @@ Leases and their rules are in `agentos.pool`; this module adds keys as plain str
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterable, Iterator
 
@@ -201,9 +202,14 @@ def _without_repeated_strings(credentials: Iterable[str | Credential]) -> Iterat
 
 
 def _seconds(value: float) -> float:
-    if not value >= 0:
+    """Return a number of any type (an int, a float, a Decimal) as seconds."""
+    try:
+        seconds = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not seconds >= 0:
         raise ValueError(f"backoff_seconds must be a number of seconds from 0, not {value!r}")
-    return value
+    return seconds
 
 
 def _first_n(credentials: Iterable[str | Credential]) -> tuple[list[str | Credential], list[str | Credential]]:

@@ -1,0 +1,1 @@
+"""The transport of one machine: an SQLite journal, and an owner behind a unix socket."""

@@ -1,0 +1,97 @@
+"""Frames on a stream socket: four bytes with the length, then the frame."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+
+from ..messages import MAX_FRAME
+from ..transport import StoreLost
+
+_HEADER = struct.Struct(">I")
+# Bytes that are read at once.
+READ_BYTES = 64 * 1024
+# Bytes that may wait to be sent to a process that does not read them.
+MAX_UNSENT = 64 * 1024 * 1024
+
+
+class FrameStream:
+    """Reads and writes frames on a non-blocking socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.socket = sock
+        self._read = bytearray()
+        self._unsent = bytearray()
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return len(self._unsent)
+
+    def receive(self) -> list[bytes]:
+        """Read what has arrived; return the complete frames. Raises `StoreLost` if the other side closed it."""
+        try:
+            data = self.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise StoreLost(f"the connection broke: {error.strerror or error}") from None
+        if not data:
+            raise StoreLost("the connection was closed")
+        if not self._read and len(data) >= 4 and _HEADER.unpack_from(data)[0] == len(data) - 4:
+            return [data[4:]]  # the usual case: one whole frame
+        self._read += data
+        return self._split()
+
+    def _split(self) -> list[bytes]:
+        frames = []
+        buffer, start = self._read, 0
+        while len(buffer) - start >= 4:
+            length = _HEADER.unpack_from(buffer, start)[0]
+            if length > MAX_FRAME:
+                raise StoreLost("a frame is too large")
+            if len(buffer) - start - 4 < length:
+                break
+            frames.append(bytes(buffer[start + 4 : start + 4 + length]))
+            start += 4 + length
+        del buffer[:start]
+        return frames
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame; what the socket does not take is kept for `flush`. Raises `StoreLost`."""
+        data = _HEADER.pack(len(frame)) + frame
+        if self._unsent:
+            self._unsent += data
+        else:
+            sent = self._send(data)
+            if sent < len(data):
+                self._unsent += data[sent:]
+        if len(self._unsent) > MAX_UNSENT:
+            raise StoreLost("the other side does not read")
+
+    def flush(self) -> None:
+        """Send what is kept. Raises `StoreLost`."""
+        if self._unsent:
+            del self._unsent[: self._send(self._unsent)]
+
+    def _send(self, data: bytes | bytearray) -> int:
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise StoreLost(f"the connection broke: {error.strerror or error}") from None
+
+    def break_off(self) -> None:
+        """Give the stream up: what is kept is forgotten, and the next `receive` raises `StoreLost`."""
+        self._unsent.clear()
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.socket.close()

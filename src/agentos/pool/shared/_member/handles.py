@@ -1,0 +1,117 @@
+"""MemberHandle: a lease as its caller holds it, in a process whose pool another process owns."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from ..._rules.lease_states import REFUSED, WAITING
+from ..messages import HeldLease, Request, Usage
+
+# Seconds of usage that share one entry, and the number of entries that are kept per credential. Beyond it the oldest
+# are merged.
+SLOT_SECONDS = 1.0
+MAX_SLOTS = 512
+
+
+class MemberHandle:
+    """A `LeaseHandle` that the replies of the owner change. The record of the lease is in the owner."""
+
+    __slots__ = (
+        "credential_id",
+        "deliver",
+        "fence",
+        "granted_at",
+        "id",
+        "is_delivered",
+        "is_doubtful",
+        "is_lost",
+        "prefer",
+        "provider",
+        "requester",
+        "requests",
+        "scope",
+        "settled",
+        "state",
+        "tokens",
+        "too_large",
+        "waits",
+        "waits_for_probe",
+        "was_queued",
+    )  # fmt: skip
+
+    deliver: Callable[[], None]
+
+    def __init__(
+        self,
+        requester: str | None = None,
+        requests: int = 1,
+        tokens: int = 0,
+        scope: str | None = None,
+        prefer: str | None = None,
+    ) -> None:
+        self.id = 0  # its number; 0: never requested
+        self.requester = requester
+        self.requests = requests
+        self.tokens = tokens
+        self.scope = scope
+        self.prefer = prefer
+        self.waits_for_probe = False
+        self.waits = True  # False: granted at once, or not at all
+        self.state = WAITING
+        self.fence = 0
+        self.granted_at = 0.0  # the owner's clock
+        self.credential_id: str | None = None
+        self.provider: str | None = None
+        self.too_large: str | None = None
+        self.settled = False
+        self.is_delivered = False  # its caller has it
+        self.is_doubtful = False  # its credential was cooled since the grant: ask before it is delivered
+        self.was_queued = False  # the lease had to be waited for
+        self.is_lost = False  # ended by the owner, while the caller had it
+
+    @property
+    def is_refused(self) -> bool:
+        return self.state == REFUSED
+
+    def request(self, front: bool = False) -> Request:
+        """Return the message that requests this lease."""
+        return Request(
+            self.id, self.requester, self.requests, self.tokens, self.scope, self.prefer, self.waits_for_probe,
+            self.waits, front,
+        )  # fmt: skip
+
+    def held(self) -> HeldLease:
+        """Return this live lease for a greeting."""
+        return HeldLease(
+            self.id, self.credential_id or "", self.fence, self.requests, self.tokens, self.scope, self.requester
+        )
+
+
+class UsageMemory:
+    """What this member has used, for the case that the journal is lost: the provider does not forget it."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, deque[list[float]]] = {}  # credential -> [first instant, last instant, requests, tokens]
+
+    def add(self, credential_id: str, requests: int, tokens: int, now: float) -> None:
+        slots = self._slots.setdefault(credential_id, deque())
+        if slots and now - slots[-1][0] < SLOT_SECONDS:
+            slot = slots[-1]
+            slot[1] = now
+            slot[2] += requests
+            slot[3] += tokens
+            return
+        slots.append([now, now, requests, tokens])
+        if len(slots) > MAX_SLOTS:
+            first, second = slots.popleft(), slots.popleft()
+            slots.appendleft([first[0], second[1], first[2] + second[2], first[3] + second[3]])
+
+    def report(self, now: float) -> list[Usage]:
+        """Return the usage of the last day."""
+        return [
+            Usage(credential_id, max(0.0, now - last), int(requests), int(tokens))
+            for credential_id, slots in self._slots.items()
+            for _, last, requests, tokens in slots
+            if now - last < 86_400.0
+        ]

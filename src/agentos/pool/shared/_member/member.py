@@ -1,0 +1,363 @@
+"""Member: this process as a member of a shared pool. It asks the owner, and continues with another one if it is gone.
+
+Callers send their messages themselves. One thread receives the replies, sends heartbeats, and finds a new owner when
+the link breaks or the owner is silent. A caller that does nothing but wait for its lease receives in the place of that
+thread: a lease then costs no switch between threads. Callbacks (deliveries and events) are called on the thread that
+received the reply, without the lock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from agentos.clock import Clock, boot_time
+from agentos.errors import StoreError
+
+from .. import messages as wire
+from ..transport import Gate, Link, StoreLost, StoreRefused
+from .handles import MemberHandle
+from .member_session import NO_ANSWER, MemberSession
+
+# Seconds until the next attempt to reach a lost store; doubled up to the second figure.
+FIRST_RETRY, LAST_RETRY = 0.02, 0.5
+# Seconds for which one attempt to find an owner lasts.
+CONNECT_SECONDS = 2.0
+# The thread receives again when no caller has done so for this many seconds, if nothing is expected meanwhile. As long
+# may a release wait for the next request of a caller that takes one lease after another.
+PARK_SECONDS = 0.01
+# A request follows a release at once if it comes within this many seconds.
+QUICK_SECONDS = 0.002
+# A newcomer gives a store up that has been lost for this many seconds: one owner after the other may end meanwhile.
+LOST_SECONDS = 4.0
+# A process that ends does not wait longer for the store, in seconds.
+CLOSE_SECONDS = 2.0
+
+
+class NoAnswer(Exception):
+    """A query was not answered in time: the owner cannot be reached."""
+
+
+class Member(MemberSession):
+    """A session with a thread. The methods of `MemberSession` are called with the lock held."""
+
+    def __init__(self, gate: Gate, clock: Clock, on_event: Callable[[Any], None], ttl: float, run: str | None) -> None:
+        self.gate = gate
+        super().__init__(gate.name, clock, on_event, ttl, run, boot_time)  # leases expire while a machine is suspended
+        _OPEN.add(self)
+
+    def _reset(self) -> None:
+        self.lock = threading.Condition(threading.Lock())  # guards the session
+        self._thread: threading.Thread | None = None
+        self._query_numbers = 0
+        self._thread_receives = False
+        self._caller_receives = False  # in the place of the thread
+        self._caller_received_at = 0.0  # when one stopped to
+        self._is_stopping_callers = False  # it must stop, because the link is about to be closed
+        self._caller_since = 0.0  # when it began to
+        self._is_asleep = False  # the thread waits until a caller stops to receive
+        self._is_parked = False  # the thread waits for callers, and looks again in PARK_SECONDS
+        self._is_quick = False  # the last release was soon followed by a request
+        self._released_at = 0.0
+        self._failure: StoreLost | StoreRefused | None = None  # what a caller met: the thread handles it
+        super()._reset()
+
+    # --- what callers do ------------------------------------------------------------------------------------------
+
+    def open(self, seconds: float) -> None:
+        """Join the pool. Raises `StoreError`."""
+        with self.lock:
+            self._start()
+            self.lock.wait_for(lambda: self._has_joined or self.refused_because or self._is_long_lost(), seconds)
+            if self._has_joined:
+                return
+            reason = self.refused_because or self.lost_because or "its owner does not answer"
+        self.close()
+        raise StoreError(f"the pool's store {self.name} cannot be used: {reason}")
+
+    def _is_long_lost(self) -> bool:
+        return self.lost_since is not None and self._now() - self.lost_since >= LOST_SECONDS
+
+    def ask(self, what: str, *arguments: Any, seconds: float) -> Any:
+        """Return the answer to a query. Raises `NoAnswer`. The lock is not held."""
+        answers: SimpleQueue[Any] = SimpleQueue()
+        with self.lock:
+            if not self._has_joined or self._is_closing or threading.current_thread() is self._thread:
+                raise NoAnswer
+            self._query_numbers += 1
+            number = self._query_numbers
+            self._queries[number] = answers
+            self._send(wire.Query(number, what, list(arguments)))
+            self.expect_answer()
+        try:
+            answer = answers.get(timeout=seconds)
+        except Empty:
+            answer = NO_ANSWER
+        with self.lock:
+            self._queries.pop(number, None)
+        if answer is NO_ANSWER:
+            raise NoAnswer
+        return answer
+
+    def receive_until(self, is_over: Callable[[], bool]) -> None:
+        """Receive replies on the caller's thread until `is_over`, or until the link breaks. Returns at once if another
+        thread receives, or other requests wait: the caller is then called back. The lock is not held."""
+        with self.lock:
+            link = self._link
+            is_free = not self._caller_receives and self._failure is None and not self._is_closing
+            receives = is_free and self._has_joined and self.waiting <= 1 and not is_over()
+            if link is not None and receives:
+                self._caller_receives = True  # before a flush that takes long: the thread must not receive meanwhile
+                self._caller_since = time.monotonic()
+        if link is None or not receives:
+            if link is not None:
+                link.flush()
+            return
+        failure: StoreLost | StoreRefused | None = StoreLost("a caller was interrupted while it received")
+        try:
+            link.flush()
+            self._stop_thread(link)
+            while link is self._link and not self._is_closing and not self._is_stopping_callers and not is_over():
+                self._receive_on(link)
+            failure = None
+        except (StoreLost, StoreRefused) as error:
+            failure = error
+        finally:  # also after a Ctrl-C: replies may be lost then, and a greeting repeats them
+            with self.lock:
+                self._caller_receives = False
+                self._caller_received_at = time.monotonic()
+                if failure is not None and link is self._link:
+                    self._failure = failure
+                is_expected = self.waiting or self._queries or self._failure is not None or self._is_closing
+                if is_expected or self._is_asleep or self._is_stopping_callers:
+                    self.lock.notify_all()
+
+    def _stop_callers(self) -> None:
+        """Wait until no caller receives: the link is about to be closed. The lock is held."""
+        if self._caller_receives and self._link is not None:
+            self._is_stopping_callers = True
+            self._link.wake()
+            self.lock.wait_for(lambda: not self._caller_receives)
+            self._is_stopping_callers = False
+
+    def _stop_thread(self, link: Link) -> None:
+        """Wait until the thread does not receive any more."""
+        with self.lock:
+            if self._thread_receives:
+                link.wake()
+                self.lock.wait_for(lambda: not self._thread_receives)
+
+    def request(self, handle: MemberHandle, front: bool, blocks: bool = False) -> None:
+        """`blocks`: the caller calls `receive_until` next."""
+        self._is_quick = time.monotonic() - self._released_at < QUICK_SECONDS
+        self._caller_flushes = blocks
+        super().request(handle, front)
+        self._caller_flushes = False
+
+    def release(self, message: wire.Message, handle: MemberHandle) -> None:
+        """Say the end of a lease without news. It shares the frame of the next request if one follows at once, as it
+        did the last time; the thread sends it otherwise. Not if the lease had to be waited for: others may wait now.
+        The lock is held."""
+        self._released_at = time.monotonic()
+        if self._is_quick and self._is_parked and not handle.was_queued:
+            self.say_lazily(message)
+        else:
+            self.say(message)
+
+    def wake_callers(self) -> None:
+        """Let callers that wait for a condition look again. The lock is not held."""
+        with self.lock:
+            self.lock.notify_all()
+
+    def close(self) -> None:
+        """Leave the pool: leases of this process end. The lock is not held."""
+        with self.lock:
+            thread = self._thread
+            if self._is_closing:
+                return
+            self.leave()
+            if self._link is not None:
+                self._link.wake()
+            self.lock.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_SECONDS)
+        self.gate.close()
+        _OPEN.discard(self)
+
+    def _send(self, message: wire.Message) -> None:
+        if self._thread is None and not self._is_closing:  # a forked child: it joins with its first message
+            self._start()
+        super()._send(message)
+
+    # --- the thread -----------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="agentos-pool", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        retry = FIRST_RETRY
+        while not self._is_closing:
+            try:
+                self._join()
+                retry = FIRST_RETRY
+                while not self._is_closing:
+                    self._receive()
+                break
+            except StoreRefused as error:
+                with self.lock:
+                    self._stop_callers()
+                    self.on_refused(error)
+                    self.lock.notify_all()
+            except StoreLost as error:
+                self._on_lost(error)
+            except Exception as error:  # waiters must not wait for a thread that has ended
+                self._on_lost(StoreLost(f"{type(error).__name__}: {error}"))
+            self._call_back()
+            with self.lock:
+                self.lock.wait_for(lambda: self._is_closing, 0.0 if self._broken_recently() else retry)
+            retry = min(LAST_RETRY, 2.0 * retry)
+        self._end()
+
+    def _on_lost(self, error: StoreLost) -> None:
+        with self.lock:
+            self._stop_callers()
+            self.on_lost(error)
+            self.lock.notify_all()
+
+    def _broken_recently(self) -> bool:
+        return self._broken_at is not None and self._now() - self._broken_at < 0.1
+
+    def _join(self) -> None:
+        """Find an owner and greet it."""
+        link = self.gate.connect(CONNECT_SECONDS)
+        with self.lock:
+            self.greet(link)
+        while not self._has_joined and not self._is_closing:
+            self._receive()
+        with self.lock:
+            self.lock.notify_all()
+
+    def _receive(self) -> None:
+        """Receive on the thread, unless a caller does."""
+        with self.lock:
+            self._park()
+            if self._lazy and time.monotonic() - self._released_at >= QUICK_SECONDS:
+                self.flush()
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
+            if not self._may_receive() or self._is_closing or self._lazy:
+                return
+            self._thread_receives = True
+        try:
+            assert self._link is not None
+            self._receive_on(self._link)
+        finally:
+            with self.lock:
+                self._thread_receives = False
+                self.lock.notify_all()
+
+    def _park(self) -> None:
+        """Wait while callers receive. A caller that receives for long wakes the thread when it stops; of one that takes
+        lease after lease the thread must not be woken each time, and looks again in a moment."""
+        if self._may_receive():
+            return
+        self._is_parked = True
+        self._is_asleep = self._caller_receives and time.monotonic() - self._caller_since > PARK_SECONDS
+        self.lock.wait(None if self._is_asleep else PARK_SECONDS)
+        self._is_parked = self._is_asleep = False
+
+    def _may_receive(self) -> bool:
+        """Return whether the thread must act now: a caller that has just received may do so again in a moment."""
+        if self._failure is not None or self._is_closing:
+            return True
+        is_expected = self.waiting or self._queries or not self._has_joined
+        is_parked = time.monotonic() - self._caller_received_at < PARK_SECONDS and not is_expected
+        return not self._caller_receives and not is_parked
+
+    def _receive_on(self, link: Link) -> None:
+        """Wait for replies, for the next heartbeat or for the end of the patience with a silent owner."""
+        with self.lock:
+            due = self.due_at()
+        frames = link.receive(max(0.0, min(due - self._now(), 60.0)))
+        with self.lock:
+            is_silent = not frames and self.is_owner_silent()
+        if is_silent:
+            frames = self._receive_or_replace(link)
+        with self.lock:
+            for data in frames:
+                self.take(wire.decode_replies(data))
+            self.beat()
+        self._call_back()
+
+    def _receive_or_replace(self, link: Link) -> list[bytes]:
+        """Replace an owner that does not answer, unless its answer has come meanwhile: this process may have been
+        stopped, not the owner."""
+        frames = link.receive(0.0)
+        if not frames:
+            self.gate.depose()
+            raise StoreLost("its owner did not answer")
+        return frames
+
+    def _call_back(self) -> None:
+        """Call what replies have led to, without the lock."""
+        while self._calls:
+            with self.lock:
+                calls = self.take_calls()
+            for call, arguments in calls:
+                call(*arguments)
+
+    def _end(self) -> None:
+        """Close the link, and refuse what still waits."""
+        with self.lock:
+            self._stop_callers()
+            link, self._link = self._link, None
+            self.refuse_waiters()
+            self.lock.notify_all()
+        if link is not None:
+            _flush(link)
+            link.close()
+        self._call_back()
+
+    def start_over_in_child(self) -> None:
+        """Forget the parent's session after a fork."""
+        link = self._link
+        self._reset()
+        if link is not None:
+            link.abandon()
+
+
+def _flush(link: Link) -> None:
+    """Send what is left, as far as the owner takes it soon."""
+    end = time.monotonic() + CLOSE_SECONDS / 2
+    try:
+        while link.has_unsent and time.monotonic() < end:
+            link.receive(0.05)
+    except StoreLost:
+        return
+
+
+_OPEN: weakref.WeakSet[Member] = weakref.WeakSet()
+
+
+def close_all() -> None:
+    """Close all members of this process."""
+    for member in tuple(_OPEN):
+        member.close()
+
+
+def _start_over_in_child() -> None:
+    for member in tuple(_OPEN):
+        member.start_over_in_child()
+
+
+atexit.register(close_all)
+os.register_at_fork(after_in_child=_start_over_in_child)

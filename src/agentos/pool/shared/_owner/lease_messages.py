@@ -1,0 +1,138 @@
+"""LeaseMessages: requests, ends and usage of leases, as members send them."""
+
+from __future__ import annotations
+
+from ..._rules.lease_states import LIVE, REFUSED
+from ..._rules.records import LeaseRecord
+from .. import messages as wire
+from . import entries as kinds
+from .credential_messages import CredentialMessages
+from .owned_pool import granted
+from .session import OwnedRecord, Session
+
+
+class LeaseMessages(CredentialMessages):
+    """Handlers of the messages about leases."""
+
+    def _request(self, session: Session, request: wire.Request, now: float) -> None:
+        if request.lease in session.leases:
+            return
+        record = OwnedRecord(request.requester, request.requests, request.tokens, request.scope, request.prefer)
+        record.request_class = session.request_class(request.scope)
+        record.id, record.owner, record.waits_for_probe = request.lease, session, request.waits_for_probe
+        if self.allocator.request(record, now, request.wait, request.front) or record.state == REFUSED:
+            session.leases[request.lease] = record
+            self._answer(record, now)
+        elif request.wait:
+            session.leases[request.lease] = record
+        else:
+            self._tell(session, wire.Denied(request.lease))
+
+    def _confirm(self, session: Session, confirm: wire.Confirm, now: float) -> None:
+        record = session.leases.get(confirm.lease)
+        if record is None:
+            self._tell(session, wire.Lost(confirm.lease))
+            return
+        if record.state != LIVE or record.credential is None:
+            return  # it waits, and is answered when it is served
+        fence, credential_id = record.fence, record.credential.id
+        if credential_id in session.credential_ids:
+            is_live = self.allocator.confirm(record, now)
+        else:  # the member has dropped the credential meanwhile
+            self.allocator.lease_end.set_aside(record, now)
+            record.request_class = session.request_class(record.scope)
+            is_live = self.allocator.request(record, now, front=True)
+            if record.state == REFUSED:
+                self.allocator.served.append(record)
+        if record.state != LIVE or (record.credential_id, record.fence) != (credential_id, fence):
+            self._record(kinds.CORRECT, credential_id, fence, 0, 0, now=now)
+            self._record(kinds.END, credential_id, fence, now=now)
+            if is_live:
+                self._record_grant(session, record, now)
+        if is_live:
+            self._tell(session, granted(record))
+
+    def _withdraw(self, session: Session, withdraw: wire.Withdraw, now: float) -> None:
+        record = session.leases.pop(withdraw.lease, None)
+        if record is not None:
+            if record.state == LIVE:
+                self._record(kinds.CORRECT, record.credential_id, record.fence, 0, 0, now=now)
+                self._record(kinds.END, record.credential_id, record.fence, now=now)
+            self.allocator.lease_end.withdraw(record, now)
+
+    def _end(self, session: Session, end: wire.End, now: float) -> None:
+        record = session.leases.get(end.lease)
+        verdict = None if end.verdict is None else wire.verdict_of(end.verdict)
+        if record is None or record.state != LIVE:
+            return
+        proves = end.success and end.cool_seconds is None and verdict is None
+        self._forget_lease(session, record, now, proves=proves)
+        if end.cool_seconds is not None:
+            self.allocator.lease_end.cool_and_end(record, end.cool_seconds, now)
+        else:
+            jitter = 0.5 if verdict is None else self._jitter()
+            self.allocator.lease_end.end(record, now, verdict, end.success, jitter)
+
+    def _forget_lease(self, session: Session, record: LeaseRecord, now: float, *, proves: bool = False) -> None:
+        """Take a live lease that is about to end out of the session, and record its end. `proves`: with a success."""
+        assert record.credential_id is not None
+        assert record.credential is not None
+        session.leases.pop(record.id, None)
+        self.seen_at[record.credential_id] = now
+        is_news = (True,) if proves and not record.credential.is_proven else ()
+        self._record(kinds.END, record.credential_id, record.fence, *is_news, now=now)
+
+    def _observed(self, session: Session, observed: wire.Observed, now: float) -> None:
+        record = session.leases.get(observed.lease)
+        verdict = wire.verdict_of(observed.verdict)
+        if record is not None and record.state == LIVE:
+            self.allocator.feedback.apply_verdict(record, verdict, now, self._jitter())
+
+    def _settle(self, session: Session, settle: wire.Settle, now: float) -> None:
+        record = session.leases.get(settle.lease)
+        if record is None:
+            self._late_usage(settle.credential, settle.excess_requests, settle.excess_tokens, now)
+        elif self.allocator.settle(record, settle.requests, settle.tokens, now):
+            self._record_usage(record, now)
+
+    def _use_more(self, session: Session, more: wire.UseMore, now: float) -> None:
+        record = session.leases.get(more.lease)
+        if record is None:
+            self._late_usage(more.credential, more.requests, more.tokens, now)
+        elif record.state == LIVE:
+            if max(record.requests + more.requests, record.tokens + more.tokens) > wire.MAX_COUNT:
+                raise ValueError(f"a lease cannot use more than {wire.MAX_COUNT}")
+            self.allocator.use_more(record, more.requests, more.tokens, now)
+            self._record_usage(record, now)
+
+    def _late_usage(self, credential_id: str | None, requests: int, tokens: int, now: float) -> None:
+        """Count usage of a lease that ended before it was reported (invariant 14)."""
+        if credential_id is not None and (requests or tokens):
+            self.count_debt(credential_id, requests, tokens, now, now)
+
+    def _record_usage(self, record: LeaseRecord, now: float) -> None:
+        what = (record.credential_id, record.fence, record.requests, record.tokens)
+        self._record(kinds.CORRECT, *what, now=now)
+
+    def _debt(self, _session: Session, debt: wire.Debt, now: float) -> None:
+        self.count_debt(debt.credential, debt.requests, debt.tokens, now, now)
+
+    def count_debt(self, credential_id: str, requests: int, tokens: int, at: float, now: float) -> None:
+        """Count usage that no lease stands for."""
+        credential = self.allocator.credentials.get(credential_id)
+        if credential is None:
+            return
+        credential.used_requests += requests
+        credential.used_tokens += tokens
+        if credential.group.pace.limiter is not None:
+            credential.group.pace.limiter.use(requests, tokens, at, now)
+        self._record(kinds.DEBT, credential_id, requests, tokens, at, now=now)
+
+    def adopt(self, session: Session, lease: int, credential_id: str, fence: int, requests: int, tokens: int,
+              scope: str | None, requester: str | None, now: float) -> None:  # fmt: skip
+        """Make a lease live that another owner granted."""
+        record = OwnedRecord(requester, requests, tokens, scope)
+        record.request_class = session.request_class(scope)
+        record.id, record.owner = lease, session
+        self.allocator.grant_again(record, credential_id, fence, now)
+        session.leases[lease] = record

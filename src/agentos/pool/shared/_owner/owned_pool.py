@@ -1,0 +1,188 @@
+"""OwnedPool: the state of a shared pool in its owner, and what the owner writes and sends: entries and replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from math import inf
+from typing import Any, NamedTuple
+
+from agentos.events import (
+    CoolDownStarted,
+    CredentialQuarantined,
+    LimitLearned,
+    LimitShared,
+    PoolWaiting,
+)
+
+from ..._rules.allocator import Allocator
+from ..._rules.cooldown_scope import CooldownScope
+from ..._rules.lease_states import LIVE, REFUSED
+from ..._rules.records import LeaseRecord
+from .. import messages as wire
+from . import entries as kinds
+from .session import Session
+
+# Entries that nothing waits for are written with the next grant, or after this many seconds.
+LAZY_SECONDS = 1.0
+# Fences of a new pool start at the microseconds since 1970: no credential is granted a million times a second, so
+# fences also grow if an older journal was lost.
+FENCES_PER_SECOND = 1e6
+
+
+class Identity(NamedTuple):
+    """The process that runs an owner."""
+
+    pid: int
+    host: str
+    since: float  # epoch
+
+
+class OwnedPool:
+    """The pool, its sessions, and the output of the owner."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        journal_id: str,
+        day_ends: Callable[[str], Callable[[float], float]],
+        jitter: Callable[[], float],
+        now: float,
+    ) -> None:
+        self.identity = identity
+        self.journal_id = journal_id
+        self.position = 0  # of the journal
+        self.store_scope = CooldownScope("store", None)
+        self.allocator = Allocator(self.store_scope, first_fence=int(now * FENCES_PER_SECOND))
+        self.sessions: dict[str, Session] = {}
+        self.by_index: dict[int, Session] = {}
+        self.next_session = 1
+        self.fingerprints: dict[str, str] = {}  # of secrets, by credential
+        self.seen_at: dict[str, float] = {}  # by credential: when a member last declared or used it
+        self.entries: list[kinds.Entry] = []  # not committed yet
+        self.commit_by = inf  # the instant by which they must be; 0: before any reply is sent
+        self._links: dict[Hashable, Session] = {}
+        self._to_send: dict[str, Session] = {}  # sessions to which a frame is due
+        self._unkept: dict[str, Session] = {}  # sessions whose last messages the journal does not hold yet
+        self._untold: dict[str, Session] = {}  # sessions that do not know what is kept
+        self._strangers: dict[Hashable, list[wire.Reply]] = {}  # replies to connections without a session
+        self._check_at = inf  # when a session expires, at the earliest
+        self._tell_kept_at = inf  # when members are told what is kept, at the latest
+        self.day_ends = day_ends
+        self._jitter = jitter
+
+    def take_entries(self, now: float) -> list[kinds.Entry]:
+        """Take the entries that must be committed, with the numbers of the messages whose effects they hold.
+
+        The frames that are taken after it must not be sent before the entries are in the journal, whose position is
+        then `position`.
+        """
+        entries = self.entries + [(kinds.HEARD, s.index, s.heard) for s in self._unkept.values()]
+        self.position += 1
+        self.entries = []
+        self.commit_by = inf
+        for session in self._unkept.values():
+            session.kept = session.heard
+        if self._unkept:
+            self._untold.update(self._unkept)
+            self._unkept = {}
+            self._tell_kept_at = min(self._tell_kept_at, now + LAZY_SECONDS)
+        return entries
+
+    def take_frames(self) -> list[tuple[Hashable, bytes]]:
+        """Take the frames that must be sent. Call it after `take_entries` if `commit_by` is 0."""
+        frames: list[tuple[Hashable, bytes]] = []
+        for session in self._to_send.values():
+            if session.connection is not None:
+                frames.append((session.connection, self._frame(session, session.replies)))
+                session.replies = []
+                self._untold.pop(session.id, None)
+        self._to_send = {}
+        for connection, replies in self._strangers.items():
+            frames.append((connection, self._frame(None, replies)))
+        self._strangers = {}
+        return frames
+
+    def _frame(self, session: Session | None, replies: list[wire.Reply]) -> bytes:
+        heard, kept = (0, 0) if session is None else (session.heard, session.kept)
+        return wire.encode(wire.ReplyFrame(heard, kept, self.position, replies))
+
+    def discard_output(self) -> None:
+        """Forget entries and replies: a restored pool writes nothing that the journal holds already."""
+        self.entries = []
+        self.commit_by = inf
+        self._to_send, self._unkept, self._untold = {}, {}, {}
+        self._check_at = 0.0
+
+    def _record(self, *entry: Any, urgent: bool = False, now: float) -> None:
+        self.entries.append(entry)
+        self.commit_by = 0.0 if urgent else min(self.commit_by, now + LAZY_SECONDS)
+
+    def _tell(self, session: Session, reply: wire.Reply) -> None:
+        session.replies.append(reply)
+        self._to_send[session.id] = session
+
+    def _collect(self, session: Session | None, now: float) -> None:
+        """Turn what the rules have done into replies and entries. `session`: whose message it was."""
+        allocator = self.allocator
+        if allocator.served:
+            served, allocator.served = allocator.served, []
+            for record in served:
+                self._answer(record, now)
+        if allocator.events:
+            events, allocator.events = allocator.events, []
+            for event in events:
+                self._announce(event, session, now)
+
+    def _answer(self, record: LeaseRecord, now: float) -> None:
+        session: Session = record.owner
+        if record.state == LIVE:
+            self._record_grant(session, record, now)
+            self._tell(session, granted(record))
+        elif record.state == REFUSED:
+            session.leases.pop(record.id, None)
+            self._tell(session, wire.Refused(record.id, record.too_large))
+
+    def _record_grant(self, session: Session, record: LeaseRecord, now: float) -> None:
+        what = (record.credential_id, record.fence, record.requests, record.tokens, record.scope, record.requester)
+        self._record(kinds.GRANT, session.index, record.id, *what, urgent=True, now=now)
+
+    def _announce(self, event: Any, session: Session | None, now: float) -> None:
+        """Record an event and send it to the members that it concerns."""
+        concerned: Iterable[Session] = self.sessions.values()
+        if isinstance(event, CoolDownStarted):
+            self._record(kinds.COOL, *event[:3], now + event.seconds, event.verdict, urgent=True, now=now)
+            ids = self._members_of(event)
+            concerned = [s for s in concerned if not s.credential_ids.isdisjoint(ids)]
+        elif isinstance(event, CredentialQuarantined):
+            self._record(kinds.QUARANTINE, event.credential_id, event.reason, urgent=True, now=now)
+            concerned = [s for s in concerned if event.credential_id in s.credential_ids]
+        elif isinstance(event, LimitLearned):
+            self._record(kinds.LEARNED, event.name, event.scope, event.requests_per_minute, now=now)
+        elif isinstance(event, PoolWaiting):
+            concerned = [] if session is None or self.store_scope.cooling else [session]
+        elif not isinstance(event, LimitShared):
+            return
+        reply = wire.event_of(event)
+        for other in concerned:
+            self._tell(other, reply)
+
+    def _members_of(self, event: CoolDownStarted) -> Iterable[str]:
+        if event.kind == "credential":
+            return [str(event.name)]
+        credentials = self.allocator.credentials.values()
+        if event.kind == "group":
+            return [c.id for c in credentials if c.group.name == event.name]
+        if event.kind == "provider":
+            return [c.id for c in credentials if c.provider.name == event.name]
+        return self.allocator.credentials.keys()
+
+
+def granted(record: LeaseRecord) -> wire.Granted:
+    """Return the reply for a live lease."""
+    credential = record.credential
+    assert credential is not None
+    return wire.Granted(
+        record.id, credential.id, credential.provider.name, record.fence, record.granted_at, record.requests,
+        record.tokens,
+        record.sequence > 0,
+    )  # fmt: skip

@@ -1,0 +1,93 @@
+"""Queries: what members, and commands that only look, may ask the owner of a shared pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from agentos.events import STORE_LOST
+
+from ..._rules import wait_reasons
+from ..._rules.records import CredentialRecord, RestrictedScope
+from ...states import credential_state, forecast
+
+if TYPE_CHECKING:
+    from .owner import Owner
+    from .session import Session
+
+
+def _credentials(owner: Owner, session: Session | None) -> list[CredentialRecord]:
+    """Return the credentials of a session, in the order in which they joined; all for a stranger."""
+    credentials = owner.allocator.credentials.values()
+    return [c for c in credentials if session is None or c.id in session.credential_ids]
+
+
+def _request_class(owner: Owner, session: Session | None, scope: str | None) -> RestrictedScope:
+    if session is not None:
+        return session.request_class(scope)
+    return RestrictedScope(scope, frozenset(owner.allocator.credentials))
+
+
+def _states(owner: Owner, session: Session | None, now: float) -> Any:
+    # `epoch` 0: instants are sent as seconds from now, because a member's wall clock may differ from the owner's.
+    states = [credential_state(credential, now, 0.0) for credential in _credentials(owner, session)]
+    # MessagePack has no larger integers.
+    return [replace(s, requests=min(s.requests, 2**62), tokens=min(s.tokens, 2**62)) for s in states]
+
+
+def _members(owner: Owner, _session: Session | None, now: float) -> Any:
+    return {
+        "owner": owner.identity,
+        "members": [
+            (s.host, s.pid, s.name, now - s.joined_at, sum(r.state == "live" for r in s.leases.values()),
+             sum(r.state == "waiting" for r in s.leases.values()))
+            for s in owner.sessions.values()
+        ],
+    }  # fmt: skip
+
+
+def _waiting_for(owner: Owner, session: Session | None, now: float, scope: str | None, need: Any = None) -> Any:
+    request_class = _request_class(owner, session, scope)
+    waiting = wait_reasons.explain(owner.allocator, request_class, now, None if need is None else tuple(need))
+    return waiting._replace(reason=STORE_LOST) if owner.store_scope.cooling else waiting
+
+
+def _reasons(owner: Owner, session: Session | None, _now: float, scope: str | None) -> Any:
+    return wait_reasons.reasons(_credentials(owner, session), scope)
+
+
+def _is_proven(owner: Owner, _session: Session | None, _now: float, credential_id: str) -> bool:
+    credential = owner.allocator.credentials.get(credential_id)
+    return credential is not None and credential.is_proven
+
+
+def _available(owner: Owner, session: Session | None, now: float) -> int:
+    return sum(credential.is_usable(None, now) for credential in _credentials(owner, session))
+
+
+def _fastest(owner: Owner, session: Session | None, now: float) -> Any:
+    return wait_reasons.fastest(_credentials(owner, session), now)
+
+
+def _forecasts(owner: Owner, session: Session | None, now: float) -> Any:
+    usable = [credential for credential in _credentials(owner, session) if not credential.quarantine]
+    forecasts = []
+    for credential in usable:
+        planned = forecast(credential, now)
+        day_ends_in = None if planned.day_ends_after is None else planned.day_ends_after(0.0)
+        forecasts.append((*planned[:4], planned.limits, *planned[5:8], day_ends_in))
+    return forecasts
+
+
+ANSWERS: dict[str, Callable[..., Any]] = {
+    "states": _states,
+    "members": _members,
+    "waiting_for": _waiting_for,
+    "reasons": _reasons,
+    "is_proven": _is_proven,
+    "available": _available,
+    "fastest": _fastest,
+    "forecasts": _forecasts,
+    "nothing": lambda _owner, _session, _now: None,  # its answer comes after everything that was sent before it
+}

@@ -1,0 +1,314 @@
+"""SharedStore: the state of a pool that several processes share, as a `Store`. Its decisions are made by the owner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from agentos.clock import Clock
+from agentos.errors import UnknownCredential
+from agentos.events import STORE_LOST, PoolWaiting
+from agentos.limits.declaration import Limits
+from agentos.verdict import Verdict
+
+from .._rules.lease_states import ENDED, LIVE, WAITING
+from ..credential import Credential, fingerprint
+from ..states import CredentialForecast, CredentialState, Holder
+from . import messages as wire
+from ._member.handles import MemberHandle
+from ._member.member import Member, NoAnswer
+from .transport import Gate
+
+# Seconds to wait for the store when the pool is opened: longer than it takes to replace an owner that does not answer.
+OPEN_SECONDS = 10.0
+# Seconds to wait for the answer to a request that does not wait.
+SYNC_SECONDS = 5.0
+# Seconds to wait for the answer to a query: what was known last is better than nothing.
+LOOK_SECONDS = 1.0
+_DAY_SECONDS = 86_400.0
+
+
+class SharedStore:
+    """A `Store` that a member process has."""
+
+    def __init__(self, gate: Gate, clock: Clock, on_event: Callable[[Any], None], ttl: float,
+                 redact: Callable[[str], str], run: str | None = None) -> None:  # fmt: skip
+        self._redact = redact
+        self._clock = clock
+        self._member = Member(gate, clock, on_event, ttl, None if run is None else wire.plain_text(run, 1000))
+        self._known: dict[str, Any] = {}  # last answers to queries
+        self.make_handle = MemberHandle
+
+    def open(self) -> None:
+        self._member.open(OPEN_SECONDS)
+
+    def close(self) -> None:
+        self._member.close()
+
+    def arrive(self) -> None:
+        self._ask("nothing", None)
+
+    # --- leases ---------------------------------------------------------------------------------------------------
+
+    def request(self, handle: MemberHandle, wait: bool = True, front: bool = False, blocks: bool = False) -> bool:
+        """Return True only if `wait` is False and the lease is live; a request that waits is always delivered.
+        `blocks`: the caller has nothing else to do until the lease is live."""
+        if handle.requester is not None:
+            handle.requester = wire.plain_text(self._redact(str(handle.requester)), wire.MAX_NAME)
+        handle.waits = wait
+        member = self._member
+        if not wait:
+            return self._request_at_once(handle)
+        with member.lock:
+            member.request(handle, front, blocks)
+        if blocks:
+            member.receive_until(lambda: handle.state != WAITING)
+        return False
+
+    def _request_at_once(self, handle: MemberHandle) -> bool:
+        member = self._member
+        handle.deliver = member.wake_callers
+        with member.lock:
+            try:
+                member.request(handle, False)
+                member.lock.wait_for(lambda: handle.state != WAITING or member.lost_since is not None, SYNC_SECONDS)
+                handle.is_delivered = handle.state == LIVE
+            finally:  # also after a Ctrl-C: a lease that its caller does not get must not stay live
+                if not handle.is_delivered:
+                    self._withdraw(handle)
+            return handle.is_delivered
+
+    def request_now(self, handle: MemberHandle, timeout: float | None = None) -> bool:
+        """Return False for a request that may wait: it is not sent twice."""
+        return timeout is not None and timeout <= 0 and self.request(handle, False)
+
+    def end(self, handle: MemberHandle, verdict: Verdict | None, success: bool = False) -> None:
+        fields = None if verdict is None else _verdict_fields(verdict)
+        self._end(handle, wire.End(handle.id, fields, success))
+
+    def cool_and_end(self, handle: MemberHandle, seconds: float) -> None:
+        self._end(handle, wire.End(handle.id, None, False, _seconds(seconds)))
+
+    def _end(self, handle: MemberHandle, message: wire.End) -> None:
+        member = self._member
+        with member.lock:
+            if handle.state == LIVE and member.has(handle):
+                member.forget(handle, ENDED)
+                if message.verdict is None and message.cool_seconds is None:
+                    member.release(message, handle)
+                else:
+                    member.say(message)
+
+    def use_more(self, handle: MemberHandle, requests: int, tokens: int) -> None:
+        requests, tokens = min(requests, wire.MAX_COUNT), min(tokens, wire.MAX_COUNT)  # a provider may say anything
+        self._report_usage(handle, wire.UseMore(handle.id, requests, tokens, handle.credential_id), requests, tokens)
+
+    def observed(self, handle: MemberHandle, verdict: Verdict) -> None:
+        member = self._member
+        with member.lock:
+            if handle.state == LIVE and member.has(handle):
+                member.say(wire.Observed(handle.id, _verdict_fields(verdict)))
+
+    def settle(self, handle: MemberHandle, requests: int | None, tokens: int | None) -> bool:
+        if handle.settled:
+            return False
+        requests = None if requests is None else min(requests, wire.MAX_COUNT)
+        tokens = None if tokens is None else min(tokens, wire.MAX_COUNT)
+        more_requests = 0 if requests is None else max(0, requests - handle.requests)
+        more_tokens = 0 if tokens is None else max(0, tokens - handle.tokens)
+        settle = wire.Settle(handle.id, requests, tokens, handle.credential_id, more_requests, more_tokens)
+        handle.settled = self._report_usage(handle, settle, more_requests, more_tokens)
+        if handle.settled:
+            handle.requests = handle.requests if requests is None else requests
+            handle.tokens = handle.tokens if tokens is None else tokens
+        return handle.settled
+
+    def _report_usage(self, handle: MemberHandle, message: wire.Message, requests: int, tokens: int) -> bool:
+        """Send usage of a live lease; usage of a lease that was lost is debt of its group (invariant 14)."""
+        member = self._member
+        with member.lock:
+            if handle.is_lost and handle.credential_id is not None:
+                message = wire.Debt(handle.credential_id, requests, tokens)
+            elif handle.state != LIVE or not member.has(handle):
+                return False
+            if handle.credential_id is not None and (requests or tokens):
+                member.count_used(handle.credential_id, requests, tokens)
+            member.say(message)
+            return True
+
+    # --- waiting --------------------------------------------------------------------------------------------------
+
+    def withdraw(self, handle: MemberHandle) -> None:
+        with self._member.lock:
+            self._withdraw(handle)
+
+    def _withdraw(self, handle: MemberHandle) -> None:
+        member = self._member
+        if member.has(handle):
+            member.forget(handle, ENDED)
+            member.say(wire.Withdraw(handle.id))
+
+    def expire(self, handle: MemberHandle) -> None:
+        with self._member.lock:
+            is_late = handle.state == WAITING and self._member.has(handle)
+            if is_late:
+                self._withdraw(handle)
+        if is_late:
+            handle.deliver()
+
+    def confirm(self, handle: MemberHandle) -> bool:
+        """Return True if a caller may use its granted lease. False: the owner is asked again, because the credential
+        was cooled since the grant, or because this process was stopped and its leases may have expired."""
+        member = self._member
+        with member.lock:
+            if handle.state != LIVE or not member.has(handle):
+                return False
+            if not handle.is_doubtful and handle.credential_id in member.declared and member.is_fresh():
+                handle.is_delivered = True
+                return True
+            member.request_again(handle, wire.Confirm(handle.id))
+            return False
+
+    # --- the pool -------------------------------------------------------------------------------------------------
+
+    def add(self, credential: Credential) -> None:
+        declaration = wire.Declaration(
+            credential.id,
+            credential.quota_group,
+            credential.provider,
+            sorted(credential.scopes),
+            wire.limits_fields(credential.limits),
+            fingerprint(credential.secret),
+        )
+        wire.check(declaration)
+        with self._member.lock:
+            self._member.declare(declaration)
+
+    def remove(self, credential_id: str) -> None:
+        self._check(credential_id)
+        with self._member.lock:
+            self._member.declare(wire.Drop(credential_id))
+
+    def quarantine(self, credential_id: str, reason: str) -> None:
+        self._check(credential_id)
+        self.set_quarantine(credential_id, reason)
+
+    def restore(self, credential_id: str) -> None:
+        self._check(credential_id)
+        self.set_quarantine(credential_id, None)
+
+    def set_quarantine(self, credential_id: str, reason: str | None) -> None:
+        """Quarantine any credential of the pool, also one that only other members have; None: restore it."""
+        reason = None if reason is None else wire.plain_text(reason, wire.MAX_TEXT)
+        with self._member.lock:
+            self._member.say(wire.SetQuarantine(credential_id, reason))
+
+    def cool(self, credential_id: str, seconds: float) -> None:
+        self._check(credential_id)
+        with self._member.lock:
+            self._member.say(wire.Cool(credential_id, _seconds(seconds)))
+
+    def _check(self, credential_id: str) -> None:
+        if credential_id not in self._member.declared:
+            raise UnknownCredential("no credential with this id is in the pool")
+
+    # --- queries --------------------------------------------------------------------------------------------------
+
+    def live_leases(self, credential_id: str) -> list[MemberHandle]:
+        """Return the leases of this process: no other can be given back here."""
+        with self._member.lock:
+            return [handle for handle in self._member.live() if handle.credential_id == credential_id]
+
+    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None) -> PoolWaiting:
+        lost = PoolWaiting(STORE_LOST, len(self._member.declared), 0, 0, None)
+        if self._member.lost_since is not None:
+            return lost
+        answer = self._ask("waiting_for", None, scope, need, is_kept=False)
+        return lost if answer is None else PoolWaiting(*answer)
+
+    def reasons(self, scope: str | None) -> dict[str, str]:
+        self._member.check_open()  # else that is the reason
+        return dict(self._ask("reasons", {}, scope))
+
+    def is_proven(self, credential_id: str) -> bool:
+        return bool(self._ask("is_proven", False, credential_id, is_kept=False))
+
+    def waiters(self) -> int:
+        """Return the number of requests of this process that wait."""
+        return self._member.waiting
+
+    def available(self) -> int:
+        return int(self._ask("available", 0))
+
+    def states(self) -> list[CredentialState]:
+        epoch = self._clock.epoch()
+        return [read_state(state, epoch) for state in self._ask("states", [])]
+
+    def fastest(self) -> tuple[float | None, float]:
+        rate, seconds = self._ask("fastest", (None, 0.0))
+        return rate, seconds
+
+    def forecasts(self) -> list[CredentialForecast]:
+        return [_forecast(fields) for fields in self._ask("forecasts", [])]
+
+    def _ask(self, what: str, default: Any, *arguments: Any, is_kept: bool = True) -> Any:
+        try:
+            answer = self._member.ask(what, *arguments, seconds=LOOK_SECONDS)
+        except NoAnswer:
+            return self._known.get(what, default)
+        if is_kept:
+            self._known[what] = answer
+        return answer
+
+
+def read_state(fields: dict[str, Any], epoch: float) -> CredentialState:
+    """Return the state of a credential that an owner has sent, with instants as epoch seconds."""
+    instants = ("rate_limited_until", "cooled_until", "limited_until")
+    changed = {name: None if fields[name] is None else fields[name] + epoch for name in instants}
+    return CredentialState(
+        **fields
+        | changed
+        | {
+            "cooling": {scope: end + epoch for scope, end in fields["cooling"].items()},
+            "used": {name: tuple(used) for name, used in fields["used"].items()},
+            "holders": tuple(fields["holders"]),
+            "held_by": tuple(Holder(*holder) for holder in fields["held_by"]),
+            "scopes": tuple(fields["scopes"]),
+        }
+    )
+
+
+def _forecast(fields: list[Any]) -> CredentialForecast:
+    id_, group, provider, scopes, limits, cooling, learned, used_today, day_ends_in = fields
+    ends_after: Callable[[float], float] | None = None
+    if day_ends_in is not None:
+
+        def ends_after(then: float) -> float:
+            days = max(0, math.floor((then - day_ends_in) / _DAY_SECONDS) + 1)
+            return float(day_ends_in + days * _DAY_SECONDS)
+
+    return CredentialForecast(
+        id_, group, provider, frozenset(scopes), msgspec.convert(limits, Limits), cooling, learned, used_today,
+        ends_after,
+    )  # fmt: skip
+
+
+def _verdict_fields(verdict: Verdict) -> list[Any]:
+    """Return the fields of a verdict as the owner accepts them: providers send numbers of any size."""
+    fields = verdict._replace(scope=None if verdict.scope is None else wire.plain_text(verdict.scope, wire.MAX_NAME))
+    return [_plain(value) for value in fields]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return wire.plain_text(value, wire.MAX_TEXT)
+    if value is None or value != value:
+        return None
+    return float(min(max(value, -wire.MAX_SECONDS), wire.MAX_SECONDS))
+
+
+def _seconds(seconds: float) -> float:
+    return min(max(float(seconds), -1e9), 1e9)
