@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
+import selectors
+import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseT
 
 ROOT = Path(__file__).parent.parent
 TTL = 30.0
+MESSAGE = b"x" * 40  # of an empty round trip: as long as a request for a lease
 AT_ONCE = 64  # leases of one credential: enough that no request waits
 
 
@@ -109,24 +112,111 @@ def no_ops(url: str) -> Callable[[int], None]:
     return work
 
 
-def updates(path: str) -> Callable[[int], None]:
-    db = sqlite3.connect(path, timeout=30, isolation_level=None)
-    db.execute("PRAGMA journal_mode = PERSIST")
-    db.execute("PRAGMA synchronous = OFF")
-    db.execute("CREATE TABLE IF NOT EXISTS one (id INTEGER PRIMARY KEY, n INTEGER)")
-    db.execute("INSERT OR IGNORE INTO one VALUES (1, 0)")
-
-    def update() -> None:
-        db.execute("BEGIN IMMEDIATE")
-        db.execute("UPDATE one SET n = n + 1")
-        db.execute("COMMIT")
+def socket_echoes(path: str) -> Callable[[int], None]:
+    """Return a function that makes pairs of empty round trips over a unix socket."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.connect(path)
 
     def work(times: int) -> None:
-        for _ in range(times):
-            update()
-            update()
+        for _ in range(2 * times):
+            client.send(MESSAGE)
+            client.recv(4096)
 
     return work
+
+
+def socket_p99(path: str) -> Callable[[int], float]:
+    """Return a function that makes round trips over a unix socket, and returns the 99th percentile of their seconds."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.connect(path)
+
+    def round_trip() -> None:
+        client.send(MESSAGE)
+        client.recv(4096)
+
+    return lambda times: _p99(round_trip, times)
+
+
+def echo_server(path: str) -> None:
+    """Send back what arrives on any connection to a unix socket."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(256)
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    print("ready", flush=True)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is listener:
+                selector.register(listener.accept()[0], selectors.EVENT_READ)
+                continue
+            assert isinstance(key.fileobj, socket.socket)
+            data = key.fileobj.recv(65536)
+            if data:
+                key.fileobj.send(data)
+            else:
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+
+
+def lease_p99(url: str, keys: str) -> Callable[[int], float]:
+    """Return a function that takes leases one after another, and returns the 99th percentile of their seconds."""
+    pool = pool_of(url, int(keys), Limits(max_concurrent=AT_ONCE))
+
+    def lease() -> None:
+        with pool.lease():
+            pass
+
+    return lambda times: _p99(lease, times)
+
+
+def _p99(call: Callable[[], None], times: int) -> float:
+    durations = []
+    for _ in range(times):
+        start = time.perf_counter()
+        call()
+        durations.append(time.perf_counter() - start)
+    return statistics.quantiles(durations, n=100)[98]
+
+
+def busy_threads(url: str, keys: str, threads: str) -> Callable[[int], None]:
+    """Return a function that starts (1) or stops (0) threads which compute in Python, in a member of the pool."""
+    pool = pool_of(url, int(keys), Limits(max_concurrent=AT_ONCE))
+    with pool.lease():
+        pass
+    is_busy = threading.Event()
+
+    def compute() -> None:
+        while True:
+            is_busy.wait()
+            sum(range(10_000))
+
+    for _ in range(int(threads)):
+        threading.Thread(target=compute, daemon=True).start()
+    return lambda state: is_busy.set() if state else is_busy.clear()
+
+
+def cpu(url: str, keys: str, rate: str) -> None:
+    """Answer `owner` with the process id of the pool's owner, and a number of seconds, in which leases are taken as
+    fast as the limits allow, with the CPU seconds of this process and the number of leases."""
+    pool = pool_of(url, int(keys), Limits(requests_per_minute=60 * float(rate), max_concurrent=4))
+    for line in sys.stdin:
+        if line == "ready\n":
+            print("ready", flush=True)
+        elif line == "owner\n":
+            from agentos.pool.shared_state import look
+
+            owner = look(url).owner
+            assert owner is not None
+            print(owner.pid, flush=True)
+        else:
+            count, before, until = 0, time.process_time(), time.monotonic() + float(line)
+            with contextlib.suppress(LeaseTimeout):
+                while (remaining := until - time.monotonic()) > 0:
+                    with pool.lease(timeout=remaining):
+                        count += 1
+            print(time.process_time() - before, count, flush=True)
+    pool.close()
 
 
 def shares(url: str, keys: str, rate: str, threads: str) -> Callable[[int], str]:
@@ -208,9 +298,18 @@ def echoes(url: str, hears: str, says: str) -> None:
 def main(kind: str, *arguments: str) -> None:
     if kind == "hand_overs":
         return hand_overs(*arguments)
-    if kind == "echoes":
-        return echoes(*arguments)
-    work = {"leases": leases, "no_ops": no_ops, "updates": updates, "shares": shares}[kind](*arguments)
+    if kind in ("echoes", "echo_server", "cpu"):
+        return {"echoes": echoes, "echo_server": echo_server, "cpu": cpu}[kind](*arguments)
+    kinds: dict[str, Callable[..., Callable[[int], object]]] = {
+        "leases": leases,
+        "no_ops": no_ops,
+        "socket_echoes": socket_echoes,
+        "socket_p99": socket_p99,
+        "lease_p99": lease_p99,
+        "busy_threads": busy_threads,
+        "shares": shares,
+    }
+    work = kinds[kind](*arguments)
     for line in sys.stdin:
         print("ready" if line == "ready\n" else work(int(line)), flush=True)
     return None
