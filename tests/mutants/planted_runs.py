@@ -67,6 +67,20 @@ MUTANTS = (
         "                return Again(now)\n            item.failures += 1",
         tests_of("runs/test_item_states", "test_scheduler_makes_exactly_the_transitions_of_the_table"),
     ),
+    Mutant(
+        "The traceback of a worker's exception is formatted without a guard",
+        "foreign_exceptions.py",
+        "    except BaseException:\n        frames",
+        "    except ArithmeticError:\n        frames",
+        tests_of("runs/test_exception_properties", "test_hostile_exception_is_recorded_as_failed"),
+    ),
+    Mutant(
+        "The driver reads an exception whose class replaces the lookup of attributes",
+        "runs/_parts/outcome.py",
+        "    if not foreign_exceptions.has_own_lookup(exc):\n",
+        "    if exc is not None:\n",
+        tests_of("runs/test_exception_properties", "test_hostile_exception_is_recorded_as_failed"),
+    ),
     # --- resuming -------------------------------------------------------------------------------------------------
     Mutant(
         "Retrying failed items also runs succeeded ones again",

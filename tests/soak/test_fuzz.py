@@ -14,6 +14,7 @@ from tests.items import test_path_properties
 from tests.keys import test_keys_file_properties
 from tests.providers import test_verdict_properties
 from tests.redaction import test_redaction_properties
+from tests.runs import test_exception_properties
 from tests.support.properties import PROPERTIES
 from tests.support.texts import scratch
 from tests.workers import test_report_properties
@@ -23,6 +24,7 @@ from .shares import seconds
 # Examples of one property before the next: few enough for every property to have a turn in a short run.
 EXAMPLES_PER_TURN = 100
 MODULES = (
+    test_exception_properties,
     test_item_properties,
     test_keys_file_properties,
     test_path_properties,
