@@ -81,6 +81,20 @@ MUTANTS = (
         "    if exc is not None:\n",
         tests_of("runs/test_exception_properties", "test_hostile_exception_is_recorded_as_failed"),
     ),
+    Mutant(
+        "A task that is cancelled before its first step reports no end",
+        "workers/tasks.py",
+        "            task.add_done_callback(on_done)\n",
+        "            pass\n",
+        tests_of("workers/test_tasks", "test_run_ends_although_a_worker_disturbs_its_loop"),
+    ),
+    Mutant(
+        "A worker that stops its event loop ends the thread of all tasks",
+        "workers/tasks.py",
+        "            while not self._is_closing and not self._loop.is_closed():\n",
+        "            if not self._is_closing:\n",
+        tests_of("workers/test_tasks", "test_run_ends_although_a_worker_disturbs_its_loop"),
+    ),
     # --- resuming -------------------------------------------------------------------------------------------------
     Mutant(
         "Retrying failed items also runs succeeded ones again",
