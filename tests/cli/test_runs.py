@@ -46,7 +46,7 @@ def test_runs_distinguishes_live_from_killed_run() -> None:
         (record,) = json.loads(agentos("runs", "--json").stdout)
         assert record["state"] == "running"
         assert record["pid"] == run.pid
-        assert (record["succeeded"], record["left"], record["total"]) == (1, 1, 2)
+        assert (record["succeeded"], record["unfinished"], record["total"]) == (1, 1, 2)
     assert "killed: agentos resume alive" in agentos("runs").stdout
     (record,) = json.loads(agentos("runs", "--json").stdout)
     assert record["state"] == "killed"

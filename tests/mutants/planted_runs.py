@@ -219,6 +219,27 @@ MUTANTS = (
         tests_of(CRASHES, "test_damaged_wal_file_is_detected"),
     ),
     Mutant(
+        "The reader of a ledger does not compare rows with their checksums",
+        "ledger/_checksums.py",
+        "== row[1] or not self._has_checksums",
+        "== row[1] or self._has_checksums",
+        tests_of("ledger/test_damage", "test_damaged_row_is_named_and_others_stay_readable"),
+    ),
+    Mutant(
+        "A checksum does not cover the columns that all rows of a batch share",
+        "ledger/_checksums.py",
+        "        if head != self._head:\n            self._head, self._start",
+        "        if not self._head:\n            self._head, self._start",
+        tests_of("ledger/test_damage"),
+    ),
+    Mutant(
+        "The resume filter reports a damaged input as a changed one",
+        "ledger/resume_filter.py",
+        "        if (decision is USE_RECORD and not self._retry_failed) or self._is_intact(connection, row):\n",
+        "        if decision is not DAMAGED:\n",
+        tests_of("ledger/test_damage", "test_damaged_input_is_not_reported_as_changed"),
+    ),
+    Mutant(
         "The ledger stores an input without redacting it",
         "ledger/_batch.py",
         "    redacted = json_text.redact_json_texts(texts, redact)\n",

@@ -36,6 +36,9 @@ _COLLECTIONS: tuple[type, ...] = (
 # Upper bound of the tokens of an item: more than any request can have.
 MAX_TOKENS = 10**15
 
+# `error_type` of an item whose row in the ledger does not match its checksum.
+DAMAGED_RECORD = "DamagedRecord"
+
 IdFunc = Callable[[Any], str]
 
 
@@ -56,6 +59,16 @@ class Problem(NamedTuple):
         """Return the problem of an item whose id contains a secret."""
         text = "the item's id contains a secret of the pool, and ids are recorded: return another id"
         return cls(f"{text} (item_id_func)", is_unrecorded=True)
+
+    @classmethod
+    def damaged(cls, item_id: str) -> Problem:
+        """Return the problem of an item whose row in the ledger is damaged."""
+        return cls(
+            f"the record of item {item_id!r} is damaged: restore the ledger from a copy, or pass retry_failed=True "
+            "(agentos retry) to run the item again",
+            DAMAGED_RECORD,
+            is_unrecorded=True,
+        )
 
     @classmethod
     def changed(cls, item_id: str) -> Problem:

@@ -29,6 +29,7 @@ from agentos.redaction import json_text
 from . import _database as database
 from . import _process_groups as process_groups
 from ._batch import Batch, encode_id, to_valid_text
+from ._checksums import SET_VERDICT, check_checkpoint, fetch_all
 from ._commit_thread import CommitThread
 from .ownership import Ownership
 
@@ -89,6 +90,7 @@ class RunRecord:
         if self._owner.earlier_note:
             self._check_integrity()
         execute("BEGIN IMMEDIATE")  # creates the -wal file
+        database.migrate(self._connection)
         self._files = [(f"{self.path}{suffix}", os.stat(f"{self.path}{suffix}")) for suffix in ("", "-wal")]  # noqa: PTH116
         self._folder = str(self.path.parent)
         self._folder_changed_at = 0
@@ -118,9 +120,7 @@ class RunRecord:
         for pgid, born in execute("SELECT pgid, born FROM processes WHERE run = ?", (run,)).fetchall():
             process_groups.end(pgid, born)
         execute("DELETE FROM processes WHERE run = ?", (run,))
-        execute(
-            "UPDATE items SET verdict = ? WHERE run = ? AND outcome IS NULL AND verdict IS NULL", (INTERRUPTED, run)
-        )
+        execute(f"{SET_VERDICT} WHERE run = ?2 AND outcome IS NULL AND verdict IS NULL", (INTERRUPTED, run))
         self._remove_finished_files()
         # Includes files of items whose launch was killed before the files were recorded.
         self._leftovers = self._file_names()
@@ -240,9 +240,13 @@ class RunRecord:
         if not item.has_record:
             return None
         with database.explained(self.path), database.reading(self.path) as connection:
-            query = "SELECT saved FROM checkpoints WHERE run = ? AND item_id = ?"
-            row = connection.execute(query, (self.run, encode_id(item.id))).fetchone()
-        return None if row is None else codec.decode(row[0])
+            query = "SELECT run, item_id, launch, n, saved, checksum FROM checkpoints WHERE run = ? AND item_id = ?"
+            rows = fetch_all(connection, query, (self.run, encode_id(item.id)))
+        if not rows:
+            return None
+        *columns, checksum = rows[0]
+        check_checkpoint(item.id, tuple(columns), checksum)
+        return codec.decode(columns[-1])
 
     def save(self, attempt: Attempt, checkpoint: str) -> None:
         """Record a checkpoint, given as JSON; block until it is committed. Raise `LedgerError` if the attempt is not
