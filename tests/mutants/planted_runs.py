@@ -240,6 +240,13 @@ MUTANTS = (
         tests_of("ledger/test_damage", "test_damaged_input_is_not_reported_as_changed"),
     ),
     Mutant(
+        "Two programs write to one ledger through two hard links",
+        "ledger/_database.py",
+        "    if stat.st_nlink > 1:\n",
+        "    if stat.st_nlink < 1:\n",
+        tests_of("ledger/test_ownership", "test_ledger_with_second_hard_link_is_refused"),
+    ),
+    Mutant(
         "The ledger stores an input without redacting it",
         "ledger/_batch.py",
         "    redacted = json_text.redact_json_texts(texts, redact)\n",

@@ -76,6 +76,7 @@ class RunRecord:
         if not has_ledger:
             self._owner.check_missing()
             database.create(self.path)
+        database.check_single_name(self.path)
         self._connection = database.connect_writer(self.path)
         try:
             self._begin_launch()
