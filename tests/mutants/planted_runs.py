@@ -95,6 +95,13 @@ MUTANTS = (
         "            if not self._is_closing:\n",
         tests_of("workers/test_tasks", "test_run_ends_although_a_worker_disturbs_its_loop"),
     ),
+    Mutant(
+        "The screen passes control sequences of items on to the terminal",
+        "terminal/screen.py",
+        "data if out.terminal is None else safe_output(data)",
+        "data",
+        tests_of("acceptance/test_screen", "test_controls_of_items_are_escaped_on_a_terminal_only"),
+    ),
     # --- resuming -------------------------------------------------------------------------------------------------
     Mutant(
         "Retrying failed items also runs succeeded ones again",

@@ -17,6 +17,7 @@ from tests.redaction import test_redaction_properties
 from tests.runs import test_exception_properties
 from tests.support.properties import PROPERTIES
 from tests.support.texts import scratch
+from tests.terminal import test_output_properties
 from tests.workers import test_report_properties
 
 from .shares import seconds
@@ -27,6 +28,7 @@ MODULES = (
     test_exception_properties,
     test_item_properties,
     test_keys_file_properties,
+    test_output_properties,
     test_path_properties,
     test_redaction_properties,
     test_report_properties,

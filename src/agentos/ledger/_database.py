@@ -74,13 +74,13 @@ def check(path: Path) -> bool:
 
 
 def check_single_name(path: Path) -> None:
-    """Raise `LedgerError` if the file has a second name (hard link). Lock and -wal file belong to a name, not to a device
+    """Raise `LedgerError` if the file has a second name (hard link). Lock and -wal file belong to a name, not to device
     and inode: a program that uses the other name would write to the same file at the same time."""
     stat = path.stat()
     if stat.st_nlink > 1:
         raise LedgerError(
-            f"the ledger {path} has {stat.st_nlink} names (hard links to inode {stat.st_ino} of device {stat.st_dev}), and "
-            "another program may write to it by another name: remove all names but one, or make copies of the file "
+            f"the ledger {path} has {stat.st_nlink} names (hard links to inode {stat.st_ino} of device {stat.st_dev}): "
+            "another program may write to it by another name. Remove all names but one, or make copies of the file "
             f"(find FOLDER -inum {stat.st_ino} lists the names)"
         )
 
