@@ -31,7 +31,7 @@ from . import _process_groups as process_groups
 from ._batch import Batch, encode_id, to_valid_text
 from ._checksums import SET_VERDICT, check_checkpoint, fetch_all
 from ._commit_thread import CommitThread
-from .ownership import Ownership
+from .ownership import Ownership, Stop, read_stop
 
 # Seconds for the last commit of a run that is killed. Results that are not committed by then are not reported.
 LAST_COMMIT_SECONDS = 0.8
@@ -106,6 +106,12 @@ class RunRecord:
             "INSERT INTO launches (run, launch, pid, host, started_at) VALUES (?, ?, ?, ?, ?)",
             (self.run, self.launch, os.getpid(), socket.gethostname(), epoch),
         )
+        stop = read_stop(self._owner.earlier_note)
+        if stop is not None:
+            execute(
+                "UPDATE launches SET ended_at = ?, stopped = ? WHERE run = ? AND launch = ? AND ended_at IS NULL",
+                (stop.at, stop.reason, stop.run, stop.launch),
+            )
         self._clean_up_after_earlier_launches()
         self.counts_before = database.count(self._connection, self.run)
         self._commit()
@@ -215,6 +221,8 @@ class RunRecord:
                     self._end_launch(stopped)
             is_ended = in_order
         finally:
+            if not is_ended:
+                self._owner.note_stop(Stop(self.run, self.launch, self._clock.epoch(), stopped or "not recorded"))
             self._connection.close()
             self._owner.release(in_order=is_ended)
 
