@@ -102,6 +102,20 @@ MUTANTS = (
         "data",
         tests_of("acceptance/test_screen", "test_controls_of_items_are_escaped_on_a_terminal_only"),
     ),
+    Mutant(
+        "The capture of output drops the errors of a log",
+        "output/capture.py",
+        "        if not self._is_log_lost:\n",
+        "        if self._is_log_lost:\n",
+        tests_of("output/test_capture", "test_unwritable_log_is_reported_once_and_output_shown"),
+    ),
+    Mutant(
+        "A launch that could not write its end to the ledger leaves no note",
+        "ledger/record.py",
+        "            if not is_ended:\n",
+        "            if is_ended:\n",
+        tests_of("cli/test_runs", "test_run_stopped_by_full_disk_is_not_shown_as_killed"),
+    ),
     # --- resuming -------------------------------------------------------------------------------------------------
     Mutant(
         "Retrying failed items also runs succeeded ones again",
