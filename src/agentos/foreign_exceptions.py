@@ -31,6 +31,14 @@ def text(exc: BaseException) -> str:
         return f"{type_name(exc)}, str() raised {type_name(error)}"
 
 
+def representation(exc: BaseException) -> str:
+    """Return `repr(exc)`; if that raises, its class and its text."""
+    try:
+        return str.__str__(repr(exc))
+    except BaseException:
+        return f"{type_name(exc)}: {text(exc)}"
+
+
 def trace(exc: BaseException) -> str:
     """Return the formatted traceback, with causes and notes; if reading these raises, without them."""
     try:

@@ -162,3 +162,15 @@ def test_result_whose_conversion_exits_fails_its_item(tmp_path: Path) -> None:
         return Unrecordable() if item == 2 else item
 
     assert_one_failed(by_id(quiet(2, ledger=tmp_path / "run.db").execute_parallel(range(22), worker)[1]))
+
+
+@pytest.mark.parametrize("action", ["raises Exception", "raises SystemExit", "returns a number"])
+@pytest.mark.parametrize("name", ["__repr__", "__str__", "__getattribute__"])
+def test_hostile_exception_of_tokens_func_fails_its_own_item(name: str, action: str) -> None:
+    def tokens(item: int) -> int:
+        if item == 2:
+            raise hostile_exception({name: action})
+        return 1
+
+    _, results = quiet(2).execute_parallel(range(22), lambda item, _: item, tokens_func=tokens)
+    assert_one_failed(by_id(results))

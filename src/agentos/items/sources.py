@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from agentos.errors import InvalidItemId, UnrecordableValue
+from agentos.foreign_exceptions import representation
 
 from .duplicates import RecentIds, find_duplicate
 from .item import Item
@@ -122,7 +123,7 @@ class ItemMaker:
         try:
             item_id = self._id_func(payload)
         except Exception as error:
-            raise InvalidItemId(f"item_id_func failed for item number {number}: {error!r}") from error
+            raise InvalidItemId(f"item_id_func failed for item number {number}: {representation(error)}") from error
         if not isinstance(item_id, str):
             kind = type(item_id).__name__
             raise InvalidItemId(f"item_id_func must return a string; for item number {number} it returned {kind}")
@@ -155,8 +156,8 @@ class ItemMaker:
                 item.tokens = _checked_tokens(self._tokens_func(item.payload))
             if self._scope_func is not None:
                 item.scope = self._scope_func(item.payload)
-        except Exception as error:
-            return Problem(f"tokens_func or scope_func failed: {error!r}")
+        except (Exception, SystemExit) as error:
+            return Problem(f"tokens_func or scope_func failed: {representation(error)}")
         return None
 
 
