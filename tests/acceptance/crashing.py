@@ -72,6 +72,7 @@ def die_at_write(number: int) -> None:
         plain_connect(path).close()
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Connection)
         connection.execute("PRAGMA synchronous = FULL")
+        database.add_functions(connection)
         return connection
 
     def saw_commits(self: ownership.Ownership, commits: int) -> None:

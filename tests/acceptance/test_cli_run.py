@@ -66,6 +66,12 @@ def test_first_run_needs_no_setup(sandbox: Sandbox) -> None:
     assert printed.stdout.endswith("\nhello b\n")
 
 
+def test_max_wait_without_keys_prints_a_warning(sandbox: Sandbox) -> None:
+    done = sandbox.agentos("run", "--max-wait", "1", "--item", "a", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert "Warning: --max-wait has no effect in a run without keys" in done.stderr
+
+
 # --- the live display ---------------------------------------------------------------------------------------------
 
 KEYS = """

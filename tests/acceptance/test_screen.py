@@ -142,6 +142,16 @@ def test_invalid_utf8_is_written_unchanged(terminal: Terminal) -> None:
         assert terminal.update().lines() == ["caf\\xe9 \\xff", ""]
 
 
+def test_controls_of_items_are_escaped_on_a_terminal_only(terminal: Terminal, tmp_path: Path) -> None:
+    hostile = b"\x1b]52;c;aGk=\x07\x1b[31mred\x1b[0m\n"
+    with screen_on(terminal) as screen:
+        screen.write_output(hostile)
+        terminal.wait_for(b"\\x1b]52;c;aGk=\\x07\x1b[31mred\x1b[0m")
+    with (tmp_path / "file").open("w") as file:
+        Screen(file, file, environ=ENVIRON).write_output(hostile)
+    assert (tmp_path / "file").read_bytes() == hostile
+
+
 def test_unfinished_line_is_ended_before_the_region(terminal: Terminal) -> None:
     with screen_on(terminal) as screen:
         screen.start(lambda width, height: ["region"])

@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 from pathlib import Path
 
+import pytest
+
 from agentos.home.paths import home
+from agentos.home.run_folder import RunFolder
+from agentos.home.run_status import read_status
+from agentos.ledger import _database as database
+from agentos.workflows.parallel import LedgerError
 
 from .cli_runs import (
     agentos,
@@ -46,7 +53,7 @@ def test_runs_distinguishes_live_from_killed_run() -> None:
         (record,) = json.loads(agentos("runs", "--json").stdout)
         assert record["state"] == "running"
         assert record["pid"] == run.pid
-        assert (record["succeeded"], record["left"], record["total"]) == (1, 1, 2)
+        assert (record["succeeded"], record["unfinished"], record["total"]) == (1, 1, 2)
     assert "killed: agentos resume alive" in agentos("runs").stdout
     (record,) = json.loads(agentos("runs", "--json").stdout)
     assert record["state"] == "killed"
@@ -139,3 +146,21 @@ def test_prune_does_not_follow_links(tmp_path: Path) -> None:
 def test_prune_options_without_prune_are_refused() -> None:
     for arguments in (["--yes"], ["--all"], ["--older-than", "1d"], ["--prune", "--json"]):
         agentos("runs", *arguments, status=2)
+
+
+def test_run_stopped_by_full_disk_is_not_shown_as_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original_connect = database.connect_writer
+
+    def connect_with_little_room(path: Path) -> sqlite3.Connection:
+        connection = original_connect(path)
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + 1}")  # SQLite then raises the error of a full disk
+        return connection
+
+    monkeypatch.setattr(database, "connect_writer", connect_with_little_room)
+    with pytest.raises(LedgerError, match="the disk is full"):
+        make_run("full", [str(number) for number in range(500)], same)
+    status = read_status(RunFolder("full"))
+    assert status.state == "stopped"
+    assert "the disk is full" in status.state_text
+    assert "killed" not in agentos("show", "full").stdout

@@ -6,6 +6,7 @@ import json
 import os
 import re
 
+from agentos.home.run_folder import RunFolder
 from agentos.workflows.parallel import Credential, CredentialCoordinator, RateLimited, current_item
 
 from .cli_runs import (
@@ -85,8 +86,8 @@ def test_show_of_interrupted_run_lists_unfinished_items() -> None:
     folder = make_interrupted("half")
     out = agentos("show", "half").stdout
     assert out.startswith("Run half: interrupted: agentos resume half\n")
-    assert "  Items: 3: 1 succeeded, 0 failed, 2 unfinished\n" in out
-    assert "\nUnfinished: b\n" in out
+    assert "  Items: 3: 1 succeeded, 0 failed, 2 unfinished (1 of them started)\n" in out
+    assert "\nStarted, not finished: b\n" in out
     assert "Next:\n  agentos resume half\n" in out
     execute(folder, ["a", "b", "c"], same)
     launches = json.loads(agentos("show", "half", "--json").stdout)["launches"]
@@ -154,3 +155,32 @@ def test_unknown_item_is_refused_with_suggestions() -> None:
         assert "run docs has no item 'document01': did you mean 'document-0" in message
         assert "'letter'?" in agentos(command, "docs", "LETT", status=2).stderr
         assert "it has not started, or has another id" in agentos(command, "docs", "xyz", status=2).stderr
+
+
+def damage(folder: RunFolder, text: bytes) -> None:
+    data = folder.ledger.read_bytes()
+    folder.ledger.write_bytes(data.replace(text, bytes([text[0] ^ 1]) + text[1:]))
+
+
+def test_damaged_record_is_named_with_its_repair() -> None:
+    folder = make_run("flipped", ["a", "b", "c"], lambda item, _: f"value of {item}")
+    damage(folder, b"value of b")
+    shown = agentos("show", "flipped").stdout
+    assert "Damaged: the records of 1 item do not match their checksums: b\n" in shown
+    assert "agentos retry flipped\n" in shown
+    assert "damaged" in agentos("show", "flipped", "b").stdout
+    assert json.loads(agentos("show", "flipped", "--json").stdout)["damaged_ids"] == ["b"]
+    exported = agentos("export", "flipped")
+    outcomes = [json.loads(line)["outcome"] for line in exported.stdout.splitlines()]
+    assert outcomes == ["succeeded", "damaged", "succeeded"]
+    assert "see agentos show flipped" in exported.stderr
+
+
+def test_unfinished_items_are_counted_alike_everywhere() -> None:
+    make_interrupted("half")
+    shown = agentos("show", "half").stdout
+    record = json.loads(agentos("show", "half", "--json").stdout)
+    counted = re.search(r"(\d+) unfinished(?: \((\d+) of them started\))?", shown)
+    assert counted is not None
+    assert int(counted[1]) == record["unfinished"] == record["total"] - record["succeeded"] - record["failed"]
+    assert int(counted[2] or counted[1]) == record["started"] == len(record["unfinished_ids"])

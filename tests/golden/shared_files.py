@@ -71,7 +71,7 @@ echo "$1 ends"
 KILLS = """\
 #!/bin/sh
 if [ "$1" = b ] && [ ! -e killed ]; then
-  while [ ! -s run.pid ] || [ "$(agentos show r --json | grep -cE '"(succeeded|unfinished)": 1')" != 2 ]; do
+  while [ ! -s run.pid ] || [ "$(agentos show r --json | grep -cE '"(succeeded|started)": 1')" != 2 ]; do
     sleep 0.2
   done
   touch killed

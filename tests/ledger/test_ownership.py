@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from agentos.ledger.ownership import Owner, Ownership, owner_of
-from agentos.workflows.parallel import ParallelCoordinator, RunBusy
+from agentos.workflows.parallel import LedgerError, ParallelCoordinator, RunBusy
+
+from .runs import Doubling, coordinator_of
 
 OWNING = """
 import sys
@@ -98,3 +101,21 @@ def test_owner_of_reports_the_calling_process(tmp_path: Path) -> None:
     finally:
         own.release(in_order=True)
     assert owner_of(path) is None
+
+
+def test_ledger_with_second_hard_link_is_refused(tmp_path: Path) -> None:
+    """Each name would have its own -lock and -wal file: two programs would write to one file."""
+    first, second = tmp_path / "first.db", tmp_path / "second.db"
+    coordinator_of(first).execute_parallel(["a"], Doubling())
+    may_end = threading.Event()
+    with coordinator_of(first).stream(["a", "b"], lambda *_: may_end.wait(30)) as results:
+        second.hardlink_to(first)
+        with pytest.raises(LedgerError, match="2 names"):
+            coordinator_of(second).execute_parallel(["c"], Doubling())
+        may_end.set()
+        assert len(list(results)) == 2
+    with pytest.raises(LedgerError, match="2 names"):
+        coordinator_of(first).execute_parallel(["c"], Doubling())
+    second.unlink()
+    coordinator_of(first).execute_parallel(["a", "b", "c"], Doubling())
+    assert not list(tmp_path.glob("*-lock"))

@@ -86,7 +86,9 @@ def test_pages_and_counts_use_their_indexes(path: Path) -> None:
             ("unfinished", "INDEX unfinished"),
             (None, "INTEGER PRIMARY KEY"),
         ):
-            query = f"EXPLAIN QUERY PLAN {module._ITEM} WHERE {module._CONDITIONS[which]} AND rowid > ? ORDER BY rowid"
+            query = (
+                f"EXPLAIN QUERY PLAN {ledger._select} WHERE {module._CONDITIONS[which]} AND rowid > ? ORDER BY rowid"
+            )
             plan = " ".join(str(row) for row in ledger._all(query, 1, 0))
             assert words in plan
             assert "TEMP B-TREE" not in plan

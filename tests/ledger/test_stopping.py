@@ -14,6 +14,7 @@ import pytest
 from agentos.events import RunEnded, RunStopping
 from agentos.ledger import _database as database
 from agentos.ledger import record
+from agentos.ledger.ownership import stop_of
 from agentos.workflows.parallel import (
     Interrupted,
     Ledger,
@@ -214,8 +215,14 @@ def test_full_disk_stops_the_run_and_next_launch_continues(path: Path, monkeypat
         on_record = {item.id for item in ledger.items("succeeded")}
         assert ledger.launches()[0].ended_at is None
     assert {result.item_id for result in results} <= on_record
+    stop = stop_of(path)
+    assert stop is not None
+    assert "the disk is full" in stop.reason
     stats, _ = coordinator_of(path).execute_parallel(range(1000), Doubling())
     assert (stats.completed, stats.stopped) == (1000, None)
+    with Ledger.open(path) as ledger:
+        assert "the disk is full" in (ledger.launches()[0].stopped or "")
+    assert stop_of(path) is None
 
 
 def test_locked_ledger_stops_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

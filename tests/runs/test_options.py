@@ -73,3 +73,11 @@ def test_infinite_timeout_does_not_block_other_timers() -> None:
     pool = CredentialCoordinator(KEYS[:1])
     pool.mark_rate_limited(KEYS[0], 0.05)
     assert pool.reserve(timeout=10) == KEYS[0]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"credential_coordinator": CredentialCoordinator(["sk-1"]), "admission": "none"}]
+)
+def test_max_wait_without_waiting_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="max_wait is for runs that wait"):
+        ParallelCoordinator(max_wait=5, **options)

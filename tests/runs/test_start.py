@@ -25,6 +25,7 @@ def make_request(items: Any, worker: Any, run_id: str = "run", **changes: Any) -
         halt=None,
         grace_seconds=1,
         max_wait=None,
+        has_credentials=False,
         reporter=None,
     )
     request = RunRequest(

@@ -14,8 +14,10 @@ from tests.items import test_path_properties
 from tests.keys import test_keys_file_properties
 from tests.providers import test_verdict_properties
 from tests.redaction import test_redaction_properties
+from tests.runs import test_exception_properties
 from tests.support.properties import PROPERTIES
 from tests.support.texts import scratch
+from tests.terminal import test_output_properties
 from tests.workers import test_report_properties
 
 from .shares import seconds
@@ -23,8 +25,10 @@ from .shares import seconds
 # Examples of one property before the next: few enough for every property to have a turn in a short run.
 EXAMPLES_PER_TURN = 100
 MODULES = (
+    test_exception_properties,
     test_item_properties,
     test_keys_file_properties,
+    test_output_properties,
     test_path_properties,
     test_redaction_properties,
     test_report_properties,

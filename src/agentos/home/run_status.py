@@ -9,11 +9,11 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agentos.errors import HomeError, LedgerError
 from agentos.items.results import Counts
-from agentos.ledger.ownership import Owner, owner_of
+from agentos.ledger.ownership import Owner, owner_of, stop_of
 from agentos.ledger.reader import Launch, Ledger
 from agentos.reporters.format import first_line
 
@@ -119,9 +119,17 @@ def read_status(folder: RunFolder) -> RunStatus:
             launches: list[Launch] | None = None
             while launches != (launches := ledger.launches()):
                 owner = owner_of(folder.ledger)
-            return RunStatus(folder, spec, ledger.counts(), launches, owner)
+            return RunStatus(folder, spec, ledger.counts(), _with_stop(folder, launches), owner)
     except (LedgerError, OSError) as error:
         return RunStatus(folder, spec, Counts(0, 0, 0), [], owner, str(error))
+
+
+def _with_stop(folder: RunFolder, launches: list[Launch]) -> list[Launch]:
+    """Return the launches; the last one with its end from the note of its owner, if the ledger could not be written."""
+    stop = stop_of(folder.ledger) if launches and launches[-1].ended_at is None else None
+    if stop is None or stop.launch != launches[-1].launch:
+        return launches
+    return [*launches[:-1], replace(launches[-1], ended_at=stop.at, stopped=stop.reason)]
 
 
 def run_owner(folder: RunFolder) -> Owner | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from agentos import foreign_exceptions
 from agentos.errors import UnrecordableValue
 from agentos.redaction.json_text import redact_json
 
@@ -69,7 +70,7 @@ def _encode_slowly(value: Any) -> tuple[str | None, str]:
         except UnicodeEncodeError:
             return json.dumps(plain, separators=(",", ":")), ""
     except Exception as error:
-        return None, str(error) or type(error).__name__
+        return None, foreign_exceptions.text(error) or foreign_exceptions.type_name(error)
 
 
 def _has_colliding_keys(plain: Any) -> bool:

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from agentos.errors import InvalidItemId, UnrecordableValue
+from agentos.foreign_exceptions import representation
 
 from .duplicates import RecentIds, find_duplicate
 from .item import Item
@@ -35,6 +36,9 @@ _COLLECTIONS: tuple[type, ...] = (
 
 # Upper bound of the tokens of an item: more than any request can have.
 MAX_TOKENS = 10**15
+
+# `error_type` of an item whose row in the ledger does not match its checksum.
+DAMAGED_RECORD = "DamagedRecord"
 
 IdFunc = Callable[[Any], str]
 
@@ -56,6 +60,16 @@ class Problem(NamedTuple):
         """Return the problem of an item whose id contains a secret."""
         text = "the item's id contains a secret of the pool, and ids are recorded: return another id"
         return cls(f"{text} (item_id_func)", is_unrecorded=True)
+
+    @classmethod
+    def damaged(cls, item_id: str) -> Problem:
+        """Return the problem of an item whose row in the ledger is damaged."""
+        return cls(
+            f"the record of item {item_id!r} is damaged: restore the ledger from a copy, or pass retry_failed=True "
+            "(agentos retry) to run the item again",
+            DAMAGED_RECORD,
+            is_unrecorded=True,
+        )
 
     @classmethod
     def changed(cls, item_id: str) -> Problem:
@@ -109,7 +123,7 @@ class ItemMaker:
         try:
             item_id = self._id_func(payload)
         except Exception as error:
-            raise InvalidItemId(f"item_id_func failed for item number {number}: {error!r}") from error
+            raise InvalidItemId(f"item_id_func failed for item number {number}: {representation(error)}") from error
         if not isinstance(item_id, str):
             kind = type(item_id).__name__
             raise InvalidItemId(f"item_id_func must return a string; for item number {number} it returned {kind}")
@@ -142,8 +156,8 @@ class ItemMaker:
                 item.tokens = _checked_tokens(self._tokens_func(item.payload))
             if self._scope_func is not None:
                 item.scope = self._scope_func(item.payload)
-        except Exception as error:
-            return Problem(f"tokens_func or scope_func failed: {error!r}")
+        except (Exception, SystemExit) as error:
+            return Problem(f"tokens_func or scope_func failed: {representation(error)}")
         return None
 
 

@@ -23,6 +23,8 @@ from agentos.items.results import WorkflowResult
 from agentos.plurals import plural
 from agentos.redaction import json_text
 
+from ._checksums import HEAD_COLUMNS, TAIL_COLUMNS, Row, add_checksums, checkpoint_checksum, checksum_of
+
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 # Numbers of rows per statement. Preparing a statement costs as much as executing it, so there are few variants.
@@ -31,23 +33,21 @@ STATEMENT_ROWS = (512, 64, 8, 1)
 # The largest integer that SQLite can store.
 MAX_INTEGER = 2**63 - 1
 
-Row = tuple[Any, ...]
-
 # Columns of a success without metadata, the most frequent row: half the columns cost half the time.
-_SUCCESS_COLUMNS = "id, n, credential_id, waited, started_at, ended_at, requests, tokens, duration, input, value"
-_ALL_COLUMNS = """id, outcome, n, credential_id, waited, started_at, ended_at, verdict, requests, tokens, cost, error,
-    duration, metadata, input_hash, input, value"""
+_SUCCESS_COLUMNS = f"{TAIL_COLUMNS}, checksum"
+_ALL_COLUMNS = f"{HEAD_COLUMNS.removeprefix('run, launch, ')}, {_SUCCESS_COLUMNS}"
 _ON_CONFLICT = """ON CONFLICT (run, id) DO UPDATE SET
     launch = excluded.launch, outcome = excluded.outcome, n = excluded.n, credential_id = excluded.credential_id,
     waited = excluded.waited, started_at = excluded.started_at, ended_at = excluded.ended_at,
     verdict = excluded.verdict, requests = excluded.requests, tokens = excluded.tokens, cost = excluded.cost,
     error = excluded.error, duration = excluded.duration, metadata = excluded.metadata,
-    input_hash = excluded.input_hash, input = excluded.input, value = excluded.value
+    input_hash = excluded.input_hash, input = excluded.input, value = excluded.value, checksum = excluded.checksum
     WHERE (items.outcome IS NULL OR (items.outcome = 'failed' AND excluded.launch > items.launch))
     AND (excluded.launch, excluded.n) >= (items.launch, items.n)"""
-_SAVE_CHECKPOINT = """INSERT INTO checkpoints (run, item_id, launch, n, saved) SELECT ?1, ?2, ?3, ?4, ?5
+_SAVE_CHECKPOINT = """INSERT INTO checkpoints (run, item_id, launch, n, saved, checksum) SELECT ?1, ?2, ?3, ?4, ?5, ?6
     WHERE NOT EXISTS (SELECT 1 FROM items WHERE run = ?1 AND id = ?2 AND outcome = 'succeeded')
-    ON CONFLICT (run, item_id) DO UPDATE SET launch = excluded.launch, n = excluded.n, saved = excluded.saved
+    ON CONFLICT (run, item_id) DO UPDATE SET
+    launch = excluded.launch, n = excluded.n, saved = excluded.saved, checksum = excluded.checksum
     WHERE (excluded.launch, excluded.n) >= (checkpoints.launch, checkpoints.n)"""
 
 
@@ -126,12 +126,12 @@ class Batch:
                     item.id if item.id.isascii() else encode_id(item.id),
                     attempt.attempt,
                     attempt.credential_id,
-                    attempt.waited,
+                    attempt.waited + 0.0,  # as SQLite returns it: a float, and no negative zero
                     attempt.started_at + offset,
                     attempt.ended_at + offset,
                     0 if attempt.credential_id is None else 1,
                     item.tokens,
-                    result.duration,
+                    result.duration + 0.0,
                     item.input,
                     value,
                 )
@@ -150,7 +150,8 @@ class Batch:
     def save_checkpoint(self, attempt: Attempt, text: str, committed: threading.Event) -> None:
         """Add a checkpoint, as JSON; `committed` is set after the commit."""
         self.commit_events.append(committed)
-        self._add(_SAVE_CHECKPOINT, encode_id(attempt.id), self._launch, attempt.attempt, text)
+        columns = encode_id(attempt.id), self._launch, attempt.attempt, text
+        self._add(_SAVE_CHECKPOINT, *columns, checkpoint_checksum(self._run, *columns))
 
     def discard_item(self, item: Item) -> None:
         """Add the deletion of an item's record, because its input has changed. Its attempts stay as history."""
@@ -185,33 +186,23 @@ class Batch:
         value: str | None,
     ) -> Row:
         """Return a row in the order of _ALL_COLUMNS."""
+        cost: float | None = None
         if attempt is None:
-            attempt_columns: Row = (0, None, None, None, None, verdict, None, None, None)
+            attempt_columns: Row = (0, None, None, None, None, None, None)
         else:
             requests, tokens, cost = (0, 0, 0.0) if attempt.usage is None else attempt.usage.values()
             attempt_columns = (
                 attempt.attempt,
                 attempt.credential_id,
-                attempt.waited,
+                _stored(attempt.waited),
                 attempt.started_at + self._epoch_minus_now,
-                ended_at,
-                verdict,
+                _stored(ended_at),
                 # Usage that the worker did not report is recorded as it was reserved.
                 min(requests, MAX_INTEGER) or (0 if attempt.credential_id is None else 1),
                 min(tokens, MAX_INTEGER) or item.tokens,
-                cost,
             )
-        return (
-            encode_id(item.id),
-            outcome,
-            *attempt_columns,
-            to_valid_text(error),
-            duration,
-            metadata,
-            item.input_hash,
-            item.input,
-            value,
-        )
+        head = outcome, verdict, _stored(cost), to_valid_text(error), metadata, item.input_hash
+        return (*head, encode_id(item.id), *attempt_columns, _stored(duration), item.input, value)
 
     # --- statements -----------------------------------------------------------------------------------------------
 
@@ -221,12 +212,22 @@ class Batch:
             connection.execute(statement, row)
         shared = {"run": self._run, "launch": self._launch}
         succeeded = {**shared, "outcome": SUCCEEDED, "verdict": SUCCEEDED, "cost": 0.0}
-        _insert(connection, shared, _ALL_COLUMNS, _redact_rows(self._attempt_rows, redact))
-        row_count = _insert(connection, succeeded, _SUCCESS_COLUMNS, _redact_rows(self._success_rows, redact))
-        row_count += _insert(connection, shared, _ALL_COLUMNS, _redact_rows(self._outcome_rows, redact))
+        success_rows = add_checksums((*succeeded.values(), None, None, None), _redact_rows(self._success_rows, redact))
+        _insert(connection, shared, _ALL_COLUMNS, self._checked(_redact_rows(self._attempt_rows, redact)))
+        row_count = _insert(connection, succeeded, _SUCCESS_COLUMNS, success_rows)
+        row_count += _insert(connection, shared, _ALL_COLUMNS, self._checked(_redact_rows(self._outcome_rows, redact)))
         if row_count != len(self.results):
             # Only a bug leads here: a run ends each item once. Nothing of this batch may be reported.
             raise RuntimeError(f"already recorded: the outcome of {plural(len(self.results) - row_count, 'item')}")
+
+    def _checked(self, rows: list[Row]) -> list[Row]:
+        """Return rows of all columns with their checksums."""
+        return [(*row, checksum_of(self._run, self._launch, *row)) for row in rows]
+
+
+def _stored(number: float | None) -> float | None:
+    """Return a number as SQLite will return it: as a float, without negative zero; NaN is stored as NULL."""
+    return None if number is None or number != number else number + 0.0
 
 
 def _insert(connection: sqlite3.Connection, shared: dict[str, Any], columns: str, rows: list[Row]) -> int:

@@ -13,9 +13,11 @@ from pathlib import Path
 from agentos.errors import LedgerError
 from agentos.items.results import Counts
 
+from ._checksums import MIGRATION, checkpoint_checksum, checksum_of
+
 # "AgOS". SQLite stores this number in the file's header, to identify the program that a database belongs to.
 APPLICATION_ID = 0x41674F53
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # Seconds that a statement waits for a lock of another program. The run stops after that.
 BUSY_SECONDS = 10.0
 # Prepared statements per connection: enough for all variants of a batch, see `_batch.STATEMENT_ROWS`.
@@ -23,6 +25,9 @@ CACHED_STATEMENTS = 64
 # Rows per page; a page ends earlier when its texts exceed PAGE_SIZE characters.
 PAGE_ROWS = 200
 PAGE_SIZE = 4_000_000
+
+# What follows the path of a ledger that SQLite cannot read.
+DAMAGED = "is damaged ({}): restore it from a copy, or give another path to start over"
 
 
 def count(connection: sqlite3.Connection, run: int) -> Counts:
@@ -68,6 +73,18 @@ def check(path: Path) -> bool:
     return True
 
 
+def check_single_name(path: Path) -> None:
+    """Raise `LedgerError` if the file has a second name (hard link). Lock and -wal file belong to a name, not to device
+    and inode: a program that uses the other name would write to the same file at the same time."""
+    stat = path.stat()
+    if stat.st_nlink > 1:
+        raise LedgerError(
+            f"the ledger {path} has {stat.st_nlink} names (hard links to inode {stat.st_ino} of device {stat.st_dev}): "
+            "another program may write to it by another name. Remove all names but one, or make copies of the file "
+            f"(find FOLDER -inum {stat.st_ino} lists the names)"
+        )
+
+
 def create(path: Path) -> None:
     """Create an empty ledger: atomically, by a rename of a complete file."""
     wal = path.with_name(path.name + "-wal")
@@ -99,7 +116,27 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     """Return the connection that writes, for one thread at a time."""
     connection = _connect(path)
     connection.execute("PRAGMA synchronous = FULL")  # WAL mode is stored in the file, see `create`
+    add_functions(connection)
     return connection
+
+
+def add_functions(connection: sqlite3.Connection) -> None:
+    """Define the functions that statements of the writer call."""
+    connection.create_function("row_checksum", -1, checksum_of, deterministic=True)
+    connection.create_function("checkpoint_checksum", -1, checkpoint_checksum, deterministic=True)
+
+
+def has_checksums(connection: sqlite3.Connection) -> bool:
+    """Return whether rows have a column for their checksum: since version 2 of the schema."""
+    return bool(connection.execute("PRAGMA user_version").fetchone()[0] >= SCHEMA_VERSION)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring a ledger of version 1 to the current schema, in the current transaction. Rewrites all of its rows."""
+    if not has_checksums(connection):
+        for statement in MIGRATION:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 @contextlib.contextmanager
@@ -159,6 +196,8 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise LedgerError(f"the ledger {path} {_explanation(error)}") from error
+    except UnicodeDecodeError as error:  # a damaged schema, quoted in a message of SQLite
+        raise LedgerError(f"the ledger {path} {DAMAGED.format('its schema cannot be read')}") from error
     except OSError as error:
         raise LedgerError(f"the ledger {path} cannot be used: {error.strerror or error}") from error
 
@@ -171,8 +210,10 @@ def _explanation(error: sqlite3.Error) -> str:
         return "is locked by another program: close that program and run again to continue"
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
         return f"cannot be opened or written: the file or its folder is read-only ({error})"
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        return f"is damaged ({error}): restore it from a copy, or give another path to start over"
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or str(error).startswith(
+        ("no such column", "no such table")
+    ):
+        return DAMAGED.format(error)
     if name.startswith("SQLITE_IOERR"):
         return f"cannot be read or written: {error}. Check the disk and run again to continue"
     return f"cannot be used: {error}"

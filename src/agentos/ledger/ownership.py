@@ -47,6 +47,15 @@ def _reset_after_fork() -> None:
 os.register_at_fork(after_in_child=_reset_after_fork)
 
 
+class Stop(NamedTuple):
+    """The end of a launch that could not write to its ledger any more: the disk was full, or the file was replaced."""
+
+    run: int
+    launch: int
+    at: float  # epoch
+    reason: str
+
+
 class Ownership:
     """The lock on one ledger, held by this process."""
 
@@ -89,7 +98,16 @@ class Ownership:
         Not synced: the note must survive this process, not a power failure. No system call: that would release the GIL.
         """
         assert self._memory is not None
-        self._memory[:] = json.dumps({**self._note, "commits": commits}).encode().ljust(NOTE_BYTES)
+        self._note["commits"] = commits
+        self._memory[:] = json.dumps(self._note).encode().ljust(NOTE_BYTES)
+
+    def note_stop(self, stop: Stop) -> None:
+        """Add to the note how this launch ended, because the ledger cannot be written. Needs no room on the disk."""
+        if self._memory is not None:
+            self._note["stop"] = stop
+            excess = max(0, len(json.dumps(self._note)) - NOTE_BYTES)
+            self._note["stop"] = stop._replace(reason=stop.reason[: max(0, len(stop.reason) - excess)])
+            self._memory[:] = json.dumps(self._note).encode().ljust(NOTE_BYTES)
 
     def check(self, ledger_id: str, commits: int) -> None:
         """Raise `LedgerError` if the ledger has fewer transactions than the launch before has committed."""
@@ -119,6 +137,29 @@ class Ownership:
                 self._memory.close()
             os.close(self._descriptor)
             _owned.discard(self._real_path)
+
+
+def stop_of(path: Path) -> Stop | None:
+    """Return how the last launch ended, if it could not write that to the ledger; None if a launch owns the ledger."""
+    with _owned_lock:  # as in `owner_of`
+        if os.path.realpath(path) in _owned:
+            return None
+        try:
+            descriptor = os.open(_lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            return None if _locked_by(descriptor) is not None else read_stop(_read(descriptor))
+        finally:
+            os.close(descriptor)
+
+
+def read_stop(note: dict[str, Any]) -> Stop | None:
+    """Return the stop in a note, or None."""
+    match note.get("stop"):
+        case [int(run), int(launch), float(at), str(reason)]:
+            return Stop(run, launch, at, reason)
+    return None
 
 
 class Owner(NamedTuple):

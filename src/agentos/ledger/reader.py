@@ -19,15 +19,19 @@ from agentos.identifiers import sanitize_identifier
 from agentos.items import codec
 from agentos.items.results import Counts
 
+from . import _checksums as checksums
 from . import _database as database
 from ._batch import FAILED, SUCCEEDED, decode_id, encode_id
+from ._checksums import Row
 from ._database import PAGE_ROWS, PAGE_SIZE
 
 UNFINISHED = "unfinished"
+DAMAGED = "damaged"
 _EARLIER = "FROM earlier_attempts AS e WHERE e.run = items.run AND e.item_id = items.id"
-_ITEM = f"""SELECT rowid, id, outcome, input, value, error, metadata, n, launch, duration, ended_at, credential_id,
-    coalesce(tokens, 0) + (SELECT total(e.tokens) {_EARLIER}), coalesce(cost, 0) + (SELECT total(e.cost) {_EARLIER})
-    FROM items"""
+_USAGE = (
+    f"coalesce(tokens, 0) + (SELECT total(e.tokens) {_EARLIER})",
+    f"coalesce(cost, 0) + (SELECT total(e.cost) {_EARLIER})",
+)
 # The plus disables the index on `run`, with which SQLite would sort the whole run for each page. The other two
 # conditions have an index of their own.
 _CONDITIONS = {
@@ -35,6 +39,7 @@ _CONDITIONS = {
     SUCCEEDED: "+run = ? AND outcome = 'succeeded'",
     FAILED: "run = ? AND outcome = 'failed'",
     UNFINISHED: "run = ? AND outcome IS NULL",
+    DAMAGED: "+run = ?",
 }
 _ATTEMPT = """SELECT item_id, launch, n, credential_id, waited, started_at, ended_at, verdict, requests, tokens, cost,
     error FROM attempts WHERE run = ?"""
@@ -47,7 +52,9 @@ class RecordedItem:
     """One item as it is recorded."""
 
     id: str
-    outcome: str  # "succeeded", "failed" or "unfinished"
+    # "succeeded", "failed", "unfinished"; or "damaged", if the row does not match its checksum: then `error` says what
+    # to do, and nothing else is set.
+    outcome: str
     input: Any
     value: Any  # what the worker returned
     error: str | None  # of the outcome, or of the newest attempt of an unfinished item
@@ -112,6 +119,9 @@ class Ledger:
         self.run_id = run_id
         self._run = run
         self._connection = connection
+        has_checksums = database.has_checksums(connection)
+        self._select = checksums.select(*_USAGE, has_checksums=has_checksums)
+        self._check = checksums.RowCheck(has_checksums=has_checksums)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], run_id: str | None = None) -> Ledger:
@@ -123,10 +133,10 @@ class Ledger:
             connection = database.connect_reader(path)
             try:
                 name, run = _find_run(connection, path, run_id)
+                return cls(path, name, run, connection)
             except BaseException:
                 connection.close()
                 raise
-        return cls(path, name, run, connection)
 
     def run_ids(self) -> list[str]:
         """Return the ids of all runs in this ledger."""
@@ -146,20 +156,26 @@ class Ledger:
         """Return one item; None if it is not recorded."""
         if not isinstance(item_id, str):
             raise TypeError(f"the id of an item is a string, not {type(item_id).__name__}")
-        rows = self._all(f"{_ITEM} WHERE run = ? AND id = ?", self._run, encode_id(item_id))
-        return _item(rows[0]) if rows else None
+        rows = self._all(f"{self._select} WHERE run = ? AND id = ?", self._run, encode_id(item_id))
+        return self._item(rows[0]) if rows else None
 
     def items(self, outcome: str | None = None) -> Iterator[RecordedItem]:
-        """Yield all items, or those with one outcome, in the order in which they were first recorded."""
+        """Yield all items, or those with one outcome, in the order in which they were first recorded. An item whose row
+        is damaged has the outcome "damaged" and no other."""
         if outcome not in _CONDITIONS:
-            raise ValueError(f"outcome must be 'succeeded', 'failed', 'unfinished' or None, not {outcome!r}")
-        for page in self._pages(f"{_ITEM} WHERE {_CONDITIONS[outcome]}"):
-            yield from (_item(row) for row in page)
+            raise ValueError(f"outcome must be 'succeeded', 'failed', 'unfinished', 'damaged' or None, not {outcome!r}")
+        for page in self._pages(f"{self._select} WHERE {_CONDITIONS[outcome]}"):
+            for row in page:
+                if outcome == DAMAGED and self._check.is_intact(row):
+                    continue  # without decoding it
+                item = self._item(row)
+                if outcome is None or item.outcome == outcome:
+                    yield item
 
     def ids(self) -> Iterator[str]:
         """Yield the ids of all items, in the order of `items`, without reading inputs and values."""
         for page in self._pages("SELECT rowid, id FROM items WHERE +run = ?"):
-            yield from (decode_id(row[1]) for row in page)
+            yield from (decode_id(row[1]) for row in page if len(row) > 1)
 
     def standing(self, item_id: str) -> tuple[str, int] | None:
         """Return the outcome of an item and the launch of its newest attempt, without reading input and value; None if
@@ -171,7 +187,8 @@ class Ledger:
     def slowest(self, count: int) -> list[tuple[str, float]]:
         """Return the items that took longest from their first start to their end: ids and seconds."""
         query = "SELECT id, duration FROM items WHERE run = ? AND duration > 0 ORDER BY duration DESC LIMIT ?"
-        return [(decode_id(item_id), duration) for item_id, duration in self._all(query, self._run, count)]
+        slowest = self._all(query, self._run, count)
+        return [(decode_id(item_id), duration) for item_id, duration in slowest if isinstance(duration, float)]
 
     def attempts(self, item_id: str | None = None) -> Iterator[RecordedAttempt]:
         """Yield the attempts of one item, or of all items, item by item, oldest first."""
@@ -179,7 +196,7 @@ class Ledger:
             yield from self._attempts_of([encode_id(item_id)])
             return
         for page in self._pages("SELECT rowid, id FROM items WHERE +run = ?"):
-            yield from self._attempts_of([row[1] for row in page])
+            yield from self._attempts_of([row[1] for row in page if len(row) > 1])
 
     def credentials(self) -> list[CredentialTotals]:
         """Return the usage of each credential, the one with the most attempts first."""
@@ -206,24 +223,46 @@ class Ledger:
 
     def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with database.explained(self.path):
-            return self._connection.execute(query, values).fetchall()
+            return checksums.fetch_all(self._connection, query, values)
 
-    def _pages(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield pages of a query whose first column is the row number."""
-        last = 0
-        while page := self._page(f"{query} AND rowid > ? ORDER BY rowid LIMIT {PAGE_ROWS}", last):
-            last = page[-1][0]
+    def _pages(self, query: str) -> Iterator[list[Row]]:
+        """Yield pages of a query whose first column is the row number. A row that cannot be read is (number,)."""
+        first: int | None = 1
+        while first is not None:
+            with database.explained(self.path):
+                try:
+                    page = self._page(f"{query} AND rowid >= ? ORDER BY rowid LIMIT {PAGE_ROWS}", first)
+                    first = page[-1][0] + 1 if page else None
+                except sqlite3.DatabaseError as error:
+                    if not checksums.is_damage(error):
+                        raise
+                    page, first = self._damaged_page(query, first or 1)
             yield page
 
-    def _page(self, query: str, last: int) -> list[tuple[Any, ...]]:
+    def _page(self, query: str, first: int) -> list[Row]:
         page, size = [], 0
-        with database.explained(self.path):
-            for row in self._connection.execute(query, (self._run, last)):
-                page.append(row)
-                size += sum(len(value) for value in row if isinstance(value, str))
-                if size > PAGE_SIZE:
-                    break
+        for row in self._connection.execute(query, (self._run, first)):
+            page.append(row)
+            size += sum(len(value) for value in row if isinstance(value, str))
+            if size > PAGE_SIZE:
+                break
         return page
+
+    def _damaged_page(self, query: str, first: int) -> tuple[list[Row], int | None]:
+        """Return a page that is read row by row, and the first number of the next; None if there are no more rows."""
+        page_numbers = f"SELECT rowid FROM items WHERE rowid >= ? ORDER BY rowid LIMIT {PAGE_ROWS}"
+        numbers = [number for (number,) in self._connection.execute(page_numbers, (first,)).fetchall()]
+        rows = checksums.fetch_each(self._connection, f"{query} AND", (self._run,), numbers)
+        return rows, numbers[-1] + 1 if numbers else None
+
+    def _item(self, row: Row) -> RecordedItem:
+        try:
+            if self._check.is_intact(row):
+                return _item(row)
+        except (ValueError, TypeError):
+            pass  # a row without a checksum that holds something else than it did
+        item_id, error = checksums.indexed_id(self._connection, row[0]), checksums.damage_text(row[0])
+        return RecordedItem(item_id, DAMAGED, None, None, error, {}, 0, 0, None, None, None, 0, 0.0)
 
     def _attempts_of(self, ids: list[str | bytes]) -> Iterator[RecordedAttempt]:
         parameters = ", ".join("?" * len(ids))
@@ -247,21 +286,22 @@ def _find_run(connection: sqlite3.Connection, path: Path, run_id: str | None) ->
     return name, run
 
 
-def _item(row: tuple[Any, ...]) -> RecordedItem:
-    _, item_id, outcome, input_text, value, error, metadata, n, launch, duration, ended_at, credential_id, *usage = row
-    tokens, cost = usage
+def _item(row: Row) -> RecordedItem:
+    columns = checksums.named(row)
+    tokens, cost = row[-2:]
+    input_text, value, metadata = (columns[name] for name in ("input", "value", "metadata"))
     return RecordedItem(
-        id=decode_id(item_id),
-        outcome=outcome or UNFINISHED,
+        id=decode_id(columns["id"]),
+        outcome=columns["outcome"] or UNFINISHED,
         input=None if input_text is None else codec.decode(input_text),
         value=None if value is None else codec.decode(value),
-        error=error,
+        error=columns["error"],
         metadata={} if metadata is None else codec.decode(metadata),
-        attempts=n,
-        launch=launch,
-        duration=duration,
-        ended_at=ended_at,
-        credential_id=credential_id,
+        attempts=columns["n"],
+        launch=columns["launch"],
+        duration=columns["duration"],
+        ended_at=columns["ended_at"],
+        credential_id=columns["credential_id"],
         tokens=int(tokens),
         cost=cost,
     )

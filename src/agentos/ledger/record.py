@@ -29,8 +29,9 @@ from agentos.redaction import json_text
 from . import _database as database
 from . import _process_groups as process_groups
 from ._batch import Batch, encode_id, to_valid_text
+from ._checksums import SET_VERDICT, check_checkpoint, fetch_all
 from ._commit_thread import CommitThread
-from .ownership import Ownership
+from .ownership import Ownership, Stop, read_stop
 
 # Seconds for the last commit of a run that is killed. Results that are not committed by then are not reported.
 LAST_COMMIT_SECONDS = 0.8
@@ -75,6 +76,7 @@ class RunRecord:
         if not has_ledger:
             self._owner.check_missing()
             database.create(self.path)
+        database.check_single_name(self.path)
         self._connection = database.connect_writer(self.path)
         try:
             self._begin_launch()
@@ -89,6 +91,7 @@ class RunRecord:
         if self._owner.earlier_note:
             self._check_integrity()
         execute("BEGIN IMMEDIATE")  # creates the -wal file
+        database.migrate(self._connection)
         self._files = [(f"{self.path}{suffix}", os.stat(f"{self.path}{suffix}")) for suffix in ("", "-wal")]  # noqa: PTH116
         self._folder = str(self.path.parent)
         self._folder_changed_at = 0
@@ -103,6 +106,12 @@ class RunRecord:
             "INSERT INTO launches (run, launch, pid, host, started_at) VALUES (?, ?, ?, ?, ?)",
             (self.run, self.launch, os.getpid(), socket.gethostname(), epoch),
         )
+        stop = read_stop(self._owner.earlier_note)
+        if stop is not None:
+            execute(
+                "UPDATE launches SET ended_at = ?, stopped = ? WHERE run = ? AND launch = ? AND ended_at IS NULL",
+                (stop.at, stop.reason, stop.run, stop.launch),
+            )
         self._clean_up_after_earlier_launches()
         self.counts_before = database.count(self._connection, self.run)
         self._commit()
@@ -118,9 +127,7 @@ class RunRecord:
         for pgid, born in execute("SELECT pgid, born FROM processes WHERE run = ?", (run,)).fetchall():
             process_groups.end(pgid, born)
         execute("DELETE FROM processes WHERE run = ?", (run,))
-        execute(
-            "UPDATE items SET verdict = ? WHERE run = ? AND outcome IS NULL AND verdict IS NULL", (INTERRUPTED, run)
-        )
+        execute(f"{SET_VERDICT} WHERE run = ?2 AND outcome IS NULL AND verdict IS NULL", (INTERRUPTED, run))
         self._remove_finished_files()
         # Includes files of items whose launch was killed before the files were recorded.
         self._leftovers = self._file_names()
@@ -214,6 +221,8 @@ class RunRecord:
                     self._end_launch(stopped)
             is_ended = in_order
         finally:
+            if not is_ended:
+                self._owner.note_stop(Stop(self.run, self.launch, self._clock.epoch(), stopped or "not recorded"))
             self._connection.close()
             self._owner.release(in_order=is_ended)
 
@@ -240,9 +249,13 @@ class RunRecord:
         if not item.has_record:
             return None
         with database.explained(self.path), database.reading(self.path) as connection:
-            query = "SELECT saved FROM checkpoints WHERE run = ? AND item_id = ?"
-            row = connection.execute(query, (self.run, encode_id(item.id))).fetchone()
-        return None if row is None else codec.decode(row[0])
+            query = "SELECT run, item_id, launch, n, saved, checksum FROM checkpoints WHERE run = ? AND item_id = ?"
+            rows = fetch_all(connection, query, (self.run, encode_id(item.id)))
+        if not rows:
+            return None
+        *columns, checksum = rows[0]
+        check_checkpoint(item.id, tuple(columns), checksum)
+        return codec.decode(columns[-1])
 
     def save(self, attempt: Attempt, checkpoint: str) -> None:
         """Record a checkpoint, given as JSON; block until it is committed. Raise `LedgerError` if the attempt is not

@@ -14,13 +14,18 @@ from typing import Any
 
 from agentos.items import codec
 from agentos.items.results import WorkflowResult
+from agentos.items.sources import DAMAGED_RECORD
 
+from . import _checksums as checksums
 from . import _database as database
 from ._batch import SUCCEEDED, decode_id
 from ._database import PAGE_ROWS, PAGE_SIZE
 from .record import RunRecord
 
-_COLUMNS = "rowid, id, outcome, error, duration, metadata, value, n, credential_id"
+_SELECT = checksums.select()
+_ID, _OUTCOME, _ERROR, _DURATION, _METADATA, _VALUE, _N, _CREDENTIAL_ID = map(
+    checksums.index_of, ("id", "outcome", "error", "duration", "metadata", "value", "n", "credential_id")
+)
 
 
 class RecordedResults:
@@ -32,6 +37,7 @@ class RecordedResults:
         self._page: deque[WorkflowResult] = deque()
         self._lock = threading.Lock()  # guards the connection: a fetch may go on after its task was cancelled
         self._connection: sqlite3.Connection | None = None
+        self._check = checksums.RowCheck()
 
     def add(self, numbers: array[int]) -> None:
         """Add rows, by their numbers."""
@@ -68,26 +74,43 @@ class RecordedResults:
             self._connection = database.connect_reader(self._path)
         parameters = ", ".join("?" * len(numbers))
         size = 0
-        # Row by row: large rows end the page early, and the rest becomes the next page.
-        query = f"SELECT {_COLUMNS} FROM items WHERE rowid IN ({parameters})"
-        for row in self._connection.execute(query, tuple(numbers)):
-            numbers.remove(row[0])
-            self._page.append(_result(row))
-            size += len(row[6] or "")
-            if size > PAGE_SIZE and numbers:
-                self._pending.appendleft(numbers)
-                return
+        try:
+            # Row by row: large rows end the page early, and the rest becomes the next page.
+            for row in self._connection.execute(f"{_SELECT} WHERE rowid IN ({parameters})", tuple(numbers)):
+                numbers.remove(row[0])
+                self._page.append(self._result(row))
+                size += len(row[-1] or "")
+                if size > PAGE_SIZE and numbers:
+                    self._pending.appendleft(numbers)
+                    return
+        except sqlite3.DatabaseError as error:
+            if not checksums.is_damage(error):
+                raise
+            rows = checksums.fetch_each(self._connection, f"{_SELECT} WHERE", (), numbers)
+            self._page.extend(map(self._result, rows))
+
+    def _result(self, row: tuple[Any, ...]) -> WorkflowResult:
+        try:
+            if self._check.is_intact(row):
+                return _result(row)
+        except (ValueError, TypeError):
+            pass  # a row without a checksum that holds something else than it did
+        assert self._connection is not None
+        item_id = checksums.indexed_id(self._connection, row[0])
+        metadata = {"error_type": DAMAGED_RECORD, "verdict": None, "recorded": True}
+        return WorkflowResult(item_id, False, checksums.damage_text(row[0]), 0.0, metadata)
 
 
 def _result(row: tuple[Any, ...]) -> WorkflowResult:
-    _, item_id, outcome, error, duration, metadata, value, attempts, credential_id = row
+    # By position, not by name: called for each of up to a million rows.
+    item_id, metadata, value = row[_ID], row[_METADATA], row[_VALUE]
     return WorkflowResult(
-        decode_id(item_id),
-        outcome == SUCCEEDED,
-        error,
-        duration,
-        {**(codec.decode(metadata) if metadata is not None else {}), "recorded": True},
+        item_id if type(item_id) is str else decode_id(item_id),
+        row[_OUTCOME] == SUCCEEDED,
+        row[_ERROR],
+        row[_DURATION],
+        {"recorded": True} if metadata is None else {**codec.decode(metadata), "recorded": True},
         None if value is None else codec.decode(value),
-        attempts,
-        credential_id,
+        row[_N],
+        row[_CREDENTIAL_ID],
     )

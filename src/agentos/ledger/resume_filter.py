@@ -8,6 +8,7 @@ The first new item resets the read-ahead to the number of items that the run has
 from __future__ import annotations
 
 import itertools
+import operator
 import sqlite3
 import threading
 from array import array
@@ -20,6 +21,7 @@ from agentos.items.item import Item
 from agentos.items.sources import CollectionSource, ItemMaker, Problem, ReadItem, Receiver, StreamSource
 from agentos.redaction import json_text
 
+from . import _checksums as checksums
 from . import _database as database
 from ._batch import FAILED, SUCCEEDED, encode_id
 from .record import RunRecord
@@ -35,13 +37,15 @@ IDLE_SECONDS = 0.02
 # Id, row number, short input, hash of a long input, outcome, launch.
 RecordedRow = tuple[str | bytes, int, str | None, bytes | None, str | None, int]
 _SELECT_ROW = "SELECT id, rowid, iif(input_hash IS NULL, input, NULL), input_hash, outcome, launch FROM items"
+_SELECT_ALL = checksums.select()
 
 
 # Decisions about an item whose id is on record.
 USE_RECORD = "use record"  # return the recorded outcome
 RUN = "run"  # the item is unfinished, or failed and is retried
 REFUSE = "refuse"  # the input has changed: the item fails
-REPLACE = "replace"  # the input has changed: discard the record and run
+REPLACE = "replace"  # the input has changed, or the record is damaged: discard the record and run
+DAMAGED = "damaged"  # the row does not match its checksum: the item fails
 
 
 def decide(outcome: str | None, is_changed: bool, *, retry_failed: bool, rerun_changed: bool) -> str:
@@ -86,6 +90,8 @@ class ResumeFilter:
             for outcome in (SUCCEEDED, FAILED, None)
             for is_changed in (True, False)
         }
+        self._retry_failed = retry_failed
+        self._on_damage = REPLACE if retry_failed or rerun_changed else DAMAGED
         self.total = source.total
         self.has_scopes = source.has_scopes
         self._mailbox: SimpleQueue[tuple[str, Any]] = SimpleQueue()
@@ -99,6 +105,7 @@ class ResumeFilter:
         self._end: tuple[BaseException | None] | None = None
         self._succeeded = self._failed = 0  # recorded items that are not reported yet
         self._pending: list[ReadItem] = []  # items that are being looked up
+        self._check = checksums.RowCheck()
         self._is_in_order = True  # so far, the input has the order of the rows
         self._next_rows: dict[str | bytes, RecordedRow] = {}  # the rows that follow in the table, by id
         self._last_row = 0
@@ -213,8 +220,12 @@ class ResumeFilter:
                 output_items.append((item, problem or self._complete(item)))
                 continue
             _, number, _, _, outcome, launch = row
-            if launch == self._record.launch or self._is_repeated(number):
-                problem = Problem.repeated(item.id)
+            if decision is DAMAGED:
+                problem = Problem.damaged(item.id)
+            elif launch == self._record.launch or self._is_repeated(number):
+                # A damaged row number leads from two ids to one row.
+                is_intact = self._is_intact(connection, row)
+                problem = Problem.repeated(item.id) if is_intact else Problem.damaged(item.id)
             elif decision is USE_RECORD:
                 recorded_rows.append(number)
                 if outcome == SUCCEEDED:
@@ -244,18 +255,31 @@ class ResumeFilter:
                 yield item, problem, None, None
                 continue
             item.has_record = True
-            _, _, short_input, input_hash, outcome, _ = row
-            decision = None
-            # An item without a recorded input failed because its input was unrecordable. It may be recordable now.
-            if short_input is not None or input_hash is not None:
-                is_changed = input_hash != item.input_hash or (short_input is not None and short_input != input_text)
-                decision = self._decisions[outcome, is_changed]
-            yield item, problem, row, decision
+            yield item, problem, row, self._decision(connection, item, input_text, row)
+
+    def _decision(
+        self, connection: sqlite3.Connection, item: Item, input_text: str | None, row: RecordedRow
+    ) -> str | None:
+        _, number, short_input, input_hash, outcome, _ = row
+        decision = None
+        # An item without a recorded input failed because its input was unrecordable. It may be recordable now.
+        if short_input is not None or input_hash is not None:
+            is_changed = input_hash != item.input_hash or (short_input is not None and short_input != input_text)
+            decision = self._decisions.get((outcome, is_changed), DAMAGED)
+        # Whoever takes a recorded result compares its row with the checksum. Other decisions are checked here.
+        if (decision is USE_RECORD and not self._retry_failed) or self._is_intact(connection, row):
+            return decision
+        return self._on_damage if number else DAMAGED
+
+    def _is_intact(self, connection: sqlite3.Connection, row: RecordedRow) -> bool:
+        """Return whether the row's number leads to a row that has its id and matches its checksum."""
+        rows = checksums.fetch_each(connection, f"{_SELECT_ALL} WHERE", (), [row[1]])
+        return bool(rows) and self._check.is_intact(rows[0]) and checksums.named(rows[0])["id"] == row[0]
 
     def _rows_of(self, connection: sqlite3.Connection, ids: list[str | bytes]) -> dict[str | bytes, RecordedRow]:
         """Return the recorded rows of these ids."""
         if self._is_in_order:
-            self._load_next_rows(connection)
+            self._load_next_rows(connection)  # not past damage: the rows after it are looked up by id
         rows = {item_id: self._next_rows.pop(item_id) for item_id in ids if item_id in self._next_rows}
         if len(rows) <= len(ids) // 2:
             self._is_in_order = False
@@ -264,7 +288,27 @@ class ResumeFilter:
         for first in range(0, len(missing), MAX_READ_AHEAD):
             chunk = missing[first : first + MAX_READ_AHEAD]
             query = f"{_SELECT_ROW} WHERE run = ? AND id IN ({', '.join('?' * len(chunk))})"
-            rows.update([(row[0], row) for row in connection.execute(query, (self._record.run, *chunk)).fetchall()])
+            try:
+                found = checksums.fetch_all(connection, query, (self._record.run, *chunk))
+            except sqlite3.DatabaseError as error:
+                if not checksums.is_damage(error):
+                    raise
+                found = self._rows_one_by_one(connection, chunk)
+            rows.update([(row[0], row) for row in found])
+        return rows
+
+    def _rows_one_by_one(self, connection: sqlite3.Connection, ids: list[str | bytes]) -> list[RecordedRow]:
+        """Return the recorded rows of these ids. One that cannot be read has the number 0 and the outcome DAMAGED."""
+        rows: list[RecordedRow] = []
+        for item_id in ids:
+            try:
+                rows += checksums.fetch_all(
+                    connection, f"{_SELECT_ROW} WHERE run = ? AND id = ?", (self._record.run, item_id)
+                )
+            except sqlite3.DatabaseError as error:
+                if not checksums.is_damage(error):
+                    raise
+                rows.append((item_id, 0, "", None, DAMAGED, 0))
         return rows
 
     def _load_next_rows(self, connection: sqlite3.Connection) -> None:
@@ -272,9 +316,18 @@ class ResumeFilter:
         third of looking them up by id."""
         if len(self._next_rows) < MAX_READ_AHEAD:
             query = f"{_SELECT_ROW} WHERE rowid > ? AND +run = ? ORDER BY rowid LIMIT {2 * MAX_READ_AHEAD}"
-            rows = connection.execute(query, (self._last_row, self._record.run)).fetchall()
-            if rows:
-                self._last_row = rows[-1][1]
+            try:
+                rows = checksums.fetch_all(connection, query, (self._last_row, self._record.run))
+            except sqlite3.DatabaseError as error:
+                if not checksums.is_damage(error):
+                    raise
+                self._is_in_order = False
+                return
+            numbers = [row[1] for row in rows]
+            if not all(map(operator.lt, numbers, numbers[1:])):  # a number is damaged: SQLite trusts them
+                self._is_in_order = False
+            elif rows:
+                self._last_row = numbers[-1]
                 self._next_rows.update([(row[0], row) for row in rows])
 
     def _is_repeated(self, number: int) -> bool:

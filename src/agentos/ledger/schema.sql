@@ -46,6 +46,7 @@ CREATE TABLE items (
     input_hash BLOB, -- of a long input; a short one is compared as it is
     input TEXT,
     value TEXT,
+    checksum INTEGER, -- of all other columns: see _checksums.py
     PRIMARY KEY (run, id)
 );
 CREATE INDEX failed ON items (run) WHERE outcome = 'failed';
@@ -96,6 +97,7 @@ CREATE TABLE checkpoints (
     launch INTEGER NOT NULL,
     n INTEGER NOT NULL,
     saved TEXT NOT NULL,
+    checksum INTEGER, -- as in items
     PRIMARY KEY (run, item_id)
 );
 

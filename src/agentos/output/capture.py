@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 from agentos.items.context import current_item
 from agentos.redaction.redactor import Redactor
 
-from .stream import Log, Output, OutputCall
+from .stream import Log, Output, OutputCall, log_lost
 
 NO_ITEM = ""  # id for output outside of items
 # Seconds that the end of the capture waits for a thread that is writing.
@@ -36,6 +36,7 @@ class OutputCapture:
         self._lock = threading.Lock()  # guards _attempts and its values
         self._attempts: dict[str, _AttemptOutput] = {}  # by item id
         self._original_streams: tuple[Any, Any] = (None, None)
+        self._is_log_lost = False
 
     def write(self, stream: str, data: bytes) -> None:
         """Process data that the current item has written to "stdout" or "stderr"."""
@@ -67,11 +68,17 @@ class OutputCapture:
     def _start_attempt(self, item_id: str, attempt: int) -> _AttemptOutput:
         log = None
         if item_id != NO_ITEM:
-            with contextlib.suppress(OSError):  # without the folder there is no log, and the output is still shown
+            with contextlib.suppress(OSError):  # without the folder the log cannot be opened, which is reported
                 self._folder.mkdir(parents=True, exist_ok=True)
-            log = Log(self._folder, item_id, attempt, lambda _: None)
+            log = Log(self._folder, item_id, attempt, self._on_log_error)
         outputs = {name: Output(item_id, name, self._redactor, log, self._show) for name in ("stdout", "stderr")}
         return _AttemptOutput(attempt, log, outputs)
+
+    def _on_log_error(self, error: OSError) -> None:
+        """Show the first error of a log."""
+        if not self._is_log_lost:
+            self._is_log_lost = True
+            self._show(NO_ITEM, "stderr", log_lost(error))
 
     def __enter__(self) -> OutputCapture:
         self._original_streams = sys.stdout, sys.stderr

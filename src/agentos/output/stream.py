@@ -70,6 +70,11 @@ def _split_long_lines(lines: bytes) -> bytes:
     return b"".join(pieces)
 
 
+def log_lost(error: OSError) -> bytes:
+    """Return the line that tells a user that output is shown, but not logged."""
+    return f"agentos: logs cannot be written any more: {error}\n".encode("utf-8", "backslashreplace")
+
+
 class Log:
     """An item's log: the output of all its attempts, in order. The file is created at the first output."""
 

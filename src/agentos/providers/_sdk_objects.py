@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from agentos.foreign_exceptions import attribute, text
 from agentos.verdict import NO_VERDICT, TRANSIENT, Verdict
 
 from . import _bodies as bodies
@@ -44,14 +45,6 @@ _MAX_TEXT = 100_000
 # The two private attributes that are read. litellm documents its own; aiohttp has no other way to a body that arrived.
 _LITELLM_HEADERS = "_hidden_params"
 _AIOHTTP_BODY = "_body"
-
-
-def attribute(thing: Any, name: str) -> Any:
-    """Return an attribute, or None if it is missing or a property that raises: that must not hide the real error."""
-    try:
-        return getattr(thing, name, None)
-    except Exception:
-        return None
 
 
 def of_exception(exc: BaseException, provider: str, now: float) -> Verdict:
@@ -238,13 +231,14 @@ def _of_litellm(exc: BaseException, status: int | None, headers: Headers, provid
     """Return the verdict of a litellm exception: it changes statuses and codes, but quotes the provider's answer."""
     body = attribute(exc, "body")
     message = attribute(exc, "message")
-    text = message if isinstance(message, str) else _text(exc)
-    text = re.sub(_LITELLM_PREFIX, "", text[:_MAX_TEXT])
-    start = text.find("{")
-    quoted = bodies.unfold(text)
+    answer = message if isinstance(message, str) else text(exc)
+    answer = re.sub(_LITELLM_PREFIX, "", answer[:_MAX_TEXT])
+    start = answer.find("{")
+    quoted = bodies.unfold(answer)
     if not isinstance(quoted, dict) and start >= 0:
-        quoted = bodies.first_object(text[start:])
-    facts = bodies.read(body if isinstance(body, dict) and body else quoted or text, now, is_error=True) or BodyFacts()
+        quoted = bodies.first_object(answer[start:])
+    content = body if isinstance(body, dict) and body else quoted or answer
+    facts = bodies.read(content, now, is_error=True) or BodyFacts()
     if facts.status is not None:
         status = facts.status
     elif facts.codes and status is not None and status >= 500:
@@ -258,7 +252,7 @@ def _of_litellm(exc: BaseException, status: int | None, headers: Headers, provid
 def _of_broken_connection(exc: BaseException) -> Verdict:
     cls: Any = type(exc)
     if isinstance(exc, ConnectionError | TimeoutError) or _is_connection_error(cls):
-        return Verdict(TRANSIENT, message=evidence.one_line(_text(exc)))
+        return Verdict(TRANSIENT, message=evidence.one_line(text(exc)))
     return NO_VERDICT
 
 
@@ -269,10 +263,3 @@ def _is_connection_error(cls: type) -> bool:
         for base in cls.__mro__
         if isinstance(base.__module__, str)
     )
-
-
-def _text(exc: BaseException) -> str:
-    try:
-        return str(exc)
-    except Exception:  # `__str__` may be of a user
-        return type(exc).__name__

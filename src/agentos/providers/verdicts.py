@@ -14,6 +14,7 @@ from typing import Any
 
 from agentos.durations import parse_number
 from agentos.errors import Overloaded, QuotaExhausted, RateLimited, WorkerVerdict
+from agentos.foreign_exceptions import attribute, text
 from agentos.verdict import NO_VERDICT, RETRY_ON_OTHER_KEY, Verdict
 
 from . import _bodies as bodies
@@ -74,7 +75,7 @@ def _guarded(read: Callable[[Any, str, float], Verdict], thing: Any, provider: s
     """Return `NO_VERDICT` if reading raises: properties of foreign objects may, and that must not stop a run."""
     try:
         return read(thing, provider, now)
-    except Exception:
+    except BaseException:
         return NO_VERDICT
 
 
@@ -147,15 +148,15 @@ def _from_worker(exc: WorkerVerdict, now: float) -> Verdict:
     wait = parse_number(exc.retry_after) if isinstance(exc, RateLimited | Overloaded) else None
     if isinstance(exc, QuotaExhausted) and (until := parse_number(exc.until)) is not None:
         wait = until - now
-    return Verdict(exc.kind, None if wait is None else max(wait, 0.0), message=evidence.one_line(str(exc)))
+    return Verdict(exc.kind, None if wait is None else max(wait, 0.0), message=evidence.one_line(text(exc)))
 
 
 def _from_command(exc: BaseException, provider: str, now: float) -> Verdict:
     """Return the verdict in the output of a `subprocess.CalledProcessError`."""
-    printed = [sdk_objects.attribute(exc, name) for name in ("stdout", "stderr")]
-    text = "\n".join(
+    printed = [attribute(exc, name) for name in ("stdout", "stderr")]
+    output = "\n".join(
         piece.decode("utf-8", "replace") if isinstance(piece, bytes) else piece
         for piece in printed
         if isinstance(piece, bytes | str)
     )
-    return command_output.read(text, sdk_objects.attribute(exc, "returncode"), provider, now)
+    return command_output.read(output, attribute(exc, "returncode"), provider, now)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 ELLIPSIS = "…"
 # Ids and errors come from users and providers: control characters could move the cursor or begin a line.
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+# Bidirectional controls: could make an id or an error look like another one.
+_ESCAPES |= {code: f"\\u{code:04x}" for code in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 # Characters of an error's first line that are printed.
 MAX_FIRST_LINE = 300
@@ -20,7 +22,7 @@ MAX_ARGUMENT = 200
 
 
 def escape_controls(text: str) -> str:
-    """Return a text with its control characters as `\\x…`."""
+    """Return a text with its control characters, also those of bidirectional text, as escapes."""
     return text.translate(_ESCAPES)
 
 

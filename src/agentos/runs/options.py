@@ -32,6 +32,7 @@ def check_options(
     halt: Any,
     grace_seconds: Any,
     max_wait: Any,
+    has_credentials: bool,
     reporter: Callable[[Any], None] | None,
 ) -> Options:
     """Return the options of a coordinator's runs; raise ValueError for the first one that is wrong."""
@@ -43,6 +44,10 @@ def check_options(
     halt = parse_halt(str(halt)) if halt is not None else None
     if grace_seconds is None:
         raise ValueError("grace_seconds must be a number of seconds from 0; for no grace pass 0")
+    if max_wait is not None and (admission == "none" or not has_credentials):
+        raise ValueError(
+            "max_wait is for runs that wait for credentials: pass credential_coordinator, and not admission='none'"
+        )
     return Options(
         max_workers=max_workers,
         admission=admission == "lease",

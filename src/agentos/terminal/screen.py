@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import Any, Literal, TextIO, cast
 
+from .safe_output import safe_output
+
 Stream = Literal["stdout", "stderr"]
 Frame = Callable[[int, int], list[str]]
 
@@ -98,7 +100,7 @@ class Screen:
         # One lock per stream: a full pipe on stdout must not block messages on stderr.
         if out.lost is None:
             with out.lock:
-                self._write(out, data)
+                self._write(out, data if out.terminal is None else safe_output(data))
         self._report_loss(out, stream)
 
     def _write(self, out: _Out, data: bytes) -> None:

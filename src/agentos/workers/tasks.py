@@ -38,6 +38,7 @@ class TaskWorkers(Workers):
         self._calls: deque[Callable[[], None]] = deque()  # for the loop's thread
         self._wakeup = Wakeup(self._wake_loop, is_armed=True)  # a system call, so one of them serves many attempts
         self._is_call_scheduled = False  # by `run_on_worker_thread`, for this turn of the loop
+        self._is_closing = False  # a worker may stop these workers' own loop as well: then it runs on
 
     def start(self, attempt: Attempt, _running: int, /) -> None:
         if self._is_own_loop and self._thread is None:
@@ -74,7 +75,7 @@ class TaskWorkers(Workers):
             if self._thread is None:
                 self._loop.close()
             else:
-                self._enqueue(self._loop.stop)
+                self._enqueue(self._stop_loop)
 
     def _enqueue(self, call: Callable[[], None]) -> None:
         """Have the loop's thread make the call. Called from any thread."""
@@ -95,13 +96,27 @@ class TaskWorkers(Workers):
 
     def _launch(self, attempt: Attempt) -> None:
         attempt.is_preparing = True
+
+        def on_done(_: asyncio.Task[None]) -> None:
+            """Report the end of a task that was cancelled before its first step: its coroutine never runs."""
+            attempt.task = None
+            self._ended(attempt, None, asyncio.CancelledError("the task was cancelled before its first step"))
+
         # A caller's loop may have a task factory. Our own has none, and without `create_task` an item costs 1 µs less.
         if self._is_own_loop:
-            attempt.task = asyncio.Task(self._run_attempt(attempt), loop=self._loop)
+            task = asyncio.Task(self._run_attempt(attempt, on_done), loop=self._loop)
         else:
-            attempt.task = self._loop.create_task(self._run_attempt(attempt))
+            task = self._loop.create_task(self._run_attempt(attempt, on_done))
+        if attempt.is_preparing:
+            attempt.task = task
+            task.add_done_callback(on_done)
+        elif not task.done():  # an eager task factory (Python 3.12) makes the first step at once
+            attempt.task = task
 
-    async def _run_attempt(self, attempt: Attempt) -> None:
+    async def _run_attempt(self, attempt: Attempt, on_done: Callable[[asyncio.Task[None]], None]) -> None:
+        if attempt.task is not None:
+            # From now on this coroutine reports the end itself: a callback after each task would cost 2 µs.
+            attempt.task.remove_done_callback(on_done)
         running_item.set(attempt)
         attempt.is_preparing = False
         try:
@@ -115,11 +130,18 @@ class TaskWorkers(Workers):
             attempt.task = None  # the task refers to the attempt: only the garbage collector would free the cycle
             self._ended(attempt, value, None)
 
+    def _stop_loop(self) -> None:
+        self._is_closing = True
+        self._loop.stop()
+
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop_thread_id = threading.get_ident()
         try:
-            self._loop.run_forever()
+            while not self._is_closing and not self._loop.is_closed():
+                # A callback or a background task of a worker may raise SystemExit, which ends `run_forever`.
+                with contextlib.suppress(BaseException):
+                    self._loop.run_forever()
             self._cancel_remaining_tasks()
         finally:
             self._loop.close()
@@ -158,7 +180,5 @@ def _silence_destruction(loop: asyncio.AbstractEventLoop, tasks: set[asyncio.Tas
 
 
 def _cancel(attempt: Attempt) -> None:
-    # A task that is cancelled before its first step never runs, and could not report its end. It is left alone, because
-    # its first step reads `should_stop`.
-    if attempt.task is not None and not attempt.is_preparing:
+    if attempt.task is not None:
         attempt.task.cancel()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
-import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from agentos import foreign_exceptions
 from agentos.errors import WorkerError
 from agentos.items.context import CurrentItem, running_item
 from agentos.providers import verdicts
@@ -141,9 +141,9 @@ def _load_exception(pickled: bytes | None) -> BaseException | None:
     """Return the worker's exception, or None: some exceptions can be pickled but not unpickled."""
     try:
         original = pickle.loads(pickled) if pickled is not None else None  # noqa: S301 - from a worker of this run
-    except Exception:
+        return original if isinstance(original, BaseException) else None
+    except BaseException:
         return None
-    return original if isinstance(original, BaseException) else None
 
 
 # --- in the worker's process --------------------------------------------------------------------------------------
@@ -175,20 +175,16 @@ def encode_outcome(value: Any, error: dict[str, Any] | None, attempt: SentAttemp
 
 def describe_exception(exc: BaseException) -> dict[str, Any]:
     """Return type, text, traceback and verdict of an exception, and its pickle (`original`) if it can be pickled."""
-    name = type(exc).__name__
-    try:
-        text = str(exc) or name
-    except Exception as error:  # `__str__` of the user's exception
-        text = f"{name}, str() raised {type(error).__name__}"
+    name = foreign_exceptions.type_name(exc)
     description: dict[str, Any] = {
         "type_name": name,
-        "text": text,
-        "trace": "".join(traceback.format_exception(exc)),
+        "text": foreign_exceptions.text(exc) or name,
+        "trace": foreign_exceptions.trace(exc),
         "verdict": verdicts.from_exception(exc),
         "original": None,
     }
     try:
         description["original"] = pickle.dumps(exc)
-    except Exception:  # pickling runs the user's code, which may raise anything
+    except BaseException:  # pickling runs the user's code, which may raise anything
         return description
     return description

@@ -13,10 +13,11 @@ from typing import Any, BinaryIO
 import click
 
 from agentos.home.run_status import open_ledger
-from agentos.ledger.reader import RecordedItem
+from agentos.ledger.reader import DAMAGED, RecordedItem
+from agentos.plurals import plural
 
 from ..completion import files, run_ids
-from ..console import Command, Failure
+from ..console import Command, Failure, say
 from ..find import find_run
 
 COLUMNS = (
@@ -46,7 +47,9 @@ COLUMNS = (
 @click.option(
     "--output", metavar="FILE", shell_complete=files, help="Write to this file, not to stdout; replaced when complete."
 )
-@click.option("--only", type=click.Choice(["succeeded", "failed", "unfinished"]), help="Only items with this outcome.")
+@click.option(
+    "--only", type=click.Choice(["succeeded", "failed", "unfinished", "damaged"]), help="Only items with this outcome."
+)
 def export(run_id: str, row_format: str, output: str | None, only: str | None) -> None:
     """Export the results of a run, a row for each started item: id, outcome, value, error, attempts, duration,
     ended_at, credential_id, tokens, cost. In CSV the value is JSON text.
@@ -59,8 +62,13 @@ def export(run_id: str, row_format: str, output: str | None, only: str | None) -
     folder = find_run(run_id)
     with open_ledger(folder) as ledger, _open_output(output) as file:
         write = _FORMATS[row_format](file)
+        damaged = 0
         for item in ledger.items(only):
             write(item)
+            damaged += item.outcome == DAMAGED
+    if damaged and only != DAMAGED:
+        records = plural(damaged, "record")
+        say(f"Warning: {records} of the ledger could not be read: see agentos show {folder.run_id}", err=True)
 
 
 @contextmanager

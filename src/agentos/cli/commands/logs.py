@@ -16,6 +16,7 @@ from agentos.home.run_status import open_ledger, run_owner
 from agentos.items.file_names import log_name
 from agentos.ledger.reader import UNFINISHED, Ledger
 from agentos.reporters.format import escape_controls, shorten, size
+from agentos.terminal.safe_output import safe_output
 
 from ..completion import item_ids, run_ids
 from ..console import INTERRUPTED, Command, say
@@ -109,12 +110,13 @@ def _has_ended(folder: RunFolder, item_id: str) -> bool:
 def _copy(path: Path, position: int, output: BinaryIO) -> int:
     """Copy from a position to the present end, and return the end. A file that became shorter is copied whole: it was
     replaced."""
+    is_terminal = output.isatty()
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) >= position:
             file.seek(position)
         else:
             file.seek(0)
         while chunk := file.read(CHUNK_BYTES):
-            output.write(chunk)
+            output.write(safe_output(chunk) if is_terminal else chunk)
         output.flush()
         return file.tell()

@@ -14,7 +14,7 @@ from agentos.durations import format_duration
 from agentos.home.run_folder import RunFolder
 from agentos.home.run_status import FINISHED, RUNNING, RunStatus, failures_by_cause, open_ledger, read_status
 from agentos.items.file_names import log_name
-from agentos.ledger.reader import UNFINISHED, Launch, Ledger, RecordedAttempt, RecordedItem
+from agentos.ledger.reader import DAMAGED, UNFINISHED, Launch, Ledger, RecordedAttempt, RecordedItem
 from agentos.plurals import plural
 from agentos.reporters.format import escape_controls, local_time, shell_argument, shorten, size, table
 
@@ -26,6 +26,7 @@ from ..find import find_run, unknown_item
 MAX_SLOWEST = 5
 MAX_CAUSES = 10
 MAX_UNFINISHED = 10
+MAX_DAMAGED = 10
 # Characters of an input or a value, and of an id.
 MAX_VALUE = 1000
 MAX_ID = 60
@@ -53,7 +54,7 @@ def show(run_id: str | None, item_id: str | None, as_json: bool) -> None:
         item = ledger.item(item_id)
         if item is None:
             raise unknown_item(ledger, item_id)
-        attempts = list(ledger.attempts(item_id))
+        attempts = [] if item.outcome == DAMAGED else list(ledger.attempts(item_id))
     if as_json:
         say_json(_item_record(folder, item, attempts))
     else:
@@ -100,8 +101,8 @@ def run_record(status: RunStatus) -> dict[str, Any]:
         "total": status.total,
         "succeeded": counts.succeeded,
         "failed": counts.failed,
-        "unfinished": counts.unfinished,
-        "left": status.remaining,
+        "unfinished": counts.unfinished if status.remaining is None else status.remaining,
+        "started": counts.unfinished,
         "is_resumable": status.is_resumable,
     }
 
@@ -118,6 +119,7 @@ def _full_record(status: RunStatus, ledger: Ledger | None) -> dict[str, Any]:
         "failures": [],
         "credentials": [],
         "unfinished_ids": [],
+        "damaged_ids": [],
     }
     if ledger is not None:
         record["slowest"] = [{"id": item_id, "duration": seconds} for item_id, seconds in ledger.slowest(MAX_SLOWEST)]
@@ -125,6 +127,7 @@ def _full_record(status: RunStatus, ledger: Ledger | None) -> dict[str, Any]:
         record["credentials"] = [asdict(totals) for totals in ledger.credentials()]
         unfinished = itertools.islice(ledger.items(UNFINISHED), MAX_UNFINISHED)
         record["unfinished_ids"] = [item.id for item in unfinished]
+        record["damaged_ids"] = [item.id for item in ledger.items(DAMAGED)]
     record["next"] = _next_commands(status, record)
     return record
 
@@ -133,6 +136,7 @@ def _run_lines(status: RunStatus, record: dict[str, Any]) -> Iterator[str]:
     yield f"Run {status.folder.run_id}: {status.state_text}"
     yield from _description_lines(status)
     yield f"  Items: {_items_text(status)}"
+    yield from _damage_lines(status, record["damaged_ids"])
     yield from _launch_lines(status)
     if record["bound_by"]:
         yield f"  Bound by: {escape_controls(record['bound_by'])}"
@@ -145,17 +149,29 @@ def _run_lines(status: RunStatus, record: dict[str, Any]) -> Iterator[str]:
     if record["unfinished_ids"]:
         more = status.counts.unfinished - len(record["unfinished_ids"])
         ids = [shorten(item_id, MAX_ID) for item_id in record["unfinished_ids"]]
-        yield f"\nUnfinished: {', '.join(ids)}" + (f", and {more} more" if more > 0 else "")
+        yield f"\nStarted, not finished: {', '.join(ids)}" + (f", and {more} more" if more > 0 else "")
     if record["next"]:
         yield "\nNext:"
         yield from (f"  {command}" for command in record["next"])
+
+
+def _damage_lines(status: RunStatus, damaged_ids: list[str]) -> Iterator[str]:
+    if damaged_ids:
+        ids = ", ".join(shorten(item_id, MAX_ID) for item_id in damaged_ids[:MAX_DAMAGED])
+        more = len(damaged_ids) - MAX_DAMAGED
+        yield f"  Damaged: the records of {plural(len(damaged_ids), 'item')} do not match their checksums: {ids}" + (
+            f", and {more} more" if more > 0 else ""
+        )
+        yield f"    Restore {status.folder.ledger} from a copy, or run these items again: agentos retry"
+        yield "    All other items can be read and exported."
 
 
 def _items_text(status: RunStatus) -> str:
     counts, remaining = status.counts, status.remaining
     total = "" if status.total is None else f"{status.total}: "
     rest = f"at least {counts.unfinished} unfinished" if remaining is None else f"{remaining} unfinished"
-    return f"{total}{counts.succeeded} succeeded, {counts.failed} failed, {rest}"
+    started = f" ({counts.unfinished} of them started)" if 0 < counts.unfinished < (remaining or 0) else ""
+    return f"{total}{counts.succeeded} succeeded, {counts.failed} failed, {rest}{started}"
 
 
 def _next_commands(status: RunStatus, record: dict[str, Any]) -> list[str]:
@@ -170,9 +186,9 @@ def _next_commands(status: RunStatus, record: dict[str, Any]) -> list[str]:
     failed_id = next(
         filter(None, (shell_argument(item_id) for cause in record["failures"] for item_id in cause["ids"])), None
     )
+    if status.state == FINISHED and (failed_id is not None or record["damaged_ids"]):
+        commands.append(f"agentos retry {run_id}")
     if failed_id is not None:
-        if status.state == FINISHED:
-            commands.append(f"agentos retry {run_id}")
         commands.append(f"agentos show {run_id} {failed_id}")
     logged_id = next(
         (item_id for cause in record["failures"] for item_id in cause["ids"] if _has_log(status, item_id)), None
@@ -267,6 +283,10 @@ def _item_record(folder: RunFolder, item: RecordedItem, attempts: list[RecordedA
 def _item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAttempt]) -> Iterator[str]:
     took = f" after {format_duration(item.duration)}" if item.duration else ""
     yield f"Item {escape_controls(item.id)} of run {folder.run_id}: {item.outcome}{took}"
+    if item.outcome == DAMAGED:
+        yield f"  Error: {item.error}"
+        yield f"\nNext:\n  agentos retry {folder.run_id}"
+        return
     yield f"  Input: {_value_text(item.input)}"
     if item.outcome == "succeeded":
         yield f"  Value: {_value_text(item.value)}"

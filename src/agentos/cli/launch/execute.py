@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from agentos.errors import LedgerError, WorkerStartError
 from agentos.home.run_folder import LaunchEnd, RunFolder, RunSpec
 from agentos.items.results import ProgressStats
+from agentos.items.sources import DAMAGED_RECORD
 from agentos.ledger.reader import Ledger
+from agentos.plurals import plural
 from agentos.terminal.screen import Screen
 from agentos.workflows.parallel import ParallelCoordinator
 
@@ -72,11 +74,15 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
         with _stop_on_hangup(run.coordinator), stream:
             reporter.start(stream)
             try:
-                for _ in stream:
-                    pass
+                damaged = sum(result.metadata.get("error_type") == DAMAGED_RECORD for result in stream)
             finally:
                 reporter.stop()
         status = _exit_status(stream.stats, reporter.signal)
+        if damaged:
+            status = status or SOME_FAILED
+            records = plural(damaged, "recorded result")
+            problem = f"{records} cannot be used, the ledger is damaged"
+            reporter.screen.message(f"Warning: {problem}: see agentos show {spec.run_id}")
     except KeyboardInterrupt:
         status = SIGNALLED + (reporter.signal or signal.SIGINT)
         reporter.screen.message("Stopped at once.")

@@ -70,6 +70,8 @@ def prepare_run(
     engine = None
     if options.get("on", LOCAL) != LOCAL:
         engine = resources.enter_context(connect_engine(options["on"], spec.command, pool))
+    if pool is None and options.get("max_wait") is not None:
+        reporter.screen.message("Warning: --max-wait has no effect in a run without keys: no item waits for one")
     retries = 0 if spec.command is not None else FUNCTION_RETRIES
     coordinator = make_coordinator(
         options, pool, retries=retries, ledger=folder.ledger, reporter=reporter, engine=engine
@@ -109,7 +111,7 @@ def make_coordinator(
             retries=options.get("retries", retries),
             timeout=options.get("timeout"),
             halt=options.get("halt"),
-            max_wait=options.get("max_wait"),
+            max_wait=None if pool is None else options.get("max_wait"),
             grace_seconds=options.get("grace", 5.0),
             on_changed=options.get("on_changed", "refuse"),
             ledger=ledger,

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from itertools import islice
 
+from agentos import foreign_exceptions
 from agentos.errors import ExecutorBroken, WorkerStartError
 from agentos.events import AttemptAbandoned, AttemptEnded
 from agentos.items.attempt import Attempt
@@ -17,7 +18,7 @@ from agentos.pool.store import LeaseHandle
 from agentos.verdict import AUTH_FAILED, PERMANENT, Verdict
 
 from .._parts.messages import AttemptFailed, AttemptSucceeded, PauseOver
-from .._parts.outcome import error_text, failed_result
+from .._parts.outcome import failed_result
 from .._parts.run_parts import RunParts
 from .._rules.scheduler import FAILED, UNFINISHED, Again, NoPool
 from .shutdown import Shutdown
@@ -88,7 +89,7 @@ class Attempts:
             self._shutdown.drain("the worker cannot be started")
             return
         if isinstance(exc, ExecutorBroken):
-            self._shutdown.drain(self._context.redact(error_text(exc)))
+            self._shutdown.drain(self._context.redact(foreign_exceptions.text(exc)))
         error = self.timeouts.error() if attempt.is_timed_out else exc
         self._fail(attempt, error, message.kind, message.verdict)
 
@@ -120,7 +121,7 @@ class Attempts:
             self._recorder.item_ended(item, attempt, failed_result(attempt, exc, kind, context.redact, now), None)
             self._shutdown.stop_if_halted()
             return
-        error = context.redact(error_text(exc))
+        error = context.redact(foreign_exceptions.text(exc))
         self._recorder.attempt_ended(attempt, kind or INTERRUPTED, error)
         if decision is UNFINISHED:
             return

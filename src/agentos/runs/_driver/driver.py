@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentos import events
+from agentos import events, foreign_exceptions
 from agentos.clock import Clock
-from agentos.errors import UnrecordableValue
 from agentos.events import PoolWaiting
 from agentos.items.attempt import Attempt
 from agentos.items.item import Item
@@ -29,7 +28,7 @@ from agentos.workers.base import Workers
 
 from .._parts import messages
 from .._parts.messages import AttemptSucceeded
-from .._parts.outcome import OutcomeClassifier, error_text
+from .._parts.outcome import OutcomeClassifier, readable
 from .._parts.run_parts import make_parts
 from .._rules.run_options import Options
 from .attempts import Attempts
@@ -165,7 +164,7 @@ class Driver:
         if exc is None:
             try:
                 encoded = self._encode_result(value)
-            except UnrecordableValue as unrecordable:
+            except BaseException as unrecordable:  # the value may define its own conversion
                 exc = unrecordable
             else:
                 if attempt.lease_handle is not None:
@@ -174,10 +173,11 @@ class Driver:
                 return
         kind: str | None
         verdict: Verdict | None
+        exc = readable(exc)
         try:
             kind, verdict = self._classifier(attempt, exc)
-        except Exception as broken:  # raised by the user's `classify`
-            exc, kind, verdict = broken, None, None
+        except BaseException as broken:  # raised by the user's `classify`, or by the exception's class
+            exc, kind, verdict = readable(broken), None, None
         self._context.end_lease(attempt, verdict)
         self._mailbox.post_and_process(messages.AttemptFailed(attempt, exc, kind, verdict))
 
@@ -190,7 +190,7 @@ class Driver:
 
     def _on_error(self, error: BaseException) -> None:
         self.error = error
-        self._scheduler.stop(f"internal error: {error!r}")
+        self._scheduler.stop(f"internal error: {foreign_exceptions.type_name(error)}: {foreign_exceptions.text(error)}")
         self._finish()
 
     def _keep_error(self, error: BaseException) -> None:
@@ -285,7 +285,7 @@ class Driver:
         self._intake.requested = 0
         if error is not None:
             self._source_error = error
-            text = f"the input failed: {type(error).__name__}: {error_text(error)}"
+            text = f"the input failed: {foreign_exceptions.type_name(error)}: {foreign_exceptions.text(error)}"
             self._shutdown.drain(self._context.redact(text))
         elif scheduler.total is None:
             scheduler.total = self.progress.stats.total = scheduler.completed + len(scheduler.unfinished)

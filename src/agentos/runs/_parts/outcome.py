@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Callable
 from typing import Any
 
+from agentos import foreign_exceptions
 from agentos.clock import Clock
 from agentos.errors import CommandFailed, ExecutorBroken, Interrupted, WorkerDied, WorkerError
 from agentos.items.attempt import Attempt
@@ -14,6 +14,10 @@ from agentos.items.item import INTERRUPTED, WORKER_DIED
 from agentos.items.results import WorkflowResult
 from agentos.providers import verdicts
 from agentos.verdict import NO_VERDICT, PERMANENT, TRANSIENT, VERDICT_KINDS, Verdict
+
+_WITH_VERDICT = (WorkerError, CommandFailed)
+# Fields of a verdict that are texts. The others are numbers.
+_VERDICT_TEXTS = frozenset({"kind", "window", "scope", "message"})
 
 
 class OutcomeClassifier:
@@ -32,7 +36,7 @@ class OutcomeClassifier:
     def __call__(self, attempt: Attempt, exc: BaseException) -> tuple[str | None, Verdict]:
         """Return kind and verdict. The kind is that of the verdict, WORKER_DIED, INTERRUPTED, or None for an exception
         that no provider caused. Raise what the user's `classify` raises, and TypeError for a wrong return value."""
-        original = _original(exc)
+        original = readable(_original(exc))
         if attempt.is_timed_out:
             return TRANSIENT, NO_VERDICT
         if isinstance(exc, ExecutorBroken):
@@ -46,18 +50,25 @@ class OutcomeClassifier:
         verdict = self._classified(original)
         if verdict is None:
             # A worker process has read the exception with all of its causes, of which only the text is sent here.
-            remote_verdict = exc.verdict if isinstance(exc, WorkerError | CommandFailed) else None
-            verdict = remote_verdict or verdicts.from_exception(exc, provider=attempt.provider, now=self._clock.epoch())
+            remote = foreign_exceptions.attribute(exc, "verdict") if isinstance(exc, _WITH_VERDICT) else None
+            if isinstance(remote, Verdict):
+                verdict = remote
+            else:
+                verdict = verdicts.from_exception(exc, provider=attempt.provider, now=self._clock.epoch())
+            _check(verdict)
         if verdict.kind is None and isinstance(original, (CommandFailed, *self._retry_on)):
             return TRANSIENT, verdict
         return verdict.kind, verdict
 
     def _classified(self, exc: BaseException) -> Verdict | None:
         answer = self._classify(exc) if self._classify is not None else None
-        if answer is None or isinstance(answer, Verdict):
+        if answer is None:
+            return None
+        if isinstance(answer, Verdict):
+            _check(answer)
             return answer
         if answer in VERDICT_KINDS:
-            return Verdict(answer, message=error_text(exc))
+            return Verdict(answer, message=foreign_exceptions.text(exc))
         raise TypeError(f"classify must return a Verdict, one of {sorted(VERDICT_KINDS)} or None, not {answer!r}")
 
 
@@ -65,30 +76,50 @@ def failed_result(
     attempt: Attempt, exc: BaseException, kind: str | None, redact: Callable[[str], str], now: float
 ) -> WorkflowResult:
     """Return the result of an item whose last attempt failed."""
-    metadata: dict[str, Any]
-    if isinstance(exc, CommandFailed):  # a traceback would show no line of the user's code
-        name = type(exc).__name__
-        metadata = {"error_type": name, "verdict": exc.verdict.kind, **exc.details}
-    else:
-        name = exc.type_name if isinstance(exc, WorkerError) else type(exc).__name__
-        trace = exc.trace if isinstance(exc, WorkerError) else "".join(traceback.format_exception(exc))
-        metadata = {"error_type": name, "verdict": kind, "traceback": redact(trace)}
+    metadata = _metadata(exc, kind, redact)
     if attempt.usage is not None:
         metadata["usage"] = attempt.usage
     item = attempt.item
     duration = (attempt.ended_at or now) - item.started_at
-    error = redact(error_text(exc)) or name
+    error = redact(foreign_exceptions.text(exc)) or metadata["error_type"]
     return WorkflowResult(item.id, False, error, duration, metadata, None, item.attempts, attempt.credential_id)
 
 
-def error_text(exc: BaseException) -> str:
-    """Return the text of an exception, also if its `__str__`, which is a user's code, raises."""
+def readable(exc: BaseException) -> BaseException:
+    """Return the exception; a `WorkerError` that describes it if `isinstance()` of it could raise."""
+    if not foreign_exceptions.has_own_lookup(exc):
+        return exc
+    name, trace = foreign_exceptions.type_name(exc), foreign_exceptions.trace(exc)
+    return WorkerError(foreign_exceptions.text(exc), type_name=name, trace=trace, verdict=NO_VERDICT, original=None)
+
+
+def _metadata(exc: BaseException, kind: str | None, redact: Callable[[str], str]) -> dict[str, Any]:
     try:
-        return str(exc)
-    except Exception as error:
-        return f"{type(exc).__name__}, str() raised {type(error).__name__}"
+        if isinstance(exc, CommandFailed):  # a traceback would show no line of the user's code
+            metadata = {"error_type": type(exc).__name__, "verdict": exc.verdict.kind, **exc.details}
+            from agentos.items import codec  # other runs without a ledger do not need it
+
+            codec.encode(metadata, "metadata")  # raises for what the ledger could not record
+            return metadata
+        if isinstance(exc, WorkerError):
+            return {"error_type": str(exc.type_name), "verdict": kind, "traceback": redact(exc.trace)}
+    except BaseException:  # noqa: S110 - an exception that is only derived from ours is described like any other
+        pass
+    name, trace = foreign_exceptions.type_name(exc), foreign_exceptions.trace(exc)
+    return {"error_type": name, "verdict": kind, "traceback": redact(trace)}
 
 
 def _original(exc: BaseException) -> BaseException:
     """Return the exception that was raised in a worker process, if it could be pickled; else `exc` itself."""
-    return exc.original if isinstance(exc, WorkerError) and exc.original is not None else exc
+    original = foreign_exceptions.attribute(exc, "original") if isinstance(exc, WorkerError) else None
+    return original if original is not None else exc
+
+
+def _check(verdict: Any) -> None:
+    """Raise `TypeError` for a verdict that the pool could not apply: it comes from a user's code."""
+    if verdict.kind is not None and verdict.kind not in VERDICT_KINDS:
+        raise TypeError(f"the kind of a verdict is one of {sorted(VERDICT_KINDS)} or None, not {verdict.kind!r}")
+    for name, value in verdict._asdict().items():
+        expected: Any = str if name in _VERDICT_TEXTS else int | float
+        if value is not None and not isinstance(value, expected):
+            raise TypeError(f"the field {name} of a verdict has the wrong type, {type(value).__name__}")

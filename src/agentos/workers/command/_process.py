@@ -21,7 +21,7 @@ from typing import Any
 
 from agentos.items.attempt import Attempt
 from agentos.items.fields import field_of
-from agentos.output.stream import Log, Output
+from agentos.output.stream import Log, Output, log_lost
 from agentos.pool.lease_pool import LeasePool
 
 from ._files import AttemptFiles, create_files, open_anonymous_file
@@ -235,7 +235,7 @@ class ProcessStarter:
         """Show the first error of a log."""
         if not self._is_log_lost and self._command.show is not None:
             self._is_log_lost = True
-            self._command.show("", "stderr", f"agentos: logs cannot be written any more: {error}\n".encode())
+            self._command.show("", "stderr", log_lost(error))
 
 
 def feed_output(descriptor: int, output: Output, *, is_last: bool = False) -> bool:

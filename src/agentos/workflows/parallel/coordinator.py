@@ -101,6 +101,7 @@ class ParallelCoordinator:
             halt=halt,
             grace_seconds=grace_seconds,
             max_wait=max_wait,
+            has_credentials=credential_coordinator is not None,
             reporter=self._reporter,
         )
         self._rerun_changed = check_on_changed(on_changed) == "rerun"
