@@ -10,10 +10,11 @@ from __future__ import annotations
 import ast
 import json
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentos.verdict import AUTH_FAILED, NO_VERDICT, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
+from . import _agent_talk as agent_talk
 from . import _bodies as bodies
 from . import _error_lines as error_lines
 from . import _evidence as evidence
@@ -81,9 +82,35 @@ def _read_text(text: str, exit_status: int | None, provider: str, now: float) ->
     failure = silent_failures.find(tail, plain_text)
     if failure is not None:
         return reader.read_message(failure)
-    reader.read(plain_text, reads_text=False)
+    reader.read(plain_text, is_success=True)
     is_only_events = all(silent_failures.is_noise(line) for line in reader.other_lines)
     return reader.verdict if is_only_events and reader.verdict.kind in RETRY_ON_OTHER_KEY else NO_VERDICT
+
+
+class _Piece(NamedTuple):
+    """A line, or the lines of a JSON object."""
+
+    start: int
+    line: str
+    prefix: str  # before the object
+    events: list[dict[str, Any]]
+
+    @property
+    def is_event_of_agent(self) -> bool:
+        return not self.prefix.strip() and all(isinstance(event.get("type"), str) for event in self.events)
+
+
+def _pieces_of(text: str) -> list[_Piece]:
+    pieces = []
+    position = 0
+    starts = [0, *(match.end() for match in re.finditer("\n", text))]
+    for start in starts[-_MAX_LINES:]:
+        if start >= position:  # not inside an object that spans lines
+            line = text[start : _end_of_line(text, start)]
+            events, prefix, end = _events_in(text, start, line)
+            position = end if events else 0
+            pieces.append(_Piece(start, line, prefix, events))
+    return pieces
 
 
 class _Reader:
@@ -94,26 +121,29 @@ class _Reader:
         self._now = now
         self._is_structured = False
         self.verdict = NO_VERDICT
-        self.other_lines: list[str] = []  # that are no events
+        self.other_lines: list[str] = []  # empty in the place of events
 
-    def read(self, text: str, *, reads_text: bool = True, is_error: bool = False) -> None:
-        """Read events and, if `reads_text`, lines. `is_error`: the text is the message of an event that is an error."""
-        position = 0
-        starts = [0, *(match.end() for match in re.finditer("\n", text))]
-        for start in starts[-_MAX_LINES:]:
-            if start < position:
-                continue  # inside an object that spans lines
-            line = text[start : _end_of_line(text, start)]
-            events, prefix, end = _events_in(text, start, line)
-            if not events or prefix.strip():
-                self.other_lines.append(line)
-            if events:
-                position = end
-                if not error_lines.is_about_errors(prefix):
-                    for event in events:
-                        self.read_event(event, prefix)
-            elif reads_text and line.strip():
-                self._take(self._of_text(line, text[start : start + 2 * _MAX_MESSAGE], is_error=is_error))
+    def read(self, text: str, *, is_success: bool = False, is_error: bool = False) -> None:
+        """Read events and lines.
+
+        `is_success`: the command exited with 0; lines are not read, and only the last event counts. `is_error`: the
+        text is the message of an error.
+        """
+        pieces = _pieces_of(text)
+        self.other_lines = ["" if each.events and not each.prefix.strip() else each.line for each in pieces]
+        first = 0 if is_error else agent_talk.end_of_talk(self.other_lines)
+        for at, piece in enumerate(pieces):
+            if piece.events:
+                is_talk = (at < first and not piece.is_event_of_agent) or agent_talk.is_listing(piece.prefix)
+                if not (is_talk or error_lines.is_about_errors(piece.prefix)):
+                    for event in piece.events:
+                        if is_success and event.get("type") != "result":
+                            self._forget()
+                        if not is_success or "type" in event or not isinstance(event.get("error"), str):
+                            self.read_event(event, piece.prefix)
+            elif not is_success and at >= first and piece.line.strip():
+                rest = text[piece.start : piece.start + 2 * _MAX_MESSAGE]
+                self._take(self._of_text(piece.line, rest, is_error=is_error))
 
     def read_message(self, text: str) -> Verdict:
         """Read a text that is known to be an error."""

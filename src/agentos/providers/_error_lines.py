@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from . import _agent_talk as agent_talk
 from . import _http_lines as http_lines
 
 _MAX_LINE = 4000
@@ -88,6 +89,8 @@ def is_about_errors(text: str) -> bool:
 def is_of_api(line: str) -> bool:
     """Return whether a line is a notice of a known agent, a message of a provider, or an exception of an SDK."""
     line = line[:_MAX_LINE]
+    if agent_talk.is_quoted(line):
+        return False
     if _NOTICE.match(line) is not None or _NUMBERED.match(line) is not None:
         return True
     raised = _RAISED.match(line)

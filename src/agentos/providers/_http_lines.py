@@ -11,6 +11,7 @@ import re
 
 from agentos.verdict import OVERLOADED, RATE_LIMITED, TRANSIENT
 
+from . import _agent_talk as agent_talk
 from . import _phrases as phrases
 
 # Failures of the connection, which have no status.
@@ -54,6 +55,8 @@ _API_PATH = re.compile(
 def is_believed(line: str, kind: str, provider: str) -> bool:
     """Return whether a line that reads like `kind` is an answer to this command's requests to its provider."""
     if phrases.http_status(line) is None and _TRANSPORT.search(line) is None:
+        return False
+    if agent_talk.is_listing(line) or agent_talk.is_sentence(line):
         return False
     if kind in (RATE_LIMITED, OVERLOADED, TRANSIENT):
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from . import _agent_talk as agent_talk
 from . import _error_lines as error_lines
 
 # Lines at the end that can be a failure, and characters of an output that is nothing but a notice.
@@ -26,13 +27,24 @@ _NOISE = re.compile(
 _AIDER = re.compile(r"(?:^|\s{2})(litellm\.\w+: .*)")
 _OF_AIDER = re.compile(r"^(?:Aider v\d|The API provider\b|Retrying in \d+(?:\.\d+)? seconds\.\.\.$)", re.MULTILINE)
 _AFTER_AIDER = re.compile(r"(?:The API provider\b|Warning: |https?://\S+$|\s*$)")
+_AIDER_GOES_ON = re.compile(r"Tokens: |Applied edit|Commit [0-9a-f]{7}|Added |>|```")
 _CUT = re.compile(r"\[ERROR\] Model stream (?:ended|completed) with")
 _BRACKETS = re.compile(r"\W{0,3}\[API Error: ")
 _ADVICE = re.compile(r"(?:possible quota|please wait|to (?:increase|request)|an unexpected|.{0,300}\]$)", re.IGNORECASE)
 _MARKED = re.compile(r"[✗✕✖\u00d7] ")
 _RED = "\x1b[91m\x1b[1mError: \x1b[0m"  # of opencode
-_ALONE = re.compile(r"\W*(?:you.ve|you.re|claude|sorry, you|api error|your|(?:5|five)-hour)\b", re.IGNORECASE)
-_ANSWER = re.compile(r"\b(?:I|we|now|means?|handled|retried|returns?|tests?|functions?|client)\b|[`*#]")
+_ALONE = re.compile(
+    r"\W*(?:(?:you.ve (?:hit|reached) your (?:[\w-]+ ){0,3}limits?|you.re out of (?:extra )?usage"
+    r"|(?:claude (?:ai )?usage|(?:5|five)-hour) limit reached)\W*(?:$|[·∙•|] ?|resets |.{0,200}\btry again (?:at|in) )"
+    r"|sorry, you.ve (?:hit|exceeded|reached) .{0,200}(?:try again|retry after) "
+    r"|(?:failed to authenticate\. )?api error: (?:\d{3} |request rejected \(|repeated |server is temporarily)"
+    r"|credit balance (?:is )?too low\b|(?:invalid api key|not logged in|oauth token has (?:expired|been revoked)) ·)",
+    re.IGNORECASE,
+)
+# Words of an answer about such notices.
+_ANSWER = re.compile(
+    r"\b(?:I|we|now|means?|handled|retried|returns?|tests?|functions?|client|because|thrown|mapped|shown)\b|[`*#]"
+)
 
 
 def is_noise(line: str) -> bool:
@@ -62,8 +74,9 @@ def _of_aider(lines: list[str]) -> str | None:
         if _AFTER_AIDER.match(line):
             break
         block.append(line)
-    if not all(_AFTER_AIDER.match(line) or is_noise(line) for line in rest):
-        return None  # the session went on
+    is_last = all(_AFTER_AIDER.match(line) or is_noise(line) for line in rest)
+    if not is_last or any(map(_AIDER_GOES_ON.match, block)) or agent_talk.end_of_talk(block):
+        return None
     return "\n".join(block)
 
 
