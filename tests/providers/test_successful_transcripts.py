@@ -4,6 +4,7 @@ The transcripts are invented: reviews of retry code, logs, documentation, diffs,
 commit messages and output of tools, as each agent prints them.
 """
 
+# ruff: noqa: E501 - tables of outputs
 from __future__ import annotations
 
 import json
