@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import Mutant, tests_of
 
 OUTPUTS = "providers/test_client_outputs"
+HTTP = "providers/test_http_clients"
 TALK = "providers/test_successful_transcripts"
 
 MUTANTS = (
@@ -13,14 +14,14 @@ MUTANTS = (
         "providers/_http_lines.py",
         "    return not (\n        _OTHER_TOOL",
         "    return False and (\n        _OTHER_TOOL",
-        tests_of(OUTPUTS, "test_http_client_refusal_is_understood"),
+        tests_of(HTTP, "test_http_client_refusal_is_understood"),
     ),
     Mutant(
         "A refusal by another host is blamed on the key",
         "providers/_http_lines.py",
         "        has_address = True\n",
         "        has_address = False\n",
-        tests_of(OUTPUTS, "test_refusal_by_another_server_says_nothing_about_the_key"),
+        tests_of(HTTP, "test_refusal_by_another_server_says_nothing_about_the_key"),
     ),
     Mutant(
         "A 403 of Google without a reason is a fault of the request",

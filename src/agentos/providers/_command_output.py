@@ -25,6 +25,8 @@ from ._dates import wait_of
 # Characters, and lines, at the end of the output that are read: errors come last.
 _MAX_TEXT = 256 * 1024
 _MAX_LINES = 400
+# Objects of one line that are read, and the text after them.
+_MAX_OF_LINE = 20
 # Lines that are read with a line about a limit: the time of its reset may follow in the next one.
 _LINES_TOGETHER = 3
 # Lines of an exception of an SDK, whose message may be broken at the width of the terminal.
@@ -105,11 +107,15 @@ def _pieces_of(text: str) -> list[_Piece]:
     position = 0
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
     for start in starts[-_MAX_LINES:]:
-        if start >= position:  # not inside an object that spans lines
-            line = text[start : _end_of_line(text, start)]
-            events, prefix, end = _events_in(text, start, line)
-            position = end if events else 0
-            pieces.append(_Piece(start, line, prefix, events))
+        end_of_line = _end_of_line(text, start)
+        position = max(position, start)
+        for _ in range(_MAX_OF_LINE):
+            if position > end_of_line:
+                break  # inside an object that spans lines
+            line = text[position:end_of_line]
+            events, prefix, end = _events_in(text, position, line)
+            pieces.append(_Piece(position, line, prefix, events))
+            position = end if events and text[end:end_of_line].strip(" ,]") else max(end, end_of_line + 1)
     return pieces
 
 
@@ -227,12 +233,14 @@ class _Reader:
         return verdict._replace(message=evidence.one_line(line))
 
     def _take(self, verdict: Verdict, *, is_structured: bool = False) -> None:
-        """Keep a verdict: a later one replaces an earlier one, except text an event, and no wait a wait."""
+        """Keep a verdict: a later one replaces an earlier one, except text an event, free text a known
+        format, and no wait a wait."""
         if verdict.kind is None:
             return
         current = self.verdict
         if current.kind in RETRY_ON_OTHER_KEY:
-            if verdict.kind not in RETRY_ON_OTHER_KEY or (self._is_structured and not is_structured):
+            is_weaker = (self._is_structured and not is_structured) or (verdict.is_loose and not current.is_loose)
+            if verdict.kind not in RETRY_ON_OTHER_KEY or is_weaker:
                 return
             has_wait = current.retry_after is not None or current.cool_down is not None
             if verdict.kind == current.kind and has_wait and verdict.retry_after is None and verdict.cool_down is None:

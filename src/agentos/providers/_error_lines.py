@@ -49,6 +49,8 @@ _SENTENCES = (
     r"|(?:your )?(?:prepayment )?credits are depleted|insufficient (?:account )?(?:balance|credits?|quota|funds)\b"
     r"|the (?:server|model|engine|service)(?: \S+)? is (?:currently |temporarily )?overloaded"
     r"|resource has been exhausted"
+    r"|overloaded\W*$|(?<=error: )unauthori[sz]ed\W*$|the usage limit has been reached"
+    r"|your account is not authorized:|country, region, or territory not supported"
     r"|authentication failed with provider at \S+|model stream ended without"
     r"|(?:api )?rate limit exceeded(?=\W*$|[.,:;(]| for )|too many requests\W*$"
 )

@@ -252,7 +252,7 @@ def by_text(text: str) -> Meaning | None:
     status = phrases.status(text)
     if status is not None:
         return _by_status(status, {}, text, "", NOT_REPORTED, None, is_key_refused_by_403=True)
-    if phrases.is_too_large(text):
+    if phrases.is_too_large(text) or phrases.is_about_place(text):
         return PERMANENT, None
     return (TRANSIENT, None) if phrases.is_broken(text) else None
 

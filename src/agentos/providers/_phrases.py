@@ -116,7 +116,7 @@ _KEY = (
     r"|(?:invalid|bad|expired|missing) (?:authentication )?credentials|authentication (?:fail|error|required)"
     r"|(?:security|oauth|access|auth) token (?:\w+ ){0,6}?(?:expired|invalid|revoked)|unregistered callers"
     r"|(?:account|organization) (?:\S+ )?(?:is |has been |was )?(?:suspended|deactivated|disabled|on hold)"
-    r"|not logged in|run /login|log ?in again|login required|\b401 unauthorized"
+    r"|not logged in|run /login|log ?in again|login required|\b401 unauthorized|\berror: unauthori[sz]ed\W*$"
     r"|(?:fail(?:ed|ure)|un?able|not able) to authenticate|\bno (?:auth(?:entication)? credentials|api[ _-]?key)\b"
     r"|(?:invalid|missing|bad) (?:bearer|authentication|api token)\b|reported as leaked"
     r"|api[ _-]?key (?:is )?(?:missing|required)\b"
@@ -134,7 +134,8 @@ _PLAN = (
     r"(?:hit|reached|exceeded) (?:your|the) (?!rate)(?:[\w-]+ ){0,3}?limits?\b(?! of)"
     r"|(?:usage|session|weekly|hour|opus|sonnet) (?:rate )?limit reached"
     r"|weekly (?:rate |usage )?limit|exhausted your|quota will reset|quota exceeded"
-    r"|exceeded your (?:current |monthly |daily )?quota|out of (?:extra )?usage|limit reached\|\d{10}"
+    r"|exceeded your (?:current |monthly |daily )?quota|out of (?:extra )?usage"
+    r"|usage limit has been reached|limit reached\|\d{10}"
 )
 _BROKEN = (
     r"connection (?:error|reset|refused|closed|aborted|timed out)|stream disconnected|timed out|ECONNRESET|ECONNREFUSED"
@@ -207,6 +208,10 @@ def is_about_key(text: str) -> bool:
 def is_about_resource(text: str) -> bool:
     """Return whether a refusal is about a model, a place, a file or a policy, and not about the key."""
     return _is(_RESOURCE, text)
+
+
+def is_about_place(text: str) -> bool:
+    return _is(r"(?:country|region|territory|location) (?:is )?not supported", text)
 
 
 def is_broken(text: str) -> bool:
