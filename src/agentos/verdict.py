@@ -32,6 +32,7 @@ class Verdict(NamedTuple):
     limit_tokens: float | None = None  # per `tokens_period`
     requests_period: float | None = None
     tokens_period: float | None = None
+    is_loose: bool = False  # read from free text, not from a known format of a provider, an SDK or an agent
 
 
 NO_VERDICT = Verdict(None)

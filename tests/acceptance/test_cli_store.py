@@ -15,7 +15,7 @@ import pytest
 
 from agentos.workflows.parallel import Credential, CredentialCoordinator
 from tests.conftest import eventually
-from tests.support.valkey import Valkey, running
+from tests.support.valkey import Valkey, running, settle
 
 from .program import PATIENCE, Sandbox
 
@@ -61,7 +61,7 @@ def server() -> Iterator[Valkey]:
 def url(server: Valkey) -> str:
     """Return the URL of a new pool."""
     url = server.url("runs", password=ESCAPED)
-    CredentialCoordinator(["sk-first-of-all-000000"], store=url, lease_ttl=0.001).close()
+    settle(url)
     return url
 
 

@@ -119,7 +119,7 @@ ANSWERS: list[tuple[str, int | None, dict[str, str], Any, dict[str, Any]]] = [
     ("gemini", 429, {}, google("x", "RESOURCE_EXHAUSTED", 429, reason("INSUFFICIENT_G1_CREDITS_BALANCE")),
      {"kind": "quota_exhausted", "window": "credits"}),
     ("gemini", 503, {}, google("high demand", "UNAVAILABLE", 503), {"kind": "overloaded"}),
-    ("gemini", 403, {}, google("The caller does not have permission", "PERMISSION_DENIED", 403), {"kind": "permanent"}),
+    ("gemini", 403, {}, google("The caller does not have permission", "PERMISSION_DENIED", 403), {"kind": "auth_failed"}),
     ("gemini", 403, {}, google("Your API key was reported as leaked.", "PERMISSION_DENIED", 403), {"kind": "auth_failed"}),
     ("gemini", 400, {}, google("API key expired. Please renew the API key.", "INVALID_ARGUMENT", 400),
      {"kind": "auth_failed"}),

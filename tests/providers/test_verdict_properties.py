@@ -133,7 +133,10 @@ PHRASES = [
     "2026-11-16 ", "1 hour ", "retry after ", "try again in ", "resets ", "resets at ", "limit 5 requested ",
     "api key ", "no credits ", "account is ", "\x1b[0m", "{", '{"type":', "data: {}\n", "\n", " ", "-", "9",
     "quota ", "credits for ", "a", ".", "_", "<h1", "hit your a-", "security token a ", "rate_limit_", "openai.a.",
-    "https://", "Error code: 429 - {'a': ", "1m", "an hour, ", "warning ", "(",
+    "https://", "Error code: 429 - {'a': ", "1m", "an hour, ", "warning ", "(", "HTTP 401 ", "status code ", "`",
+    "I am ", "request failed ", "litellm.A: ", "Aider v0\n", "[API Error: ", "The A b c d e f. ", "a.py:1: ",
+    "retried 5 times (", "[ERROR] Model stream ended with", "\x1b]0;", "[{", "attempt 1 failed ",
+    "rpc error: code = ", "\r", "+", "| ",
 ]  # fmt: skip
 
 
@@ -150,6 +153,7 @@ def test_any_text_is_read_quickly(start: str, unit: str, end: str, size: int) ->
     is_sound(from_response(429, {"retry-after": text, "x-ratelimit-reset": text}, text, now=NOW))
     is_sound(from_response(None, {"date": text[:200]}, {"error": {"message": text, "code": text[:199]}}, now=NOW))
     is_sound(from_output(text, 1, now=NOW))
+    is_sound(from_output(text, 0, now=NOW))
     assert time.thread_time() - began < MAX_SECONDS
 
 

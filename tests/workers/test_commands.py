@@ -426,6 +426,9 @@ def two_keys(**limits: Any) -> CredentialCoordinator:
     )
 
 
+AIDER = r"Aider v0.86.2\n\nlitellm.AuthenticationError: OpenAIException - no\nThe API provider is not able to help.\n"
+
+
 def in_first(script: str) -> str:
     """Return a script that runs `script` in the first attempt of an item and succeeds in the next."""
     return f"test $AGENTOS_ATTEMPT != 1 && exit 0; {script}"
@@ -438,6 +441,10 @@ def in_first(script: str) -> str:
         ('echo "You\'ve hit your usage limit. Try again at 11:30 PM."; exit 1', "quota_exhausted"),
         ("echo 'Error: 529 Overloaded' >&2; exit 1", "overloaded"),
         ("echo 'MAGIC: wait 1 please'; exit 1", "rate_limited"),
+        ("echo 'MAGIC: wait 1 please'; exit 0", "rate_limited"),
+        ("echo 'curl: (22) The requested URL returned error: 401' >&2; exit 22", "auth_failed"),
+        ("echo 'HTTP 401 Unauthorized' >&2; exit 1", "auth_failed"),
+        (f"printf '{AIDER}'; exit 0", "auth_failed"),
         (f"{sys.executable} -m agentos.cli report rate-limited --retry-after 1; exit 1", "rate_limited"),
         (f"{sys.executable} -m agentos.cli report quota-exhausted; exit 0", "quota_exhausted"),
         (f"{sys.executable} -m agentos.cli report auth-failed; exit 1", "auth_failed"),

@@ -20,15 +20,19 @@ _WAITS = ("retry_after", "retry_after_seconds", "retryAfter", "retryDelay", "res
 _INSTANTS = ("resets_at", "resetsAt", "reset_at", "resetAt", "quotaResetTimeStamp")
 # From the most specific: added by a gateway, reason, code, type, name of the status.
 _CODES = (
-    "error_code", "errorCode", "limit_source", "error_type", "reason", "code", "Code", "type", "__type", "status",
+    "error_code", "errorCode", "limit_source", "error_type", "errorType", "reason", "code", "Code", "type", "__type",
+    "status",
 )  # fmt: skip
 _STATUSES = ("code", "status", "status_code", "statusCode", "raw_status_code")
 _MESSAGES = ("message", "Message", "error_description", "detail", "error", "title", "msg", "description")
 # Fields that contain an error, or details of it. The innermost error is the most specific and is read first.
-_HOLDERS = ("error", "Error", "err", "response", "msg", "detail", "errors", "details", "metadata", "availability")
-# Codes that say no more than that this is an error.
-_EMPTY_CODES = frozenset({"error", "response.failed", "response.error", "turn.failed", "failed", "null", "none"})
-_FAILED_EVENTS = frozenset({"error", "response.failed", "response.error", "turn.failed"})
+_HOLDERS = (
+    "error", "Error", "err", "response", "msg", "detail", "errors", "details", "metadata", "availability", "data",
+    "responseBody",
+)  # fmt: skip
+# Types of events that are errors, and codes that say no more than that.
+_FAILED_EVENTS = frozenset({"error", "response.failed", "response.error", "turn.failed", "session.error"})
+_EMPTY_CODES = _FAILED_EVENTS | {"failed", "null", "none"}
 _RPC_STATUSES = frozenset(
     {
         "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED",
@@ -142,8 +146,9 @@ def _read_object(facts: BodyFacts, body: dict[Any, Any], now: float, depth: int)
     _read_messages(facts, body, now, depth)
     _read_codes(facts, body)
     _read_waits(facts, body, now)
-    if isinstance(body.get("headers"), dict):
-        facts.headers.update(body["headers"])
+    for name in ("headers", "responseHeaders"):
+        if isinstance(body.get(name), dict):
+            facts.headers.update(body[name])
 
 
 def _read_messages(facts: BodyFacts, body: dict[Any, Any], now: float, depth: int) -> None:
@@ -172,6 +177,8 @@ def _read_codes(facts: BodyFacts, body: dict[Any, Any]) -> None:
                 facts.texts.append(code)  # a sentence in the field of a code
             elif code.lower() not in _EMPTY_CODES:
                 facts.codes.append(code)
+    if isinstance(body.get("name"), str) and body["name"].endswith("Error"):
+        facts.codes.append(body["name"][:200])  # a class
     if isinstance(body.get("error"), str) and " " not in body["error"]:
         facts.codes.append(body["error"][:200])
     if body.get("object") == "error" and body.get("code") in ("1300", "3505", 1300, 3505):
@@ -184,7 +191,7 @@ def _read_codes(facts: BodyFacts, body: dict[Any, Any]) -> None:
 
 def _read_waits(facts: BodyFacts, body: dict[Any, Any], now: float) -> None:
     if facts.wait is None:
-        milliseconds = parse_number(body.get("retry_after_ms"))
+        milliseconds = parse_number(body.get("retry_after_ms", body.get("retryDelayMs")))
         if milliseconds is not None:
             facts.wait = max(milliseconds / 1000, 0.0)
     for name in (*_WAITS, *_INSTANTS):

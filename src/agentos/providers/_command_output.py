@@ -1,8 +1,8 @@
 """Reads a verdict from the output of a command, above all of coding agents: text, JSON, or lines of JSON.
 
-Only errors count. An agent may talk about rate limits: its messages are events that are skipped. A command that exits
-with 0 has succeeded, unless its only output is a notice about a limit. Of plain text, only lines that look like an
-error of an API are read (`_error_lines`).
+Only errors count. An agent may talk about rate limits: its messages are events that are skipped. Of plain text, only
+lines that look like an error of an API are read (`_error_lines`). A command that exits with 0 has succeeded, unless its
+output ends in the failure of a known agent (`_silent_failures`) or is nothing but events of which the last is an error.
 """
 
 from __future__ import annotations
@@ -10,23 +10,31 @@ from __future__ import annotations
 import ast
 import json
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentos.verdict import AUTH_FAILED, NO_VERDICT, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
+from . import _agent_talk as agent_talk
 from . import _bodies as bodies
 from . import _error_lines as error_lines
 from . import _evidence as evidence
 from . import _phrases as phrases
+from . import _silent_failures as silent_failures
 from ._dates import wait_of
 
 # Characters, and lines, at the end of the output that are read: errors come last.
 _MAX_TEXT = 256 * 1024
 _MAX_LINES = 400
+# Objects of one line that are read, and the text after them.
+_MAX_OF_LINE = 20
 # Lines that are read with a line about a limit: the time of its reset may follow in the next one.
 _LINES_TOGETHER = 3
+# Lines of an exception of an SDK, whose message may be broken at the width of the terminal.
+_LINES_OF_EXCEPTION = 8
 # Characters of a body that Python printed.
 _MAX_PRINTED = 20_000
+# Characters of a message.
+_MAX_MESSAGE = 4000
 
 EX_TEMPFAIL = 75  # of sysexits.h: a command reports a limit with it
 _GEMINI_LIMIT = 429 & 0xFF  # it exits with the HTTP status, of which the system keeps the last byte
@@ -35,7 +43,9 @@ _GEMINI_AUTH = 41
 _DONE = frozenset({"turn.completed", "task_complete"})
 # Messages and actions of an agent.
 _TALK = frozenset({"assistant", "user", "system", "message", "init", "tool_use", "tool_result", "thread.started"})
-_ALONE = r"\W*(?:you.ve|you.re|claude|sorry, you|api error|your)\b"
+_TOOLS = frozenset({"tool_use", "tool_result"})
+_ENDS_IN_ERROR = re.compile(r"error\W{1,3}$", re.IGNORECASE)
+_TERMINAL_CODE = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\))")
 _decoder = json.JSONDecoder()
 
 
@@ -57,53 +67,94 @@ def _with_exit_status(verdict: Verdict, exit_status: int | None, provider: str, 
         return verdict
     if exit_status in (EX_TEMPFAIL, _GEMINI_LIMIT):
         wait = verdict.retry_after if verdict.kind is not None else phrases.wait(text[-2000:])
-        return verdict._replace(kind=RATE_LIMITED, retry_after=wait, message=verdict.message or f"exit {exit_status}")
+        message = verdict.message or f"exit {exit_status}"
+        return verdict._replace(kind=RATE_LIMITED, retry_after=wait, message=message, is_loose=True)
     if exit_status == _GEMINI_AUTH and ("gemini" in provider or re.search(r"gemini|\bauth", text[-5000:], re.I)):
-        return verdict._replace(kind=AUTH_FAILED, message=verdict.message or f"exit {exit_status}")
+        return verdict._replace(kind=AUTH_FAILED, message=verdict.message or f"exit {exit_status}", is_loose=True)
     return verdict
 
 
 def _read_text(text: str, exit_status: int | None, provider: str, now: float) -> Verdict:
-    reader = _Reader(provider, now)
     tail = text[-_MAX_TEXT:]
-    is_alone = len(tail) < 500 and re.match(_ALONE, tail, re.IGNORECASE) is not None
-    reader.read(tail, reads_text=exit_status != 0 or is_alone)
-    if exit_status == 0 and reader.verdict.kind not in RETRY_ON_OTHER_KEY:
-        return NO_VERDICT
-    return reader.verdict
+    plain_text = _TERMINAL_CODE.sub("", tail)
+    reader = _Reader(provider, now)
+    if exit_status != 0:
+        reader.read(plain_text)
+        return reader.verdict
+    failure = silent_failures.find(tail, plain_text)
+    if failure is not None:
+        return reader.read_message(failure)
+    reader.read(plain_text, is_success=True)
+    is_only_events = all(silent_failures.is_noise(line) for line in reader.other_lines)
+    return reader.verdict if is_only_events and reader.verdict.kind in RETRY_ON_OTHER_KEY else NO_VERDICT
+
+
+class _Piece(NamedTuple):
+    """A line, or the lines of a JSON object."""
+
+    start: int
+    line: str
+    prefix: str  # before the object
+    events: list[dict[str, Any]]
+
+    @property
+    def is_event_of_agent(self) -> bool:
+        return not self.prefix.strip() and all(isinstance(event.get("type"), str) for event in self.events)
+
+
+def _pieces_of(text: str) -> list[_Piece]:
+    pieces = []
+    position = 0
+    starts = [0, *(match.end() for match in re.finditer("\n", text))]
+    for start in starts[-_MAX_LINES:]:
+        end_of_line = _end_of_line(text, start)
+        position = max(position, start)
+        for _ in range(_MAX_OF_LINE):
+            if position > end_of_line:
+                break  # inside an object that spans lines
+            line = text[position:end_of_line]
+            events, prefix, end = _events_in(text, position, line)
+            pieces.append(_Piece(position, line, prefix, events))
+            position = end if events and text[end:end_of_line].strip(" ,]") else max(end, end_of_line + 1)
+    return pieces
 
 
 class _Reader:
     """Reads an output from its beginning; keeps the last and most specific verdict."""
 
-    def __init__(self, provider: str, now: float, *, is_error: bool = False) -> None:
+    def __init__(self, provider: str, now: float) -> None:
         self._provider = provider
-        self._is_error = is_error  # the text is part of an event that is an error
         self._now = now
         self._is_structured = False
         self.verdict = NO_VERDICT
+        self.other_lines: list[str] = []  # empty in the place of events
 
-    def read(self, text: str, *, reads_text: bool) -> None:
-        position = 0
-        starts = [0, *(match.end() for match in re.finditer("\n", text))]
-        for start in starts[-_MAX_LINES:]:
-            if start < position:
-                continue  # inside an object that spans lines
-            line = text[start : _end_of_line(text, start)]
-            brace = line.find("{")
-            if brace >= 0:
-                prefix = line[:brace]
-                try:
-                    event, position = _decoder.raw_decode(text, start + brace)
-                except (ValueError, RecursionError):
-                    event, position = _printed_object(line[brace:]) if error_lines.is_of_api(prefix) else None, 0
-                if isinstance(event, dict):
-                    if not error_lines.is_about_errors(prefix):
-                        self.read_event(event, prefix)
-                    continue
-            if reads_text and line.strip():
-                together = text[start : _end_of_line(text, start, _LINES_TOGETHER)]
-                self._take(self._of_text(line, together, is_error=self._is_error))
+    def read(self, text: str, *, is_success: bool = False, is_error: bool = False) -> None:
+        """Read events and lines.
+
+        `is_success`: the command exited with 0; lines are not read, and only the last event counts. `is_error`: the
+        text is the message of an error.
+        """
+        pieces = _pieces_of(text)
+        self.other_lines = ["" if each.events and not each.prefix.strip() else each.line for each in pieces]
+        first = 0 if is_error else agent_talk.end_of_talk(self.other_lines)
+        for at, piece in enumerate(pieces):
+            if piece.events:
+                is_talk = (at < first and not piece.is_event_of_agent) or agent_talk.is_listing(piece.prefix)
+                if not (is_talk or error_lines.is_about_errors(piece.prefix)):
+                    for event in piece.events:
+                        if is_success and event.get("type") != "result":
+                            self._forget()
+                        if not is_success or "type" in event or not isinstance(event.get("error"), str):
+                            self.read_event(event, piece.prefix)
+            elif not is_success and at >= first and piece.line.strip():
+                rest = text[piece.start : piece.start + 2 * _MAX_MESSAGE]
+                self._take(self._of_text(piece.line, rest, is_error=is_error))
+
+    def read_message(self, text: str) -> Verdict:
+        """Read a text that is known to be an error."""
+        self.read(text, is_error=True)
+        return self.verdict
 
     def read_event(self, event: Any, prefix: str = "") -> Verdict:
         event = bodies.unfold(event)
@@ -117,22 +168,26 @@ class _Reader:
             self._read_result(event)
         elif isinstance(kind, str) and kind in _DONE:
             self._forget()
-        elif not (isinstance(kind, str) and kind in _TALK and not event.get("error")):
-            is_error = bool(prefix.strip()) and phrases.status(prefix) is not None
-            self._take_object(event, phrases.status(prefix), is_error=is_error)
+        elif not (isinstance(kind, str) and (kind in _TOOLS or (kind in _TALK and not event.get("error")))):
+            status = phrases.status(prefix)
+            self._take_object(event, status, is_error=status is not None or _ENDS_IN_ERROR.search(prefix) is not None)
         return self.verdict
 
     def _read_result(self, event: dict[str, Any]) -> None:
-        if not (event.get("is_error") or event.get("error") or event.get("status") == "error"):
+        is_failure = event.get("is_error") or event.get("error") or event.get("status") == "error"
+        if not (is_failure or event.get("exitCode")):
             self._forget()  # an earlier error was retried with success
             return
         if event.get("error"):
             self._take_object(event, None, is_error=True)
         message = event.get("result")
         if isinstance(message, str):
-            inner = _Reader(self._provider, self._now, is_error=True)
-            inner.read(message, reads_text=True)
-            self._take(inner.verdict)
+            verdict = _Reader(self._provider, self._now).read_message(message)
+            if verdict.kind is None:
+                facts = bodies.BodyFacts()
+                facts.texts.append(message[:_MAX_MESSAGE])
+                verdict = evidence.judge(_status_of(event), {}, facts, self._provider, self._now)
+            self._take(verdict)
 
     def _take_object(self, event: dict[str, Any], status: int | None, *, is_error: bool) -> None:
         facts = bodies.read(event, self._now, is_error=is_error)
@@ -144,26 +199,48 @@ class _Reader:
             verdict = by_text if by_text.kind in RETRY_ON_OTHER_KEY or verdict.kind is None else verdict
         self._take(verdict, is_structured=True)
 
-    def _of_text(self, line: str, together: str, *, is_error: bool) -> Verdict:
-        line = line[:4000]
+    def _of_text(self, line: str, rest: str, *, is_error: bool) -> Verdict:
+        """Return the verdict of a line. `rest` is the text from the line on."""
+        line = line[:_MAX_MESSAGE]
+        of_exception = self._of_exception(line, rest) if is_error or error_lines.is_of_api(line) else NO_VERDICT
+        if of_exception.kind in RETRY_ON_OTHER_KEY:
+            return of_exception
         meaning = evidence.by_text(line)
-        if meaning is None or not (is_error or error_lines.is_believed(line, meaning[0])):
-            return NO_VERDICT
+        if meaning is None or not (is_error or error_lines.is_believed(line, meaning[0], self._provider)):
+            return of_exception
         facts = bodies.BodyFacts()
-        facts.texts.append(together[:4000] if meaning[0] in RETRY_ON_OTHER_KEY else line)
+        facts.texts.append(_first_lines(rest, _LINES_TOGETHER) if meaning[0] in RETRY_ON_OTHER_KEY else line)
         epoch = re.search(r"\|(\d{10,13})\b", line)  # "usage limit reached|1794776400"
         if epoch is not None:
             facts.wait = wait_of(epoch[1], self._now)
         verdict = evidence.verdict_of(meaning, None, {}, facts, self._provider, self._now)
+        is_loose = not (is_error or error_lines.is_of_api(line))
+        return verdict._replace(message=evidence.one_line(line), is_loose=is_loose)
+
+    def _of_exception(self, line: str, rest: str) -> Verdict:
+        """Return the verdict of an exception of an SDK by its class and message."""
+        name = error_lines.error_class(line)
+        if name is None:
+            return NO_VERDICT
+        facts = bodies.BodyFacts()
+        facts.codes.append(name)
+        facts.status = phrases.status(line)
+        facts.texts.append(" ".join(_first_lines(rest, _LINES_OF_EXCEPTION).split()))
+        verdict = evidence.judge(None, {}, facts, self._provider, self._now)
+        meaning = evidence.by_text(facts.text)
+        if verdict.kind not in RETRY_ON_OTHER_KEY and meaning is not None and meaning[0] in RETRY_ON_OTHER_KEY:
+            verdict = evidence.verdict_of(meaning, None, {}, facts, self._provider, self._now)
         return verdict._replace(message=evidence.one_line(line))
 
     def _take(self, verdict: Verdict, *, is_structured: bool = False) -> None:
-        """Keep a verdict: a later one replaces an earlier one, except text an event, and no wait a wait."""
+        """Keep a verdict: a later one replaces an earlier one, except text an event, free text a known
+        format, and no wait a wait."""
         if verdict.kind is None:
             return
         current = self.verdict
         if current.kind in RETRY_ON_OTHER_KEY:
-            if verdict.kind not in RETRY_ON_OTHER_KEY or (self._is_structured and not is_structured):
+            is_weaker = (self._is_structured and not is_structured) or (verdict.is_loose and not current.is_loose)
+            if verdict.kind not in RETRY_ON_OTHER_KEY or is_weaker:
                 return
             has_wait = current.retry_after is not None or current.cool_down is not None
             if verdict.kind == current.kind and has_wait and verdict.retry_after is None and verdict.cool_down is None:
@@ -182,6 +259,38 @@ def _printed_object(text: str) -> Any:
         return ast.literal_eval(text[: text.rfind("}") + 1][:_MAX_PRINTED])
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
+
+
+def _events_in(text: str, start: int, line: str) -> tuple[list[dict[str, Any]], str, int]:
+    """Return the objects that begin in a line (one, or a list), the text before them and the position after them."""
+    if line.startswith("["):
+        value, end = _decoded(text, start)
+        if isinstance(value, list):
+            return [event for event in value[-_MAX_LINES:] if isinstance(event, dict)], "", end
+    brace = line.find("{")
+    if brace < 0:
+        return [], "", start
+    value, end = _decoded(text, start + brace)
+    if value is None and error_lines.is_of_api(line[:brace]):
+        value = _printed_object(line[brace:])
+    return ([value] if isinstance(value, dict) else []), line[:brace], end
+
+
+def _decoded(text: str, start: int) -> tuple[Any, int]:
+    """Return the JSON value at a position (None if there is none) and the position after it."""
+    try:
+        return _decoder.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None, start
+
+
+def _status_of(event: dict[str, Any]) -> int | None:
+    status = event.get("api_error_status")
+    return status if isinstance(status, int) else None
+
+
+def _first_lines(text: str, count: int) -> str:
+    return text[: _end_of_line(text, 0, count)][:_MAX_MESSAGE]
 
 
 def _end_of_line(text: str, start: int, lines: int = 1) -> int:

@@ -139,7 +139,7 @@ def _meaning(
     if is_plan_used_up(headers) and status == 429:
         return QUOTA_EXHAUSTED, "plan"
     if by_code is None and status != 429:
-        meaning = _by_status(status, headers, text, provider, requests, hint)
+        meaning = _by_status(status, headers, text, provider, requests, hint, is_key_refused_by_403=is_google)
         if meaning is None or meaning[0] != RATE_LIMITED:
             return meaning
         by_code = meaning
@@ -185,9 +185,20 @@ def _by_quotas(facts: BodyFacts) -> Meaning:
 
 
 def _by_status(
-    status: int | None, headers: Headers, text: str, provider: str, requests: ReportedLimit, hint: float | None
+    status: int | None,
+    headers: Headers,
+    text: str,
+    provider: str,
+    requests: ReportedLimit,
+    hint: float | None,
+    *,
+    is_key_refused_by_403: bool,
 ) -> Meaning | None:
-    """Return what status and text mean, for answers without a specific code."""
+    """Return what status and text mean, for answers without a specific code.
+
+    `is_key_refused_by_403`: a 403 that names no other reason is about the key. Google answers so; and a client that
+    prints no more than the status says nothing else.
+    """
     if status is None:
         return by_text(text)
     if status == 402:
@@ -203,6 +214,8 @@ def _by_status(
             return by_money
         if phrases.is_about_key(text):
             return AUTH_FAILED, None
+    if status == 403 and is_key_refused_by_403 and not phrases.is_about_resource(text):
+        return AUTH_FAILED, None
     if status == 498 and "groq" in provider:
         return OVERLOADED, "capacity"
     if status >= 500 and phrases.is_busy(text):
@@ -238,8 +251,8 @@ def by_text(text: str) -> Meaning | None:
         return AUTH_FAILED, None
     status = phrases.status(text)
     if status is not None:
-        return _by_status(status, {}, text, "", NOT_REPORTED, None)
-    if phrases.is_too_large(text):
+        return _by_status(status, {}, text, "", NOT_REPORTED, None, is_key_refused_by_403=True)
+    if phrases.is_too_large(text) or phrases.is_about_place(text):
         return PERMANENT, None
     return (TRANSIENT, None) if phrases.is_broken(text) else None
 

@@ -24,12 +24,14 @@ _STRONG_CODES: tuple[tuple[str, str, str | None], ...] = (
      QUOTA_EXHAUSTED, "credits"),
     (r"spend(ing)?_(limit|cap)|monthly|usage_limit_exceeded", QUOTA_EXHAUSTED, "month"),
     (r"overage_limit|(guardrail|workspace|key|organization|project|user)_budget|budget_(limit_)?exceeded|key_limit"
-     r"|quota_(exceeded|exhausted|limit_exceeded|reached)|exceeded_quota|(?<!rate_)limit_quota", QUOTA_EXHAUSTED, None),
+     r"|quota_(exceeded|exhausted|limit_exceeded|reached)|exceeded_quota|(?<!rate_)limit_quota|^quota$",
+     QUOTA_EXHAUSTED, None),
     (r"overload|capacity|server_busy|engine_busy|high_demand", OVERLOADED, "capacity"),
+    (r"^invalid_stream$", RATE_LIMITED, None),  # Gemini CLI's answer was cut; it hides why
     (r"model_not_ready", TRANSIENT, None),  # Bedrock's 429 that is no throttling
     (r"rate_?limit(?!_error)|throttl|too_many_requests|slow_down|ramp_limit|agent_mode_limit|request_limit_exceeded",
      RATE_LIMITED, None),
-    (r"invalid_(api_?)?key|(api|access)_key_(invalid|expired|not_found|revoked|disabled|\w*blocked)|authentication"
+    (r"provider_auth|invalid_(api_?)?key|(api|access)_key_(invalid|expired|not_found|revoked|disabled|\w*blocked)|authentication"
      r"|unauthori[sz]ed|unauthenticated|unrecognized_client|expired_token|token_(has_)?(expired|revoked|invalid)"
      r"|invalid_(auth|signature|client_token|access_key|credential|grant|security_token)|signature_does_not_match"
      r"|incomplete_signature|missing_auth|on_hold|account_(deactivated|suspended|disabled|inactive)|oauth_org"
@@ -105,7 +107,7 @@ _LIMITED = (
     r"|\brate[ _-]limited\b|RateLimitError|(?<!\w)rate_limit_(?:error|exceeded)\b"
     r"|(?:hit|reached|exceed(?:s|ed|ing)?) (?:a|the|your|our) (?:[\w-]+ ){0,2}?rate[ -]?limit"
     r"|too many (?:requests|tokens)|(?<!_)throttl(?:ed|ing)(?!_)|weekly (?:usage |rate )?limit"
-    r"|resource (?:has been )?exhausted"
+    r"|resource (?:has been )?exhausted|model stream ended without"  # Gemini CLI hides why
 )
 _KEY = (
     r"(?:api|access)[ _-]?(?:key|token)\b[^.\n]{0,60}?\b(?:invalid|not valid|expired|incorrect|revoked|disabled|leaked"
@@ -114,24 +116,51 @@ _KEY = (
     r"|(?:invalid|bad|expired|missing) (?:authentication )?credentials|authentication (?:fail|error|required)"
     r"|(?:security|oauth|access|auth) token (?:\w+ ){0,6}?(?:expired|invalid|revoked)|unregistered callers"
     r"|(?:account|organization) (?:\S+ )?(?:is |has been |was )?(?:suspended|deactivated|disabled|on hold)"
-    r"|not logged in|run /login|log ?in again|login required|\b401 unauthorized"
+    r"|not logged in|run /login|log ?in again|login required|\b401 unauthorized|\berror: unauthori[sz]ed\W*$"
+    r"|(?:fail(?:ed|ure)|un?able|not able) to authenticate|\bno (?:auth(?:entication)? credentials|api[ _-]?key)\b"
+    r"|(?:invalid|missing|bad) (?:bearer|authentication|api token)\b|reported as leaked"
+    r"|api[ _-]?key (?:is )?(?:missing|required)\b"
+)
+# What a 403 can be about instead of the key.
+_RESOURCE = (
+    r"\b(?:country|region|location|policy|policies|models?|files?|captcha|cloudflare)\b|territor|safety|moderat"
+    r"|cached ?content|just a moment|\baiplatform\.|not accessible by"
 )
 _TOO_LARGE = (
     r"request (?:is )?too large|(?:prompt|input|request|message|payload) (?:is |are )?too (?:long|large|big)"
     r"|reduce (?:the length|your (?:message|prompt|input))|tokens must be reduced|maximum context length|context window"
 )
 _PLAN = (
-    r"(?:hit|reached|exceeded) (?:your|the) (?!rate)(?:[\w-]+ ){0,3}?limit\b(?! of)|(?:usage|session|weekly|hour|opus|"
-    r"sonnet) (?:rate )?limit reached|weekly (?:rate |usage )?limit|exhausted your|quota will reset|quota exceeded"
-    r"|exceeded your (?:current |monthly |daily )?quota|out of (?:extra )?usage|limit reached\|\d{10}"
+    r"(?:hit|reached|exceeded) (?:your|the) (?!rate)(?:[\w-]+ ){0,3}?limits?\b(?! of)"
+    r"|(?:usage|session|weekly|hour|opus|sonnet) (?:rate )?limit reached"
+    r"|weekly (?:rate |usage )?limit|exhausted your|quota will reset|quota exceeded"
+    r"|exceeded your (?:current |monthly |daily )?quota|out of (?:extra )?usage"
+    r"|usage limit has been reached|limit reached\|\d{10}"
 )
 _BROKEN = (
     r"connection (?:error|reset|refused|closed|aborted|timed out)|stream disconnected|timed out|ECONNRESET|ECONNREFUSED"
     r"|ETIMEDOUT|ENOTFOUND|EAI_AGAIN|socket hang up|fetch failed|network error|internal server error|bad gateway"
 )
-_STATUS = (
-    r"(?:\bstatus(?:[ _]?code)?|\bAPI error|\bHTTP(?:/\d(?:\.\d)?)?|error(?: code)?|\brejected|\brepeated|\bcode)"
-    r"\"?:?\s*[(\[]?([45]\d\d)\b|\b([45]\d\d) (?:client|server) error\b"
+_REASONS = (
+    r"unauthori[sz]ed|forbidden|payment required|too many requests|service unavailable|internal server error"
+    r"|bad gateway|gateway time-?out|(?:site is )?overloaded"
+)
+# The forms in which HTTP clients print a status, in any text.
+_HTTP_STATUS = (
+    r"\bHTTP(?:/\d(?:\.\d)?)?(?:[ _-](?:status|error|response|code))*[\s:=!(\"'\[]{1,4}([45]\d\d)\b"
+    r"|\bstatus(?:[ _-]?code)?(?: of| was| is| (?:client|server) error| does not indicate success)?"
+    r"[\s:=(\"'\[]{1,4}([45]\d\d)\b"
+    r"|\b([45]\d\d) (?:client|server) error\b|\b(?:client|server) error:? ['\"(`]([45]\d\d)\b|\b([45]\d\d), message="
+    rf"|(?<![\w.:/#-])([45]\d\d)[\s:(),'\"-]{{1,3}}(?:{_REASONS})\b"
+    r"|\breturned (?:an )?error:? \(?([45]\d\d)\b|\bresponse code:? ([45]\d\d)\b"
+    r"|\b(?:request|fetch|call|server|api|upstream|provider|endpoint)\b[^.\n]{0,40}?"
+    r"\b(?:failed|returned|responded|answered|replied|rejected|error)(?: with)?(?: an?)?[\s:(]{1,3}"
+    r"([45]\d\d)\b(?! \w+s\b)"
+)
+# Also in the forms of messages that are known to be errors.
+_STATUS = _HTTP_STATUS + (
+    r"|(?:\bAPI error|error(?: code)?|\brejected|\brepeated|\bcode)\"?:?\s*[(\[]?([45]\d\d)\b"
+    r"|^\W*([45]\d\d) (?-i:[A-Z])"
 )
 _WINDOWS: tuple[tuple[str, str], ...] = (
     ("month", r"per[ _-]?month|/ ?month|\bmonthly\b|ByMonth|this month"),
@@ -144,7 +173,7 @@ _ROOM = r"\blimit:? ?([\d,]+)\b.{0,80}?\brequested:? ?([\d,]+)"
 _WAIT = (
     r"(?:again|retry|retrying|wait|resets?|available|retry[-_ ]after)[\s:=]*(?:in|after|for|another)?[\s:=]*"
     rf"(?:about |approximately |at least |up to |~ ?)?({DURATION})"
-    r"|\bretry[-_ ]after\W{0,3}(\d+(?:\.\d+)?)(?![\d:/-])"
+    r"|\bretry[-_ ]after\W{0,3}(\d+(?:\.\d+)?)(?![\d:/-])|\bretry(?:Delay|After)Ms\W{1,3}(\d+)"
 )
 _MODEL = (
     r"\bfor (?:model )?[`'\"]?([\w./:@-]+)[`'\"]? in organization|\bfor model [`'\"]([\w./:@-]+)[`'\"]"
@@ -174,6 +203,15 @@ def is_about_google(text: str) -> bool:
 
 def is_about_key(text: str) -> bool:
     return _is(_KEY, text)
+
+
+def is_about_resource(text: str) -> bool:
+    """Return whether a refusal is about a model, a place, a file or a policy, and not about the key."""
+    return _is(_RESOURCE, text)
+
+
+def is_about_place(text: str) -> bool:
+    return _is(r"(?:country|region|territory|location) (?:is )?not supported", text)
 
 
 def is_broken(text: str) -> bool:
@@ -236,13 +274,24 @@ def wait(text: str) -> float | None:
     match = _compiled(_WAIT).search(text) if text else None
     if match is None:
         return None
+    if match[3]:
+        return int(match[3][:15]) / 1000
     return parse_number(match[2]) if match[2] else sum_amounts(match[1])
 
 
 def status(text: str) -> int | None:
     """Return the HTTP status of an error that a text names; None if it names none."""
-    match = _compiled(_STATUS).search(text) if text else None
-    return int(match[1] or match[2]) if match is not None else None
+    return _first_number(_STATUS, text)
+
+
+def http_status(text: str) -> int | None:
+    """Return the status in a form in which HTTP clients print one; None if there is none."""
+    return _first_number(_HTTP_STATUS, text)
+
+
+def _first_number(pattern: str, text: str) -> int | None:
+    match = _compiled(pattern).search(text) if text else None
+    return int(next(number for number in match.groups() if number)) if match is not None else None
 
 
 def model(text: str) -> str | None:

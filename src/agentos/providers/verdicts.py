@@ -60,8 +60,8 @@ def from_output(
 ) -> Verdict:
     """Return the verdict in the output of a command: text, JSON or lines of JSON, as coding agents print them.
 
-    Exit status 75 is a limit with any output; 0 is a success, unless the output is only an agent's notice that its
-    limit is reached.
+    Exit status 75 is a limit with any output; 0 is a success, unless the output ends in the failure of a known agent
+    or is nothing but the JSON of an error. `is_loose` is set if the verdict was read from free text.
     """
     return _guarded(_from_output, (text, exit_status), _provider(provider), _instant(now))
 

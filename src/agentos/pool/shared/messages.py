@@ -387,6 +387,7 @@ class _VerdictTypes(Struct):
     limit_tokens: Seconds | None
     requests_period: Seconds | None
     tokens_period: Seconds | None
+    is_loose: bool
 
 
 def check(message: Message) -> None:

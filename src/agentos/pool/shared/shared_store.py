@@ -305,6 +305,8 @@ def _verdict_fields(verdict: Verdict) -> list[Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return wire.plain_text(value, wire.MAX_TEXT)
+    if isinstance(value, bool):
+        return value
     if value is None or value != value:
         return None
     return float(min(max(value, -wire.MAX_SECONDS), wire.MAX_SECONDS))

@@ -81,15 +81,17 @@ def _verdict_from_report(report: dict[str, Any]) -> Verdict:
 
 
 def _verdict_on_output(process: CommandProcess, status: int, command: Command) -> Verdict:
-    """Read what the command has printed: with the user's patterns first, then with the rules for all providers."""
+    """Read what the command has printed: with the user's patterns first, then with the rules for all providers.
+
+    Both are tried with any exit status: some agents exit with 0 after a failure.
+    """
     tails = [output.tail for output in process.outputs.values()]
     if status == 0 and not any(tails):
         return NO_VERDICT
     text = b"\n".join(tails).decode("utf-8", "replace")
-    if status != 0:
-        for pattern in command.patterns:
-            if (verdict := pattern.read(text[-MAX_MATCHED:])) is not None:
-                return verdict
+    for pattern in command.patterns:
+        if (verdict := pattern.read(text[-MAX_MATCHED:])) is not None:
+            return verdict
     return verdicts.from_output(text, status, provider=process.attempt.provider, now=time.time())
 
 
