@@ -266,7 +266,7 @@ class ResumeFilter:
         if short_input is not None or input_hash is not None:
             is_changed = input_hash != item.input_hash or (short_input is not None and short_input != input_text)
             decision = self._decisions.get((outcome, is_changed), DAMAGED)
-        # Whoever takes a recorded result compares its row with the checksum. Other decisions are checked here.
+        # The reader of a recorded result compares its row with the checksum. Other decisions are checked here.
         if (decision is USE_RECORD and not self._retry_failed) or self._is_intact(connection, row):
             return decision
         return self._on_damage if number else DAMAGED

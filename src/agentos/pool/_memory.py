@@ -139,18 +139,14 @@ class MemoryStore:
     # --- the pool -------------------------------------------------------------------------------------------------
 
     def add(self, credential: Credential) -> None:
-        ends_after = self._day_ends_after(credential.limits.day_resets)
-        self._locked(
-            lambda allocator, now: allocator.add(
-                credential.id,
-                credential.quota_group,
-                credential.provider,
-                credential.scopes,
-                credential.limits,
-                now,
-                ends_after,
-            )
-        )
+        self._declare(Allocator.add, credential)
+
+    def _declare(self, change: Callable[..., None], credential: Credential) -> None:
+        """Add or redeclare a credential: `change` is the allocator's method."""
+        limits = credential.limits
+        what = (credential.id, credential.quota_group, credential.provider, credential.scopes, limits)
+        ends_after = self._day_ends_after(limits.day_resets)
+        self._locked(lambda allocator, now: change(allocator, *what, now, ends_after))
 
     def _day_ends_after(self, day_resets: str) -> Callable[[float], float]:
         clock = self._clock

@@ -87,7 +87,7 @@ class History:
         rng, key = self.rng, self.rng.choice(KEYS)
         lease = rng.choice([*client.granted, 0])
         client.send(rng.choice([
-            wire.Debt(key, 1, 20), wire.SetQuarantine(key, "by a person"), wire.SetQuarantine(key, None),
+            wire.UseMore(10**9, 1, 20, key), wire.SetQuarantine(key, "by a person"), wire.SetQuarantine(key, None),
             wire.SetQuarantine(key, None), wire.Cool(key, rng.choice([0.5, 10.0])), wire.Confirm(lease),
             wire.Observed(lease, list(rng.choice(VERDICTS))),
         ]))  # fmt: skip

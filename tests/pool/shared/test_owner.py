@@ -234,7 +234,7 @@ def test_confirm_of_dropped_credential_uses_another(pool: OwnedPool) -> None:
 
 def test_usage_of_lost_lease_is_debt(pool: OwnedPool) -> None:  # invariant 14
     client = pool.client("m", declaration(tokens_per_minute=100))
-    client.send(wire.Debt("k0", 1, 150))
+    client.send(wire.UseMore(99, 1, 150, "k0"))
     client.request(10)
     assert not client.of(wire.Granted)
     pool.commit(everything=True)

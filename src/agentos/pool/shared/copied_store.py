@@ -8,6 +8,7 @@ from typing import Any
 from agentos.clock import Clock, Timer
 
 from .._memory import MemoryStore
+from .._rules.allocator import Allocator
 from ..credential import Credential
 from ..states import CredentialForecast, CredentialState
 from ._owner.clocks import PoolClock
@@ -19,7 +20,7 @@ from .transport import Loaded
 
 
 def owner_of(loaded: Loaded) -> Owner:
-    """Return an owner in the state of a journal. Raises whatever damaged entries lead to."""
+    """Return an owner in the state of a journal. Raises what damaged entries lead to, of any type."""
     clock = PoolClock(loaded.now)
     owner = Owner(Identity(0, "", 0.0), loaded.identity, clock.day_ends, lambda: 0.5, loaded.now)
     saved = None if loaded.snapshot is None else decode_snapshot(loaded.snapshot)
@@ -38,21 +39,8 @@ class CopiedStore(MemoryStore):
 
     def add(self, credential: Credential) -> None:
         self._ids.add(credential.id)
-        if credential.id not in self._allocator.credentials:
-            super().add(credential)
-            return
-        ends_after = self._day_ends_after(credential.limits.day_resets)
-        self._locked(
-            lambda allocator, now: allocator.redeclare(
-                credential.id,
-                credential.quota_group,
-                credential.provider,
-                credential.scopes,
-                credential.limits,
-                now,
-                ends_after,
-            )
-        )
+        is_known = credential.id in self._allocator.credentials
+        self._declare(Allocator.redeclare if is_known else Allocator.add, credential)
 
     def states(self) -> list[CredentialState]:
         return [state for state in super().states() if state.key_id in self._ids]

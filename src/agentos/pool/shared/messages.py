@@ -131,14 +131,6 @@ class UseMore(_Message, tag="more"):
     credential: Identifier | None = None
 
 
-class Debt(_Message, tag="debt"):
-    """Usage of a lease that was lost before it was reported."""
-
-    credential: Identifier
-    requests: Count
-    tokens: Count
-
-
 class SetQuarantine(_Message, tag="quarantine"):
     """Take a credential out of use, or (None) put it back."""
 
@@ -209,7 +201,7 @@ class Hello(_Message, tag="hello"):
 
 
 Message: TypeAlias = (
-    Declaration | Drop | Request | Confirm | Withdraw | End | Observed | Settle | UseMore | Debt | SetQuarantine | Cool
+    Declaration | Drop | Request | Confirm | Withdraw | End | Observed | Settle | UseMore | SetQuarantine | Cool
     | Heartbeat | Query | Leave | Hello
 )  # fmt: skip
 
@@ -321,6 +313,12 @@ decode_message = msgspec.msgpack.Decoder(Message).decode
 decode_replies = msgspec.msgpack.Decoder(ReplyFrame).decode
 
 InvalidMessage = msgspec.MsgspecError
+
+
+def encode_alone(reply: Reply) -> bytes:
+    """Return a frame with one reply that acknowledges nothing."""
+    return encode(ReplyFrame(0, 0, 0, [reply]))
+
 
 _EVENTS = {
     cls.__name__: cls

@@ -127,12 +127,10 @@ class SharedStore:
         return handle.settled
 
     def _report_usage(self, handle: MemberHandle, message: wire.Message, requests: int, tokens: int) -> bool:
-        """Send usage of a live lease; usage of a lease that was lost is debt of its group (invariant 14)."""
+        """Send usage of a live lease, or of one that was lost: the owner counts the excess as debt (invariant 14)."""
         member = self._member
         with member.lock:
-            if handle.is_lost and handle.credential_id is not None:
-                message = wire.Debt(handle.credential_id, requests, tokens)
-            elif handle.state != LIVE or not member.has(handle):
+            if not handle.is_lost and (handle.state != LIVE or not member.has(handle)):
                 return False
             if handle.credential_id is not None and (requests or tokens):
                 member.count_used(handle.credential_id, requests, tokens)

@@ -1,6 +1,6 @@
 """Endpoint, Gate and Link: what an owner needs of its journal and its members, and what a member needs of its owner.
 
-`machine` implements them with an SQLite file and unix sockets, `server` with Redis or Valkey.
+`_machine` implements them with an SQLite file and unix sockets, `_server` with Redis or Valkey.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Loaded(NamedTuple):
     snapshot: bytes | None
     batches: list[tuple[float, bytes]]  # after the snapshot: instant of the pool's clock, and entries
     now: float  # the pool's clock
-    hold_seconds: float = 0.0  # grants may have been forgotten: nothing must be granted for so long
+    hold_seconds: float = 0.0  # during which nothing must be granted, because grants may have been forgotten
 
 
 class Endpoint(Protocol):

@@ -387,7 +387,7 @@ def _files(path: Path) -> tuple[tuple[tuple[int, int] | None, ...], int]:
     size = 0
     for part in _PARTS:
         try:
-            found = os.stat(f"{path}{part}")  # noqa: PTH116 - before every commit: a path object costs more than the call
+            found = os.stat(f"{path}{part}")  # noqa: PTH116 - twenty times a second: a path object costs more
         except FileNotFoundError:
             files.append(None)
             continue

@@ -105,7 +105,7 @@ class CredentialMessages(OwnedPool):
         if combined != known.limits:
             self.allocator.redeclare(
                 id_, str(known.group.name), known.provider.name, known.scopes, combined, now,
-                self.day_ends(combined.day_resets),
+                self._day_ends_or_never(combined.day_resets),
             )  # fmt: skip
 
     def _change_credentials(self, session: Session, ids: frozenset[str], now: float) -> None:

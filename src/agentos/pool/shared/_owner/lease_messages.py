@@ -45,8 +45,7 @@ class LeaseMessages(CredentialMessages):
             if record.state == REFUSED:
                 self.allocator.served.append(record)
         if record.state != LIVE or (record.credential_id, record.fence) != (credential_id, fence):
-            self._record(kinds.CORRECT, credential_id, fence, 0, 0, now=now)
-            self._record(kinds.END, credential_id, fence, now=now)
+            self._record_unused(credential_id, fence, now)
             if is_live:
                 self._record_grant(session, record, now)
         if is_live:
@@ -56,9 +55,13 @@ class LeaseMessages(CredentialMessages):
         record = session.leases.pop(withdraw.lease, None)
         if record is not None:
             if record.state == LIVE:
-                self._record(kinds.CORRECT, record.credential_id, record.fence, 0, 0, now=now)
-                self._record(kinds.END, record.credential_id, record.fence, now=now)
+                self._record_unused(record.credential_id, record.fence, now)
             self.allocator.lease_end.withdraw(record, now)
+
+    def _record_unused(self, credential_id: str | None, fence: int, now: float) -> None:
+        """Record the end of a lease that its caller never had: it used nothing."""
+        self._record(kinds.CORRECT, credential_id, fence, 0, 0, now=now)
+        self._record(kinds.END, credential_id, fence, now=now)
 
     def _end(self, session: Session, end: wire.End, now: float) -> None:
         record = session.leases.get(end.lease)
@@ -113,9 +116,6 @@ class LeaseMessages(CredentialMessages):
     def _record_usage(self, record: LeaseRecord, now: float) -> None:
         what = (record.credential_id, record.fence, record.requests, record.tokens)
         self._record(kinds.CORRECT, *what, now=now)
-
-    def _debt(self, _session: Session, debt: wire.Debt, now: float) -> None:
-        self.count_debt(debt.credential, debt.requests, debt.tokens, now, now)
 
     def count_debt(self, credential_id: str, requests: int, tokens: int, at: float, now: float) -> None:
         """Count usage that no lease stands for."""

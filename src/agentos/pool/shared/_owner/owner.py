@@ -19,9 +19,7 @@ from collections.abc import Callable, Hashable
 from math import inf
 from typing import Any
 
-from agentos.events import (
-    STORE_LOST,
-)
+from agentos.events import STORE_LOST
 
 from ..._rules.lease_states import LIVE, WAITING
 from .. import messages as wire
@@ -163,6 +161,22 @@ class Owner(LeaseMessages):
         except (ValueError, TypeError) as error:
             self._reply_to(connection, wire.Dismissed(str(error)))
             return
+        session = self._linked_session(connection, hello, now)
+        for declaration in hello.declarations:
+            self._declare(session, declaration, now)
+        for id_ in session.credential_ids - declared.keys():
+            self._drop(session, wire.Drop(id_), now)
+        self._welcome(session, hello, now)
+        for request in hello.waiting:
+            record = session.leases.get(request.lease)
+            if record is None:
+                self._request(session, request, now)
+            else:  # it may have been granted, and the reply was lost
+                self._confirm(session, wire.Confirm(request.lease), now)
+        self._collect(session, now)
+
+    def _linked_session(self, connection: Hashable, hello: wire.Hello, now: float) -> Session:
+        """Return the session of a greeting, bound to its link."""
         ttl = max(MIN_TTL, hello.ttl)
         session = self.sessions.get(hello.session)
         if session is None:
@@ -176,13 +190,13 @@ class Owner(LeaseMessages):
         session.ttl = ttl
         session.expires_at = now + ttl
         self._check_at = min(self._check_at, session.expires_at)
-        for declaration in hello.declarations:
-            self._declare(session, declaration, now)
-        for id_ in session.credential_ids - declared.keys():
-            self._drop(session, wire.Drop(id_), now)
+        return session
+
+    def _welcome(self, session: Session, hello: wire.Hello, now: float) -> None:
+        """Answer a greeting: which leases have ended, and whether the journal has lost something."""
         has_lost = self._has_lost(hello)
         if has_lost:
-            self.hold(max(ttl, self.longest_ttl()), now)
+            self.hold(self.longest_ttl(), now)  # of this session, too
         self._count_used(hello, now)
         lost = [held.lease for held in hello.held if not self._is_held(session, held, now)]
         wants_usage = has_lost and not hello.used and hello.seen is not None
@@ -190,13 +204,6 @@ class Owner(LeaseMessages):
             session,
             wire.Welcome(wire.PROTOCOL, self.journal_id, self.position, *self.identity, lost, wants_usage),
         )
-        for request in hello.waiting:
-            record = session.leases.get(request.lease)
-            if record is None:
-                self._request(session, request, now)
-            else:  # it may have been granted, and the reply was lost
-                self._confirm(session, wire.Confirm(request.lease), now)
-        self._collect(session, now)
 
     @property
     def is_recovering(self) -> bool:
@@ -211,7 +218,7 @@ class Owner(LeaseMessages):
         return journal_id != self.journal_id or position > self.position
 
     def hold(self, seconds: float, now: float) -> None:
-        """Grant nothing for a while: leases that nobody knows of may be live, and their fences were given."""
+        """Grant nothing for a while: leases may be live that the journal does not show, and their fences were given."""
         self.allocator.members.raise_fences(int(now * FENCES_PER_SECOND))
         self.allocator.cool(self.store_scope, None, seconds, STORE_LOST, now)
 
@@ -300,7 +307,6 @@ _HANDLERS: dict[Any, Callable[[Owner, Session, Any, float], None]] = {
     wire.Observed: Owner._observed,
     wire.Settle: Owner._settle,
     wire.UseMore: Owner._use_more,
-    wire.Debt: Owner._debt,
     wire.SetQuarantine: Owner._set_quarantine,
     wire.Cool: Owner._cool,
     wire.Heartbeat: Owner._heartbeat,

@@ -66,14 +66,13 @@ class OwnerLoop:
         return self._endpoint.clock.now()
 
     def _restored(self, loaded: Loaded) -> Owner:
-        identity = Identity(os.getpid(), socket.gethostname(), loaded.now + self._endpoint.clock.wall_ahead())
-        owner = Owner(identity, loaded.identity, self._endpoint.clock.day_ends, random.random, loaded.now)
+        owner = self._new_owner(loaded)
         hold_seconds = loaded.hold_seconds
         try:
             saved = None if loaded.snapshot is None else decode_snapshot(loaded.snapshot)
             is_complete = restore(owner, saved, read_batches(loaded.batches), loaded.now)
         except Exception:  # a snapshot that contradicts itself: what was granted is not known
-            owner = Owner(identity, loaded.identity, self._endpoint.clock.day_ends, random.random, loaded.now)
+            owner = self._new_owner(loaded)
             is_complete = False
         if not is_complete:
             self._entries_since_snapshot = sys.maxsize  # a snapshot replaces what cannot be read
@@ -82,6 +81,11 @@ class OwnerLoop:
         if hold_seconds > 0.0:
             owner.hold(hold_seconds, loaded.now)
         return owner
+
+    def _new_owner(self, loaded: Loaded) -> Owner:
+        clock = self._endpoint.clock
+        identity = Identity(os.getpid(), socket.gethostname(), loaded.now + clock.wall_ahead())
+        return Owner(identity, loaded.identity, clock.day_ends, random.random, loaded.now)
 
     def run(self) -> None:
         """Serve the members. Raises `Deposed`."""
@@ -200,7 +204,7 @@ class OwnerLoop:
             return  # the next commit meets the same problem, and tells the members
 
     def _tell_all(self, reply: wire.Reply) -> None:
-        frame = wire.encode(wire.ReplyFrame(0, 0, 0, [reply]))
+        frame = wire.encode_alone(reply)
         links = [s.connection for s in self._owner.sessions.values() if s.connection is not None]
         self._endpoint.send([(connection, frame) for connection in links])
 
@@ -210,7 +214,7 @@ class OwnerLoop:
         if len(self._waiting_frames) >= MAX_WAITING_FRAMES:
             self._endpoint.pause(RETRY_SECONDS)
             return
-        frame = wire.encode(wire.ReplyFrame(0, 0, 0, [wire.Unavailable(reason)]))
+        frame = wire.encode_alone(wire.Unavailable(reason))
         for connection, received in self._endpoint.receive(RETRY_SECONDS):
             self._waiting_frames.append((connection, received))
             if received is not None:
@@ -241,7 +245,7 @@ class OwnerLoop:
         session = next((s for s in self._owner.sessions.values() if s.connection == connection), None)
         # Without a session it was a greeting, which would be repeated for ever.
         reply = wire.Dismissed(reason) if session is None else wire.Rejected(session.heard, reason[: wire.MAX_TEXT])
-        rejected = wire.encode(wire.ReplyFrame(0, 0, 0, [reply]))
+        rejected = wire.encode_alone(reply)
         if connection is not None:
             self._endpoint.send([(connection, rejected)])
         for other in list(self._owner.sessions.values()):
@@ -266,7 +270,7 @@ def _refuse(endpoint: Endpoint, error: StoreRefused | StoreLost) -> None:
     reply: wire.Reply = wire.Dismissed(str(error))
     if isinstance(error, StoreLost):
         reply = wire.Unavailable(str(error))
-    frame = wire.encode(wire.ReplyFrame(0, 0, 0, [reply]))
+    frame = wire.encode_alone(reply)
     end = endpoint.clock.now() + REFUSAL_SECONDS
     while (left := end - endpoint.clock.now()) > 0:
         for connection, received in endpoint.receive(left):

@@ -21,7 +21,7 @@ class Line:
         self.id = secrets.token_bytes(envelopes.ID_BYTES)
         self.pid = os.getpid()
         self.failure = ""  # why the connections are of no use any more
-        self.is_unheard = False  # nobody listened to the last envelope
+        self.is_unheard = False  # the last envelope reached no subscriber
         self.posted = self.sent = 0  # numbers of frames
         self.number = 0  # of the link
         self._counter = 0  # of the link's envelopes
