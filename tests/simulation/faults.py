@@ -208,27 +208,27 @@ def _break_link(world: World, process: Process) -> None:
 
 
 def _lose_message(world: World, process: Process) -> None:
-    link = _link_of(process)
-    if link is not None:
-        link.lose_next = True
+    _disturb(process, "lose_next", True)
 
 
 def _lose_reply(world: World, process: Process) -> None:
-    link = _link_of(process)
-    if link is not None:
-        link.tell_lose_next = True
+    _disturb(process, "tell_lose_next", True)
 
 
 def _double_message(world: World, process: Process) -> None:
-    link = _link_of(process)
-    if link is not None:
-        link.double_next = True
+    _disturb(process, "double_next", True)
 
 
 def _delay_message(world: World, process: Process) -> None:
+    if _link_of(process) is not None:
+        _disturb(process, "late_by", world.rng.choice([0.2, 1.0, 6.0, 1.5 * world.scenario.ttl]))
+
+
+def _disturb(process: Process, fault: str, value: float) -> None:
+    """Set a fault of the link of a process, if it has one."""
     link = _link_of(process)
     if link is not None:
-        link.late_by = world.rng.choice([0.2, 1.0, 6.0, 1.5 * world.scenario.ttl])
+        setattr(link, fault, value)
 
 
 def _disconnect(world: World, process: Process) -> None:

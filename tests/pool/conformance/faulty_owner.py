@@ -1,8 +1,9 @@
 """An owner that kills or stops itself at a numbered step of a grant.
 
 `python -m tests.pool.conformance.faulty_owner LOG STEPS SIGNALS GRANTS FAULTS …`, where … are the arguments of
-`owner_process`. STEPS and SIGNALS are lists with commas, from which each owner chooses; GRANTS: at most after so many
-grants; FAULTS: of all owners together. It appends a line to LOG when it begins, and one before the fault.
+`owner_process`. STEPS and SIGNALS are lists with commas, from which each owner chooses. GRANTS: the number of grants
+after which the fault comes at the latest. FAULTS: the number of faults of all owners together. It appends a line to LOG
+when it begins, and one before the fault.
 """
 
 from __future__ import annotations

@@ -24,41 +24,18 @@ from agentos.pool.shared._machine import owner_lock, pool_file, sqlite_journal
 from agentos.pool.shared._machine.owner_lock import Note
 from agentos.pool.shared._member import member
 from agentos.pool.shared._owner import owner_child
-from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits
 from tests.conftest import BUSY, eventually
 
-TTL = 1.0
+from .observed_pool import TTL, ObservedPool
+
 KEEP = {"requests_per_minute": 600, "burst": 600, "requests_per_day": 1000, "max_concurrent": 2}
 
 
-class Pool:
-    """One coordinator and its events."""
+class Pool(ObservedPool):
+    """A coordinator of a pool in a file."""
 
-    def __init__(self, path: Path, *, ttl: float = TTL, count: int = 1, **limits: Any) -> None:
-        keys = [Credential(f"sk-fault-{n}-secret", id=f"key-{n}", limits=Limits(**limits)) for n in range(count)]
-        self.pool = CredentialCoordinator(keys, store=f"sqlite:///{path}", lease_ttl=ttl)
-        self.events: list[Any] = []
-        self.pool.listen(self.events.append)
-
-    def events_of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    def fence(self, timeout: float = 20) -> int:
-        with self.pool.lease(timeout=timeout) as lease:
-            return lease.fence
-
-    def is_refused(self, seconds: float = 0.2) -> bool:
-        """Return whether nothing is granted; a request must time out in time."""
-        began = time.monotonic()
-        try:
-            with self.pool.lease(timeout=seconds):
-                return False
-        except LeaseTimeout:
-            assert time.monotonic() - began < seconds + BUSY  # invariant 10
-            return True
-
-    def used(self) -> float:
-        return self.pool.states()[0].requests
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(f"sqlite:///{path}", **options)
 
 
 # Runs an owner that ends soon after its last member, and pauses shortly after entries that it cannot read.

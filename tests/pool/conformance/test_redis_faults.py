@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -19,48 +18,16 @@ from agentos.events import StoreReached, StoreUnreachable
 from agentos.pool.shared._member import member
 from agentos.pool.shared._server import envelopes
 from agentos.pool.shared._server.server_client import COMMANDS, PoolServer
-from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits
+from agentos.workflows.parallel import LeaseTimeout
 from tests.conftest import BUSY, eventually
 from tests.support.proxy import Proxy
 from tests.support.valkey import Valkey, running
 
 from .conftest import settle
+from .observed_pool import TTL
+from .observed_pool import ObservedPool as Pool
 
-TTL = 1.0
 PARTS = ("owner", "meta", "journal", "snapshot")
-
-
-class Pool:
-    """One coordinator and its events."""
-
-    def __init__(self, url: str, *, ttl: float = TTL, count: int = 1, **limits: Any) -> None:
-        keys = [Credential(f"sk-fault-{n}-secret", id=f"key-{n}", limits=Limits(**limits)) for n in range(count)]
-        self.pool = CredentialCoordinator(keys, store=url, lease_ttl=ttl)
-        self.events: list[Any] = []
-        self.pool.listen(self.events.append)
-
-    def events_of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    def fence(self, timeout: float = 20) -> int:
-        with self.pool.lease(timeout=timeout) as lease:
-            return lease.fence
-
-    def is_refused(self, seconds: float = 0.2) -> bool:
-        """Return whether nothing is granted; a request must time out in time."""
-        began = time.monotonic()
-        try:
-            with self.pool.lease(timeout=seconds):
-                return False
-        except LeaseTimeout:
-            assert time.monotonic() - began < seconds + BUSY  # invariant 10
-            return True
-
-    @property
-    def owner_pid(self) -> int:
-        owner = self.pool._store._member.owner  # type: ignore[union-attr]
-        assert owner is not None
-        return int(owner.pid)
 
 
 @pytest.fixture
