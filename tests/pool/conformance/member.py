@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any
 
+import agentos
 from agentos import errors
 from agentos.events import StoreReached, StoreUnreachable
 from agentos.pool.lease import Lease
@@ -167,6 +168,8 @@ class Member:
         if command == "set":  # a constant of a module, in this process
             setattr(importlib.import_module(order["module"]), order["name"], order["value"])
             return None
+        if command == "package":
+            return agentos.__file__
         assert self.pool is not None
         if command == "lease":
             name = order.pop("name")
@@ -186,6 +189,9 @@ class Member:
         elif command == "end_work":
             assert self.logged is not None
             return self.logged.end()
+        elif command == "owner_pid":
+            owner = self.pool._store._member.owner  # type: ignore[attr-defined]
+            return None if owner is None else owner.pid
         elif command == "fork":
             return self.fork()
         elif command == "fork_and_stay":

@@ -12,15 +12,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 PATIENCE = 30.0  # seconds: on an idle machine every event comes at once
 
 
 class Process:
-    """One process that runs `tests.pool.conformance.member`."""
+    """One process that runs `tests.pool.conformance.member`, with this version of the package or another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, package: Path | None = None) -> None:
         self._numbers = itertools.count(1)
         self._heard = threading.Condition()
         self.messages: list[dict[str, Any]] = []
@@ -28,6 +29,7 @@ class Process:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.pool.conformance.member"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+            env=None if package is None else {**os.environ, "PYTHONPATH": str(package)},
         )  # fmt: skip
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -136,9 +138,11 @@ class Process:
 
 
 class Processes:
-    """A pool of processes: Python starts slowly, so undisturbed processes are used again."""
+    """A pool of processes: Python starts slowly, so undisturbed processes are used again. `package`: the folder of the
+    version that they import; None: this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, package: Path | None = None) -> None:
+        self._package = package
         self._idle: list[Process] = []
         self._busy: list[Process] = []
 
@@ -153,7 +157,7 @@ class Processes:
     ) -> Process:
         """Return a process that has joined a pool. `constants` (module, name, value) are set there, in a process that
         no other test uses."""
-        process = self._idle.pop() if self._idle and not constants else Process()
+        process = self._idle.pop() if self._idle and not constants else Process(self._package)
         self._busy.append(process)
         for module, name, value in constants:
             process.is_changed = True

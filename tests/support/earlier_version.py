@@ -1,0 +1,50 @@
+"""Install an earlier commit of this repository, for tests in which two versions of the program meet."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# The first landed commit whose pools have an owner: protocol 1, journal format 1.
+FIRST_WITH_OWNER = "32ce47b01c6b2bba67c346dbcbe2c01c8ad0d929"
+# What a build reads.
+_SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE")
+
+
+def install(commit: str, folder: Path) -> Path:
+    """Build the package of a commit and install it, without its dependencies; return the folder for `PYTHONPATH`. Skip
+    the test if this is no clone with its whole history. In such a clone the commit must be there."""
+    if _git("rev-parse", "--is-shallow-repository").strip() == b"true":
+        pytest.skip("this clone is shallow: an earlier version cannot be built")
+    source, target = folder / "source", folder / "installed"
+    with tarfile.open(fileobj=io.BytesIO(_archive(commit))) as archive:
+        archive.extractall(source, filter="data")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    built = subprocess.run(build, cwd=source, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as package:  # of Python alone: installing it means unpacking it
+        package.extractall(target)
+    return target
+
+
+def _archive(commit: str) -> bytes:
+    archive = subprocess.run(["git", "-C", str(ROOT), "archive", commit, *_SOURCES], capture_output=True)
+    assert archive.returncode == 0, f"the history of this clone lacks {commit}: {archive.stderr.decode()}"
+    return archive.stdout
+
+
+def _git(*arguments: str) -> bytes:
+    try:
+        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=True).stdout
+    except FileNotFoundError:
+        pytest.skip("git is not installed: an earlier version cannot be built")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no git history here: an earlier version cannot be built ({error.stderr.decode().strip()})")
