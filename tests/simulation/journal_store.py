@@ -16,7 +16,7 @@ from agentos.pool.shared._owner.clocks import PoolClock
 from agentos.pool.shared._owner.owner import Owner
 from agentos.pool.shared._owner.owner_process import OwnerLoop
 from agentos.pool.shared._owner.session import Session
-from agentos.pool.shared.transport import Deposed, JournalMissing, Loaded, StoreLost
+from agentos.pool.shared.transport import Deposed, JournalMissing, Loaded, OwnerStart, StoreLost
 
 from .checked_allocator import CheckedAllocator
 from .links import SimulatedLink
@@ -56,6 +56,7 @@ class JournalStore:
         self.snapshot: tuple[int, bytes] | None = None
         self.batches: list[tuple[int, float, bytes]] = []
         self.hold_seconds = 0.0  # of the next owner: the store has noticed a loss
+        self.owners: list[OwnerStart] = []
 
     @property
     def position(self) -> int:
@@ -71,7 +72,8 @@ class JournalStore:
         first, state = self.snapshot or (0, None)
         batches = [(at, entries) for position, at, entries in self.batches if position > first]
         hold_seconds, self.hold_seconds = self.hold_seconds, 0.0
-        return Loaded(self.identity, self.position, state, batches, self.now(), hold_seconds)
+        self.owners.append(OwnerStart(str(self.epoch), self.position))
+        return Loaded(self.identity, self.position, state, batches, self.now(), hold_seconds, self.owners.copy())
 
     def connect(self) -> OwnerProcess:
         """Return the owner; start one if there is none. Raises `StoreLost`."""
@@ -109,6 +111,7 @@ class JournalStore:
         if self.owner is not None:
             self.owner.kill()
         self.batches = self.batches[: max(0, len(self.batches) - count)]
+        self.owners = [owner for owner in self.owners if owner.position <= self.position]
         self.hold_seconds = self.world.scenario.ttl if self.is_server else 0.0
         if not self.is_server:  # members notice it, if they have seen what is lost
             self.world.loss_unnoticed_until = self.world.now + 2.0 * self.world.scenario.ttl
@@ -131,7 +134,7 @@ class SimulatedEndpoint:
     def load(self) -> Loaded:
         loaded = self._store.load()
         self._epoch = self._store.epoch
-        self._identity = loaded.identity
+        self._identity, self._owners = loaded.identity, list(loaded.owners)
         return loaded
 
     def receive(self, timeout: float) -> Iterator[tuple[Hashable, bytes | None]]:
@@ -187,6 +190,7 @@ class SimulatedEndpoint:
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         self._check_epoch()
         self._store.identity, self._store.hold_seconds = self._identity, 0.0
+        self._store.owners = self._owners.copy()
         self._store.snapshot, self._store.batches = (position, snapshot), []
         self._world.situations.note("journal written anew")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 # The first landed commit whose pools have an owner: protocol 1, journal format 1.
 FIRST_WITH_OWNER = "32ce47b01c6b2bba67c346dbcbe2c01c8ad0d929"
 # What a build reads.
@@ -21,7 +21,9 @@ _SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE")
 def install(commit: str, folder: Path) -> Path:
     """Build the package of a commit and install it, without its dependencies; return the folder for `PYTHONPATH`. Skip
     the test if this is no clone with its whole history. In such a clone the commit must be there."""
-    if _git("rev-parse", "--is-shallow-repository").strip() == b"true":
+    if Path(_git("rev-parse", "--show-toplevel")) != ROOT:
+        pytest.skip("this folder lies in another repository: an earlier version cannot be built")
+    if _git("rev-parse", "--is-shallow-repository") == "true":
         pytest.skip("this clone is shallow: an earlier version cannot be built")
     source, target = folder / "source", folder / "installed"
     with tarfile.open(fileobj=io.BytesIO(_archive(commit))) as archive:
@@ -41,10 +43,11 @@ def _archive(commit: str) -> bytes:
     return archive.stdout
 
 
-def _git(*arguments: str) -> bytes:
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
     try:
-        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=True).stdout
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
     except FileNotFoundError:
         pytest.skip("git is not installed: an earlier version cannot be built")
     except subprocess.CalledProcessError as error:
-        pytest.skip(f"no git history here: an earlier version cannot be built ({error.stderr.decode().strip()})")
+        pytest.skip(f"no git history here: an earlier version cannot be built ({error.stderr.strip()})")

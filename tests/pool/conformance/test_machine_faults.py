@@ -26,6 +26,7 @@ from agentos.pool.shared._member import member
 from agentos.pool.shared._owner import owner_child
 from tests.conftest import BUSY, eventually
 
+from .members import Processes
 from .observed_pool import TTL, ObservedPool
 
 KEEP = {"requests_per_minute": 600, "burst": 600, "requests_per_day": 1000, "max_concurrent": 2}
@@ -159,6 +160,33 @@ def test_file_lost_with_its_owner_delays_grants(path: Path) -> None:  # invarian
         assert second.pool.states()[0].live_leases == 1  # its member has reported it
         assert second.pool.states()[0].fence > lease.fence
     eventually(lambda: second.pool.states()[0].live_leases == 0)
+
+
+def test_older_copy_written_past_is_noticed(path: Path, processes: Processes) -> None:  # invariants 1, 48
+    """T1 holds a lease and is stopped; its owner is killed, and the file replaced by a copy from before the lease; T2
+    takes leases until the journal is longer than T1 has seen it; T1 continues."""
+    first = Pool(path, ttl=TTL, **KEEP)
+    first.fence()
+    copied = path.with_name("copied.db")
+    with contextlib.closing(sqlite3.connect(path)) as source, contextlib.closing(sqlite3.connect(copied)) as target:
+        source.backup(target)
+    credential = {"secret": "sk-fault-0-secret", "id": "key-0", "limits": KEEP}
+    holder = processes.open(f"sqlite:///{path}", [credential], ttl=30)
+    holder.lease("held")
+    held = holder.granted("held")
+    holder.pause()
+    first.pool.close()
+    os.kill(owner_pid(path), signal.SIGKILL)
+    remove_all(path)
+    shutil.move(copied, path)
+    newcomer = Pool(path, ttl=30, **KEEP)
+    for _ in range(10):
+        newcomer.fence()
+    assert holder.pid not in {lease.pid for lease in newcomer.pool.states()[0].held_by}
+    holder.resume()
+    eventually(lambda: holder.pid in {lease.pid for lease in newcomer.pool.states()[0].held_by})
+    assert newcomer.is_refused()
+    assert newcomer.pool.states()[0].fence > held["fence"]
 
 
 def test_removed_folder_is_created_again(path: Path, tmp_path: Path) -> None:

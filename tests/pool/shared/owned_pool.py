@@ -127,13 +127,13 @@ class Client:
 
     def greet(self, *, held: list[wire.HeldLease] | None = None, waiting: list[wire.Request] | None = None,
               seen: tuple[str, int] | None = None, used: list[wire.Usage] | None = None,
-              protocol: int = wire.PROTOCOL) -> None:  # fmt: skip
+              protocol: int = wire.PROTOCOL, seen_owner: str = "") -> None:  # fmt: skip
         """Greet the owner on a new link."""
         self.links += 1
         self.pool.clients[self.connection] = self
         self.send(
             wire.Hello(protocol, self.name, "host", 1, None, self.ttl, self.declared, held or [], waiting or [], seen,
-                       used or []),
+                       used or [], seen_owner),
             number=self.numbers,
         )  # fmt: skip
 

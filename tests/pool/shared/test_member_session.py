@@ -12,7 +12,7 @@ from agentos.pool.shared import messages as wire
 from agentos.pool.shared._member import member_session
 from agentos.pool.shared._member.handles import MemberHandle
 from agentos.pool.shared._member.member_session import MemberSession
-from agentos.pool.shared.transport import StoreLost
+from agentos.pool.shared.transport import StoreLost, StoreRefused
 
 from .owned_pool import declaration
 
@@ -239,6 +239,37 @@ def test_loss_report_has_usage_of_grants(desk: Desk) -> None:
     desk.now += 7.0
     desk.take(wire.Welcome(wire.PROTOCOL, "new", 1, 1, "host", 0.0, [], wants_usage=True))
     assert link.of(wire.Hello)[-1].used == [wire.Usage("k0", 7.0, 1, 0)]
+
+
+def test_loss_report_leaves_out_what_journal_holds(desk: Desk) -> None:
+    """Usage that a shorter journal still holds is not counted twice. Usage beyond a reservation has no known position,
+    and is reported."""
+    desk.greet()
+    for position in (11, 12):
+        desk.position = position
+        desk.grant(desk.request())
+        desk.now += 10.0
+    desk.session.count_used("k0", 0, 50)
+    desk.session.on_lost(StoreLost("gone"))
+    link = RecordingLink()
+    desk.session.greet(link)
+    assert link.of(wire.Hello)[-1].seen == ("journal", 12)
+    desk.take(wire.Welcome(wire.PROTOCOL, "journal", 15, 1, "host", 0.0, [], wants_usage=True, kept=11))
+    assert link.of(wire.Hello)[-1].used == [wire.Usage("k0", 10.0, 1, 0), wire.Usage("k0", 0.0, 0, 50)]
+
+
+def test_greeting_names_owner_of_what_was_seen(desk: Desk) -> None:  # invariant 48
+    desk.position = 11
+    desk.greet()
+    desk.take(wire.Welcome(wire.PROTOCOL, "journal", 11, 1, "host", 0.0, [], nonce="first"))
+    desk.session.on_lost(StoreLost("gone"))
+    link = RecordingLink()
+    desk.session.greet(link)
+    desk.position = 20
+    with pytest.raises(StoreRefused):
+        desk.take(wire.Dismissed("another owner does not serve this member"))
+    desk.session.greet(link)
+    assert [(hello.seen, hello.seen_owner) for hello in link.of(wire.Hello)] == 2 * [(("journal", 11), "first")]
 
 
 def test_short_break_is_not_announced(desk: Desk) -> None:

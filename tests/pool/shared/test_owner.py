@@ -8,6 +8,7 @@ from agentos.limits.declaration import Limits
 from agentos.pool.shared import messages as wire
 from agentos.pool.shared._owner import entries as kinds
 from agentos.pool.shared._owner.restore import restore
+from agentos.pool.shared.transport import Loaded, OwnerStart
 from agentos.verdict import RATE_LIMITED, Verdict
 
 from .owned_pool import START, TTL, Client, OwnedPool, declaration, new_owner
@@ -347,6 +348,36 @@ def test_member_that_has_seen_more_makes_owner_hold(pool: OwnedPool, seen: tuple
     other.greet(waiting=[request_of(other, 1)])
     (granted,) = other.of(wire.Granted)
     assert granted.fence > int((START + 1.0) * 1e6)  # invariant 13: than any that a lost journal can have had
+
+
+HISTORY = [OwnerStart("a", 0), OwnerStart("b", 5), OwnerStart("c", 9), OwnerStart("d", 7)]
+
+
+@pytest.mark.parametrize(
+    ("owner", "position", "kept"),
+    [("a", 6, 5), ("b", 8, 7), ("c", 10, 7), ("d", 13, 12), ("forgotten", 3, 0), ("", 13, 12)],
+)
+def test_member_that_has_seen_another_continuation_makes_owner_hold(
+    pool: OwnedPool, owner: str, position: int, kept: int
+) -> None:  # invariant 48
+    """The journal was longer than it is now. Owner b wrote up to 9; it was cut at 7, where d continued it up to 12."""
+    pool.owner.continue_history(Loaded("journal", 7, None, [], START, owners=HISTORY))
+    pool.owner.position = 12
+    client = pool.client("m", declaration(), greets=False)
+    client.greet(seen=("journal", position), seen_owner=owner)
+    (welcome,) = client.of(wire.Welcome)
+    assert (welcome.wants_usage, welcome.kept, welcome.nonce) == (True, kept, "d")
+    assert pool.owner.is_recovering
+
+
+@pytest.mark.parametrize(("owner", "position"), [("a", 5), ("b", 7), ("c", 7), ("d", 12), ("", 12)])
+def test_member_that_has_seen_what_the_journal_holds_is_served(pool: OwnedPool, owner: str, position: int) -> None:
+    pool.owner.continue_history(Loaded("journal", 7, None, [], START, owners=HISTORY))
+    pool.owner.position = 12
+    client = pool.client("m", declaration(), greets=False)
+    client.greet(seen=("journal", position), seen_owner=owner)
+    assert not client.of(wire.Welcome)[0].wants_usage
+    assert not pool.owner.is_recovering
 
 
 def test_usage_reported_after_loss_counts(pool: OwnedPool) -> None:

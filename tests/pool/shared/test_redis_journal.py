@@ -81,6 +81,8 @@ def test_next_owner_reads_snapshot_and_later_batches(server: Valkey, writer: Wri
     assert (loaded.position, loaded.snapshot, loaded.hold_seconds) == (4, STATE, 0.0)
     assert [entries for _, entries in loaded.batches] == [ENTRIES, ENTRIES]
     assert loaded.identity == writer.loaded.identity
+    assert [owner.position for owner in loaded.owners] == [0, 4]
+    assert loaded.owners[0].nonce == writer.token
 
 
 def test_snapshot_removes_batches_and_unused_pools_expire(writer: Writer, db: redis.Redis) -> None:

@@ -42,6 +42,22 @@ def test_snapshot_replaces_entries_up_to_its_position(path: Path) -> None:
     assert (content.position, content.snapshot, [e for _, e in content.batches]) == (2, b"state", [b"second"])
 
 
+def test_owners_of_the_journal_are_kept(path: Path) -> None:  # invariant 48
+    first = loaded(path)
+    first.commit(100.0, b"entries")
+    second = loaded(path)
+    second.rewrite(101.0, b"state", 1, lambda: True)
+    owners = SqliteJournal(path).load().owners
+    assert [owner.position for owner in owners] == [0, 1, 1]
+    assert [owner.nonce for owner in owners[:2]] == [str(first.epoch), str(second.epoch)]
+
+
+def test_only_the_last_owners_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_journal, "MAX_OWNERS", 2)
+    epochs = [loaded(path).epoch for _ in range(3)]
+    assert [owner.nonce for owner in SqliteJournal(path).load().owners[:-1]] == [str(epochs[-1])]
+
+
 def test_replaced_owner_can_neither_commit_nor_save(path: Path) -> None:  # invariant 47
     stale = loaded(path)
     stale.commit(100.0, b"mine")

@@ -23,7 +23,7 @@ from agentos.limits.declaration import Limits
 from agentos.verdict import Verdict
 
 # Number of this protocol. A member and an owner work together if their numbers differ by one at most.
-PROTOCOL = 1
+PROTOCOL = 2
 # Characters of an item id that other processes see: ids may be whole documents.
 MAX_NAME = 80
 # Characters of a message or reason that is sent to other processes.
@@ -198,6 +198,7 @@ class Hello(_Message, tag="hello"):
     waiting: list[Request]
     seen: tuple[Name, Number] | None = None  # identity and highest position of the journal, as owners have told
     used: list[Usage] = []  # sent if the journal may have been lost
+    seen_owner: Name = ""  # nonce of the owner that has told `seen`
 
 
 Message: TypeAlias = (
@@ -220,6 +221,8 @@ class Welcome(_Message, tag="welcome"):
     since: float  # epoch
     lost: list[int]  # leases of `Hello.held` that have ended meanwhile
     wants_usage: bool = False  # the journal has lost something: greet again with `used`
+    nonce: str = ""  # identifies this owner in the history of the journal
+    kept: int = 0  # if `wants_usage`: position up to which the journal holds what the member has seen
 
 
 class Granted(_Message, tag="granted"):

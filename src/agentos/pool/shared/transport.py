@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from ._owner.clocks import PoolClock
@@ -27,6 +27,17 @@ class JournalMissing(Exception):
     """The journal was removed or emptied under its owner, which knows its whole content: `rewrite` repairs it."""
 
 
+class OwnerStart(NamedTuple):
+    """An owner in the history of a journal."""
+
+    nonce: str
+    position: int  # of the journal when it became the writer
+
+
+# Owners in the history of a journal. A member that has seen none of them must have been silent during more take-overs.
+MAX_OWNERS = 100
+
+
 class Loaded(NamedTuple):
     """The content of a journal."""
 
@@ -36,6 +47,7 @@ class Loaded(NamedTuple):
     batches: list[tuple[float, bytes]]  # after the snapshot: instant of the pool's clock, and entries
     now: float  # the pool's clock
     hold_seconds: float = 0.0  # during which nothing must be granted, because grants may have been forgotten
+    owners: Sequence[OwnerStart] = ()  # the last owners, oldest first; the last one is the owner that loads the journal
 
 
 class Endpoint(Protocol):

@@ -20,7 +20,7 @@ from agentos.clock import boot_id, boot_time, wall_time
 
 from .._owner.clocks import PoolClock
 from .._owner.entries import FORMAT
-from ..transport import Deposed, JournalMissing, Loaded, StoreLost, StoreRefused
+from ..transport import MAX_OWNERS, Deposed, JournalMissing, Loaded, OwnerStart, StoreLost, StoreRefused
 from . import pool_file
 
 _SCHEMA = """
@@ -31,6 +31,10 @@ CREATE TABLE IF NOT EXISTS meta (
     epoch INTEGER NOT NULL,    -- raised by every owner, and by a member that replaces one
     boot TEXT NOT NULL,        -- the start of the machine in which `clock` is valid
     clock REAL NOT NULL        -- the pool's clock minus the boot clock
+);
+CREATE TABLE IF NOT EXISTS owners (
+    epoch INTEGER PRIMARY KEY,
+    position INTEGER NOT NULL   -- when it became the writer
 );
 CREATE TABLE IF NOT EXISTS batches (
     position INTEGER PRIMARY KEY,
@@ -72,6 +76,7 @@ class SqliteJournal:
         self.epoch = 0
         self.identity = ""
         self._position = 0
+        self._owners: list[tuple[int, int]] = []  # the last owners: epoch, and position at its start
         self._database: sqlite3.Connection | None = None
         self._files: tuple[tuple[int, int] | None, ...] = ()  # that are open
         self._size = 0
@@ -95,10 +100,17 @@ class SqliteJournal:
                 database.execute(
                     "UPDATE meta SET epoch = ?, boot = ?, clock = ?", (self.epoch, boot_id(), self.clock.offset)
                 )
+                self._owners = [*_read_owners(database), (self.epoch, position)][-MAX_OWNERS:]
+                self._write_owners(database)
             self._note_files()
             if is_new:
                 _sync_folder(self.path)
-            return Loaded(meta.identity, position, snapshot, batches, now)
+            owners = [OwnerStart(str(epoch), start) for epoch, start in self._owners]
+            return Loaded(meta.identity, position, snapshot, batches, now, 0.0, owners)
+
+    def _write_owners(self, database: sqlite3.Connection) -> None:
+        database.execute("DELETE FROM owners")
+        database.executemany("INSERT INTO owners VALUES (?, ?)", self._owners)
 
     def commit(self, at: float, entries: bytes) -> None:
         """Append entries. Raises `Deposed`, `StoreLost` and `JournalMissing`."""
@@ -154,6 +166,7 @@ class SqliteJournal:
                 (FORMAT, self.identity, self.epoch, boot_id(), self.clock.offset),
             )
             self._write_snapshot(database, at, snapshot, position)
+            self._write_owners(database)
             self._position = position
         self._note_files()
 
@@ -288,6 +301,10 @@ def _read_meta(database: sqlite3.Connection) -> _Meta | None:
         return None
     row = database.execute("SELECT format, identity, epoch, boot, clock FROM meta").fetchone()
     return None if row is None else _Meta(*row)
+
+
+def _read_owners(database: sqlite3.Connection) -> list[tuple[int, int]]:
+    return database.execute("SELECT epoch, position FROM owners ORDER BY epoch").fetchall()
 
 
 def _read_content(database: sqlite3.Connection) -> tuple[bytes | None, list[tuple[float, bytes]], int, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 from ..._rules.lease_states import REFUSED, WAITING
 from ..messages import HeldLease, Request, Usage
@@ -92,26 +93,30 @@ class UsageMemory:
     """What this member has used, for the case that the journal is lost: the provider does not forget it."""
 
     def __init__(self) -> None:
-        self._slots: dict[str, deque[list[float]]] = {}  # credential -> [first instant, last instant, requests, tokens]
+        # credential -> [first instant, last instant, requests, tokens, position of the journal that holds all of it]
+        self._slots: dict[str, deque[list[float]]] = {}
 
-    def add(self, credential_id: str, requests: int, tokens: int, now: float) -> None:
+    def add(self, credential_id: str, requests: int, tokens: int, now: float, position: float = inf) -> None:
+        """Remember usage. `position`: of the journal that holds it, if that is known."""
         slots = self._slots.setdefault(credential_id, deque())
         if slots and now - slots[-1][0] < SLOT_SECONDS:
             slot = slots[-1]
             slot[1] = now
             slot[2] += requests
             slot[3] += tokens
+            slot[4] = max(slot[4], position)
             return
-        slots.append([now, now, requests, tokens])
+        slots.append([now, now, requests, tokens, position])
         if len(slots) > MAX_SLOTS:
             first, second = slots.popleft(), slots.popleft()
-            slots.appendleft([first[0], second[1], first[2] + second[2], first[3] + second[3]])
+            merged = [first[0], second[1], first[2] + second[2], first[3] + second[3], max(first[4], second[4])]
+            slots.appendleft(merged)
 
-    def report(self, now: float) -> list[Usage]:
-        """Return the usage of the last day."""
+    def report(self, now: float, kept: int) -> list[Usage]:
+        """Return the usage of the last day that is not in the journal up to position `kept`."""
         return [
             Usage(credential_id, max(0.0, now - last), int(requests), int(tokens))
             for credential_id, slots in self._slots.items()
-            for _, last, requests, tokens in slots
-            if now - last < 86_400.0
+            for _, last, requests, tokens, position in slots
+            if now - last < 86_400.0 and position > kept
         ]

@@ -76,7 +76,10 @@ class MemberSession:
         self._queries: dict[int, SimpleQueue[Any]] = {}
         self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._seen: tuple[str, int] | None = None  # identity and highest position of the journal
+        self._seen_owner = ""  # nonce of the owner that has told it
+        self._position = 0  # of the journal, in the frame that is being taken
         self._wants_usage = False
+        self._kept = 0  # up to this position a journal that has lost its end holds what this member has seen
         self.used = UsageMemory()
         self.owner: wire.Welcome | None = None
         self.lost_since: float | None = None  # by `now`
@@ -224,7 +227,8 @@ class MemberSession:
             [handle.held() for handle in handles if handle.state == LIVE],
             [handle.request() for handle in handles if handle.state == WAITING],
             self._seen,
-            self.used.report(self._now()) if self._wants_usage else [],
+            self.used.report(self._now(), self._kept) if self._wants_usage else [],
+            self._seen_owner,
         )
 
     # --- time and replies -----------------------------------------------------------------------------------------
@@ -258,20 +262,21 @@ class MemberSession:
             self._heard_at = max(self._heard_at, self._sent.popleft()[1])
         while self._unkept and self._unkept[0][0] <= frame.kept:
             self._unkept.popleft()
-        if self.owner is not None and frame.position:
-            self._seen = (self.owner.identity, max(frame.position, self._seen[1] if self._seen else 0))
+        self._position = frame.position
         for reply in frame.replies:
             _TAKE[type(reply)](self, reply)
+        if self._has_joined and self._seen is not None:
+            self._seen = (self._seen[0], max(frame.position, self._seen[1]))
         if self._wants_usage and not self._has_joined and self._seen is None:
             self._greet()  # after all replies: else it asks again for what was granted in the same frame
 
     def _welcomed(self, welcome: wire.Welcome) -> None:
         self.owner = welcome
-        self._wants_usage = welcome.wants_usage
+        self._wants_usage, self._kept = welcome.wants_usage, welcome.kept
         if welcome.wants_usage:
             self._seen = None  # the owner has noticed the loss, and need not notice it again
             return
-        self._seen = (welcome.identity, welcome.position)
+        self._seen, self._seen_owner = (welcome.identity, welcome.position), welcome.nonce
         self._has_joined = True
         self._heard_at = max(self._heard_at, self._greeted_at)
         self._beat_at = self._now() + self._beat_seconds()
@@ -301,7 +306,7 @@ class MemberSession:
         handle.fence, handle.granted_at = granted.fence, granted.at
         handle.is_doubtful = False
         handle.was_queued = granted.was_queued
-        self.used.add(granted.credential, handle.requests, handle.tokens, self._now())
+        self.used.add(granted.credential, handle.requests, handle.tokens, self._now(), self._position)
         self._calls.append((handle.deliver, ()))
 
     def _denied(self, denied: wire.Denied) -> None:

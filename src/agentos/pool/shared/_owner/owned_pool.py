@@ -51,6 +51,8 @@ class OwnedPool:
         self.identity = identity
         self.journal_id = journal_id
         self.position = 0  # of the journal
+        self.nonce = ""  # of this owner in the history of the journal; empty: the journal has none
+        self.ends: dict[str, int] = {}  # positions up to which earlier owners have written the journal, by nonce
         self.store_scope = CooldownScope("store", None)
         self.allocator = Allocator(self.store_scope, first_fence=int(now * FENCES_PER_SECOND))
         self.sessions: dict[str, Session] = {}

@@ -23,6 +23,7 @@ from agentos.events import STORE_LOST
 
 from ..._rules.lease_states import LIVE, WAITING
 from .. import messages as wire
+from ..transport import Loaded
 from . import entries as kinds
 from .lease_messages import LeaseMessages
 from .owned_pool import FENCES_PER_SECOND, LAZY_SECONDS
@@ -194,28 +195,43 @@ class Owner(LeaseMessages):
 
     def _welcome(self, session: Session, hello: wire.Hello, now: float) -> None:
         """Answer a greeting: which leases have ended, and whether the journal has lost something."""
-        has_lost = self._has_lost(hello)
+        position, kept = self._kept_of(hello)
+        has_lost = position > kept
         if has_lost:
             self.hold(self.longest_ttl(), now)  # of this session, too
         self._count_used(hello, now)
         lost = [held.lease for held in hello.held if not self._is_held(session, held, now)]
-        wants_usage = has_lost and not hello.used and hello.seen is not None
-        self._tell(
-            session,
-            wire.Welcome(wire.PROTOCOL, self.journal_id, self.position, *self.identity, lost, wants_usage),
-        )
+        wants_usage = has_lost and not hello.used
+        news = (wants_usage, self.nonce, kept)
+        self._tell(session, wire.Welcome(wire.PROTOCOL, self.journal_id, self.position, *self.identity, lost, *news))
 
     @property
     def is_recovering(self) -> bool:
         """Return whether the journal has lost grants, and members report what they hold."""
         return bool(self.store_scope.cooling)
 
-    def _has_lost(self, hello: wire.Hello) -> bool:
-        """Return whether the member has seen more of the journal than there is."""
+    def continue_history(self, loaded: Loaded) -> None:
+        """Note the position of a journal, and which owner has written which part of it."""
+        self.position = end = loaded.position
+        for start in reversed(loaded.owners[:-1]):
+            self.ends[start.nonce] = end
+            end = min(end, start.position)  # higher than the position: the journal has lost its end
+        self.nonce = loaded.owners[-1].nonce if loaded.owners else ""
+
+    def _kept_of(self, hello: wire.Hello) -> tuple[int, int]:
+        """Return the position that a member has seen, and up to which one the journal holds what it has seen.
+
+        T1 reads position 9 of owner A; the journal loses its end; owner B continues it from 5 to 12; T1 greets B. The
+        position alone does not show the loss; that A has written up to 5 only does.
+        """
         if hello.seen is None:
-            return False
+            return 0, 0
         journal_id, position = hello.seen
-        return journal_id != self.journal_id or position > self.position
+        if journal_id != self.journal_id:
+            return max(1, position), 0
+        if hello.seen_owner in ("", self.nonce):  # empty: an owner has told it that did not know its nonce
+            return position, min(position, self.position)
+        return position, min(position, self.ends.get(hello.seen_owner, 0))
 
     def hold(self, seconds: float, now: float) -> None:
         """Grant nothing for a while: leases may be live that the journal does not show, and their fences were given."""

@@ -77,7 +77,7 @@ class OwnerLoop:
         if not is_complete:
             self._entries_since_snapshot = sys.maxsize  # a snapshot replaces what cannot be read
             hold_seconds = max(hold_seconds, UNREADABLE_HOLD, owner.longest_ttl())
-        owner.position = loaded.position
+        owner.continue_history(loaded)
         if hold_seconds > 0.0:
             owner.hold(hold_seconds, loaded.now)
         return owner

@@ -21,7 +21,7 @@ from agentos.clock import wall_time
 
 from .._owner.clocks import PoolClock
 from .._owner.entries import FORMAT, JOIN, decode_entries, decode_snapshot
-from ..transport import Deposed, JournalMissing, Loaded, StoreLost, StoreRefused
+from ..transport import MAX_OWNERS, Deposed, JournalMissing, Loaded, OwnerStart, StoreLost, StoreRefused
 from .server_client import PoolClient
 
 # Milliseconds for which the lock of an owner lives without being renewed.
@@ -46,6 +46,13 @@ class Content(NamedTuple):
     server_time: float
     is_new: bool  # there is no key at all
     is_complete: bool  # the keys fit together
+
+    def owners(self) -> list[OwnerStart]:
+        """Return the owners that have written the journal; none if that is not known."""
+        try:
+            return msgspec.json.decode(self.meta.get("owners", "[]"), type=list[OwnerStart])
+        except msgspec.MsgspecError:
+            return []
 
     def pool_time(self) -> float:
         """Return the pool's clock. It continues by the wall clock or by the server's, whichever says that less time has
@@ -119,6 +126,7 @@ class RedisJournal:
         self._token = token
         self._identity = ""
         self._position = 0
+        self._owners: list[OwnerStart] = []  # the last owners
         self._hold_until = 0.0  # by the pool's clock
         self._run_id = ""  # the server's start; empty: it does not tell
         self._expire_at = 0.0
@@ -132,11 +140,14 @@ class RedisJournal:
         hold_seconds = self._hold_seconds(content, now)
         self._hold_until = now + hold_seconds
         self._identity, self._position = content.identity, content.position
+        earlier = [owner for owner in content.owners() if owner.nonce != self._token]
+        self._owners = [*earlier, OwnerStart(self._token, content.position)][-MAX_OWNERS:]
         fields = self._meta_fields(now)
         if content.is_new:
             fields += ("position", 0, "base", 0)
         self._check(self._client.run("adopt", self._token, UNUSED_SECONDS, *fields))
-        return Loaded(content.identity, content.position, content.snapshot, content.batches, now, hold_seconds)
+        what = (content.identity, content.position, content.snapshot, content.batches)
+        return Loaded(*what, now, hold_seconds, self._owners)
 
     def note_server(self) -> None:
         """Find out which start of the server this is, after each connection."""
@@ -200,7 +211,7 @@ class RedisJournal:
     def _meta_fields(self, now: float) -> tuple[Any, ...]:
         return (
             "format", FORMAT, "identity", self._identity, "at", repr(now), "wall", repr(wall_time()),
-            "run_id", self._run_id, "hold_until", repr(self._hold_until),
+            "run_id", self._run_id, "hold_until", repr(self._hold_until), "owners", msgspec.json.encode(self._owners),
         )  # fmt: skip
 
     def _write(self, script: str, *arguments: Any) -> Any:
