@@ -96,6 +96,13 @@ MUTANTS = (
         tests_of(JOURNAL, "test_owners_of_the_journal_are_kept"),
     ),
     Mutant(
+        "Debt is not counted in a day whose end is not known",
+        "limits/_limiter.py",
+        " or ends_at > now + 2 * DAY_SECONDS",
+        "",
+        tests_of("pool/shared/test_owner_process", "test_day_in_zone_unknown_to_successor_does_not_end"),
+    ),
+    Mutant(
         "A member reports usage that the journal still holds",
         "pool/shared/_member/handles.py",
         " and position > kept",

@@ -216,7 +216,8 @@ class RateLimiter:
     def _is_today(self, at: float, now: float) -> bool:
         assert self._day is not None
         self._day.ready_at(0, now)
-        return at > self._day.ends_at - DAY_SECONDS
+        ends_at = self._day.ends_at
+        return at > ends_at - DAY_SECONDS or ends_at > now + 2 * DAY_SECONDS  # its end is not known: it has not ended
 
     def recalculate_day(self, now: float) -> None:
         """Find the end of the provider's day again, after a step of the wall clock. Usage remains counted."""

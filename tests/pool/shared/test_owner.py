@@ -322,7 +322,11 @@ def test_new_secret_lifts_quarantine(pool: OwnedPool) -> None:
 def test_unknown_zone_is_an_error_of_its_sender_only(pool: OwnedPool) -> None:
     client = pool.client("m", declaration())
     client.send(wire.Declaration("k1", "g", None, [], {"requests_per_day": 5, "day_resets": "00:00 No/Where"}, ""))
-    assert client.of(wire.Rejected)
+    (rejected,) = client.of(wire.Rejected)
+    assert rejected.reason == (
+        "the pool's owner (process 7 on host) does not know the time zone 'No/Where': install the time zones there "
+        "(pip install tzdata), or give day_resets in UTC"
+    )
     client.request()
     assert client.of(wire.Granted)
 

@@ -14,6 +14,7 @@ from agentos.pool.shared import messages as wire
 from agentos.pool.shared._owner import owner_process
 from agentos.pool.shared._owner.clocks import PoolClock
 from agentos.pool.shared._owner.owner_process import OwnerLoop
+from agentos.pool.shared._owner.queries import ANSWERS
 from agentos.pool.shared.messages import limits_fields
 from agentos.pool.shared.transport import JournalMissing, Loaded, StoreLost
 
@@ -231,6 +232,14 @@ def test_day_in_zone_unknown_to_successor_does_not_end(monkeypatch: pytest.Monke
     assert credential.group.pace.limiter is not None
     endpoint.pass_time(48 * HOUR)
     successor.turn()
+    now = endpoint.clock.now()
+    credential.group.pace.limiter.use(2, 0, now, now)
+    (state,) = ANSWERS["states"](successor._owner, None, now)
+    assert (
+        state.waits_for == "requests per day; the pool's owner cannot tell the end of the day 00:00 America/Los_Angeles"
+    )
+    waiting = ANSWERS["waiting_for"](successor._owner, None, now, None)
+    assert waiting.limit == state.waits_for
     monkeypatch.undo()
     third = Driver(endpoint, **limits)  # it knows the zone again
     assert third.use(9) == 5

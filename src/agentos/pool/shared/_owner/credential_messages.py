@@ -62,8 +62,20 @@ class CredentialMessages(OwnedPool):
 
     def _check_zone(self, limits: Limits, now: float) -> None:
         """Raise `ValueError` for a time zone that this process does not know."""
-        if limits.requests_per_day is not None:
-            self.day_ends(limits.day_resets)(now)
+        if limits.requests_per_day is not None and not self.knows_day(limits.day_resets, now):
+            zone = limits.day_resets.partition(" ")[2]
+            raise ValueError(
+                f"the pool's owner (process {self.identity.pid} on {self.identity.host}) does not know the time zone "
+                f"{zone!r}: install the time zones there (pip install tzdata), or give day_resets in UTC"
+            )
+
+    def knows_day(self, day_resets: str, now: float) -> bool:
+        """Return whether this process knows when a provider's day ends."""
+        try:
+            self.day_ends(day_resets)(now)
+        except ValueError:
+            return False
+        return True
 
     def _day_ends_or_never(self, day_resets: str) -> Callable[[float], float]:
         """Return `day_ends`; but a day in a zone that this process does not know never ends. Such a day is in the

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentos.events import STORE_LOST
+from agentos.limits.declaration import REQUESTS_PER_DAY
 
 from ..._rules import wait_reasons
 from ..._rules.records import CredentialRecord, RestrictedScope
@@ -32,8 +33,23 @@ def _request_class(owner: Owner, session: Session | None, scope: str | None) -> 
 def _states(owner: Owner, session: Session | None, now: float) -> Any:
     # `epoch` 0: instants are sent as seconds from now, because a member's wall clock may differ from the owner's.
     states = [credential_state(credential, now, 0.0) for credential in _credentials(owner, session)]
+    resets = {credential.id: credential.group.pace.limits.day_resets for credential in _credentials(owner, session)}
     # MessagePack has no larger integers.
-    return [replace(s, requests=min(s.requests, 2**62), tokens=min(s.tokens, 2**62)) for s in states]
+    return [
+        replace(
+            state,
+            requests=min(state.requests, 2**62),
+            tokens=min(state.tokens, 2**62),
+            waits_for=_limit_text(owner, state.waits_for, [resets[state.key_id]], now),
+        )
+        for state in states
+    ]
+
+
+def _limit_text(owner: Owner, limit: str | None, resets: Iterable[str], now: float) -> str | None:
+    """Return the name of a limit. Of a day in a zone that this process does not know, which does not end, say so."""
+    unknown = [text for text in resets if limit == REQUESTS_PER_DAY and not owner.knows_day(text, now)]
+    return f"{limit}; the pool's owner cannot tell the end of the day {unknown[0]}" if unknown else limit
 
 
 def _members(owner: Owner, _session: Session | None, now: float) -> Any:
@@ -50,6 +66,8 @@ def _members(owner: Owner, _session: Session | None, now: float) -> Any:
 def _waiting_for(owner: Owner, session: Session | None, now: float, scope: str | None, need: Any = None) -> Any:
     request_class = _request_class(owner, session, scope)
     waiting = wait_reasons.explain(owner.allocator, request_class, now, None if need is None else tuple(need))
+    resets = {credential.group.pace.limits.day_resets for credential in _credentials(owner, session)}
+    waiting = waiting._replace(limit=_limit_text(owner, waiting.limit, resets, now))
     return waiting._replace(reason=STORE_LOST) if owner.store_scope.cooling else waiting
 
 
