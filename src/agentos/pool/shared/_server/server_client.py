@@ -33,6 +33,7 @@ COMMANDS = (
 )
 # How servers of several versions say that a script lacks a right.
 _FORBIDDEN_IN_SCRIPT = ("ACL failure in script", "user executing the script")
+_AUTHORITY = ": name the file of the authority that signed it in the address (rediss://HOST:PORT/DB?ssl_ca_certs=FILE)"
 _WHERE_IT_GOES = " (put the password into the address: redis://:PASSWORD@HOST:PORT/DB)"
 
 
@@ -90,6 +91,8 @@ class PoolServer:
                 raise StoreRefused(self._rights(error)) from None
             raise StoreLost(str(error)) from None
         except (exceptions.RedisError, OSError) as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise StoreRefused(f"{error}{_AUTHORITY}") from None
             raise StoreLost(str(error).rstrip(".") or type(error).__name__) from None
 
     def _rights(self, error: Exception) -> str:
