@@ -59,7 +59,7 @@ class OwnedPool:
     def commit(self, *, everything: bool = False) -> None:
         """Do what the owner's process does in each turn: commit what is due, then send the frames."""
         if self.owner.commit_by <= self.now or (everything and self.owner.commit_by < float("inf")):
-            self.batches.append((self.now, decode_entries(encode_entries(self.owner.take_entries(self.now)))))
+            self.batches.append((self.now, decode_entries(encode_entries(self.owner.take_entries()))))
         self.send()
 
     def send(self) -> None:

@@ -189,7 +189,7 @@ def test_grant_is_committed_before_reply_is_taken(pool: OwnedPool) -> None:  # i
     client = pool.client("m", declaration())
     pool.owner.receive(client.connection, wire.encode([(1, request_of(client, 1))]), pool.now)
     assert pool.owner.commit_by == 0.0
-    assert kinds.GRANT in {entry[0] for entry in pool.owner.take_entries(pool.now)}
+    assert kinds.GRANT in {entry[0] for entry in pool.owner.take_entries()}
 
 
 def test_heartbeat_that_omits_old_lease_ends_it(pool: OwnedPool) -> None:

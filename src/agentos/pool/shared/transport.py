@@ -99,8 +99,9 @@ class Link(Protocol):
         """Send a frame; does not block. Any thread, one at a time. `is_flushed`: the caller will `flush`. Raises
         `StoreLost`."""
 
-    def flush(self) -> None:
-        """Send on this thread what `send` left to it; may block for a round trip."""
+    def flush(self, receives: bool = False) -> None:
+        """Send on this thread what `send` left to it; may block for a round trip. `receives`: the same thread calls
+        `receive` next."""
 
     def receive(self, timeout: float) -> list[bytes]:
         """Wait for frames at most `timeout` seconds. One thread. Raises `StoreLost` if the link is broken."""

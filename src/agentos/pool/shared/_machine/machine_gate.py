@@ -62,7 +62,7 @@ class SocketLink:
         if self._stream.has_unsent:
             self.wake()
 
-    def flush(self) -> None:
+    def flush(self, receives: bool = False) -> None:
         """No-op: a frame is sent at once."""
 
     def receive(self, timeout: float) -> list[bytes]:

@@ -95,6 +95,8 @@ class Member(MemberSession):
             self._queries[number] = answers
             self._send(wire.Query(number, what, list(arguments)))
             self.expect_answer()
+            if self._is_parked:  # the thread receives the answer, not before its next look otherwise
+                self.lock.notify_all()
         try:
             answer = answers.get(timeout=seconds)
         except Empty:
@@ -121,8 +123,9 @@ class Member(MemberSession):
             return
         failure: StoreLost | StoreRefused | None = StoreLost("a caller was interrupted while it received")
         try:
-            link.flush()
-            self._stop_thread(link)
+            link.flush(receives=True)
+            if self._thread_receives:
+                self._stop_thread(link)
             while link is self._link and not self._is_closing and not self._is_stopping_callers and not is_over():
                 self._receive_on(link)
             failure = None
@@ -288,9 +291,7 @@ class Member(MemberSession):
         with self.lock:
             due = self.due_at()
         frames = link.receive(max(0.0, min(due - self._now(), 60.0)))
-        with self.lock:
-            is_silent = not frames and self.is_owner_silent()
-        if is_silent:
+        if not frames and self.is_owner_silent():
             frames = self._receive_or_replace(link)
         with self.lock:
             for data in frames:

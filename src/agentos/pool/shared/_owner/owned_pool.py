@@ -65,18 +65,16 @@ class OwnedPool:
         self._links: dict[Hashable, Session] = {}
         self._to_send: dict[str, Session] = {}  # sessions to which a frame is due
         self._unkept: dict[str, Session] = {}  # sessions whose last messages the journal does not hold yet
-        self._untold: dict[str, Session] = {}  # sessions that do not know what is kept
         self._strangers: dict[Hashable, list[wire.Reply]] = {}  # replies to connections without a session
         self._check_at = inf  # when a session expires, at the earliest
-        self._tell_kept_at = inf  # when members are told what is kept, at the latest
         self.day_ends = day_ends
         self._jitter = jitter
 
-    def take_entries(self, now: float) -> list[kinds.Entry]:
+    def take_entries(self) -> list[kinds.Entry]:
         """Take the entries that must be committed, with the numbers of the messages whose effects they hold.
 
         The frames that are taken after it must not be sent before the entries are in the journal, whose position is
-        then `position`.
+        then `position`. Members learn what is kept with their next reply, at the latest with that to a heartbeat.
         """
         entries = self.entries + [(kinds.HEARD, s.index, s.heard) for s in self._unkept.values()]
         self.position += 1
@@ -84,10 +82,7 @@ class OwnedPool:
         self.commit_by = inf
         for session in self._unkept.values():
             session.kept = session.heard
-        if self._unkept:
-            self._untold.update(self._unkept)
-            self._unkept = {}
-            self._tell_kept_at = min(self._tell_kept_at, now + LAZY_SECONDS)
+        self._unkept = {}
         return entries
 
     def take_frames(self) -> list[tuple[Hashable, bytes]]:
@@ -97,7 +92,6 @@ class OwnedPool:
             if session.connection is not None:
                 frames.append((session.connection, self._frame(session, session.replies)))
                 session.replies = []
-                self._untold.pop(session.id, None)
         self._to_send = {}
         for connection, replies in self._strangers.items():
             frames.append((connection, self._frame(None, replies)))
@@ -112,7 +106,7 @@ class OwnedPool:
         """Forget entries and replies: a restored pool writes nothing that the journal holds already."""
         self.entries = []
         self.commit_by = inf
-        self._to_send, self._unkept, self._untold = {}, {}, {}
+        self._to_send, self._unkept = {}, {}
         self._check_at = 0.0
 
     def _record(self, *entry: Any, urgent: bool = False, now: float) -> None:

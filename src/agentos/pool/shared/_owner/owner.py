@@ -112,9 +112,6 @@ class Owner(LeaseMessages):
         self.allocator.advance(now)
         if self.allocator.served or self.allocator.events:
             self._collect(None, now)
-        if now >= self._tell_kept_at:
-            self._tell_kept_at = inf
-            self._to_send.update(self._untold)
 
     def excuse_silence(self, seconds: float) -> None:
         """Do not count some seconds, in which nothing could be received, as silence of the members."""
@@ -133,7 +130,7 @@ class Owner(LeaseMessages):
     def next_at(self) -> float:
         """Return when `advance` must be called, or the entries be committed, at the latest."""
         wake_at = self.allocator.next_wake_at()
-        return min(inf if wake_at is None else wake_at, self._check_at, self.commit_by, self._tell_kept_at)
+        return min(inf if wake_at is None else wake_at, self._check_at, self.commit_by)
 
     def _query(self, connection: Hashable, session: Session | None, query: wire.Query, now: float) -> None:
         answer = ANSWERS.get(query.what)
@@ -270,7 +267,7 @@ class Owner(LeaseMessages):
         if session.connection is not None:
             self._links.pop(session.connection, None)
         del self.sessions[session.id], self.by_index[session.index]
-        for sessions in (self._to_send, self._unkept, self._untold):
+        for sessions in (self._to_send, self._unkept):
             sessions.pop(session.id, None)
         self._withdraw_waiting(session, now)
         for record in list(session.leases.values()):

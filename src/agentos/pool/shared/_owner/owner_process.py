@@ -153,7 +153,7 @@ class OwnerLoop:
         owner = self._owner
         entries = None
         if owner.commit_by <= now:
-            taken = owner.take_entries(now)
+            taken = owner.take_entries()
             self._entries_since_snapshot += len(taken)
             entries = encode_entries(taken)
         frames = owner.take_frames()

@@ -122,6 +122,17 @@ class PoolClient:
         with self.server.errors():
             return int(self._client.publish(channel, message))
 
+    def start_publish(self, channel: str, message: bytes) -> None:
+        """`publish` without waiting for the number of receivers: `finish_publish` must be the next call. Raises
+        `StoreLost` and `StoreRefused`."""
+        with self.server.errors():
+            self._client.connection.send_command("PUBLISH", channel, message)
+
+    def finish_publish(self) -> int:
+        """Return the number of receivers of the message. Raises `StoreLost` and `StoreRefused`."""
+        with self.server.errors():
+            return int(self._client.connection.read_response())
+
     def count_listeners(self, channels: list[str]) -> list[int]:
         """Return the number of subscribers of each channel. Raises `StoreLost` and `StoreRefused`."""
         with self.server.errors():

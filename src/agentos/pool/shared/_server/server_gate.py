@@ -20,6 +20,8 @@ from .server_line import Line
 POLL_SECONDS = 0.5
 # Seconds between two looks for the owner while an answer is expected, and while one is being started.
 LOOK_SECONDS = 0.1
+# Seconds for which the owner's answer is waited for before a look at how many subscribers the question has reached.
+ANSWER_SECONDS = 0.01
 # Seconds for which a living owner is waited for after a flush or a restart of the server: it knows everything.
 RETURN_SECONDS = 2.0
 _STARTING = ":starting"
@@ -44,8 +46,8 @@ class PubSubLink:
             self._asked_at = time.monotonic()
         self._line.post(self._number, frame, is_flushed)
 
-    def flush(self) -> None:
-        self._line.flush()
+    def flush(self, receives: bool = False) -> None:
+        self._line.flush(receives)
 
     def receive(self, timeout: float) -> list[bytes]:
         end = time.monotonic() + timeout
@@ -56,6 +58,8 @@ class PubSubLink:
                 raise StoreLost("its owner has ended")
             left = end - time.monotonic()
             wait = POLL_SECONDS if self._asked_at is None else LOOK_SECONDS
+            if self._line.is_publishing:
+                wait = ANSWER_SECONDS
             message = self._line.receive(max(0.0, min(left, wait)))
             frame = None if message is None else self._take(*message)
             if frame is not None:
@@ -63,7 +67,9 @@ class PubSubLink:
             if self._is_woken or left <= 0.0:
                 self._is_woken = False
                 return []
-            if message is None and self._asked_at is not None:
+            if message is None and self._line.is_publishing:
+                self._line.finish_publish()
+            elif message is None and self._asked_at is not None:
                 self._look_for_owner()
 
     def _take(self, channel: str, data: bytes) -> bytes | None:

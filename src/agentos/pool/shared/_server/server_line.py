@@ -6,6 +6,8 @@ import os
 import secrets
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -22,6 +24,7 @@ class Line:
         self.pid = os.getpid()
         self.failure = ""  # why the connections are of no use any more
         self.is_unheard = False  # the last envelope reached no subscriber
+        self.is_publishing = False  # the number of subscribers that the last envelope has reached was not read yet
         self.posted = self.sent = 0  # numbers of frames
         self.number = 0  # of the link
         self._counter = 0  # of the link's envelopes
@@ -75,11 +78,13 @@ class Line:
     def run(self, script: str, *arguments: Any) -> Any:
         """Run a script of the gate. Raises `StoreLost` and `StoreRefused`."""
         with self._client_lock:
+            self._finish_publish()
             return self._client.run(script, *arguments)
 
     def server_facts(self) -> dict[str, Any] | None:
         """Return facts about the server; None if it denies them. Raises `StoreLost` and `StoreRefused`."""
         with self._client_lock:
+            self._finish_publish()
             return self._client.info("server")
 
     def _send_all(self) -> None:
@@ -91,33 +96,55 @@ class Line:
             self._subscription.close()
         self._client.close()
 
-    def flush(self) -> None:
-        """Send what was posted: frames that were posted meanwhile travel together. Blocks for a round trip."""
+    def flush(self, receives: bool = False) -> None:
+        """Send what was posted: frames that were posted meanwhile travel together. Blocks for a round trip, unless this
+        thread `receives` next: the owner's answer usually comes with it, and nothing else has to be waited for."""
         with self._sending:
             items = []
             while self._outbox:
                 items.append(self._outbox.popleft())
             if items:
-                self._send(items)
+                with self._no_half_command(), self._client_lock:
+                    self._send(items, receives)
+                self.sent += sum(number != 0 for number, _ in items)
 
-    def _send(self, items: list[tuple[int, bytes]]) -> None:
-        is_sent = False
+    def _send(self, items: list[tuple[int, bytes]], receives: bool) -> None:
+        self._finish_publish()
+        frames = [frame for number, frame in items if number == self.number]
+        if frames:
+            self._counter += 1
+            envelope = envelopes.pack_ask(self.id, self.number, self._counter, frames)
+            self._client.start_publish(self._server.ask, envelope)
+            self.is_publishing = True
+        if receives and len(frames) == len(items):
+            return
+        self._finish_publish()
+        if self.is_unheard or len(frames) < len(items):
+            self._client.publish(self._channel, envelopes.WAKE_UP)
+
+    def finish_publish(self) -> None:
+        """Read how many subscribers the last envelope has reached: `is_unheard` says that there was none."""
+        with self._no_half_command(), self._client_lock:
+            self._finish_publish()
+
+    def _finish_publish(self) -> None:
+        if self.is_publishing:
+            self.is_publishing = False
+            self.is_unheard = not self._client.finish_publish()
+
+    @contextmanager
+    def _no_half_command(self) -> Iterator[None]:
+        """Give the connections up if the block is left in another way than by its end: a Ctrl-C in the caller's thread
+        leaves a command without its answer on the connection."""
+        is_over = False
         try:
-            with self._client_lock:
-                frames = [frame for number, frame in items if number == self.number]
-                if frames:
-                    self._counter += 1
-                    envelope = envelopes.pack_ask(self.id, self.number, self._counter, frames)
-                    self.is_unheard = not self._client.publish(self._server.ask, envelope)
-                if self.is_unheard or len(frames) < len(items):
-                    self._client.publish(self._channel, envelopes.WAKE_UP)
-            is_sent = True
+            yield
+            is_over = True
         except (StoreLost, StoreRefused) as error:
             self.failure = str(error)
-        finally:  # a Ctrl-C in the caller's thread leaves a command without its answer on the connection
-            if not is_sent:
+        finally:
+            if not is_over:
                 self.failure = self.failure or "a caller was interrupted while it sent"
-        self.sent += sum(number != 0 for number, _ in items)
 
     def close(self) -> None:
         """End the sender, which closes the connections when no thread receives any more."""
