@@ -6,6 +6,8 @@ from . import Mutant, tests_of
 
 CREDENTIALS = "pool/test_credentials"
 INHERITED = "acceptance/test_inherited_state"
+READERS = "acceptance/test_slow_readers"
+SCREEN = "acceptance/test_screen"
 ENVIRONMENT = "workers/test_environment_properties"
 
 MUTANTS = (
@@ -57,6 +59,48 @@ MUTANTS = (
         "if signal.getsignal(signum) != signal.SIG_IGN:",
         "if True:",
         tests_of(INHERITED, "test_ignored_sigint_stays_ignored_and_stop_works"),
+    ),
+    Mutant(
+        "A paused reader of stdout blocks the thread that reads the output of commands",
+        "terminal/_stream_writer.py",
+        "flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY",
+        "flags = os.O_WRONLY | os.O_NOCTTY",
+        tests_of(READERS, "test_ctrl_c_ends_the_wait_for_a_reader_after_the_run"),
+    ),
+    Mutant(
+        "Output that waits for a slow reader is forgotten",
+        "terminal/_stream_writer.py",
+        "                self._backlog.put(data, is_kept=is_kept)\n",
+        "",
+        tests_of(SCREEN, "test_full_pipe_does_not_delay_messages"),
+    ),
+    Mutant(
+        "Newer output overtakes output that waits for a slow reader",
+        "terminal/_stream_writer.py",
+        "            if not self._is_writing:\n                data",
+        "            if True:\n                data",
+        tests_of(SCREEN, "test_later_output_never_overtakes_waiting_output"),
+    ),
+    Mutant(
+        "Output that was left out is not counted",
+        "terminal/_backlog.py",
+        'self.left_out_lines += data.count(b"\\n")',
+        "pass",
+        tests_of("terminal/test_backlog_properties", "test_bytes_come_out_in_order_or_are_counted"),
+    ),
+    Mutant(
+        "A full disk under stdout is a success",
+        "cli/launch/reporter.py",
+        "error.errno not in (None, errno.EPIPE)",
+        "False",
+        tests_of(READERS, "test_full_disk_under_stdout_is_exit_status_3"),
+    ),
+    Mutant(
+        "A run whose reader has left goes on although it was told to stop",
+        "cli/launch/reporter.py",
+        "            self.stop_run()\n",
+        "",
+        tests_of(READERS, "test_closed_output_stops_the_run_on_request"),
     ),
     Mutant(
         "Commands inherit variables whose value is a short secret of the pool",

@@ -12,10 +12,10 @@ from agentos.items.results import ProgressStats
 from agentos.items.sources import DAMAGED_RECORD
 from agentos.ledger.reader import Ledger
 from agentos.plurals import plural
-from agentos.terminal.screen import Screen
+from agentos.terminal.screen import PATIENCE_SECONDS, Screen
 from agentos.workflows.parallel import ParallelCoordinator
 
-from ..console import SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure
+from ..console import FAILED, SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure
 from .item_input import BadItems, changed_files
 from .pool_setup import DisabledWatch, quarantine_messages
 from .prepare import PreparedRun, prepare_run
@@ -31,6 +31,7 @@ def execute(
     """Carry out a run: block until it has ended, and return the exit status."""
     with contextlib.ExitStack() as resources, RunReporter(Screen(), mode, spec.run_id) as reporter:
         run = prepare_run(folder, spec, reporter, resources, is_resume=is_resume)
+        reporter.stop_run = run.coordinator.request_shutdown
         if is_resume:
             _warn_of_changed_items(spec, run, reporter)
         folder.make()
@@ -47,7 +48,8 @@ def execute(
         for message in quarantine_messages(run.pool, run.store):
             reporter.screen.message(message)
     reporter.suggest_next_command(folder, status)
-    return status
+    reporter.screen.flush(PATIENCE_SECONDS)
+    return FAILED if status in (SUCCEEDED, SOME_FAILED) and reporter.is_output_incomplete() else status
 
 
 def _warn_of_changed_items(spec: RunSpec, run: PreparedRun, reporter: RunReporter) -> None:
@@ -77,7 +79,7 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
                 damaged = sum(result.metadata.get("error_type") == DAMAGED_RECORD for result in stream)
             finally:
                 reporter.stop()
-        status = _exit_status(stream.stats, reporter.signal)
+        status = _exit_status(stream.stats, reporter)
         if damaged:
             status = status or SOME_FAILED
             records = plural(damaged, "recorded result")
@@ -97,11 +99,11 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
     return status
 
 
-def _exit_status(stats: ProgressStats, signum: int | None) -> int:
+def _exit_status(stats: ProgressStats, reporter: RunReporter) -> int:
     if stats.stopped is None or stats.stopped.startswith("halted"):
         return SUCCEEDED if not stats.failed and stats.stopped is None else SOME_FAILED
-    if stats.stopped == "interrupted":
-        return SIGNALLED + (signum or signal.SIGINT)
+    if stats.stopped == "interrupted" and not (reporter.is_stopped_by_reader and reporter.signal is None):
+        return SIGNALLED + (reporter.signal or signal.SIGINT)
     return STOPPED
 
 
