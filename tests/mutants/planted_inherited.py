@@ -8,6 +8,7 @@ CREDENTIALS = "pool/test_credentials"
 INHERITED = "acceptance/test_inherited_state"
 READERS = "acceptance/test_slow_readers"
 SCREEN = "acceptance/test_screen"
+DESCRIPTORS = "acceptance/test_descriptors"
 ENVIRONMENT = "workers/test_environment_properties"
 
 MUTANTS = (
@@ -101,6 +102,41 @@ MUTANTS = (
         "            self.stop_run()\n",
         "",
         tests_of(READERS, "test_closed_output_stops_the_run_on_request"),
+    ),
+    Mutant(
+        "What programs of Python workers print is not redacted",
+        "output/descriptors.py",
+        "Output(NO_ITEM, name, self._redactor, None, self._show)",
+        "Output(NO_ITEM, name, None, None, self._show)",
+        tests_of(DESCRIPTORS, "test_no_way_of_printing_shows_the_key"),
+    ),
+    Mutant(
+        "Programs of Python workers write to the program's stdout",
+        "output/descriptors.py",
+        "            os.dup2(writing, descriptor)\n",
+        "",
+        tests_of(DESCRIPTORS, "test_no_way_of_printing_shows_the_key"),
+    ),
+    Mutant(
+        "The buffer of the C library is written when the program ends, unredacted",
+        "output/descriptors.py",
+        "ctypes.CDLL(None).fflush(None)",
+        "pass",
+        tests_of(DESCRIPTORS, "test_no_way_of_printing_shows_the_key"),
+    ),
+    Mutant(
+        "The descriptors stay redirected after a run",
+        "output/descriptors.py",
+        "                os.dup2(saved, descriptor)\n",
+        "",
+        tests_of(DESCRIPTORS, "test_descriptors_are_restored_after_an_exception"),
+    ),
+    Mutant(
+        "Programs of Python workers read the items of the run from stdin",
+        "cli/launch/item_input.py",
+        "    os.dup2(null_device, descriptor)\n",
+        "",
+        tests_of(DESCRIPTORS, "test_child_of_a_worker_leaves_the_items_on_stdin"),
     ),
     Mutant(
         "Commands inherit variables whose value is a short secret of the pool",

@@ -26,6 +26,7 @@ from agentos.events import (
 )
 from agentos.home.run_folder import RunFolder
 from agentos.output.capture import OutputCapture
+from agentos.output.descriptors import DescriptorCapture
 from agentos.output.prefix import prefix_lines
 from agentos.plurals import plural
 from agentos.pool.lease_pool import LeasePool
@@ -68,6 +69,7 @@ class RunReporter:
         self.is_stopped_by_reader = False  # the reader of stdout has closed it, and --stop-on-closed-output is set
         screen.on_lost = self._on_stdout_lost
         self._capture: OutputCapture | None = None
+        self._descriptors: DescriptorCapture | None = None
         self._mode = mode
         self._run_id = run_id
         self._lock = threading.Lock()  # guards _report until `start` has chosen it
@@ -89,9 +91,11 @@ class RunReporter:
             self._report(event)
 
     def capture_output(self, logs: Path, redactor: Redactor | None) -> None:
-        """Show and log what Python code prints, until `stop`."""
-        self._capture = OutputCapture(logs, redactor, self.show_output)
-        self._capture.__enter__()
+        """Show and log what Python code prints, and show what its children print, until `stop`. Raise `OSError` if the
+        system has no more descriptors."""
+        capture = OutputCapture(logs, redactor, self.show_output)
+        self._descriptors = DescriptorCapture(redactor, self.show_output).__enter__()
+        self._capture = capture.__enter__()
 
     def start(self, run: ResultStream | None) -> None:
         """Choose the outputs, and send them the events so far. None: a dry run, which has no progress to display."""
@@ -148,6 +152,9 @@ class RunReporter:
         if self._capture is not None:
             self._capture.__exit__(None, None, None)
             self._capture = None
+        if self._descriptors is not None:
+            self._descriptors.__exit__(None, None, None)
+            self._descriptors = None
 
     def __enter__(self) -> RunReporter:
         return self
