@@ -54,7 +54,8 @@ def leaves(item, credential):
     subprocess.Popen(["sh", "-c", "echo $$ > pids; echo started; exec sleep 600"])
 
 def reads(item, credential):
-    subprocess.run(["sh", "-c", "[ /dev/stdin -ef /dev/null ] && [ -z \"$(cat)\" ]"], check=True)
+    subprocess.run(["sh", "-c", "[ /dev/stdin -ef /dev/null ]"], check=True)
+    assert subprocess.run(["cat"], capture_output=True, check=True).stdout == b""
 """
 WAYS = {
     "program": ["out ****", "err ****"],
