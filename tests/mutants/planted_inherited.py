@@ -9,6 +9,7 @@ INHERITED = "acceptance/test_inherited_state"
 READERS = "acceptance/test_slow_readers"
 SCREEN = "acceptance/test_screen"
 DESCRIPTORS = "acceptance/test_descriptors"
+HOME = "cli/test_home"
 ENVIRONMENT = "workers/test_environment_properties"
 
 MUTANTS = (
@@ -137,6 +138,41 @@ MUTANTS = (
         "    os.dup2(null_device, descriptor)\n",
         "",
         tests_of(DESCRIPTORS, "test_child_of_a_worker_leaves_the_items_on_stdin"),
+    ),
+    Mutant(
+        "Folders above that of a run have the mode that the umask gives",
+        "home/paths.py",
+        "            folder.mkdir(PRIVATE)\n",
+        "            folder.mkdir(0o777)\n",
+        tests_of(HOME, "test_folders_are_private_with_any_umask"),
+    ),
+    Mutant(
+        "The description of a run is executed although another user owns it",
+        "home/paths.py",
+        "if status.st_uid != os.geteuid():",
+        "if False:",
+        tests_of(HOME, "test_other_owner_is_refused"),
+    ),
+    Mutant(
+        "Other users may be able to write to the home directory",
+        "home/paths.py",
+        "if status.st_mode & OTHERS_WRITE:",
+        "if status.st_mode & 0o002:",
+        tests_of(HOME, "test_folder_of_any_mode_is_private_or_refused", "test_home_that_others_can_write_is_refused"),
+    ),
+    Mutant(
+        "The folder of a run is used although other users could have written it",
+        "home/run_folder.py",
+        "for path in (self.path.parent, self.path, self._spec):",
+        "for path in ():",
+        tests_of(HOME, "test_run_that_others_could_have_written_is_not_executed"),
+    ),
+    Mutant(
+        "The folder of an attempt has the mode that the umask gives",
+        "workers/command/_files.py",
+        "os.mkdir(files.folder, 0o700)",
+        "os.mkdir(files.folder, 0o777)",
+        tests_of("workers/test_commands", "test_folder_passes_no_mode_link_or_descriptor_to_later_items"),
     ),
     Mutant(
         "Commands inherit variables whose value is a short secret of the pool",

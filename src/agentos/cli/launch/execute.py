@@ -29,7 +29,7 @@ def execute(
     folder: RunFolder, spec: RunSpec, mode: OutputMode, *, retry_failed: bool = False, is_resume: bool = False
 ) -> int:
     """Carry out a run: block until it has ended, and return the exit status."""
-    with contextlib.ExitStack() as resources, RunReporter(Screen(), mode, spec.run_id) as reporter:
+    with contextlib.ExitStack() as resources, RunReporter(Screen(), mode, folder) as reporter:
         run = prepare_run(folder, spec, reporter, resources, is_resume=is_resume)
         reporter.stop_run = run.coordinator.request_shutdown
         if is_resume:
@@ -122,7 +122,7 @@ def _stop_on_hangup(coordinator: ParallelCoordinator) -> Iterator[None]:
 
 def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, mode: OutputMode) -> int:
     """Print what a run would do and how long it would take. Start nothing and write nothing."""
-    with contextlib.ExitStack() as resources, RunReporter(Screen(), mode, spec.run_id) as reporter:
+    with contextlib.ExitStack() as resources, RunReporter(Screen(), mode, folder) as reporter:
         run = prepare_run(folder, spec, reporter, resources, keep=False)
         items = list(run.items)
         reporter.start(None)

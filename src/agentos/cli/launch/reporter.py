@@ -60,7 +60,7 @@ class RunReporter:
 
     The pool and the run send events before it is known where to: `start` sends those on."""
 
-    def __init__(self, screen: Screen, mode: OutputMode, run_id: str) -> None:
+    def __init__(self, screen: Screen, mode: OutputMode, folder: RunFolder) -> None:
         self.screen = screen
         self.pool: LeasePool | None = None
         self.signal: int | None = None  # the signal that stopped the run
@@ -71,7 +71,7 @@ class RunReporter:
         self._capture: OutputCapture | None = None
         self._descriptors: DescriptorCapture | None = None
         self._mode = mode
-        self._run_id = run_id
+        self._folder = folder
         self._lock = threading.Lock()  # guards _report until `start` has chosen it
         self._early_events: list[Any] = []
         self._report: Callable[[Any], None] = self._early_events.append
@@ -117,7 +117,7 @@ class RunReporter:
             self.screen.text_stream("stderr"),
             run,
             quiet=self._mode.quiet or (is_live and run is not None),
-            go_on=f"agentos resume {self._run_id}",
+            go_on=f"agentos resume {self._folder.run_id}",
         )
         if redact is not None:
             lines.redact_with(redact)
@@ -163,10 +163,9 @@ class RunReporter:
         """Stop, and wait until the readers of both streams have taken everything; after a signal, for a second only."""
         self.stop()
         for stream, (lines, size) in self.screen.left_out.items():
-            logs = RunFolder(self._run_id).logs
             self.screen.message(
                 f"agentos: {plural(lines, 'line')} ({size / 1e6:.1f} MB) of output were left out, because the reader "
-                f"of {stream} was too slow: the logs in {logs} have them"
+                f"of {stream} was too slow: the logs in {self._folder.logs} have them"
             )
         self.screen.flush(PATIENCE_SECONDS if exc is not None or self.signal is not None else None)
 
