@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "Folders above that of a run have the mode that the umask gives",
         "home/paths.py",
-        "            folder.mkdir(PRIVATE)\n",
+        "            folder.mkdir(PRIVATE)\n            folder.chmod(PRIVATE)  # the umask may have removed bits\n",
         "            folder.mkdir(0o777)\n",
         tests_of(HOME, "test_folders_are_private_with_any_umask"),
     ),

@@ -386,7 +386,9 @@ cd "$AGENTOS_CHECKPOINT_DIR"; stat -c %a .; ls -A
 case $AGENTOS_ITEM_ID in
   mode) chmod 777 .;;
   link) echo old > "$OLDPWD/kept"; ln "$OLDPWD/kept" .report;;
-  descriptor) exec 9> .report; setsid sh -c 'while [ ! -e "$0/over" ]; do echo late >&9; done' "$OLDPWD" > /dev/null 2>&1 &;;
+  descriptor)
+    exec 9> .report
+    setsid sh -c 'while [ ! -e "$0/over" ]; do echo late >&9; done' "$OLDPWD" > /dev/null 2>&1 &;;
 esac
 agentos_report='{"usage": {"tokens": 1}}'; [ "$AGENTOS_ITEM_ID" = later ] && echo "$agentos_report" >> .report; true"""
     items = ["mode", "link", "descriptor", "later"]
