@@ -19,10 +19,12 @@ import click
 from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.keys.keys_file import Keys
 from agentos.reporters.format import escape_controls
+from agentos.workers.capacity import room_for_run
 from agentos.workers.command.command import Command
 from agentos.workers.engines.connect import Engine
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator
 
+from ..console import Failure
 from .engine import LOCAL, connect_engine, engine_slots
 from .item_input import Items, SizedItems, read_items, token_counter
 from .pool_setup import StoreChoice, choose_store, make_pool, pool_warnings, read_keys
@@ -76,6 +78,8 @@ def prepare_run(
     coordinator = make_coordinator(
         options, pool, retries=retries, ledger=folder.ledger, reporter=reporter, engine=engine
     )
+    if keep and engine is None:
+        coordinator = _within_limits(coordinator, spec, pool, retries, folder, reporter)
     redact = None if pool is None else pool.redact_value
     items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
     tokens_func = token_counter(options.get("tokens"))
@@ -119,6 +123,29 @@ def make_coordinator(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _within_limits(
+    coordinator: ParallelCoordinator,
+    spec: RunSpec,
+    pool: CredentialCoordinator | None,
+    retries: int,
+    folder: RunFolder,
+    reporter: RunReporter,
+) -> ParallelCoordinator:
+    """Return a coordinator with as many workers as the limits of this process admit. Raise `Failure` if there is no
+    room for one."""
+    room = room_for_run(is_command=spec.command is not None)
+    if room is None or room.attempts >= coordinator.max_workers:
+        return coordinator
+    if room.attempts < 1:
+        raise Failure(f"the limits of this shell leave no room for a run: {room.limit} is too low, raise it")
+    reporter.screen.message(
+        f"Warning: {room.limit} leaves room for {room.attempts} of {coordinator.max_workers} items at a time: raise it "
+        "to run more"
+    )
+    options = {**spec.options, "parallel": room.attempts}
+    return make_coordinator(options, pool, retries=retries, ledger=folder.ledger, reporter=reporter)
 
 
 def _make_worker(spec: RunSpec, keys: Keys | None, folder: RunFolder, reporter: RunReporter) -> Any:

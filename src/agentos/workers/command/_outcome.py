@@ -9,12 +9,14 @@ import signal
 import time
 from typing import Any
 
-from agentos.errors import CommandFailed, Interrupted
+from agentos.child_status import UNKNOWN_STATUS
+from agentos.errors import CommandFailed, Interrupted, WorkerStartError
 from agentos.items.attempt import Attempt
 from agentos.items.file_names import log_name
 from agentos.providers import verdicts
-from agentos.verdict import NO_VERDICT, PERMANENT, TRANSIENT, Verdict
+from agentos.verdict import NO_VERDICT, PERMANENT, Verdict
 
+from ..capacity import Room
 from ._process import CommandProcess
 from .command import Command
 
@@ -26,9 +28,11 @@ SYSTEM_IS_FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOM
 
 
 def outcome_of(
-    process: CommandProcess, status: int, reports: list[dict[str, Any]], command: Command
+    process: CommandProcess, status: int | None, reports: list[dict[str, Any]], command: Command
 ) -> tuple[Any, BaseException | None]:
-    """Return the value of a command that has ended, or its error. Also passes on the usage that it has reported."""
+    """Return the value of a command that has ended, or its error. Also passes on the usage that it has reported.
+
+    `status` is None if it is lost, which is never a success."""
     attempt = process.attempt
     stdout, stderr = process.outputs.values()
     reported = _reported_verdict(attempt, reports)
@@ -53,13 +57,23 @@ def start_failure(error: OSError, command: Command) -> CommandFailed:
         text = error.strerror or str(error)
         if command.cwd is not None and not os.path.isdir(command.cwd):  # noqa: PTH112
             text = f"its folder {command.cwd} does not exist"
-    kind = TRANSIENT if error.errno in SYSTEM_IS_FULL else PERMANENT
     return CommandFailed(
         f"{command.arguments[0]} cannot be started: {text}",
         exit_status=None,
-        verdict=Verdict(kind, message=text),
+        verdict=Verdict(PERMANENT, message=text),
         details={},
     )
+
+
+def no_room_error(error: OSError, room: Room | None) -> WorkerStartError:
+    """Return the error of a run whose first command the system has no room for."""
+    if error.errno == errno.EMFILE:
+        advice = f" ({'ulimit -n' if room is None else room.limit}): raise the limit of open files"
+    elif error.errno == errno.EAGAIN:
+        advice = ": raise the limit of processes (ulimit -u), or end some"
+    else:
+        advice = ": try again when other programs have ended"
+    return WorkerStartError(f"not even one command can be started: {error.strerror}{advice}")
 
 
 def _reported_verdict(attempt: Attempt, reports: list[dict[str, Any]]) -> Verdict | None:
@@ -80,7 +94,7 @@ def _verdict_from_report(report: dict[str, Any]) -> Verdict:
     return Verdict(report["verdict"], wait, message=report.get("message", ""))
 
 
-def _verdict_on_output(process: CommandProcess, status: int, command: Command) -> Verdict:
+def _verdict_on_output(process: CommandProcess, status: int | None, command: Command) -> Verdict:
     """Read what the command has printed: with the user's patterns first, then with the rules for all providers.
 
     Both are tried with any exit status: some agents exit with 0 after a failure.
@@ -95,7 +109,9 @@ def _verdict_on_output(process: CommandProcess, status: int, command: Command) -
     return verdicts.from_output(text, status, provider=process.attempt.provider, now=time.time())
 
 
-def _status_text(status: int) -> str:
+def _status_text(status: int | None) -> str:
+    if status is None:
+        return UNKNOWN_STATUS
     if status >= 0:
         return f"exit status {status}"
     with contextlib.suppress(ValueError):
