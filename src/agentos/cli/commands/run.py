@@ -18,7 +18,7 @@ from agentos.runs.options import MAX_RUN_ID_LENGTH, new_run_id
 from .. import options
 from ..completion import files, run_ids
 from ..console import Command
-from ..find import folder_of
+from ..find import find_run
 
 if TYPE_CHECKING:
     from ..launch.reporter import OutputMode
@@ -133,7 +133,7 @@ def retry(context: click.Context, /, run_id: str, **values: Any) -> None:
 def _relaunch(run_id: str, values: dict[str, Any], *, retry_failed: bool) -> int:
     from ..launch.execute import execute
 
-    folder = folder_of(run_id)
+    folder = find_run(run_id)
     spec = folder.read_spec()
     spec.options = {**spec.options, **_recorded_options(values)}
     return execute(folder, spec, _output_mode(values), retry_failed=retry_failed, is_resume=True)
