@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ..launch.reporter import OutputMode
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+# A function named by its file, where MODULE:FUNCTION is expected.
+_FUNCTION_IN_FILE = re.compile(r"(?P<path>[\w./-]+)\.py:(?P<name>[A-Za-z_][\w.]*)")
 # Options that are recorded with a run, and that `resume` and `retry` can replace.
 _RECORDED_OPTIONS = (
     "parallel",
@@ -144,6 +146,9 @@ def _spec(worker: tuple[str, ...], values: dict[str, Any]) -> RunSpec:
         raise click.UsageError(
             "there is nothing to run: name a command after --, such as  -- echo {id}  , or a function, MODULE:FUNCTION"
         )
+    if len(worker) == 1 and (in_file := _FUNCTION_IN_FILE.fullmatch(worker[0])):
+        module = in_file["path"].removeprefix("./").replace("/", ".")
+        raise click.UsageError(f"a function is named by its module, not by its file: write {module}:{in_file['name']}")
     items = options.sources(values)
     if not items:
         raise click.UsageError("no items given: use --items FILE, --items - for stdin, or --item X")
