@@ -23,7 +23,7 @@ MIN_SIMILARITY = 0.6
 
 def find_run(name: str | None) -> RunFolder:
     """Return the folder of the run that `name` names: its id, an unambiguous prefix of its id, or `last` (and None) for
-    the newest run. An id that equals `name` wins over all others. Raise `UsageError` or `UnknownRun` if there is none."""
+    the newest run. An id that equals `name` wins. Raise `UsageError` or `UnknownRun` if there is none."""
     if name is None:
         return _newest()
     try:

@@ -10,6 +10,7 @@ import click
 from agentos.home.run_folder import ItemSource
 
 from .completion import files
+from .duration_type import Duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -116,14 +117,19 @@ EXECUTION = several(
         metavar="N",
         help="Retries after a failure. [default: 0 for a command, 2 for a function]",
     ),
-    option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Time limit of an attempt."),
+    option(
+        "--timeout",
+        type=Duration(may_be_zero=False),
+        metavar="DURATION",
+        help="Time limit of an attempt: 90s, 5m, or a number of seconds.",
+    ),
     option("--halt", metavar="WHEN", help="Stop after failures: 'soon,fail=10%', 'now,fail=1'."),
-    option("--max-wait", type=click.FloatRange(0), metavar="SECONDS", help="Stop if nothing can start for this time."),
+    option("--max-wait", type=Duration(), metavar="DURATION", help="Stop if nothing can start for this time."),
     option(
         "--grace",
-        type=click.FloatRange(0),
-        metavar="SECONDS",
-        help="Time for running items to end after Ctrl-C. [default: 5]",
+        type=Duration(),
+        metavar="DURATION",
+        help="Time for running items to end after Ctrl-C. [default: 5s]",
     ),
 )
 STDIN_FIELD = option(
@@ -144,7 +150,7 @@ OUTPUT = several(
 )
 ITEM_SECONDS = option(
     "--item-seconds",
-    type=click.FloatRange(0, min_open=True),
-    metavar="SECONDS",
-    help="Duration of an item, for the plan. [default: that of the last run, else 10]",
+    type=Duration(may_be_zero=False),
+    metavar="DURATION",
+    help="Duration of an item, for the plan. [default: that of the last run, else 10s]",
 )
