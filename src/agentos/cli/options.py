@@ -43,7 +43,17 @@ def sources(options: dict[str, Any]) -> list[ItemSource]:
     ]
     if options["inline"]:
         named_sources.append(ItemSource("inline", items=list(options["inline"])))
+    if options["delimiter"] is not None:
+        _set_delimiter(named_sources, options["delimiter"])
     return named_sources
+
+
+def _set_delimiter(named_sources: list[ItemSource], delimiter: str) -> None:
+    delimiter = "\t" if delimiter == "\\t" else delimiter
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise click.BadParameter("give one character, such as ';' (a tab: '\\t')", param_hint="--delimiter")
+    for source in named_sources:
+        source.delimiter = delimiter
 
 
 class Parallel(click.ParamType[Any]):
@@ -69,15 +79,16 @@ ITEMS = several(
         multiple=True,
         metavar="FILE|-",
         shell_complete=files,
-        help="A file of items (jsonl, json, csv, or txt: one per line), or - for stdin. May be repeated.",
+        help="A file of items (jsonl, json, csv, tsv, or txt: one per line), or - for stdin. May be repeated.",
     ),
     option("--item", "inline", multiple=True, metavar="X", help="One item: text, or a JSON object. May be repeated."),
     option(
         "--format",
         "format_",
-        type=click.Choice(["jsonl", "json", "csv", "txt"]),
+        type=click.Choice(["jsonl", "json", "csv", "tsv", "txt"]),
         help="Format of the items, if the file name does not say it.",
     ),
+    option("--delimiter", metavar="CHARACTER", help="Character between the fields of CSV. [default: a comma]"),
     option("--id-field", metavar="FIELD", help="The field of an object that is its id, instead of 'id'."),
 )
 PACE = several(
