@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from agentos.events import (
     AttemptAbandoned,
+    CredentialBenched,
     CredentialQuarantined,
     ItemEnded,
     LimitShared,
@@ -39,7 +40,8 @@ from ..console import SOME_FAILED, SUCCEEDED
 
 # Events that are printed above a live display, beside failures. The display itself shows the others.
 _ABOVE_DISPLAY = (
-    RunResumed, RunStopping, CredentialQuarantined, LimitShared, StoreUnreachable, StoreReached, AttemptAbandoned,
+    RunResumed, RunStopping, CredentialQuarantined, CredentialBenched, LimitShared, StoreUnreachable, StoreReached,
+    AttemptAbandoned,
 )  # fmt: skip
 
 

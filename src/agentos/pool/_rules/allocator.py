@@ -28,7 +28,7 @@ from .lease_end import LeaseEnd
 from .lease_states import LIVE, REFUSED
 from .membership import Membership
 from .ready_heaps import ReadyHeaps
-from .records import CredentialRecord, LeaseRecord, RequestClass, scope_of
+from .records import CredentialRecord, LeaseRecord, RequestClass, later_ids_of, scope_of
 from .wait_queue import WaitQueue, first_that_fits
 from .wait_reasons import explain
 from .wake_ups import WakeUps
@@ -382,7 +382,7 @@ class Allocator:
     def _announce(self, request_class: RequestClass, now: float) -> None:
         """Announce once per episode of waiting why requests wait; and once more if then all credentials cool, because
         from there on the provider is the reason. An episode ends when a request is granted without waiting."""
-        if now < self._announce_after:
+        if now < self._announce_after or later_ids_of(request_class):  # the requester knows why it waits
             return
         if self._announced is not None and (
             self._announced == RATE_LIMITED
@@ -400,7 +400,7 @@ class Allocator:
         """Return whether any credential can ever serve a request; if all limits are too small, note which in it."""
         too_large = None
         for credential in self.credentials.values():
-            if credential.quarantine is None and credential.serves(record.request_class):
+            if credential.quarantine is None and credential.can_ever_serve(record.request_class):
                 too_large = credential.group.pace.too_large(record.requests, record.tokens)
                 if too_large is None:
                     return True

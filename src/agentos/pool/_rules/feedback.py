@@ -64,6 +64,8 @@ class ProviderFeedback:
         """Apply the verdict on an answer to a lease. Kinds that another credential cannot help with change no
         credential; only the limits in their headers count."""
         if verdict.kind not in RETRY_ON_OTHER_KEY:
+            if verdict.is_printed:
+                self.mark_answered(record)  # it may have been refused: no limit is learned from it
             self.observe(record, verdict, now)
         elif record.credential is not None:
             self.apply(record.credential, record, verdict, now, jitter)

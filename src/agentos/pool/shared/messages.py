@@ -81,6 +81,8 @@ class Request(_Message, tag="request"):
     waits_for_probe: bool = False
     wait: bool = True
     front: bool = False
+    excluded: list[Identifier] = []  # credentials that it must not be granted
+    later: list[Identifier] = []  # ... not now: the member asks again when it will use them
 
 
 class Confirm(_Message, tag="confirm"):
@@ -386,6 +388,8 @@ class _VerdictTypes(Struct):
     requests_period: Seconds | None
     tokens_period: Seconds | None
     is_loose: bool
+    is_printed: bool
+    is_guess: bool
 
 
 def check(message: Message) -> None:

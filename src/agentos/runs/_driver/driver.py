@@ -108,6 +108,7 @@ class Driver:
             messages.RecordLost: self._on_record_lost,
             messages.StartsDue: self._on_starts_due,
             messages.PauseOver: attempts.on_pause_over,
+            messages.RestOver: attempts.on_rest_over,
             messages.MaxWaitOver: self._on_max_wait_over,
             messages.HeartbeatDue: self._on_heartbeat,
             messages.StopRequested: lambda message: shutdown.stop(message.reason, message.signal),
@@ -309,7 +310,7 @@ class Driver:
                 self.reject(item, problem, was_added=True)
                 return
             self._scheduler.put_back(item)
-            if handle.is_refused:
+            if handle.is_refused and not self._parts.breaker.ignore_exclusions(item):
                 self._shutdown.drain(str(pool.no_usable(item.scope)))
 
     # --- the ledger, and timers -----------------------------------------------------------------------------------
