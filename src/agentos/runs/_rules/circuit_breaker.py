@@ -4,8 +4,8 @@ Its evidence is weak: a text that a command printed or reported, an exit status,
 A broken or hostile item can produce all of it. So the breaker acts for one run only, and a credential is never out of
 use for more than a minute: then one item tries it.
 
-- **A printed refusal** (a limit, a refused key) rests its credential at once: for the time that the text names, at most
-  MAX_REST_SECONDS; without a time for a second, doubled with each refusal in a row. If the credential serves another
+- **A printed refusal** (a limit, a refused key) rests its credential at once: for the time that the text names, if that
+  is at most MAX_REST_SECONDS; else for a second, doubled with each refusal in a row up to MAX_REST_SECONDS. If the credential serves another
   item before the time is over that the text claims, the text was wrong: the item is *discredited*, and what it prints
   rests no credential any more.
 - **A plain failure** may be the fault of the item or of the credential. It is the item's if the credential worked last
@@ -289,8 +289,9 @@ class CircuitBreaker:
 
 
 def _named_seconds(verdict: Verdict) -> float | None:
-    """Return the wait that a text names; None if it names none."""
-    return hint_of(verdict._replace(cool_down=None) if verdict.is_guess else verdict)
+    """Return the wait that a text names; None if it names none, or one that is too long for a rest."""
+    wait = hint_of(verdict._replace(cool_down=None) if verdict.is_guess else verdict)
+    return None if wait is None or wait > MAX_REST_SECONDS else wait
 
 
 def _claimed_seconds(verdict: Verdict) -> float | None:
