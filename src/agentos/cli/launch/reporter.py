@@ -71,6 +71,7 @@ class RunReporter:
         self._report: Callable[[Any], None] = self._early_events.append
         self._lines: LinesReporter | None = None
         self._is_live = False
+        self.listener: Callable[[Any], None] | None = None  # called with each event, too
 
     def __call__(self, event: Any) -> None:
         if isinstance(event, RunStopping):
@@ -83,6 +84,8 @@ class RunReporter:
             capture.item_ended(event.result.item_id)
         with self._lock:
             self._report(event)
+        if self.listener is not None:
+            self.listener(event)
 
     def capture_output(self, logs: Path, redactor: Redactor | None) -> None:
         """Show and log what Python code prints, until `stop`."""

@@ -145,7 +145,9 @@ class Driver:
     def waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential although a worker is free; None if none does."""
         scopes = () if self._admission is None else tuple(self._admission.open_by_scope)
-        return self._pool.waiting_for(scopes[0]) if self._pool is not None and scopes else None
+        if self._pool is None or not scopes:
+            return None
+        return self._parts.breaker.explain(scopes[0], self._pool.waiting_for(scopes[0]), self._now())
 
     def items_read(self, items: list[ReadItem]) -> None:
         """Post items. Called by the thread that reads the input."""

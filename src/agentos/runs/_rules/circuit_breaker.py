@@ -5,9 +5,9 @@ A broken or hostile item can produce all of it. So the breaker acts for one run 
 use for more than a minute: then one item tries it.
 
 - **A printed refusal** (a limit, a refused key) rests its credential at once: for the time that the text names, if that
-  is at most MAX_REST_SECONDS; else for a second, doubled with each refusal in a row up to MAX_REST_SECONDS. If the credential serves another
-  item before the time is over that the text claims, the text was wrong: the item is *discredited*, and what it prints
-  rests no credential any more.
+  is at most MAX_REST_SECONDS; else for a second, doubled with each refusal in a row up to MAX_REST_SECONDS. If the
+  credential serves another item before the time is over that the text claims, the text was wrong: the item is
+  *discredited*, and what it prints rests no credential any more.
 - **A plain failure** may be the fault of the item or of the credential. It is the item's if the credential worked last
   time. Else the item is tried with another credential, without spending a retry, until it succeeds, or fails with one
   that works, or has tried all. The credential rests when MIN_FAILURES items have failed with it in a row, while
@@ -21,11 +21,11 @@ from collections.abc import Collection
 from math import inf
 from typing import Any, NamedTuple
 
-from agentos.events import CredentialBenched, CredentialRecovered, CredentialRested
+from agentos.events import CredentialBenched, CredentialRecovered, CredentialRested, PoolWaiting
 from agentos.items.item import Item
 from agentos.limits import backoff
 from agentos.limits.cool_downs import DEFAULT_COOL_DOWN, MAX_COOL_DOWN, hint_of
-from agentos.verdict import AUTH_FAILED, QUOTA_EXHAUSTED, Verdict
+from agentos.verdict import AUTH_FAILED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
 # Seconds that one item has a credential for itself after a rest, unless it ends earlier: a credential that still does
 # not work shows soon.
@@ -89,6 +89,9 @@ class _Health:
         self.message = ""  # of the last printed refusal
         self.claims: dict[str, tuple[Trail, float, float]] = {}  # by item: its trail, since when, until when
         self.announced = 0.0  # seconds of the longest rest that was announced
+
+
+_NO_HEALTH: dict[str, _Health] = {}
 
 
 class CircuitBreaker:
@@ -206,6 +209,17 @@ class CircuitBreaker:
         if not unwell:
             return _NO_IDS
         return frozenset(id_ for id_, health in unwell.items() if now < max(health.rest_until, health.probe_until))
+
+    def explain(self, scope: str | None, waiting: PoolWaiting, now: float) -> PoolWaiting:
+        """Add what rests in this run to why a request waits. Called from any thread."""
+        unwell = tuple(self._unwell.get(scope, _NO_HEALTH).values())
+        ends = [end for health in unwell if (end := max(health.rest_until, health.probe_until)) > now]
+        if not ends:
+            return waiting
+        usable_in = min(ends) - now if waiting.usable_in is None else min(min(ends) - now, waiting.usable_in)
+        cooling = min(waiting.cooling + len(ends), waiting.credentials)
+        reason = RATE_LIMITED if cooling == waiting.credentials else waiting.reason
+        return waiting._replace(reason=reason, cooling=cooling, usable_in=usable_in)
 
     def preferred(self, item: Item) -> str | None:
         """Return a working credential for an item that failed with others, if there is one: it decides whose fault that
