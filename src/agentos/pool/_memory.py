@@ -167,6 +167,9 @@ class MemoryStore:
     def restore(self, credential_id: str) -> None:
         self._locked(lambda allocator, now: allocator.restore(self._find(credential_id).id, now))
 
+    def clear(self, credential_id: str) -> None:
+        self._locked(lambda allocator, now: allocator.clear(self._find(credential_id).id, now))
+
     def cool(self, credential_id: str, seconds: float) -> None:
         """Cool the credential's group, in all scopes."""
         self._locked(

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, SupportsIndex, TypeVar
 
 from agentos.clock import SYSTEM_CLOCK, Clock
-from agentos.errors import LeaseTimeout, NoUsableCredential, PoolError, RequestTooLarge
+from agentos.errors import LeaseTimeout, NoUsableCredential, PoolError, RequestTooLarge, UnknownCredential
 from agentos.events import PoolWaiting
 from agentos.limits.cool_downs import MAX_PRINTED_WAIT, MIN_COOL_DOWN, hint_of
 from agentos.limits.reset_times import seconds_to_reset
@@ -190,6 +190,14 @@ class LeasePool:
     def restore(self, id: str) -> None:  # noqa: A002
         """Put a quarantined credential back into use."""
         self._store.restore(id)
+        self._store.arrive()
+
+    def clear(self, id: str) -> None:  # noqa: A002
+        """Put a credential back into use at once: end its quarantine, and the cool-downs of itself, its group and its
+        provider, also those that the provider asked for."""
+        if id not in self._secrets:
+            raise UnknownCredential("no credential with this id is in the pool")
+        self._store.clear(id)
         self._store.arrive()
 
     def states(self) -> tuple[CredentialState, ...]:

@@ -105,6 +105,9 @@ class Store(Protocol[H]):
 
     def restore(self, credential_id: str, /) -> None: ...
 
+    def clear(self, credential_id: str, /) -> None:
+        """End the quarantine of a credential, and the cool-downs of itself, its group and its provider."""
+
     def cool(self, credential_id: str, seconds: float, /) -> None: ...
 
     def live_leases(self, credential_id: str, /) -> list[H]: ...

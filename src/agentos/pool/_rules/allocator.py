@@ -24,6 +24,7 @@ from agentos.verdict import RATE_LIMITED
 
 from .cooldown_scope import CooldownScope
 from .feedback import ProviderFeedback
+from .guessed_cool_downs import GuessedCoolDowns
 from .lease_end import LeaseEnd
 from .lease_states import LIVE, REFUSED
 from .membership import Membership
@@ -59,6 +60,7 @@ class Allocator:
         self.waiting = self.queue.by_class
         self.feedback = ProviderFeedback(self)
         self.lease_end = LeaseEnd(self)
+        self.guessed = GuessedCoolDowns(self)
         self.sequence = 0  # of grants and releases: orders credentials by last use
         self._announced: str | None = None  # the reason that was announced for the present episode of waiting
         self._announce_after = 0.0
@@ -102,7 +104,11 @@ class Allocator:
         credential = record.credential
         if record.state != LIVE or credential is None:
             return False
-        if credential.quarantine is None and not credential.removed and credential.usable_at(record.scope) <= now:
+        if (
+            credential.quarantine is None
+            and not credential.removed
+            and (credential.usable_at(record.scope) <= now or self.guessed.is_probe(record, credential.group))
+        ):
             return True
         self.lease_end.set_aside(record, now)
         if self.request(record, now, front=True):
@@ -200,6 +206,18 @@ class Allocator:
         credential.auth_failures = 0
         credential.auth_failed_by = None
         self.serve(credential, now)
+
+    def clear(self, id: str, now: float) -> None:  # noqa: A002
+        """End the quarantine of a credential, and all cool-downs of itself, its group and its provider."""
+        credential = self.credentials[id]
+        for cooldown_scope in credential.cooldown_scopes:
+            if cooldown_scope.kind != "store":
+                for scope in tuple(cooldown_scope.cooling):
+                    cooldown_scope.end_cooldown(scope)
+                cooldown_scope.guesses.clear()
+                cooldown_scope.overloads.clear()
+        self.restore(id, now)
+        self.serve_all(credential.cooldown_scopes[:3], now)
 
     def cool(self, cooldown_scope: CooldownScope, scope: str | None, seconds: float, verdict: str, now: float) -> None:
         """Start a cool-down of `seconds`; of two cool-downs the later end holds."""
@@ -312,6 +330,8 @@ class Allocator:
             ]
         if not credential.is_proven and not credential.probe_deadline:
             credential.probe_deadline = now + PROBE_SECONDS
+        if group.guesses:
+            self.guessed.granted(record, group, now)
 
     def grant_again(self, record: LeaseRecord, credential_id: str, fence: int, now: float) -> None:
         """Make a lease live that was granted before with this fence: for a pool that is restored."""

@@ -147,6 +147,12 @@ class Cool(_Message, tag="cool"):
     seconds: Seconds
 
 
+class Clear(_Message, tag="clear"):
+    """End the quarantine of a credential, and the cool-downs of itself, its group and its provider."""
+
+    id: Identifier
+
+
 class Heartbeat(_Message, tag="beat"):
     """The member lives and holds these leases."""
 
@@ -204,7 +210,7 @@ class Hello(_Message, tag="hello"):
 
 Message: TypeAlias = (
     Declaration | Drop | Request | Confirm | Withdraw | End | Observed | Settle | UseMore | SetQuarantine | Cool
-    | Heartbeat | Query | Leave | Hello
+    | Clear | Heartbeat | Query | Leave | Hello
 )  # fmt: skip
 
 

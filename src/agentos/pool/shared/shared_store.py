@@ -207,6 +207,11 @@ class SharedStore:
         with self._member.lock:
             self._member.say(wire.SetQuarantine(credential_id, reason))
 
+    def clear(self, credential_id: str) -> None:
+        """End the quarantine and the cool-downs of any credential of the pool, also one that only others have."""
+        with self._member.lock:
+            self._member.say(wire.Clear(credential_id))
+
     def cool(self, credential_id: str, seconds: float) -> None:
         self._check(credential_id)
         with self._member.lock:

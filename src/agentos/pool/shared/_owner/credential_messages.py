@@ -139,6 +139,11 @@ class CredentialMessages(OwnedPool):
         if credential is not None:
             self.allocator.cool(credential.group, None, cool.seconds, RATE_LIMITED, now)
 
+    def _clear(self, _session: Session, clear: wire.Clear, now: float) -> None:
+        if clear.id in self.allocator.credentials:
+            self.allocator.clear(clear.id, now)
+            self._record(kinds.CLEAR, clear.id, urgent=True, now=now)
+
     def _forget_unused(self, now: float) -> None:
         """Remove credentials that no member has had for weeks."""
         for id_, seen_at in tuple(self.seen_at.items()):
