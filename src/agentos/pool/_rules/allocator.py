@@ -214,6 +214,8 @@ class Allocator:
             if cooldown_scope.kind != "store":
                 for scope in tuple(cooldown_scope.cooling):
                     cooldown_scope.end_cooldown(scope)
+                    for member in cooldown_scope.members.values():
+                        member.paced_as.pace.ramp_up(scope, now, now)  # else it would begin at the old end
                 cooldown_scope.guesses.clear()
                 cooldown_scope.overloads.clear()
         self.restore(id, now)
