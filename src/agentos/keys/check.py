@@ -23,7 +23,7 @@ from agentos.providers import verdicts
 from agentos.providers.presets import CheckCall, base_url_of, preset_of
 from agentos.redaction.redactor import Redactor
 from agentos.reporters.format import shorten
-from agentos.verdict import OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
+from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
 
 from .keys_file import Keys
 
@@ -34,6 +34,7 @@ MAX_BODY = 64 * 1024
 # Characters of a result.
 MAX_RESULT = 200
 
+_REFUSED = "refused"
 NOT_CHECKED = "not checked: no free call known"
 
 
@@ -48,6 +49,13 @@ def check_all(keys: Keys) -> Iterable[CheckResult]:
     """Check all credentials in parallel; yield the results in their order."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="agentos-check") as threads:
         yield from threads.map(lambda credential: _check(credential, keys), keys.credentials)
+
+
+def refusal_of(credential: Credential, keys: Keys) -> str | None:
+    """Ask the provider of a credential; return what it answered if it refused the key, and None for any other answer,
+    for none, and if it has no cheap call. Blocks for up to TIMEOUT_SECONDS."""
+    result = _check(credential, keys)
+    return result.text if result.is_ok is False and result.text.startswith(_REFUSED) else None
 
 
 def _check(credential: Credential, keys: Keys) -> CheckResult:
@@ -83,7 +91,7 @@ def _call(base_url: str, call: CheckCall, secret: str, provider: str) -> tuple[b
     except (OSError, http.client.HTTPException) as error:
         return False, f"no answer: {'timed out' if isinstance(error, TimeoutError) else type(error).__name__}"
     except ValueError:  # its message may contain the key
-        return False, "refused: the key has characters that HTTP does not allow"
+        return False, f"{_REFUSED}: the key has characters that HTTP does not allow"
     # Some providers repeat the key. Redact before anything is cut: a part of a key would not be recognised.
     text = Redactor([secret]).text(body.decode("utf-8", "replace"), short_too=True)
     return _result(status, verdicts.from_response(status, answer_headers, text, provider=provider))
@@ -111,7 +119,7 @@ def _result(status: int, verdict: Verdict) -> tuple[bool, str]:
         return False, f"limited{until}{detail if wait is None or verdict.kind == QUOTA_EXHAUSTED else ''}"
     if verdict.kind in (OVERLOADED, TRANSIENT):
         return False, f"no answer ({verdict.kind}){detail}"
-    return False, f"refused{detail}"
+    return False, f"{_REFUSED if verdict.kind == AUTH_FAILED else 'not accepted'}{detail}"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

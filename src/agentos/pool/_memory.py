@@ -21,7 +21,7 @@ from ._record_handle import RecordHandle
 from ._rules import wait_reasons
 from ._rules.allocator import Allocator
 from ._rules.lease_states import LIVE, WAITING
-from ._rules.records import CredentialRecord
+from ._rules.records import CredentialRecord, RestrictedScope
 from .credential import Credential
 from .states import CredentialForecast, CredentialState, credential_state, forecast
 
@@ -73,6 +73,12 @@ class MemoryStore:
             self._release()
         self._notify(served, events)
         return granted
+
+    def avoid(self, record: RecordHandle, excluded_ids: frozenset[str], later_ids: frozenset[str]) -> None:
+        """Restrict a request that is about to be made, see `Store.avoid`."""
+        with self._lock:
+            every = RestrictedScope(record.scope, frozenset(self._allocator.credentials))
+        record.request_class = every.without(excluded_ids, later_ids)
 
     def end(self, record: RecordHandle, verdict: Verdict | None, success: bool = False) -> None:
         """End a lease together with the provider's answer: a verdict, a success or nothing. No-op if it is not live."""
@@ -160,6 +166,9 @@ class MemoryStore:
 
     def restore(self, credential_id: str) -> None:
         self._locked(lambda allocator, now: allocator.restore(self._find(credential_id).id, now))
+
+    def clear(self, credential_id: str) -> None:
+        self._locked(lambda allocator, now: allocator.clear(self._find(credential_id).id, now))
 
     def cool(self, credential_id: str, seconds: float) -> None:
         """Cool the credential's group, in all scopes."""

@@ -14,15 +14,16 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, SupportsIndex, TypeVar
 
 from agentos.clock import SYSTEM_CLOCK, Clock
-from agentos.errors import LeaseTimeout, NoUsableCredential, PoolError, RequestTooLarge
+from agentos.errors import LeaseTimeout, NoUsableCredential, PoolError, RequestTooLarge, UnknownCredential
 from agentos.events import PoolWaiting
+from agentos.limits.cool_downs import MAX_PRINTED_WAIT, MIN_COOL_DOWN, hint_of
 from agentos.limits.reset_times import seconds_to_reset
 from agentos.providers import verdicts
 from agentos.redaction.mask import refuse_to_copy
 from agentos.redaction.redactor import Redactor
 from agentos.reporters import writers as reporters
 from agentos.reporters.sentences import waiting_text
-from agentos.verdict import RETRY_ON_OTHER_KEY, Verdict
+from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
 from .credential import Credential, fingerprint
 from .lease import Lease, LeaseContext, LeasedKey, check_counts, check_name
@@ -76,6 +77,7 @@ class LeasePool:
         self.confirm = self._store.confirm
         self.withdraw = self._store.withdraw
         self.expire = self._store.expire
+        self.avoid = self._store.avoid
         self.settle = self._store.settle
         self.use_more = self._store.use_more
         for credential in credentials:
@@ -190,9 +192,22 @@ class LeasePool:
         self._store.restore(id)
         self._store.arrive()
 
+    def clear(self, id: str) -> None:  # noqa: A002
+        """Put a credential back into use at once: end its quarantine, and the cool-downs of itself, its group and its
+        provider, also those that the provider asked for."""
+        if id not in self._secrets:
+            raise UnknownCredential("no credential with this id is in the pool")
+        self._store.clear(id)
+        self._store.arrive()
+
     def states(self) -> tuple[CredentialState, ...]:
         """Return a snapshot of every credential, in the order in which they joined."""
         return tuple(self._store.states())
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the credentials."""
+        return tuple(self._secrets)
 
     @property
     def size(self) -> int:
@@ -217,7 +232,13 @@ class LeasePool:
         return self._request_now(handle, timeout)
 
     def end(self, handle: LeaseHandle, verdict: Verdict | None = None, success: bool = False) -> None:
-        """End a lease together with the verdict on the provider's answer; no-op if it is not live."""
+        """End a lease together with the verdict on the provider's answer; no-op if it is not live.
+
+        What a command printed changes no credential of the pool: it concerns the run of the command, which rests the
+        credential itself.
+        """
+        if verdict is not None and verdict.is_printed:
+            verdict = verdict._replace(kind=TRANSIENT)
         self._store.end(handle, None if verdict is None else self._redacted(verdict), success)
 
     def end_after(self, handle: LeaseHandle, exc: BaseException | None) -> None:
@@ -225,7 +246,7 @@ class LeasePool:
         if exc is None:
             self._store.end(handle, None, True)
         else:
-            self._store.end(handle, self._redacted(self._verdict_of(exc, handle.provider)))
+            self._store.end(handle, self._redacted(_weakened(self._verdict_of(exc, handle.provider))))
 
     def observe(self, handle: LeaseHandle, response: Any) -> None:
         """Read an answer that raised nothing: rate-limit headers set the pace, a 429 cools the group."""
@@ -339,3 +360,12 @@ class LeasePool:
 
     def _remaining(self, deadline: float | None) -> float | None:
         return None if deadline is None else max(0.0, deadline - self.clock.now())
+
+
+def _weakened(verdict: Verdict) -> Verdict:
+    """Return a verdict that a program which leases by hand has read from the output of a command: whatever was printed,
+    the group cools for a minute at most."""
+    if not verdict.is_printed or verdict.kind not in RETRY_ON_OTHER_KEY:
+        return verdict
+    wait = min(hint_of(verdict) or MIN_COOL_DOWN, MAX_PRINTED_WAIT)
+    return Verdict(RATE_LIMITED, wait, message=verdict.message, is_printed=True)

@@ -77,6 +77,10 @@ class Store(Protocol[H]):
         False if it is not 0: the request that waits follows anyway.
         """
 
+    def avoid(self, handle: H, excluded_ids: frozenset[str], later_ids: frozenset[str], /) -> None:
+        """Before the request: never grant it `excluded_ids`, and not now `later_ids`. It is refused if nothing but
+        excluded credentials could serve it; for the others it waits."""
+
     def end(self, handle: H, verdict: Verdict | None, success: bool = False, /) -> None: ...
 
     def cool_and_end(self, handle: H, seconds: float, /) -> None: ...
@@ -100,6 +104,9 @@ class Store(Protocol[H]):
     def quarantine(self, credential_id: str, reason: str, /) -> None: ...
 
     def restore(self, credential_id: str, /) -> None: ...
+
+    def clear(self, credential_id: str, /) -> None:
+        """End the quarantine of a credential, and the cool-downs of itself, its group and its provider."""
 
     def cool(self, credential_id: str, seconds: float, /) -> None: ...
 

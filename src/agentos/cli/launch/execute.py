@@ -17,6 +17,7 @@ from agentos.workflows.parallel import ParallelCoordinator
 
 from ..console import SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure
 from .item_input import BadItems, changed_files
+from .key_confirmation import KeyConfirmation
 from .pool_setup import DisabledWatch, quarantine_messages
 from .prepare import PreparedRun, prepare_run
 from .reporter import OutputMode, RunReporter
@@ -39,7 +40,7 @@ def execute(
             folder.write_spec(spec)
         if not mode.as_json and not mode.quiet:
             reporter.screen.message(f"Run {spec.run_id} in {folder.path}")
-        with DisabledWatch(run.pool):
+        with DisabledWatch(run.pool), KeyConfirmation(run.pool, run.keys) as reporter.listener:
             status = _consume(folder, spec, run, reporter, retry_failed=retry_failed)
         if status in (SUCCEEDED, SOME_FAILED) and not run.items.is_whole:
             return STOPPED  # the part of stdin that was never read is left to do

@@ -35,6 +35,7 @@ FUNCTION_RETRIES = 2
 class PreparedRun(NamedTuple):
     worker: Any  # a Command or a function
     pool: CredentialCoordinator | None
+    keys: Keys | None
     store: StoreChoice
     items: Items
     coordinator: ParallelCoordinator
@@ -81,7 +82,7 @@ def prepare_run(
     tokens_func = token_counter(options.get("tokens"))
     if isinstance(items, SizedItems):
         _check_fields(items, worker, tokens_func)
-    return PreparedRun(worker, pool, store, items, coordinator, tokens_func)
+    return PreparedRun(worker, pool, keys, store, items, coordinator, tokens_func)
 
 
 def make_coordinator(

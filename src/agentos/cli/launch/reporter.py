@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from agentos.events import (
     AttemptAbandoned,
+    CredentialBenched,
     CredentialQuarantined,
     ItemEnded,
     LimitShared,
@@ -39,7 +40,8 @@ from ..console import SOME_FAILED, SUCCEEDED
 
 # Events that are printed above a live display, beside failures. The display itself shows the others.
 _ABOVE_DISPLAY = (
-    RunResumed, RunStopping, CredentialQuarantined, LimitShared, StoreUnreachable, StoreReached, AttemptAbandoned,
+    RunResumed, RunStopping, CredentialQuarantined, CredentialBenched, LimitShared, StoreUnreachable, StoreReached,
+    AttemptAbandoned,
 )  # fmt: skip
 
 
@@ -69,6 +71,7 @@ class RunReporter:
         self._report: Callable[[Any], None] = self._early_events.append
         self._lines: LinesReporter | None = None
         self._is_live = False
+        self.listener: Callable[[Any], None] | None = None  # called with each event, too
 
     def __call__(self, event: Any) -> None:
         if isinstance(event, RunStopping):
@@ -81,6 +84,8 @@ class RunReporter:
             capture.item_ended(event.result.item_id)
         with self._lock:
             self._report(event)
+        if self.listener is not None:
+            self.listener(event)
 
     def capture_output(self, logs: Path, redactor: Redactor | None) -> None:
         """Show and log what Python code prints, until `stop`."""

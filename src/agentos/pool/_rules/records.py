@@ -13,10 +13,16 @@ from .lease_states import WAITING
 
 
 class RestrictedScope(NamedTuple):
-    """A scope for a session that has only some of the pool's credentials."""
+    """A scope for a session that has only some of the pool's credentials, or a request that avoids some of them."""
 
     scope: str | None
-    credential_ids: frozenset[str]
+    credential_ids: frozenset[str]  # that may be granted
+    later_ids: frozenset[str] = frozenset()  # that the requester will use later: its request can wait without others
+
+    def without(self, excluded_ids: frozenset[str], later_ids: frozenset[str]) -> RestrictedScope:
+        """Return the class of a request that uses some credentials not at all, and others not now."""
+        ids = self.credential_ids - excluded_ids
+        return RestrictedScope(self.scope, ids - later_ids, ids & later_ids)
 
 
 # Requests of one class are served by the same credentials and wait in one queue. A plain scope (None: the request named
@@ -27,6 +33,11 @@ RequestClass: TypeAlias = str | RestrictedScope | None
 def scope_of(request_class: RequestClass) -> str | None:
     """Return the scope of a request class."""
     return request_class.scope if type(request_class) is RestrictedScope else request_class  # type: ignore[return-value]
+
+
+def later_ids_of(request_class: RequestClass) -> frozenset[str]:
+    """Return the credentials that requests of a class will use later, but not now."""
+    return request_class.later_ids if type(request_class) is RestrictedScope else frozenset()
 
 
 class LeaseRecord:
@@ -150,6 +161,12 @@ class CredentialRecord:
                 return False
             request_class = request_class.scope
         return request_class is None or not self.scopes or request_class in self.scopes
+
+    def can_ever_serve(self, request_class: RequestClass) -> bool:
+        """Return whether requests of a class may be granted it, now or later."""
+        if type(request_class) is RestrictedScope and self.id in request_class.later_ids:
+            request_class = request_class.scope
+        return self.serves(request_class)
 
     def usable_at(self, scope: str | None) -> float:
         """Return the instant from which no cool-down forbids it; 0 if none does now."""

@@ -81,6 +81,8 @@ class Request(_Message, tag="request"):
     waits_for_probe: bool = False
     wait: bool = True
     front: bool = False
+    excluded: list[Identifier] = []  # credentials that it must not be granted
+    later: list[Identifier] = []  # ... not now: the member asks again when it will use them
 
 
 class Confirm(_Message, tag="confirm"):
@@ -145,6 +147,12 @@ class Cool(_Message, tag="cool"):
     seconds: Seconds
 
 
+class Clear(_Message, tag="clear"):
+    """End the quarantine of a credential, and the cool-downs of itself, its group and its provider."""
+
+    id: Identifier
+
+
 class Heartbeat(_Message, tag="beat"):
     """The member lives and holds these leases."""
 
@@ -203,7 +211,7 @@ class Hello(_Message, tag="hello"):
 
 Message: TypeAlias = (
     Declaration | Drop | Request | Confirm | Withdraw | End | Observed | Settle | UseMore | SetQuarantine | Cool
-    | Heartbeat | Query | Leave | Hello
+    | Clear | Heartbeat | Query | Leave | Hello
 )  # fmt: skip
 
 
@@ -389,6 +397,8 @@ class _VerdictTypes(Struct):
     requests_period: Seconds | None
     tokens_period: Seconds | None
     is_loose: bool
+    is_printed: bool
+    is_guess: bool
 
 
 def check(message: Message) -> None:

@@ -85,6 +85,9 @@ class SharedStore:
         """Return False for a request that may wait: it is not sent twice."""
         return timeout is not None and timeout <= 0 and self.request(handle, False)
 
+    def avoid(self, handle: MemberHandle, excluded_ids: frozenset[str], later_ids: frozenset[str]) -> None:
+        handle.excluded, handle.later = sorted(excluded_ids), sorted(later_ids)
+
     def end(self, handle: MemberHandle, verdict: Verdict | None, success: bool = False) -> None:
         fields = None if verdict is None else _verdict_fields(verdict)
         self._end(handle, wire.End(handle.id, fields, success))
@@ -203,6 +206,11 @@ class SharedStore:
         reason = None if reason is None else wire.plain_text(reason, wire.MAX_TEXT)
         with self._member.lock:
             self._member.say(wire.SetQuarantine(credential_id, reason))
+
+    def clear(self, credential_id: str) -> None:
+        """End the quarantine and the cool-downs of any credential of the pool, also one that only others have."""
+        with self._member.lock:
+            self._member.say(wire.Clear(credential_id))
 
     def cool(self, credential_id: str, seconds: float) -> None:
         self._check(credential_id)

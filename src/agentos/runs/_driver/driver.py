@@ -108,6 +108,7 @@ class Driver:
             messages.RecordLost: self._on_record_lost,
             messages.StartsDue: self._on_starts_due,
             messages.PauseOver: attempts.on_pause_over,
+            messages.RestOver: attempts.on_rest_over,
             messages.MaxWaitOver: self._on_max_wait_over,
             messages.HeartbeatDue: self._on_heartbeat,
             messages.StopRequested: lambda message: shutdown.stop(message.reason, message.signal),
@@ -144,7 +145,9 @@ class Driver:
     def waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential although a worker is free; None if none does."""
         scopes = () if self._admission is None else tuple(self._admission.open_by_scope)
-        return self._pool.waiting_for(scopes[0]) if self._pool is not None and scopes else None
+        if self._pool is None or not scopes:
+            return None
+        return self._parts.breaker.explain(scopes[0], self._pool.waiting_for(scopes[0]), self._now())
 
     def items_read(self, items: list[ReadItem]) -> None:
         """Post items. Called by the thread that reads the input."""
@@ -309,7 +312,7 @@ class Driver:
                 self.reject(item, problem, was_added=True)
                 return
             self._scheduler.put_back(item)
-            if handle.is_refused:
+            if handle.is_refused and not self._parts.breaker.ignore_exclusions(item):
                 self._shutdown.drain(str(pool.no_usable(item.scope)))
 
     # --- the ledger, and timers -----------------------------------------------------------------------------------

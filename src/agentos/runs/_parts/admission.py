@@ -4,36 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from agentos.clock import Clock
 from agentos.items.item import Item
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
+
+from .._rules.circuit_breaker import CircuitBreaker
 
 
 class Admission:
     """The items of a run that request a lease. Called by the thread that processes the run's messages."""
 
-    def __init__(self, pool: LeasePool, on_lease: Callable[[Item, LeaseHandle], None]) -> None:
-        """`on_lease`: called from any thread when a lease was granted or refused."""
+    def __init__(self, pool: LeasePool, on_lease: Callable[[Item, LeaseHandle], None], breaker: CircuitBreaker,
+                 clock: Clock) -> None:  # fmt: skip
+        """`on_lease`: called from any thread when a lease was granted or refused. `breaker`: says which credentials the
+        requests leave alone."""
         self._pool = pool
+        self._breaker = breaker
+        self._now = clock.now
         self._make_handle = pool.make_handle
         self._request_now = pool.request_now
         self._on_lease = on_lease
         self._requests: dict[Item, LeaseHandle] = {}
+        self._requested_without: dict[Item, tuple[frozenset[str], frozenset[str]]] = {}  # of open requests
         self.open_by_scope: dict[str | None, int] = {}  # number of open requests per scope, for scopes that have some
 
     def admit(self, item: Item) -> LeaseHandle | None:
         """Return a live lease if one is available now. Else return None and request one: `on_lease` will be called."""
-        handle: LeaseHandle = self._make_handle(item.id, 1, item.tokens, item.scope)
-        handle.waits_for_probe = True
+        handle = self._handle_for(item)
         if self._request_now(handle):
             return handle
+        self.open_by_scope[item.scope] = self.open_by_scope.get(item.scope, 0) + 1
+        self._request(item, handle)
+        return None
+
+    def _handle_for(self, item: Item) -> LeaseHandle:
+        handle: LeaseHandle = self._make_handle(item.id, 1, item.tokens, item.scope)
+        handle.waits_for_probe = True
+        if self._breaker.version:  # else no attempt has failed that may be the fault of a credential
+            excluded, resting = self._avoided(item)
+            if excluded or resting:
+                self._pool.avoid(handle, excluded, resting)
+                handle.prefer = self._breaker.preferred(item)
+        return handle
+
+    def _avoided(self, item: Item) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the credentials that the item does not use at all, and those that it does not use now."""
+        excluded = frozenset() if item.trail is None else item.trail.excluded
+        return excluded, self._breaker.resting(item.scope, self._now())
+
+    def _request(self, item: Item, handle: LeaseHandle) -> None:
         handle.deliver = lambda: self._on_lease(item, handle)
         self._requests[item] = handle
-        self.open_by_scope[item.scope] = self.open_by_scope.get(item.scope, 0) + 1
+        self._requested_without[item] = self._avoided(item)
         # Items that a provider refused had their turn before: they wait in front of the others.
         if self._pool.request(handle, True, item.is_sent_back) or handle.is_refused:
             self._on_lease(item, handle)
-        return None
+
+    def refresh(self) -> None:
+        """Replace the open requests of items that leave other credentials alone now than when they were made."""
+        for item, handle in tuple(self._requests.items()):
+            if self._avoided(item) != self._requested_without[item]:
+                self._pool.withdraw(handle)
+                self._request(item, self._handle_for(item))
 
     def is_requesting(self, item: Item, handle: LeaseHandle) -> bool:
         """Return whether this request is still open; if it was withdrawn, its lease went back to the pool."""
@@ -63,4 +96,5 @@ class Admission:
             self.open_by_scope[item.scope] = count
         else:
             del self.open_by_scope[item.scope]
+        del self._requested_without[item]
         return self._requests.pop(item)

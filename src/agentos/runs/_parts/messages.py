@@ -124,6 +124,11 @@ class PauseOver(Message):
 
 
 @dataclass(slots=True)
+class RestOver(Message):
+    """A credential has rested long enough, or its probe has."""
+
+
+@dataclass(slots=True)
 class MaxWaitOver(Message):
     """`max_wait` seconds have passed since an item began to wait, or since the last start."""
 

@@ -85,6 +85,16 @@ def failed_result(
     return WorkflowResult(item.id, False, error, duration, metadata, None, item.attempts, attempt.credential_id)
 
 
+def is_plain_failure(exc: BaseException, kind: str | None, verdict: Verdict | None) -> bool:
+    """Return whether a failed attempt says nothing about its cause, which may be its credential.
+
+    A failure says something if the worker gave a verdict, or if the command could not be started or reported that the
+    item is at fault."""
+    if isinstance(exc, CommandFailed):
+        return exc.exit_status is not None and (kind == TRANSIENT or (kind == PERMANENT and exc.verdict.is_printed))
+    return kind is None or (kind == TRANSIENT and (verdict is None or verdict.kind is None))
+
+
 def readable(exc: BaseException) -> BaseException:
     """Return the exception; a `WorkerError` that describes it if `isinstance()` of it could raise."""
     if not foreign_exceptions.has_own_lookup(exc):

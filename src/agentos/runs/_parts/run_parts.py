@@ -11,6 +11,7 @@ from agentos.items.attempt import Attempt
 from agentos.pool.lease_pool import LeasePool
 from agentos.workers.base import Workers
 
+from .._rules.circuit_breaker import CircuitBreaker
 from .._rules.run_options import Options
 from .._rules.scheduler import Scheduler
 from .admission import Admission
@@ -38,6 +39,7 @@ class RunParts(NamedTuple):
     context: RunContext
     scheduler: Scheduler
     admission: Admission | None  # None: items start without a lease
+    breaker: CircuitBreaker
     running: dict[Attempt, None]  # attempts, in the order of their start
     timers: Timers
     results: ResultQueue
@@ -63,8 +65,9 @@ def make_parts(
         max_workers=options.max_workers, retries=options.retries, halt=options.halt, total=total, now=clock.now()
     )
     admission = None
+    breaker = CircuitBreaker()
     if pool is not None and options.admission:
-        admission = Admission(pool, lambda item, handle: post(LeaseDelivered(item, handle)))
+        admission = Admission(pool, lambda item, handle: post(LeaseDelivered(item, handle)), breaker, clock)
     size = options.max_workers if run_record is None else max(options.max_workers, RECORDED_QUEUE_SIZE)
     results = ResultQueue(size, lambda: post(ResultsTaken()))
     progress = RunProgress(
@@ -81,6 +84,7 @@ def make_parts(
         context=context,
         scheduler=scheduler,
         admission=admission,
+        breaker=breaker,
         running={},
         timers=Timers(clock, post),
         results=results,

@@ -13,7 +13,7 @@ from agentos.errors import CommandFailed, Interrupted
 from agentos.items.attempt import Attempt
 from agentos.items.file_names import log_name
 from agentos.providers import verdicts
-from agentos.verdict import NO_VERDICT, PERMANENT, TRANSIENT, Verdict
+from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
 from ._process import CommandProcess
 from .command import Command
@@ -77,7 +77,9 @@ def _verdict_from_report(report: dict[str, Any]) -> Verdict:
     wait = report.get("retry_after")
     if wait is None and "until" in report:
         wait = max(0.0, report["until"] - time.time())
-    return Verdict(report["verdict"], wait, message=report.get("message", ""))
+    kind = report["verdict"]
+    # What a report says about its item is believed; what it says about the credential is as weak as printed text.
+    return Verdict(kind, wait, message=report.get("message", ""), is_printed=kind in RETRY_ON_OTHER_KEY)
 
 
 def _verdict_on_output(process: CommandProcess, status: int, command: Command) -> Verdict:

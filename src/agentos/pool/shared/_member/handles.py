@@ -21,12 +21,14 @@ class MemberHandle:
     __slots__ = (
         "credential_id",
         "deliver",
+        "excluded",
         "fence",
         "granted_at",
         "id",
         "is_delivered",
         "is_doubtful",
         "is_lost",
+        "later",
         "prefer",
         "provider",
         "requester",
@@ -69,6 +71,8 @@ class MemberHandle:
         self.is_delivered = False  # its caller has it
         self.is_doubtful = False  # its credential was cooled since the grant: ask before it is delivered
         self.was_queued = False  # the lease had to be waited for
+        self.excluded: list[str] = []  # credentials that it must not be granted
+        self.later: list[str] = []  # ... not now
         self.is_lost = False  # ended by the owner, while the caller had it
 
     @property
@@ -79,7 +83,7 @@ class MemberHandle:
         """Return the message that requests this lease."""
         return Request(
             self.id, self.requester, self.requests, self.tokens, self.scope, self.prefer, self.waits_for_probe,
-            self.waits, front,
+            self.waits, front, self.excluded, self.later,
         )  # fmt: skip
 
     def held(self) -> HeldLease:

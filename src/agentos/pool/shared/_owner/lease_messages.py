@@ -18,7 +18,9 @@ class LeaseMessages(CredentialMessages):
         if request.lease in session.leases:
             return
         record = OwnedRecord(request.requester, request.requests, request.tokens, request.scope, request.prefer)
-        record.request_class = session.request_class(request.scope)
+        if request.excluded or request.later:
+            record.excluded, record.later = frozenset(request.excluded), frozenset(request.later)
+        record.request_class = session.class_of(record)
         record.id, record.owner, record.waits_for_probe = request.lease, session, request.waits_for_probe
         if self.allocator.request(record, now, request.wait, request.front) or record.state == REFUSED:
             session.leases[request.lease] = record
@@ -40,7 +42,7 @@ class LeaseMessages(CredentialMessages):
             is_live = self.allocator.confirm(record, now)
         else:  # the member has dropped the credential meanwhile
             self.allocator.lease_end.set_aside(record, now)
-            record.request_class = session.request_class(record.scope)
+            record.request_class = session.class_of(record)
             is_live = self.allocator.request(record, now, front=True)
             if record.state == REFUSED:
                 self.allocator.served.append(record)

@@ -322,6 +322,7 @@ _HANDLERS: dict[Any, Callable[[Owner, Session, Any, float], None]] = {
     wire.UseMore: Owner._use_more,
     wire.SetQuarantine: Owner._set_quarantine,
     wire.Cool: Owner._cool,
+    wire.Clear: Owner._clear,
     wire.Heartbeat: Owner._heartbeat,
     wire.Leave: Owner._leave,
 }

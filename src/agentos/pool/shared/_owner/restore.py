@@ -234,6 +234,11 @@ def _quarantine(owner: Owner, at: float, id_: str, reason: str | None) -> None:
             owner.allocator.quarantine(id_, reason, at)
 
 
+def _clear(owner: Owner, at: float, id_: str) -> None:
+    if id_ in owner.allocator.credentials:
+        owner.allocator.clear(id_, at)
+
+
 def _heard(owner: Owner, _at: float, index: int, number: int) -> None:
     if index in owner.by_index:
         owner.by_index[index].heard = number
@@ -258,4 +263,5 @@ _REPLAY: dict[int, Callable[..., None]] = {
     kinds.QUARANTINE: _quarantine,
     kinds.HEARD: _heard,
     kinds.LEARNED: _learned,
+    kinds.CLEAR: _clear,
 }

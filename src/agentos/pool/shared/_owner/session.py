@@ -14,7 +14,13 @@ from ..messages import Reply
 class OwnedRecord(LeaseRecord):
     """The record of a lease that a session holds or waits for. `id` is its number there."""
 
-    __slots__ = ("id", "owner")
+    __slots__ = ("excluded", "id", "later", "owner")
+
+    def __init__(self, requester: str | None, requests: int, tokens: int, scope: str | None, prefer: str | None = None
+                 ) -> None:  # fmt: skip
+        super().__init__(requester, requests, tokens, scope, prefer)
+        self.excluded: frozenset[str] = frozenset()  # credentials that it must not be granted
+        self.later: frozenset[str] = frozenset()  # ... not now
 
 
 class Session:
@@ -42,6 +48,11 @@ class Session:
         self.limits: dict[str, Limits] = {}  # as it declares them, by credential
         self.request_classes: dict[str | None, RestrictedScope] = {}  # by scope
         self.leases: dict[int, OwnedRecord] = {}  # by number: live and waiting ones
+
+    def class_of(self, record: OwnedRecord) -> RestrictedScope:
+        """Return the class of a request of this session."""
+        whole = self.request_class(record.scope)
+        return whole.without(record.excluded, record.later) if record.excluded or record.later else whole
 
     def request_class(self, scope: str | None) -> RestrictedScope:
         """Return the class of this session's requests for a scope."""
