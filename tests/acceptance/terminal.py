@@ -10,6 +10,7 @@ import codecs
 import os
 import pty
 import re
+import select
 import termios
 import threading
 from typing import IO
@@ -182,11 +183,15 @@ class Terminal:
         self._changed = threading.Condition()  # held while using the attributes below
         self._read = bytearray()
         self._marks = 0
+        self._stop_reader, self._stop_writer = os.pipe()
         self._reader = threading.Thread(target=self._run, daemon=True)
         self._reader.start()
 
     def _run(self) -> None:
         while True:
+            ready, _, _ = select.select([self.master, self._stop_reader], [], [])
+            if self.master not in ready:
+                return
             try:
                 data = os.read(self.master, 65536)
             except OSError:
@@ -220,7 +225,9 @@ class Terminal:
     def close(self) -> None:
         self.stream.close()
         os.close(self.slave)
-        self._reader.join(PATIENCE)  # the read fails when the last descriptor of the slave is closed
+        os.close(self._stop_writer)  # not by the end of the slave: a screen may still hold a descriptor of it
+        self._reader.join(PATIENCE)
+        os.close(self._stop_reader)
         os.close(self.master)
 
     def __enter__(self) -> Terminal:

@@ -24,6 +24,7 @@ FLOORS = (
         "plurals",
         "wakeup",
         "foreign_exceptions",
+        "child_status",
     },  # vocabulary without imports
     {"errors", "events"},  # vocabulary that carries a verdict
     {"limits", "redaction", "testing"},  # calculations; fakes for tests of users

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from . import Mutant, planted_pool, planted_runs, planted_secrets, planted_shared, planted_verdicts
+from . import Mutant, planted_inherited, planted_pool, planted_runs, planted_secrets, planted_shared, planted_verdicts
 
 MUTANTS: tuple[Mutant, ...] = (
     *planted_pool.MUTANTS,
     *planted_shared.MUTANTS,
     *planted_runs.MUTANTS,
     *planted_secrets.MUTANTS,
+    *planted_inherited.MUTANTS,
     *planted_verdicts.MUTANTS,
 )

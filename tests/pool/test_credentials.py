@@ -8,12 +8,16 @@ import itertools
 import json
 import logging
 import operator
+import os
 import pickle
 import pprint
 import re
 import shlex
+import signal
+import subprocess
 import sys
 import traceback
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,8 @@ from agentos.pool import references
 from agentos.pool.credential import fingerprint
 from agentos.pool.lease import LeasedKey
 from agentos.workflows.parallel import Credential, CredentialCoordinator, CredentialError, Lease, Limits
+from tests.conftest import eventually
+from tests.workers.test_processes import is_alive
 
 # No four characters in a row can be part of a word, an id or a memory address.
 SECRET = "sk-Zq7Xw9Vu3Tj5Rm8Ph2Nk4Gz"
@@ -611,3 +617,66 @@ def test_invalid_reset_time_is_refused(value: str) -> None:
 def test_limits_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Limits().max_concurrent = 2  # type: ignore[misc]
+
+
+def test_cmd_reads_nothing_of_our_stdin() -> None:
+    """The items of a run may come by stdin."""
+    program = (
+        "from agentos.workflows.parallel import Credential\n"
+        "import sys\n"
+        "print('secret', Credential(sys.argv[1]).secret)\n"
+        "print('left', sys.stdin.read())\n"
+    )
+    helper = command(f"import sys; print('{SECRET}' + sys.stdin.read())")
+    done = subprocess.run(
+        [sys.executable, "-c", program, helper], input="items", capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"secret {SECRET}\nleft items\n"
+
+
+def test_timed_out_cmd_is_killed_with_its_descendants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid_file = tmp_path / "pid"
+    program = (
+        "import signal, subprocess, sys\n"
+        "sleeper = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])\n"
+        "print(sleeper.pid, file=open(sys.argv[1], 'w'), flush=True)\n"
+        "signal.pause()\n"
+    )
+    monkeypatch.setattr(references, "COMMAND_TIMEOUT_SECONDS", 2.0)
+    assert "TimeoutExpired" in str(error_of(Credential(command(program, str(pid_file)), id="team")))
+    pid = int(pid_file.read_text())
+    eventually(lambda: not is_alive(pid))
+
+
+def test_cmd_that_leaves_a_process_behind_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = (
+        "import subprocess, sys\n"
+        "sleeper = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])\n"
+        f"print('{SECRET}', sleeper.pid, flush=True)\n"
+    )
+    monkeypatch.setattr(references, "COMMAND_TIMEOUT_SECONDS", 600.0)
+    secret, pid = Credential(command(program)).secret.split()
+    assert secret == SECRET
+    os.kill(int(pid), signal.SIGKILL)
+
+
+def test_endless_output_of_cmd_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
+    monkeypatch.setattr(references, "COMMAND_TIMEOUT_SECONDS", 1.0)
+    tracemalloc.start()
+    try:
+        error_of(Credential(command(program), id="team"))
+        assert tracemalloc.get_traced_memory()[1] < 10 * references.MAX_OUTPUT_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_lost_status_of_cmd_is_no_success() -> None:
+    """A program that ignores SIGCHLD never learns how the helper ended."""
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        error = error_of(Credential(command(f"print('{SECRET}'); raise SystemExit(1)"), id="team"))
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+    assert "exit status is lost" in str(error)
+    assert_not_shown(str(error))

@@ -378,6 +378,30 @@ esac"""
     assert not list(checkpoints.iterdir())
 
 
+def test_folder_passes_no_mode_link_or_descriptor_to_later_items(tmp_path: Path) -> None:
+    """Folders are never recycled: each item finds a private folder, and no later report reaches an earlier file."""
+    output = OutputRecorder()
+    script = """
+cd "$AGENTOS_CHECKPOINT_DIR"; stat -c %a .; ls -A
+case $AGENTOS_ITEM_ID in
+  mode) chmod 777 .;;
+  link) echo old > "$OLDPWD/kept"; ln "$OLDPWD/kept" .report;;
+  descriptor)
+    exec 9> .report
+    setsid sh -c 'while [ ! -e "$0/over" ]; do echo late >&9; done' "$OLDPWD" > /dev/null 2>&1 &;;
+esac
+agentos_report='{"usage": {"tokens": 1}}'; [ "$AGENTOS_ITEM_ID" = later ] && echo "$agentos_report" >> .report; true"""
+    items = ["mode", "link", "descriptor", "later"]
+    try:
+        results = run(items, sh(script, folder=tmp_path, show=output, cwd=tmp_path), workers=1)
+    finally:
+        (tmp_path / "over").touch()
+    assert all(result.success for result in results.values())
+    assert [output.of(item) for item in items] == [b"700\n"] * 4
+    assert (tmp_path / "kept").read_text() == "old\n"
+    assert results["later"].metadata["usage"]["tokens"] == 1
+
+
 def test_leftover_report_link_is_replaced_not_followed(tmp_path: Path) -> None:
     """A launch that was killed leaves the report of its attempt, which the command may have linked to another file."""
     folder, target = tmp_path / "checkpoints" / folder_name("a"), tmp_path / "target"

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import importlib
+import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,6 +39,10 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
+    def main(self, *args: Any, **options: Any) -> Any:
+        _restore_signals()
+        return super().main(*args, **options)
+
     def list_commands(self, _context: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -89,6 +95,16 @@ class LazyGroup(click.Group):
         """List the commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+def _restore_signals() -> None:
+    """Undo what the parent process has left behind by accident: with SIGCHLD ignored no exit status would be known, and
+    a blocked SIGTERM would never arrive. Signals that it ignores on purpose (SIGHUP under nohup, SIGINT of a background
+    job) stay ignored. SIGPIPE is ignored here by Python, and has its default in every command that is started."""
+    if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _version_text() -> str:

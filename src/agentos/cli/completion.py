@@ -5,10 +5,11 @@ Completion must be quick and must not fail: files that cannot be read complete t
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -46,9 +47,7 @@ def completion(shell: str) -> None:
 
 def run_ids(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Complete ids of runs, the newest first, each with its command."""
-    from agentos.home.run_folder import run_folders
-
-    folders = (folder for folder in run_folders() if folder.run_id.startswith(incomplete))
+    folders = (folder for folder in _run_folders() if folder.run_id.startswith(incomplete))
     return [
         CompletionItem(folder.run_id, help=_command_of(folder)) for folder in itertools.islice(folders, MAX_COMPLETIONS)
     ]
@@ -57,11 +56,10 @@ def run_ids(_context: click.Context, _parameter: click.Parameter, incomplete: st
 def running_ids(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Complete ids of runs that are running."""
     from agentos.errors import LedgerError
-    from agentos.home.run_folder import run_folders
     from agentos.home.run_status import run_owner
 
     matches = []
-    for folder in run_folders():
+    for folder in _run_folders():
         try:
             is_running = folder.run_id.startswith(incomplete) and run_owner(folder) is not None
         except LedgerError:
@@ -73,14 +71,14 @@ def running_ids(_context: click.Context, _parameter: click.Parameter, incomplete
 
 def item_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Complete ids of items, of the run that the argument before names."""
-    from agentos.errors import LedgerError
+    from agentos.errors import HomeError, LedgerError
     from agentos.home.run_folder import RunFolder
     from agentos.ledger.reader import Ledger
 
     try:
         with Ledger.open(RunFolder(context.params["run_id"]).ledger) as ledger:
             return _completions(itertools.islice(ledger.ids(), MAX_SEARCHED), incomplete)
-    except (LedgerError, ValueError, OSError):
+    except (HomeError, LedgerError, ValueError, OSError):
         return []
 
 
@@ -105,6 +103,15 @@ def files(_context: click.Context, _parameter: click.Parameter, incomplete: str)
 def _completions(ids: Iterable[str], incomplete: str) -> list[CompletionItem[Any]]:
     matches = (id_ for id_ in ids if id_.startswith(incomplete) and not id_.startswith("-") and _PLAIN.fullmatch(id_))
     return [CompletionItem(id_) for id_ in itertools.islice(matches, MAX_COMPLETIONS)]
+
+
+def _run_folders() -> Iterator[Any]:
+    """Yield the folders of runs; none if the home directory cannot be used, which the command itself will say."""
+    from agentos.errors import HomeError
+    from agentos.home.run_folder import run_folders
+
+    with contextlib.suppress(HomeError):
+        yield from run_folders()
 
 
 def _command_of(folder: Any) -> str | None:

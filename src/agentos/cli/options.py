@@ -141,6 +141,11 @@ OUTPUT = several(
     option("--json", "as_json", is_flag=True, help="Print events and the output of items as JSON lines on stdout."),
     option("--quiet", is_flag=True, help="Print only failures and the summary."),
     option("--no-progress", is_flag=True, help="Print lines instead of the live display."),
+    option(
+        "--stop-on-closed-output",
+        is_flag=True,
+        help="Stop the run if the reader of stdout closes it, as head does; else it continues without output.",
+    ),
 )
 ITEM_SECONDS = option(
     "--item-seconds",

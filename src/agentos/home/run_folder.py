@@ -18,7 +18,7 @@ from agentos.errors import HomeError, UnknownRun
 from agentos.identifiers import sanitize_identifier
 from agentos.pool.store_url import with_masked_password
 
-from .paths import PRIVATE, home, write_atomically
+from .paths import check_private, home, make_private, write_atomically
 
 SPEC_VERSION = 1
 
@@ -77,14 +77,18 @@ class RunFolder:
     def make(self) -> None:
         """Make the folder, if it does not exist. Raise `HomeError`."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
+            make_private(self.path.parent)
+            make_private(self.path)
         except OSError as error:
             raise HomeError(
                 f"{self.path} cannot be created: {error.strerror}; set $AGENTOS_HOME to use another folder"
             ) from None
 
     def read_spec(self) -> RunSpec:
-        """Raise `UnknownRun` if there is no such run, `HomeError` if its description cannot be read."""
+        """Raise `UnknownRun` if there is no such run, `HomeError` if its description cannot be read, or another user
+        may have written it."""
+        for path in (self.path.parent, self.path, self._spec):
+            check_private(path)
         try:
             return msgspec.convert(json.loads(self._spec.read_bytes()), RunSpec)
         except FileNotFoundError:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from agentos.errors import HomeError
-from agentos.home.paths import PRIVATE, home, write_atomically
+from agentos.home.paths import home, make_private, write_atomically
 
 # Prefix of a pool's reason for a credential that a person disabled.
 DISABLED = "disabled: "
@@ -66,7 +66,7 @@ def _read() -> dict[str, Disabled]:
 def _edit() -> Iterator[dict[str, Disabled]]:
     """Yield the entries and write them back, under a lock: two commands at the same time must not undo each other."""
     try:
-        home().mkdir(parents=True, exist_ok=True, mode=PRIVATE)
+        make_private(home())
         folder = os.open(home(), os.O_RDONLY)
     except OSError as error:
         raise HomeError(f"{home()} cannot be used: {error.strerror}") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from .stream import Log, Output, OutputCall, log_lost
 NO_ITEM = ""  # id for output outside of items
 # Seconds that the end of the capture waits for a thread that is writing.
 EXIT_SECONDS = 0.5
+_DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 
 class OutputCapture:
@@ -37,9 +39,16 @@ class OutputCapture:
         self._attempts: dict[str, _AttemptOutput] = {}  # by item id
         self._original_streams: tuple[Any, Any] = (None, None)
         self._is_log_lost = False
+        self._pid = os.getpid()
 
     def write(self, stream: str, data: bytes) -> None:
-        """Process data that the current item has written to "stdout" or "stderr"."""
+        """Process data that the current item has written to "stdout" or "stderr".
+
+        A process that a worker has forked has neither the threads nor the free locks of this one: it writes to the
+        descriptor, which `DescriptorCapture` reads here."""
+        if os.getpid() != self._pid:
+            _write_all(_DESCRIPTORS[stream], data)
+            return
         try:
             item = current_item()
             item_id, attempt = item.id, item.attempt
@@ -125,6 +134,11 @@ class _RawStream(io.RawIOBase):
         piece = bytes(data)
         self._write(self._name, piece)
         return len(piece)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def _text_stream(name: str, write: Callable[[str, bytes], None]) -> io.TextIOWrapper:

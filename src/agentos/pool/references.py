@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import stat
 import subprocess
+import threading
 from pathlib import Path
+from typing import IO
 
+from agentos.child_status import UNKNOWN_STATUS, wait_for_status
 from agentos.errors import CredentialError
 
 # Seconds until a command that should print a key is killed: it must not block a run.
 COMMAND_TIMEOUT_SECONDS = 30.0
+# Seconds to wait, after the end of the command, for the end of its output.
+END_SECONDS = 1.0
+# Bytes kept of the output of a command: a key is much shorter.
+MAX_OUTPUT_BYTES = 64 * 1024
 
 
 def is_reference(source: str) -> bool:
@@ -68,11 +77,51 @@ def _run_command(command: str, credential_id: str) -> str:
         words = shlex.split(command)
         if not words:
             raise ValueError("no command")
-        result = subprocess.run(  # noqa: S603 - running the user's own command is the job
-            words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False
-        )
+        status, output = _output_of(words)
+        first_line = output.decode().partition("\n")[0]
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise CredentialError(f"credential {credential_id}: its command failed: {type(error).__name__}") from None
-    if result.returncode != 0:
-        raise CredentialError(f"credential {credential_id}: its command ended with status {result.returncode}")
-    return result.stdout.partition("\n")[0]
+    if status is None:
+        raise CredentialError(f"credential {credential_id}: its command failed: {UNKNOWN_STATUS}")
+    if status != 0:
+        raise CredentialError(f"credential {credential_id}: its command ended with status {status}")
+    return first_line
+
+
+def _output_of(words: list[str]) -> tuple[int | None, bytes]:
+    """Run a command; return its exit status and the first MAX_OUTPUT_BYTES that it has printed. Raise `OSError` if it
+    cannot be started, `TimeoutExpired` after its time.
+
+    Its stdin is empty: that of this program may hold the items of a run. It leads a session of its own, which is killed
+    as a whole if the command does not end in time."""
+    process = subprocess.Popen(  # noqa: S603 - running the user's own command is the job
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    output = bytearray()
+    reader = threading.Thread(target=_read_start, args=(process.stdout, output), name="agentos-secret", daemon=True)
+    ended: list[int | None] = []
+    waiter = threading.Thread(target=lambda: ended.append(wait_for_status(process)), name="agentos-secret", daemon=True)
+    try:
+        reader.start()
+        waiter.start()
+        waiter.join(COMMAND_TIMEOUT_SECONDS)
+    finally:
+        if not ended:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if not ended:
+        waiter.join(END_SECONDS)
+        raise subprocess.TimeoutExpired(words[0], COMMAND_TIMEOUT_SECONDS)
+    reader.join(END_SECONDS)  # a process that the command has left behind may hold the pipe open
+    return ended[0], bytes(output)
+
+
+def _read_start(pipe: IO[bytes], output: bytearray) -> None:
+    """Read a pipe to its end, and keep its first MAX_OUTPUT_BYTES: a command in a loop must not fill the memory."""
+    with pipe, contextlib.suppress(OSError):
+        while data := os.read(pipe.fileno(), MAX_OUTPUT_BYTES):
+            output += data[: MAX_OUTPUT_BYTES - len(output)]

@@ -9,11 +9,15 @@ into chunks: a stream returns the part that no later byte can make part of a for
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from ._encodings import forms_of, json_forms, to_bytes
 from ._finder import Finder, Span
 from .mask import MASK, MIN_REDACTED, HoldsSecrets
+
+# Characters of the shortest secret that is looked for inside other values: a shorter one stands anywhere by chance.
+MIN_CONTAINED = 4
 
 _MASK = MASK.encode()
 
@@ -24,12 +28,13 @@ class Redactor(HoldsSecrets):
     Secrets under 8 characters stay, unless `short_too` is given: text may equal them by chance.
     """
 
-    __slots__ = ("_count", "_finder", "_short_forms")
+    __slots__ = ("_count", "_finder", "_short_forms", "_short_secrets")
 
     def __init__(self, secrets: Iterable[str]) -> None:
         unique = {str(secret) for secret in secrets if secret}
         short = {secret for secret in unique if len(secret) < MIN_REDACTED}
         self._count = len(unique)
+        self._short_secrets = frozenset(short)
         self._short_forms = {to_bytes(form) for secret in short for form in (secret, *json_forms(secret))}
         self._finder = Finder({form for secret in unique - short for form in forms_of(secret)})
 
@@ -45,6 +50,19 @@ class Redactor(HoldsSecrets):
         if short_too and self._short_forms:
             spans += [span for form in self._short_forms for span in _spans_of(form, data)]
         return _mask(data, spans, len(data))[0].decode("utf-8", "surrogatepass") if spans else text
+
+    def is_secret(self, value: str) -> bool:
+        """Return whether a value is a secret, also a short one, or contains a form of one that is long enough."""
+        return value.strip() in self._short_secrets or bool(self._finder.spans(to_bytes(value)))
+
+    def has_short_secret(self, value: str) -> bool:
+        """Return whether a secret of MIN_CONTAINED characters and more, too short to be masked, stands in a value as a
+        word of its own."""
+        return any(
+            re.search(rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])", value)
+            for secret in self._short_secrets
+            if len(secret) >= MIN_CONTAINED
+        )
 
     def data(self, data: bytes) -> bytes:
         """Return a whole output redacted."""

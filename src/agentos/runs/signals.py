@@ -1,7 +1,8 @@
 """Handle SIGINT and SIGTERM while runs execute: the first signal stops the runs, the second raises KeyboardInterrupt.
 
 Python calls handlers on the main thread, and only that thread can install them: runs that another thread starts are not
-watched. The previous handlers are restored with the end of the last run.
+watched. The previous handlers are restored with the end of the last run. A signal that is ignored stays ignored: the
+program, or the shell that started it in the background, has chosen that.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def watch(run: Stoppable) -> bool:
         return False
     if not _watched:
         for signum in WATCHED:
-            _previous_handlers[signum] = signal.signal(signum, _on_signal)
+            if signal.getsignal(signum) != signal.SIG_IGN:
+                _previous_handlers[signum] = signal.signal(signum, _on_signal)
     _watched.append(run)
     return True
 
@@ -44,7 +46,7 @@ def unwatch(run: Stoppable) -> None:
     if _watched or not _previous_handlers or threading.current_thread() is not threading.main_thread():
         return
     _is_stop_requested = False
-    for signum in WATCHED:
+    for signum in tuple(_previous_handlers):
         # None: installed by C code, which Python cannot restore.
         signal.signal(signum, _previous_handlers.pop(signum) or signal.SIG_DFL)
 

@@ -9,23 +9,24 @@ can erase them: so a region has at most half of the rows, and survives a termina
 
 While a region is shown, lines for the same terminal are written together with it: at once if nothing was drawn for
 `TICK_SECONDS`, else with the next tick. Each line alone would erase the region, which flickers at a few lines a second.
+
+No call blocks while a reader is slow (`_stream_writer`), except `flush` and `stop`.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import io
 import os
-import select
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any, Literal, TextIO, cast
 
+from ._stream_writer import DEFAULT_SIZE, StreamWriter, flush_all
 from .safe_output import safe_output
 
 Stream = Literal["stdout", "stderr"]
@@ -35,10 +36,8 @@ Frame = Callable[[int, int], list[str]]
 TICK_SECONDS = 0.1
 # Bytes of lines from which on they are written without waiting for the tick.
 MAX_HELD = 1 << 20
-# Seconds that a message, and the end of the program, wait for a thread that writes or a reader that is slow.
+# Seconds that `stop`, and the end of a run that was interrupted, wait for a reader that is slow.
 PATIENCE_SECONDS = 1.0
-# For a terminal that does not report its size.
-DEFAULT_SIZE = os.terminal_size((80, 24))
 # Rows that the region may have in a terminal of any height; beyond them, half of the rows are for output.
 MIN_ROWS = 8
 
@@ -64,8 +63,10 @@ class Screen:
         tick_seconds: float = TICK_SECONDS,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._stdout = _Out(stdout if stdout is not None else sys.stdout)
-        self._stderr = _Out(stderr if stderr is not None else sys.stderr)
+        # Called once with the error, instead of a message, when stdout cannot be written any more. From any thread.
+        self.on_lost: Callable[[Exception], None] | None = None
+        self._stdout = StreamWriter(stdout if stdout is not None else sys.stdout, self._on_lost)
+        self._stderr = StreamWriter(stderr if stderr is not None else sys.stderr, self._on_lost)
         self._tick_seconds = tick_seconds
         terminal = self._stderr.terminal
         self._is_shared = terminal is not None and terminal == self._stdout.terminal
@@ -91,19 +92,17 @@ class Screen:
     @property
     def lost(self) -> dict[Stream, Exception]:
         """Streams that cannot be written any more, each with the error. Output for them is dropped."""
-        outs: list[tuple[Stream, _Out]] = [("stdout", self._stdout), ("stderr", self._stderr)]
+        outs: list[tuple[Stream, StreamWriter]] = [("stdout", self._stdout), ("stderr", self._stderr)]
         return {name: out.lost for name, out in outs if out.lost is not None}
 
     def write_output(self, data: bytes, stream: Stream = "stdout") -> None:
-        """Write whole lines of an item's output. Blocks while the reader of a pipe is slow."""
+        """Write whole lines of an item's output. What the reader does not take now is written later."""
         out = self._stdout if stream == "stdout" and not self._is_shared else self._stderr
-        # One lock per stream: a full pipe on stdout must not block messages on stderr.
         if out.lost is None:
             with out.lock:
                 self._write(out, data if out.terminal is None else safe_output(data))
-        self._report_loss(out, stream)
 
-    def _write(self, out: _Out, data: bytes) -> None:
+    def _write(self, out: StreamWriter, data: bytes) -> None:
         """Write, or hold until the next drawing. The caller holds the lock of `out`."""
         if self._frame is not None and out is self._stderr:
             self._hold(data)
@@ -111,23 +110,36 @@ class Screen:
             out.write(data)
 
     def message(self, text: str) -> None:
-        """Write a line (or several) for people to stderr. Blocks for up to `PATIENCE_SECONDS`, then drops it."""
-        with self._stderr.patiently() as is_free:
-            if is_free:
-                self._write(self._stderr, self._stderr.encode(text + "\n"))
+        """Write a line (or several) for people to stderr."""
+        with self._stderr.lock:
+            self._write(self._stderr, self._stderr.encode(text + "\n"))
 
     def text_stream(self, stream: Stream) -> TextIO:
         """Return a file for `print`, whose whole lines are written here. For one thread at a time."""
         out = self._stdout if stream == "stdout" else self._stderr
         return cast(TextIO, _LineBuffer(lambda text: self.write_output(out.encode(text), stream)))
 
-    def _report_loss(self, out: _Out, stream: Stream) -> None:
-        """Report a lost stream once, but not a closed pipe: `| head` has read enough."""
-        if out.lost is None or out.is_loss_reported:
+    def flush(self, timeout: float | None) -> bool:
+        """Block until the readers of both streams have taken everything; return False after `timeout` seconds."""
+        return flush_all([self._stdout, self._stderr], timeout)
+
+    @property
+    def is_stdout_a_terminal(self) -> bool:
+        return self._stdout.terminal is not None
+
+    @property
+    def left_out(self) -> dict[Stream, tuple[int, int]]:
+        """Streams whose reader was too slow, each with the lines and bytes that were left out."""
+        outs: list[tuple[Stream, StreamWriter]] = [("stdout", self._stdout), ("stderr", self._stderr)]
+        return {name: out.left_out for name, out in outs if out.left_out[0]}
+
+    def _on_lost(self, out: StreamWriter) -> None:
+        if out is not self._stdout or out.lost is None:
             return
-        out.is_loss_reported = True
-        if stream == "stdout" and not isinstance(out.lost, BrokenPipeError):
-            self.message(f"agentos: stdout cannot be written any more; the run continues without it: {out.lost}")
+        if self.on_lost is not None:
+            self.on_lost(out.lost)
+        else:
+            self.message(f"agentos: stdout cannot be written any more: {out.lost}")
 
     # --- the live region ------------------------------------------------------------------------------------------
 
@@ -150,12 +162,12 @@ class Screen:
     def stop(self) -> None:
         """Erase the region and show the cursor again. Idempotent: if a signal interrupts a call, the next one, at the
         latest that of `atexit`, completes it."""
-        with self._stderr.patiently() as is_free:
+        with self._stderr.lock:
             if self._frame is None and not self._is_cursor_hidden:
                 return
             self._frame = None
-            if is_free:
-                self._leave()
+            self._leave()
+        self._stderr.flush(PATIENCE_SECONDS)
         self._is_over.set()
         if self._ticker is not None and self._ticker is not threading.current_thread():
             self._ticker.join(1.0)
@@ -163,9 +175,10 @@ class Screen:
         atexit.unregister(self.stop)
 
     def tick(self) -> None:
-        """Draw the region if its lines or the terminal have changed; write the lines that are held."""
+        """Draw the region if its lines or the terminal have changed; write the lines that are held. No-op while the
+        terminal is stopped (Ctrl-S)."""
         frame = self._frame
-        if frame is None or self._stderr.lost is not None:
+        if frame is None or self._stderr.lost is not None or self._stderr.is_behind:
             return
         try:
             size = self._stderr.size()
@@ -208,15 +221,20 @@ class Screen:
 
     def _draw(self) -> None:
         """Write the held lines and the region below them, in one write. The caller holds the lock."""
-        data = b""
-        if self._held:
-            data = (_ERASE.encode() if self._is_drawn else b"") + b"".join(self._held)
-            self._held, self._held_size, self._is_drawn = [], 0, False
+        self._drawn_at = time.monotonic()
+        held, self._held, self._held_size = b"".join(self._held), [], 0
+        erase = _ERASE.encode() if held and self._is_drawn else b""
+        if held:
+            self._is_drawn = False
+        if self._stderr.is_behind:  # lines may be left out then, which must not happen to the codes of the region
+            self._stderr.write(erase, is_kept=True)
+            self._stderr.write(held)
+            return
+        data = erase + held
         # Not in the background, where another job has the terminal, nor a frame for another size, which may not fit.
         if self._stderr.is_in_foreground() and self._stderr.size() == self._size:
             data += self._stderr.encode(self._region())
-        self._drawn_at = time.monotonic()
-        self._stderr.write(data)
+        self._stderr.write(data, is_kept=True)
 
     def _region(self) -> str:
         """Return the codes that draw the region."""
@@ -236,7 +254,7 @@ class Screen:
         held, self._held, self._held_size = self._held, [], 0
         erase = _ERASE if self._is_drawn else ""
         show = _SHOW_CURSOR if self._is_cursor_hidden else ""
-        self._stderr.write(erase.encode() + b"".join(held) + show.encode())
+        self._stderr.write(erase.encode() + b"".join(held) + show.encode(), is_kept=True)
         self._is_drawn = self._is_cursor_hidden = False
 
     # --- signals --------------------------------------------------------------------------------------------------
@@ -274,112 +292,7 @@ class Screen:
         draws everything again."""
         if self._is_cursor_hidden:
             self._is_cursor_hidden = self._is_drawn = False
-            with contextlib.suppress(OSError):
-                os.write(self._stderr.descriptor, (_ERASE + _SHOW_CURSOR).encode())
-
-
-class _Out:
-    """One of the two streams, as bytes. Bypasses Python's buffers: bytes that cannot be written would stay there and
-    fail again when the program ends."""
-
-    def __init__(self, text: TextIO | None) -> None:
-        self.lock = threading.Lock()
-        self.lost: Exception | None = None
-        self.is_loss_reported = False
-        self._encoding = getattr(text, "encoding", None) or "utf-8"
-        buffer: Any = getattr(text, "buffer", None)
-        self._text = text if buffer is None else None  # a stream that takes text only
-        self._raw: Any = getattr(buffer, "raw", buffer)
-        self.descriptor = -1
-        try:
-            if text is not None:
-                text.flush()
-                self.descriptor = text.fileno()
-        except (OSError, ValueError) as error:
-            if not isinstance(error, io.UnsupportedOperation):  # raised by a stream without a descriptor
-                self.lost = error
-        is_terminal = self.descriptor >= 0 and os.isatty(self.descriptor)
-        self.terminal = os.fstat(self.descriptor).st_rdev if is_terminal else None  # the device
-        if text is None:
-            self.lost = OSError("it was closed when the program started")
-            self.is_loss_reported = True
-
-    @contextlib.contextmanager
-    def patiently(self) -> Iterator[bool]:
-        """Wait up to `PATIENCE_SECONDS` for the lock and for room in the pipe. Yields False if the reader is stuck: the
-        stream counts as lost then, as the end of the program must not wait for it."""
-        has_lock = self.lost is None and self.lock.acquire(timeout=PATIENCE_SECONDS)
-        is_free = has_lock and self._has_room()
-        if not is_free and self.lost is None:
-            self.lost = TimeoutError("its reader does not read")
-        try:
-            yield is_free
-        finally:
-            if has_lock:
-                self.lock.release()
-
-    def _has_room(self) -> bool:
-        if self.descriptor < 0:
-            return True
-        poll = select.poll()
-        poll.register(self.descriptor, select.POLLOUT)
-        return bool(poll.poll(PATIENCE_SECONDS * 1000))
-
-    def encode(self, text: str) -> bytes:
-        return text.encode(self._encoding, "backslashreplace")
-
-    def can_encode(self, text: str) -> bool:
-        try:
-            text.encode(self._encoding)
-        except UnicodeEncodeError:
-            return False
-        return True
-
-    def size(self) -> os.terminal_size:
-        try:
-            size = os.get_terminal_size(self.descriptor)
-        except OSError:
-            return DEFAULT_SIZE
-        return size if size.columns > 0 and size.lines > 0 else DEFAULT_SIZE
-
-    def is_in_foreground(self) -> bool:
-        """Return whether this process, and not another job of the shell, has the terminal."""
-        try:
-            return os.tcgetpgrp(self.descriptor) == os.getpgrp()
-        except OSError:  # not the controlling terminal of this process
-            return True
-
-    def write(self, data: bytes) -> None:
-        """Write all bytes, or drop them after an earlier error. The caller holds the lock."""
-        if self.lost is not None or not data:
-            return
-        try:
-            if self._text is not None:
-                self._text.write(data.decode("utf-8", "backslashreplace"))
-                self._text.flush()
-            else:
-                self._write_all(data)
-        except (OSError, ValueError) as error:  # ValueError: the file was closed
-            self.lost = error
-            self._divert()
-
-    def _write_all(self, data: bytes) -> None:
-        unwritten = memoryview(data)
-        while unwritten:
-            count = self._raw.write(unwritten)
-            if count is None:  # another process made the file non-blocking, and it is full
-                select.select([], [self.descriptor], [])
-            else:
-                unwritten = unwritten[count:]
-
-    def _divert(self) -> None:
-        """Redirect the descriptor to the null device, so that other code can still print to it without an error."""
-        if self.descriptor < 0:
-            return
-        with contextlib.suppress(OSError):
-            null_device = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null_device, self.descriptor)
-            os.close(null_device)
+            self._stderr.write_directly((_ERASE + _SHOW_CURSOR).encode())
 
 
 class _LineBuffer(io.TextIOBase):

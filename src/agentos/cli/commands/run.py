@@ -87,8 +87,9 @@ def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> No
       ls *.py | agentos run --items - --parallel 8 -- ruff check {}
       agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer
 
-    Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 agentos failed (ledger, store, run busy), 4 stopped
-    (no usable credential, --max-wait), 130 or 143 interrupted. After 4, 130 and 143 agentos resume continues.
+    Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 agentos failed (ledger, store, run busy, stdout on a
+    full disk), 4 stopped (no usable credential, --max-wait, --stop-on-closed-output), 130 or 143 interrupted. After 4,
+    130 and 143 agentos resume continues.
     """
     from ..launch.execute import dry_run, execute
 
@@ -201,4 +202,4 @@ def _output_mode(values: dict[str, Any]) -> OutputMode:
 
     if values["as_json"] and values["quiet"]:
         raise click.UsageError("--json and --quiet exclude each other")
-    return OutputMode(values["as_json"], values["quiet"], values["no_progress"])
+    return OutputMode(values["as_json"], values["quiet"], values["no_progress"], values["stop_on_closed_output"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
+from pathlib import Path
 
 import click
 
@@ -43,8 +45,11 @@ def stop(run_id: str, wait: bool) -> None:
         raise NotStopped(f"run {run_id} is not running: {read_status(folder).state_text}")
     if not owner.is_here or owner.pid is None:
         raise NotStopped(f"run {run_id} is running as pid {owner.pid} on {owner.host}: stop it there")
+    signum = _stop_signal(owner.pid)
+    if signum is None:
+        raise NotStopped(f"run {run_id} (pid {owner.pid}) ignores SIGINT and SIGTERM: kill -KILL {owner.pid} ends it")
     try:
-        os.kill(owner.pid, signal.SIGINT)
+        os.kill(owner.pid, signum)
     except ProcessLookupError:
         raise NotStopped(f"run {run_id} has just ended") from None
     except PermissionError:
@@ -54,3 +59,13 @@ def stop(run_id: str, wait: bool) -> None:
         while (current := run_owner(folder)) is not None and current.pid == owner.pid:
             time.sleep(POLL_SECONDS)
         say(f"Run {run_id} has ended: {read_status(folder).state_text}")
+
+
+def _stop_signal(pid: int) -> signal.Signals | None:
+    """Return the signal that stops a run: SIGTERM if it ignores SIGINT, as a shell makes background jobs do; None if it
+    ignores both."""
+    ignored = 0
+    with contextlib.suppress(OSError, ValueError):  # without /proc: assume that it ignores nothing
+        fields = dict(line.partition(":\t")[::2] for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        ignored = int(fields.get("SigIgn", "0"), 16)
+    return next((signum for signum in (signal.SIGINT, signal.SIGTERM) if not ignored >> (signum - 1) & 1), None)

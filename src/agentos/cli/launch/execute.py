@@ -12,10 +12,10 @@ from agentos.items.results import ProgressStats
 from agentos.items.sources import DAMAGED_RECORD
 from agentos.ledger.reader import Ledger
 from agentos.plurals import plural
-from agentos.terminal.screen import Screen
+from agentos.terminal.screen import PATIENCE_SECONDS, Screen
 from agentos.workflows.parallel import ParallelCoordinator
 
-from ..console import SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure
+from ..console import FAILED, SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure
 from .item_input import BadItems, changed_files
 from .key_confirmation import KeyConfirmation
 from .pool_setup import DisabledWatch, quarantine_messages
@@ -30,8 +30,9 @@ def execute(
     folder: RunFolder, spec: RunSpec, mode: OutputMode, *, retry_failed: bool = False, is_resume: bool = False
 ) -> int:
     """Carry out a run: block until it has ended, and return the exit status."""
-    with contextlib.ExitStack() as resources, RunReporter(Screen(), mode, spec.run_id) as reporter:
+    with contextlib.ExitStack() as resources, RunReporter(Screen(), mode, folder) as reporter:
         run = prepare_run(folder, spec, reporter, resources, is_resume=is_resume)
+        reporter.stop_run = run.coordinator.request_shutdown
         if is_resume:
             _warn_of_changed_items(spec, run, reporter)
         folder.make()
@@ -48,7 +49,8 @@ def execute(
         for message in quarantine_messages(run.pool, run.store):
             reporter.screen.message(message)
     reporter.suggest_next_command(folder, status)
-    return status
+    reporter.screen.flush(PATIENCE_SECONDS)
+    return FAILED if status in (SUCCEEDED, SOME_FAILED) and reporter.is_output_incomplete() else status
 
 
 def _warn_of_changed_items(spec: RunSpec, run: PreparedRun, reporter: RunReporter) -> None:
@@ -78,7 +80,7 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
                 damaged = sum(result.metadata.get("error_type") == DAMAGED_RECORD for result in stream)
             finally:
                 reporter.stop()
-        status = _exit_status(stream.stats, reporter.signal)
+        status = _exit_status(stream.stats, reporter)
         if damaged:
             status = status or SOME_FAILED
             records = plural(damaged, "recorded result")
@@ -98,11 +100,11 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
     return status
 
 
-def _exit_status(stats: ProgressStats, signum: int | None) -> int:
+def _exit_status(stats: ProgressStats, reporter: RunReporter) -> int:
     if stats.stopped is None or stats.stopped.startswith("halted"):
         return SUCCEEDED if not stats.failed and stats.stopped is None else SOME_FAILED
-    if stats.stopped == "interrupted":
-        return SIGNALLED + (signum or signal.SIGINT)
+    if stats.stopped == "interrupted" and not (reporter.is_stopped_by_reader and reporter.signal is None):
+        return SIGNALLED + (reporter.signal or signal.SIGINT)
     return STOPPED
 
 
@@ -121,7 +123,7 @@ def _stop_on_hangup(coordinator: ParallelCoordinator) -> Iterator[None]:
 
 def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, mode: OutputMode) -> int:
     """Print what a run would do and how long it would take. Start nothing and write nothing."""
-    with contextlib.ExitStack() as resources, RunReporter(Screen(), mode, spec.run_id) as reporter:
+    with contextlib.ExitStack() as resources, RunReporter(Screen(), mode, folder) as reporter:
         run = prepare_run(folder, spec, reporter, resources, keep=False)
         items = list(run.items)
         reporter.start(None)

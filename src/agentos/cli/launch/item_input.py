@@ -296,10 +296,23 @@ def _stdin_chunks() -> Iterator[bytes]:
         yield sys.stdin.buffer.read()
         return
     try:
+        descriptor = _take_over(descriptor)
         while chunk := os.read(descriptor, CHUNK_BYTES):
             yield chunk
     except OSError as error:
         raise BadItems(STDIN, f"expected items: {_reason(error)}") from None
+
+
+def _take_over(descriptor: int) -> int:
+    """Return a copy of stdin that programs do not inherit, and connect stdin to the null device: a program that a
+    worker starts would read, and lose, items. No-op for another descriptor, which no program inherits."""
+    if descriptor != 0:
+        return descriptor
+    copy = os.dup(descriptor)
+    null_device = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null_device, descriptor)
+    os.close(null_device)
+    return copy
 
 
 def _append(spool: int, item: Item, folder: RunFolder) -> None:

@@ -5,6 +5,7 @@ Also shows what items print, and remembers the events that the exit status depen
 
 from __future__ import annotations
 
+import errno
 import functools
 import threading
 from collections.abc import Callable
@@ -26,7 +27,9 @@ from agentos.events import (
 )
 from agentos.home.run_folder import RunFolder
 from agentos.output.capture import OutputCapture
+from agentos.output.descriptors import DescriptorCapture
 from agentos.output.prefix import prefix_lines
+from agentos.plurals import plural
 from agentos.pool.lease_pool import LeasePool
 from agentos.redaction.redactor import Redactor
 from agentos.reporters.format import escape_controls
@@ -34,7 +37,7 @@ from agentos.reporters.sentences import event_text
 from agentos.reporters.writers import JsonReporter
 from agentos.runs.streams import ResultStream
 from agentos.terminal.lines import LinesReporter, json_output
-from agentos.terminal.screen import Screen, Stream
+from agentos.terminal.screen import PATIENCE_SECONDS, Screen, Stream
 
 from ..console import SOME_FAILED, SUCCEEDED
 
@@ -46,11 +49,12 @@ _ABOVE_DISPLAY = (
 
 
 class OutputMode(NamedTuple):
-    """How a run is reported: the options `--json`, `--quiet` and `--no-progress`."""
+    """How a run is reported: `--json`, `--quiet`, `--no-progress` and `--stop-on-closed-output`."""
 
     as_json: bool = False
     quiet: bool = False
     no_progress: bool = False
+    stops_on_closed_output: bool = False
 
 
 class RunReporter:
@@ -58,14 +62,18 @@ class RunReporter:
 
     The pool and the run send events before it is known where to: `start` sends those on."""
 
-    def __init__(self, screen: Screen, mode: OutputMode, run_id: str) -> None:
+    def __init__(self, screen: Screen, mode: OutputMode, folder: RunFolder) -> None:
         self.screen = screen
         self.pool: LeasePool | None = None
         self.signal: int | None = None  # the signal that stopped the run
         self.run_ended: RunEnded | None = None
+        self.stop_run: Callable[[], None] = lambda: None  # stops the run as Ctrl-C does
+        self.is_stopped_by_reader = False  # the reader of stdout has closed it, and --stop-on-closed-output is set
+        screen.on_lost = self._on_stdout_lost
         self._capture: OutputCapture | None = None
+        self._descriptors: DescriptorCapture | None = None
         self._mode = mode
-        self._run_id = run_id
+        self._folder = folder
         self._lock = threading.Lock()  # guards _report until `start` has chosen it
         self._early_events: list[Any] = []
         self._report: Callable[[Any], None] = self._early_events.append
@@ -88,9 +96,11 @@ class RunReporter:
             self.listener(event)
 
     def capture_output(self, logs: Path, redactor: Redactor | None) -> None:
-        """Show and log what Python code prints, until `stop`."""
-        self._capture = OutputCapture(logs, redactor, self.show_output)
-        self._capture.__enter__()
+        """Show and log what Python code prints, and show what its children print, until `stop`. Raise `OSError` if the
+        system has no more descriptors."""
+        capture = OutputCapture(logs, redactor, self.show_output)
+        self._descriptors = DescriptorCapture(redactor, self.show_output).__enter__()
+        self._capture = capture.__enter__()
 
     def start(self, run: ResultStream | None) -> None:
         """Choose the outputs, and send them the events so far. None: a dry run, which has no progress to display."""
@@ -112,7 +122,7 @@ class RunReporter:
             self.screen.text_stream("stderr"),
             run,
             quiet=self._mode.quiet or (is_live and run is not None),
-            go_on=f"agentos resume {self._run_id}",
+            go_on=f"agentos resume {self._folder.run_id}",
         )
         if redact is not None:
             lines.redact_with(redact)
@@ -147,12 +157,42 @@ class RunReporter:
         if self._capture is not None:
             self._capture.__exit__(None, None, None)
             self._capture = None
+        if self._descriptors is not None:
+            self._descriptors.__exit__(None, None, None)
+            self._descriptors = None
 
     def __enter__(self) -> RunReporter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        """Stop, and wait until the readers of both streams have taken everything; after a signal, for a second only."""
         self.stop()
+        for stream, (lines, size) in self.screen.left_out.items():
+            self.screen.message(
+                f"agentos: {plural(lines, 'line')} ({size / 1e6:.1f} MB) of output were left out, because the reader "
+                f"of {stream} was too slow: the logs in {self._folder.logs} have them"
+            )
+        self.screen.flush(PATIENCE_SECONDS if exc is not None or self.signal is not None else None)
+
+    def is_output_incomplete(self) -> bool:
+        """Return whether stdout lacks something that its reader has not refused: a full disk, a reader too slow."""
+        error = self.screen.lost.get("stdout")
+        is_left_out = "stdout" in self.screen.left_out and not self.screen.is_stdout_a_terminal
+        return is_left_out or (isinstance(error, OSError) and error.errno not in (None, errno.EPIPE))
+
+    def _on_stdout_lost(self, error: Exception) -> None:
+        """Report, once, that nothing can be printed any more. Called from any thread."""
+        if not isinstance(error, BrokenPipeError):
+            self.screen.message(f"agentos: stdout cannot be written any more; the run continues without it: {error}")
+        elif self._mode.stops_on_closed_output:
+            self.is_stopped_by_reader = True
+            self.screen.message("agentos: stdout was closed by its reader: the run stops (--stop-on-closed-output)")
+            self.stop_run()
+        elif self.run_ended is None:
+            self.screen.message(
+                "agentos: stdout was closed by its reader: the run continues, and its output goes to the logs only. "
+                "With --stop-on-closed-output it would stop."
+            )
 
     def show_output(self, item_id: str, stream: str, data: bytes) -> None:
         """Print whole lines of an item's output, each with the item's id before it. "" is no item: printed as it is."""

@@ -9,6 +9,7 @@ import signal
 import time
 from typing import Any
 
+from agentos.child_status import UNKNOWN_STATUS
 from agentos.errors import CommandFailed, Interrupted
 from agentos.items.attempt import Attempt
 from agentos.items.file_names import log_name
@@ -26,9 +27,11 @@ SYSTEM_IS_FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOM
 
 
 def outcome_of(
-    process: CommandProcess, status: int, reports: list[dict[str, Any]], command: Command
+    process: CommandProcess, status: int | None, reports: list[dict[str, Any]], command: Command
 ) -> tuple[Any, BaseException | None]:
-    """Return the value of a command that has ended, or its error. Also passes on the usage that it has reported."""
+    """Return the value of a command that has ended, or its error. Also passes on the usage that it has reported.
+
+    `status` is None if it is lost, which is never a success."""
     attempt = process.attempt
     stdout, stderr = process.outputs.values()
     reported = _reported_verdict(attempt, reports)
@@ -82,7 +85,7 @@ def _verdict_from_report(report: dict[str, Any]) -> Verdict:
     return Verdict(kind, wait, message=report.get("message", ""), is_printed=kind in RETRY_ON_OTHER_KEY)
 
 
-def _verdict_on_output(process: CommandProcess, status: int, command: Command) -> Verdict:
+def _verdict_on_output(process: CommandProcess, status: int | None, command: Command) -> Verdict:
     """Read what the command has printed: with the user's patterns first, then with the rules for all providers.
 
     Both are tried with any exit status: some agents exit with 0 after a failure.
@@ -97,7 +100,9 @@ def _verdict_on_output(process: CommandProcess, status: int, command: Command) -
     return verdicts.from_output(text, status, provider=process.attempt.provider, now=time.time())
 
 
-def _status_text(status: int) -> str:
+def _status_text(status: int | None) -> str:
+    if status is None:
+        return UNKNOWN_STATUS
     if status >= 0:
         return f"exit status {status}"
     with contextlib.suppress(ValueError):

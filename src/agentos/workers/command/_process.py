@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agentos.child_status import wait_for_status
 from agentos.items.attempt import Attempt
 from agentos.items.fields import field_of
 from agentos.output.stream import Log, Output, log_lost
@@ -61,15 +62,15 @@ class CommandProcess:
             if not self._is_reaped:
                 os.killpg(self.pid, signum)
 
-    def finish(self) -> int:
+    def finish(self) -> int | None:
         """Kill the rest of the group after its leader has ended, read the outputs to their end and close them. Return
-        the exit status, negative for a signal."""
+        the exit status, negative for a signal; None if it is lost, or was returned before."""
         with self._lock:
             if self._is_reaped:
-                return self._popen.returncode
+                return None
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # before the reaping: until then the id belongs to this group
-            status = self._popen.wait()
+            status = wait_for_status(self._popen)
             self._is_reaped = True
         # Without the lock: a slow reader of this program's output can block here, and must not block `signal`.
         for descriptor, output in self.outputs.items():
@@ -119,7 +120,7 @@ class ProcessStarter:
         self._on_failure = on_failure
         self._redactor = None if pool is None else pool.redactor()
         self._hides_secret = (lambda _: False) if pool is None else pool.hides_secret
-        self._environment = inherited_environment(self._hides_secret)
+        self._environment = inherited_environment(self._redactor)
         self._log_folder = None if command.folder is None else command.folder / "logs"
         self._program_paths: dict[str, str | None] = {}
         self._devnull = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # stdin of commands that read nothing
@@ -184,6 +185,7 @@ class ProcessStarter:
                 env=environment,
                 cwd=self._command.cwd,
                 start_new_session=True,
+                preexec_fn=_unblock_signals if signal.pthread_sigmask(signal.SIG_BLOCK, ()) else None,
             )
         except BaseException:
             for end in ends:
@@ -249,6 +251,12 @@ def feed_output(descriptor: int, output: Output, *, is_last: bool = False) -> bo
         return False
     output.feed(data)
     return bool(data)
+
+
+def _unblock_signals() -> None:
+    """Unblock all signals, in the process that becomes the command: it would inherit the mask of a program that blocks
+    SIGTERM to wait for it in one thread, and could not be asked to stop."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _fits_in_variable(text: str) -> bool:

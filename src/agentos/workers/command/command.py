@@ -10,15 +10,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentos.items.fields import WHOLE, field_of
 from agentos.output.stream import OutputCall
 from agentos.providers.patterns import Pattern
+from agentos.redaction.redactor import Redactor
 from agentos.verdict import VERDICT_KINDS
 
+# Variables without which most programs fail. They may contain a short secret, such as `test`, by chance.
+_SYSTEM_VARIABLES = frozenset({"PATH", "HOME", "PWD", "SHELL", "USER", "LOGNAME", "LANG", "TERM", "TMPDIR"})
 # `{{name}}` and `{{` are literal braces; `{name}` and `{}` are placeholders; any other brace is literal.
 _PLACEHOLDER = re.compile(r"\{\{([\w.-]*)\}\}|(\{\{)|\{((?:[^\W\d][\w.-]*)?)\}")
 
@@ -128,7 +131,13 @@ def _fill(piece: tuple[bool, str], item: Any, item_id: str) -> str:
     return value
 
 
-def inherited_environment(is_secret: Callable[[str], bool]) -> dict[str, str]:
-    """Return the environment of this program without variables that hold a secret of the pool: a command gets only the
-    secret of its own lease."""
-    return {name: value for name, value in os.environ.items() if not is_secret(value)}
+def inherited_environment(redactor: Redactor | None) -> dict[str, str]:
+    """Return the environment of this program without variables that hold a secret of the pool, however short: a command
+    gets only the secret of its own lease."""
+    if redactor is None:
+        return dict(os.environ)
+    return {name: value for name, value in os.environ.items() if not _holds_secret(name, value, redactor)}
+
+
+def _holds_secret(name: str, value: str, redactor: Redactor) -> bool:
+    return redactor.is_secret(value) or (name not in _SYSTEM_VARIABLES and redactor.has_short_secret(value))

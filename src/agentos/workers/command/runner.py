@@ -15,7 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from agentos.errors import Interrupted
+from agentos.child_status import UNKNOWN_STATUS, ignores_children
+from agentos.errors import Interrupted, WorkerStartError
 from agentos.items.attempt import Attempt
 from agentos.output.stream import Output
 from agentos.pool.lease_pool import LeasePool
@@ -40,6 +41,9 @@ class CommandWorkers(Workers):
     can_submit = True
 
     def __init__(self, command: Command, ended: EndedCall, pool: LeasePool | None) -> None:
+        """Raise `WorkerStartError` if no exit status could be known: a failed command would look like a success."""
+        if ignores_children():
+            raise WorkerStartError(f"no command is started: {UNKNOWN_STATUS}")
         self._command = command
         self._ended = ended
         self._thread: threading.Thread | None = None
