@@ -70,8 +70,8 @@ class Credential:
         scopes: Iterable[str] = (),
         limits: Limits | None = None,
         base_url: str | None = None,
-        headers: Mapping[str, str] = NO_VALUES,
-        command_env: Mapping[str, str] = NO_VALUES,
+        headers: Mapping[str, str] | None = None,
+        command_env: Mapping[str, str] | None = None,
     ) -> None:
         if secret is None:
             if id is None or not command_env:
@@ -90,6 +90,8 @@ class Credential:
         for name, value in (("provider", provider), ("quota_group", quota_group)):
             if value is not None and not isinstance(value, str):
                 raise ValueError(f"{name} must be a name, not {value!r}")
+        headers = NO_VALUES if headers is None else headers
+        command_env = NO_VALUES if command_env is None else command_env
         settings.check_headers(headers)
         settings.check_command_env(command_env)
         self.__sources = Sources(
