@@ -6,6 +6,7 @@ that a request that names it must go to the credential that made it. Pure functi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Mapping
@@ -34,12 +35,13 @@ class RequestFacts(NamedTuple):
 
 
 NO_FACTS = RequestFacts()
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError)
 
 
 def read_request(path: str, headers: Mapping[str, str], body: bytes) -> RequestFacts:
     """Return the facts of a request. `path` without the query; `headers` by names in lower case (or a mapping that
     ignores case); `body` not compressed."""
-    request = decode_body(body)
+    request = _decode_request(body)
     model = _model_in_path(path) or _text(request.get("model"))
     texts = _Texts()
     texts.add_request(request)
@@ -58,7 +60,7 @@ def decode_body(body: bytes) -> dict[str, Any]:
     """Return the JSON object of a body; empty for anything else."""
     try:
         decoded = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, RecursionError, ValueError):
+    except _UNREADABLE:
         return {}
     return decoded if isinstance(decoded, dict) else {}
 
@@ -141,6 +143,29 @@ _NO_TEXT = frozenset(
 )  # fmt: skip
 
 
+# Declarations of tools that name owned objects.
+_OWNED_IN_TOOLS = re.compile(rb'"(?:file_ids|vector_store_ids|container)"')
+# The fields of a request that are read; msgspec skips all others without building them.
+_FIELDS = {
+    *_PROMPTS, *_OWNED_FIELDS, "model", "stream", "max_completion_tokens", "max_output_tokens", "max_tokens",
+    "generationConfig", "generation_config", "metadata", "prompt_cache_key",
+}  # fmt: skip
+_REQUEST = msgspec.json.Decoder(
+    msgspec.defstruct(
+        "_Request",
+        [("tools", msgspec.Raw, msgspec.Raw()), *((name, Any, None) for name in sorted(_FIELDS - {"tools"}))],
+    )
+)
+
+
+def _decode_request(body: bytes) -> dict[str, Any]:
+    """Return the fields of a request that are read, with its tools as JSON; empty for a body that is no request."""
+    try:
+        return msgspec.structs.asdict(_REQUEST.decode(body))
+    except _UNREADABLE:
+        return {}
+
+
 class _Texts:
     """Walks through a request: measures its text, and collects owned objects."""
 
@@ -155,8 +180,19 @@ class _Texts:
 
     def add_request(self, request: Mapping[str, Any]) -> None:
         for name in _PROMPTS:
-            if name in request:
-                self.add(request[name])
+            value = request.get(name)
+            if isinstance(value, msgspec.Raw):
+                self._add_tools(bytes(value))
+            elif value is not None:
+                self.add(value)
+
+    def _add_tools(self, json: bytes) -> None:
+        """Measure the declarations of tools by the length of their JSON: agents send some 50 KB of them each time."""
+        end = self._bytes + len(json)
+        if _OWNED_IN_TOOLS.search(json):
+            with contextlib.suppress(*_UNREADABLE):
+                self.add(msgspec.json.decode(json))
+        self._bytes = end
 
     def add(self, value: Any, *, finds_objects: bool = True) -> None:
         stack = [value]
