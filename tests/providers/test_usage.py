@@ -119,6 +119,15 @@ def test_usage_of_stream(shape: str, stream: bytes, usage: TokenUsage) -> None:
     assert (reader.usage, reader.is_complete) == (usage, True)
 
 
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize(("shape", "stream", "usage"), STREAMS)
+def test_stream_byte_by_byte(shape: str, stream: bytes, usage: TokenUsage, line_end: bytes) -> None:
+    reader = StreamUsage(shape)
+    for byte in stream.replace(b"\r\n", b"\n").replace(b"\n", line_end):
+        reader.feed(bytes([byte]))
+    assert (reader.usage, reader.is_complete) == (usage, True)
+
+
 @pytest.mark.parametrize(("shape", "stream"), NO_USAGE_STREAMS)
 def test_stream_without_usage_has_none(shape: str, stream: bytes) -> None:
     reader = StreamUsage(shape)

@@ -50,6 +50,10 @@ GROQ = (
     )
     + b"data: [DONE]\n\n"
 )
+# JSON over several lines of data, as the standard for events allows.
+CHAT_IN_LINES = (
+    b'data: {"choices": [],\ndata:  "usage": {"prompt_tokens": 7,\ndata: "completion_tokens": 2}}\n\ndata: [DONE]\n\n'
+)
 
 
 def _response(type_: str, **fields: Any) -> bytes:
@@ -143,6 +147,7 @@ GEMINI = (
 STREAMS: list[tuple[str, bytes, TokenUsage]] = [
     ("openai-chat", CHAT, TokenUsage(3, 10, 16)),
     ("openai-chat", GROQ, TokenUsage(7, 2)),
+    ("openai-chat", CHAT_IN_LINES, TokenUsage(7, 2)),
     ("openai-responses", RESPONSES, TokenUsage(7, 11, 30)),
     ("anthropic", ANTHROPIC, TokenUsage(125, 15, 2000, 100)),
     ("anthropic", ANTHROPIC_WITH_TOOLS, TokenUsage(10682, 510)),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentos.workers.engines._remote import run_attempt
 from agentos.workflows.parallel import (
     Command,
     Credential,
@@ -88,6 +90,26 @@ def test_executor_resolves_settings_and_redacts_them() -> None:
         assert values_of(coordinator, work) == [SEEN, SEEN]
         _, results = coordinator.execute_parallel(["c"], fail_with_header)
     assert "refused: ****" in str(results[0].error)
+
+
+def test_outcome_leaves_executor_without_values_of_headers() -> None:
+    """Engines keep the texts of failed tasks, before the run's process could redact them."""
+    message = {
+        "id": "a",
+        "attempt": 1,
+        "run_id": "r",
+        "credential_id": "team-a",
+        "payload": "a",
+        "launch": "1",
+        "credential": None,
+        "reference": "env:SETTINGS_KEY",
+        "base_url": None,
+        "headers": {"X-Token": "env:SETTINGS_HEADER"},
+        "fingerprint": "key-of-the-run",
+    }
+    outcome = run_attempt(pickle.dumps(fail_with_header), pickle.dumps(message))
+    assert b"refused: ****" in outcome
+    assert HEADER_SECRET.encode() not in outcome
 
 
 def test_executor_is_sent_references_only(monkeypatch: pytest.MonkeyPatch) -> None:
