@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from . import Mutant, planted_inherited, planted_pool, planted_runs, planted_secrets, planted_shared, planted_verdicts
+from . import (
+    Mutant,
+    planted_credentials,
+    planted_inherited,
+    planted_pool,
+    planted_runs,
+    planted_secrets,
+    planted_shared,
+    planted_verdicts,
+)
 
 MUTANTS: tuple[Mutant, ...] = (
     *planted_pool.MUTANTS,
@@ -11,4 +20,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *planted_secrets.MUTANTS,
     *planted_inherited.MUTANTS,
     *planted_verdicts.MUTANTS,
+    *planted_credentials.MUTANTS,
 )
