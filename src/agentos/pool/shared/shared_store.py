@@ -15,7 +15,7 @@ from agentos.limits.declaration import Limits
 from agentos.verdict import Verdict
 
 from .._rules.lease_states import ENDED, LIVE, WAITING
-from ..credential import Credential, fingerprint
+from ..credential import Credential
 from ..states import CredentialForecast, CredentialState, Holder
 from . import messages as wire
 from ._member.handles import MemberHandle
@@ -179,7 +179,7 @@ class SharedStore:
             credential.provider,
             sorted(credential.scopes),
             wire.limits_fields(credential.limits),
-            fingerprint(credential.secret),
+            credential.fingerprint,
         )
         wire.check(declaration)
         with self._member.lock:
