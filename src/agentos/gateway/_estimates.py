@@ -39,7 +39,9 @@ class Estimates:
         figures = self._models.get(model or "")
         expected = DEFAULT_OUTPUT if figures is None or not figures.outputs else _p90(figures)
         ratio = 1.0 if figures is None else figures.ratio
-        return round(text_bytes / BYTES_PER_TOKEN * ratio), expected if max_tokens is None else min(expected, max_tokens)
+        return round(text_bytes / BYTES_PER_TOKEN * ratio), expected if max_tokens is None else min(
+            expected, max_tokens
+        )
 
     def learn(self, model: str | None, text_bytes: int, usage: TokenUsage) -> None:
         """Take what a request really used into account."""

@@ -123,7 +123,7 @@ def read_facts(route: Route, headers: Mapping[str, str], body: bytes) -> BodyFac
     """Return what a body says; nothing is known of a body that is not a JSON object."""
     session = next((headers[name] for name in _SESSION_HEADERS if name in headers), None)
     facts = BodyFacts(session=session)
-    if not body or route.shape is None and "json" not in headers.get("content-type", "json"):
+    if not body or (route.shape is None and "json" not in headers.get("content-type", "json")):
         return facts
     plain = decoded(body, headers.get("content-encoding", ""))
     if plain is None:

@@ -1,11 +1,11 @@
-"""Upstream: sends a request to a provider and reads its answer, with aiohttp. All that the gateway knows of it is here."""
+"""Upstream: sends a request to a provider and reads its answer, with aiohttp. Nothing else knows aiohttp's client."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from functools import lru_cache
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 from aiohttp.client_middlewares import ClientHandlerType
@@ -86,7 +86,7 @@ class Upstream:
         )
 
     async def send(self, method: str, url: str, headers: CIMultiDict[str], body: bytes) -> Answer:
-        """Send a request; return its answer when the head has come. Raises `NotConnected`, `Untrusted`, `AnswerLost`."""
+        """Send a request; return its answer when the head has come. Raises the exceptions above."""
         target = URL(url, encoded=True)
         try:
             response = await self._session.request(
@@ -129,8 +129,6 @@ def _name(error: BaseException) -> str:
 def _proxy(scheme: str, host: str) -> str | None:
     """Return the proxy that the environment names for a host (`HTTPS_PROXY`, `NO_PROXY`); None: direct."""
     proxies: Mapping[str, str] = getproxies_environment()
-    if not proxies or proxy_bypass_environment(host, dict(proxies)):
+    if not proxies or proxy_bypass(host):
         return None
     return proxies.get(scheme) or proxies.get("all")
-
-

@@ -1,4 +1,4 @@
-"""Client tokens: what clients show the gateway instead of a key. They belong to an attempt of a run, or to a named client.
+"""Client tokens: what clients show the gateway instead of a key. Each belongs to an attempt, or to a named client.
 
 Tokens are kept as digests only: in memory for attempts, in a file of the AgentOS home directory for named clients.
 """

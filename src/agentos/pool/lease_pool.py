@@ -79,6 +79,7 @@ class LeasePool:
         self.expire = self._store.expire
         self.settle = self._store.settle
         self.use_more = self._store.use_more
+        self.cool_and_end = self._store.cool_and_end
         for credential in credentials:
             self.add(credential)
         if not self._credentials:
@@ -199,6 +200,10 @@ class LeasePool:
     def size(self) -> int:
         """The number of credentials."""
         return len(self._credentials)
+
+    def credentials(self) -> tuple[Credential, ...]:
+        """Return the credentials of this pool, in the order in which they joined it."""
+        return tuple(self._credentials.values())
 
     def credential_of(self, credential_id: str) -> Credential:
         """Return a credential by its id. Raise `UnknownCredential`."""
