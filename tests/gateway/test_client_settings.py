@@ -101,7 +101,7 @@ def test_token_is_in_no_file(tmp_path: Path) -> None:
     for client in CLIENTS:
         settings_of_client(client, URL, TOKEN, str(tmp_path), {"HOME": str(tmp_path / "home")})
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 2
+    assert len(files) == 3
     assert not [path for path in files if TOKEN in path.read_text()]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
@@ -160,6 +160,7 @@ def test_gemini_settings_keep_the_users_and_select_the_key(tmp_path: Path) -> No
     assert written["general"]["maxAttempts"] == 3
     assert written["model"] == {"name": "m"}
     assert written["security"] == {"auth": {"selectedType": "gemini-api-key"}}
+    assert json.loads(Path(settings["GEMINI_EXP"] or "").read_text())["flags"][0]["intValue"] == "590"
 
 
 def test_files_can_be_written_twice(tmp_path: Path) -> None:

@@ -16,7 +16,12 @@ from typing import Any
 
 # Repeated requests of a client itself. Not 0: a client with two survives a restart of the gateway.
 RETRIES = 2
+# Seconds without an answer after which a client gives up a request, where that can be set. Longer than a gateway holds.
+FIRST_BYTE_SECONDS = 590
+# Name of the provider in the configuration of Codex.
 PROVIDER = "agentos"
+# Number of the switch of Gemini CLI that sets the time-out of a request; versions that do not know it ignore it.
+_GEMINI_TIMEOUT_FLAG = 45773134
 # Entries of the user's folder that an attempt's folder links to.
 _CODEX_LINKS = ("AGENTS.md", "AGENTS.override.md", "prompts", "rules", "skills")
 _GEMINI_LINKS = ("GEMINI.md", "agents", "commands", "extensions", "policies", "skills", "trustedFolders.json")
@@ -50,7 +55,8 @@ def write_codex_home(url: str, folder: str, inherited: Mapping[str, str]) -> Map
 
 
 def write_gemini_home(_url: str, folder: str, inherited: Mapping[str, str]) -> Mapping[str, str | None]:
-    """Write `settings.json` that selects a key from the environment: behind a base URL, Gemini CLI has no default."""
+    """Write `settings.json` that selects a key from the environment: behind a base URL, Gemini CLI has no default. A
+    second file raises the time that it waits for the first byte of an answer from 60 s."""
     source = Path(inherited.get("GEMINI_CLI_HOME") or _home(inherited)) / ".gemini"
     home = Path(folder, "gemini")
     target = _linked_folder(home / ".gemini", source, _GEMINI_LINKS)
@@ -62,7 +68,10 @@ def write_gemini_home(_url: str, folder: str, inherited: Mapping[str, str]) -> M
         "security": {"auth": {"selectedType": "gemini-api-key"}},
     }
     _write(target / "settings.json", json.dumps(_merged(settings, changes), indent=2) + "\n")
-    return {"GEMINI_CLI_HOME": str(home)}
+    experiments = home / "experiments.json"
+    flag = {"flagId": _GEMINI_TIMEOUT_FLAG, "intValue": str(FIRST_BYTE_SECONDS)}
+    _write(experiments, json.dumps({"flags": [flag]}) + "\n")
+    return {"GEMINI_CLI_HOME": str(home), "GEMINI_EXP": str(experiments)}
 
 
 def toml_value(value: Any) -> str:

@@ -15,15 +15,11 @@ from urllib.parse import urlsplit
 
 from agentos.providers.presets import preset_of
 
-from ._agent_homes import RETRIES, write_codex_home, write_gemini_home
+from ._agent_homes import FIRST_BYTE_SECONDS, RETRIES, write_codex_home, write_gemini_home
 from ._command_words import command_words
 
 # Variable -> value; None removes an inherited variable. Templates contain `{url}` and `{token}`.
 Settings = Mapping[str, str | None]
-
-# Seconds without an answer after which Claude Code gives up a request. Longer than every hold of a gateway; its own
-# default is 180 or 300, depending on the version.
-FIRST_BYTE_SECONDS = 590
 
 # Read by scripts, and by `agentos gateway env` inside a command of a run.
 URL_VARIABLE = "AGENTOS_GATEWAY_URL"
