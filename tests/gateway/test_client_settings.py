@@ -133,9 +133,18 @@ def test_codex_config_keeps_the_users_and_changes_the_provider(tmp_path: Path) -
     assert config["model_providers"]["other"] == {"name": "Other"}
     assert config["model_providers"]["agentos"]["base_url"] == f"{URL}/v1"
     assert config["model_providers"]["agentos"]["request_max_retries"] == 2
+    assert config["features"] == {"plugins": False}
     assert "forced_login_method" not in config
     assert (home / "prompts").readlink() == user / "prompts"
     assert not (home / "auth.json").exists()
+
+
+def test_codex_plugins_of_the_user_stay_on(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[features]\nx = true\n[plugins."a@b"]\nenabled = true\n')
+    settings = settings_for(URL, TOKEN, ["openai"], ["codex"], str(tmp_path), {"CODEX_HOME": str(tmp_path)})
+    config = tomllib.loads(Path(settings["CODEX_HOME"] or "", "config.toml").read_text())
+    assert config["features"] == {"x": True}
+    assert config["plugins"] == {"a@b": {"enabled": True}}
 
 
 def test_broken_user_configuration_is_replaced(tmp_path: Path) -> None:

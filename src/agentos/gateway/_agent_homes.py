@@ -38,6 +38,8 @@ def write_codex_home(url: str, folder: str, inherited: Mapping[str, str]) -> Map
     config.pop("forced_login_method", None)
     config["check_for_update_on_startup"] = False
     config["analytics"] = {"enabled": False}
+    if "plugins" not in config:  # its list of plugins is fetched from three hosts at every start
+        config["features"] = {"plugins": False, **(config.get("features") or {})}
     config["model_providers"] = {
         **(config.get("model_providers") or {}),
         PROVIDER: {
