@@ -86,7 +86,7 @@ def serve(keys_file: str | None, key_env: str | None, listen: str, hold: float |
     \b
     Examples:
       agentos gateway --keys keys.toml
-      agentos gateway serve --keys keys.toml --listen 0.0.0.0:8787 --allow-host gateway.internal
+      agentos gateway serve --keys keys.toml --hold 60 --allow-host gateway.internal
     """
     from agentos.gateway.gateway import check_installed
 
