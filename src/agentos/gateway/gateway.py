@@ -74,6 +74,7 @@ class Gateway:
         keyless = [credential.id for credential in pool.credentials() if not credential.has_secret]
         if keyless:
             raise GatewayError(f"the credential {keyless[0]} has no key, so that it cannot be used through a gateway")
+        self.pool = pool
         self.hold = DEFAULT_HOLD if hold is None else hold
         self.url = ""
         self._tokens = ClientTokens(named)
@@ -195,7 +196,7 @@ class Gateway:
     def environment(self, token: str, arguments: Sequence[str], folder: str, /) -> Mapping[str, str | None]:
         """Return the variables that a command needs to use the gateway (None: remove the variable). May write
         configuration files below `folder`, which belongs to the attempt and exists."""
-        providers = [credential.provider for credential in self._state.pool.credentials()]
+        providers = [credential.provider for credential in self.pool.credentials()]
         return settings_for(self.url, token, providers, arguments, folder)
 
 
