@@ -79,6 +79,18 @@ class Connection(web.RequestHandler):
         self.stop_deadline()
         super().connection_lost(exc)
 
+    def handle_error(self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None,
+                     message: str | None = None) -> web.StreamResponse:  # fmt: skip
+        """Return the answer to a request that is not valid HTTP. aiohttp's would quote it."""
+        del exc, message
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer was sent")
+        answer = error("openai", "invalid_request", "the request is not valid HTTP/1.1", status=status, is_final=True)
+        response = local_response(answer)
+        response.headers["Server"] = "agentos"
+        response.force_close()
+        return response
+
     def stop_deadline(self) -> None:
         """Note that the head of a request has come."""
         if self._deadline is not None:
