@@ -56,60 +56,70 @@ def answering(*refusals: tuple[int, dict[str, Any]], lines: tuple[str, ...] = ()
 
 @pytest.mark.parametrize(("status", "body"), [(429, LIMIT), (401, DEAD), (402, NO_CREDIT), (429, NO_CREDIT)])
 def test_refusal_leads_to_another_credential(status: int, body: dict[str, Any]) -> None:
-    with Upstream(answering((status, body))) as upstream:
-        with running_gateway(credentials(upstream.url, "a", "b")) as (gateway, token):
-            answer = post(gateway, token)
-            assert answer.status_code == 200
-            assert len({call.key for call in upstream.calls}) == len(upstream.calls) == 2
-            usage = gateway.usage(token)
-            assert (usage.requests, usage.refusals) == (1, 1)
-            assert gateway.close(token).verdict is None  # the client was not told
-            assert at_rest(gateway.pool)
+    with (
+        Upstream(answering((status, body))) as upstream,
+        running_gateway(credentials(upstream.url, "a", "b")) as (gateway, token),
+    ):
+        answer = post(gateway, token)
+        assert answer.status_code == 200
+        assert len({call.key for call in upstream.calls}) == len(upstream.calls) == 2
+        usage = gateway.usage(token)
+        assert (usage.requests, usage.refusals) == (1, 1)
+        assert gateway.close(token).verdict is None  # the client was not told
+        assert at_rest(gateway.pool)
 
 
 @pytest.mark.parametrize("status", [503, 529])
 def test_overload_is_held_until_it_is_over(status: int) -> None:
-    with Upstream(answering((status, BUSY), lines=("retry-after: 1",))) as upstream:
-        with running_gateway(credentials(upstream.url, "a", "b")) as (gateway, token):
-            assert post(gateway, token).status_code == 200
-            assert len(upstream.calls) == 2
-            assert gateway.usage(token).held_seconds >= 0.5
+    with (
+        Upstream(answering((status, BUSY), lines=("retry-after: 1",))) as upstream,
+        running_gateway(credentials(upstream.url, "a", "b")) as (gateway, token),
+    ):
+        assert post(gateway, token).status_code == 200
+        assert len(upstream.calls) == 2
+        assert gateway.usage(token).held_seconds >= 0.5
 
 
 def test_request_is_held_until_the_limit_ends() -> None:
-    with Upstream(answering((429, LIMIT), lines=("retry-after: 1",))) as upstream:
-        with running_gateway(credentials(upstream.url, "a")) as (gateway, token):
-            started_at = time.monotonic()
-            assert post(gateway, token).status_code == 200
-            assert time.monotonic() - started_at >= 1.0
-            assert gateway.usage(token).held_seconds >= 0.9
-            assert len(upstream.calls) == 2
+    with (
+        Upstream(answering((429, LIMIT), lines=("retry-after: 1",))) as upstream,
+        running_gateway(credentials(upstream.url, "a")) as (gateway, token),
+    ):
+        started_at = time.monotonic()
+        assert post(gateway, token).status_code == 200
+        assert time.monotonic() - started_at >= 1.0
+        assert gateway.usage(token).held_seconds >= 0.9
+        assert len(upstream.calls) == 2
 
 
 @pytest.mark.parametrize(("seconds", "kind"), [(600, RATE_LIMITED), (18_000, QUOTA_EXHAUSTED)])
 def test_wait_beyond_the_hold_is_an_honest_refusal_at_once(seconds: int, kind: str) -> None:
-    with Upstream(answering((429, LIMIT), lines=(f"retry-after: {seconds}",))) as upstream:
-        with running_gateway(credentials(upstream.url, "a")) as (gateway, token):
-            started_at = time.monotonic()
-            answer = post(gateway, token)
-            assert time.monotonic() - started_at < 20
-            assert answer.status_code == 429
-            assert seconds - 30 < int(answer.headers["retry-after"]) <= seconds
-            assert answer.json()["error"]["code"] == "rate_limit_exceeded"
-            assert len(upstream.calls) == 1
-            verdict = gateway.close(token).verdict
-            assert verdict is not None
-            assert verdict.kind == kind
-            assert verdict.retry_after == pytest.approx(seconds, abs=30)
+    with (
+        Upstream(answering((429, LIMIT), lines=(f"retry-after: {seconds}",))) as upstream,
+        running_gateway(credentials(upstream.url, "a")) as (gateway, token),
+    ):
+        started_at = time.monotonic()
+        answer = post(gateway, token)
+        assert time.monotonic() - started_at < 20
+        assert answer.status_code == 429
+        assert seconds - 30 < int(answer.headers["retry-after"]) <= seconds
+        assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+        assert len(upstream.calls) == 1
+        verdict = gateway.close(token).verdict
+        assert verdict is not None
+        assert verdict.kind == kind
+        assert verdict.retry_after == pytest.approx(seconds, abs=30)
 
 
 def test_verdict_of_last_request_counts() -> None:
     """The client was refused, came back and succeeded: its attempt has no verdict."""
-    with Upstream(answering((429, LIMIT), lines=("retry-after: 1",))) as upstream:
-        with running_gateway(credentials(upstream.url, "a"), hold=0.5) as (gateway, token):
-            assert post(gateway, token).status_code == 429
-            eventually(lambda: post(gateway, token).status_code == 200)
-            assert gateway.close(token).verdict is None
+    with (
+        Upstream(answering((429, LIMIT), lines=("retry-after: 1",))) as upstream,
+        running_gateway(credentials(upstream.url, "a"), hold=0.5) as (gateway, token),
+    ):
+        assert post(gateway, token).status_code == 429
+        eventually(lambda: post(gateway, token).status_code == 200)
+        assert gateway.close(token).verdict is None
 
 
 def test_hold_of_gemini_ends_before_its_client_leaves() -> None:
@@ -127,10 +137,12 @@ def test_hold_of_gemini_ends_before_its_client_leaves() -> None:
 
 
 def test_stated_timeout_of_client_shortens_its_hold() -> None:
-    with Upstream(answering((429, LIMIT), lines=("retry-after: 40",))) as upstream:
-        with running_gateway(credentials(upstream.url, "a")) as (gateway, token):
-            answer = post(gateway, token, **{"x-stainless-read-timeout": "30"})
-            assert answer.status_code == 429
+    with (
+        Upstream(answering((429, LIMIT), lines=("retry-after: 40",))) as upstream,
+        running_gateway(credentials(upstream.url, "a")) as (gateway, token),
+    ):
+        answer = post(gateway, token, **{"x-stainless-read-timeout": "30"})
+        assert answer.status_code == 429
 
 
 def test_no_usable_credential_names_the_command_that_helps() -> None:
@@ -151,33 +163,39 @@ def test_no_usable_credential_names_the_command_that_helps() -> None:
 
 
 def test_provider_without_credential_is_refused() -> None:
-    with Upstream(answering()) as upstream:
-        with running_gateway(credentials(upstream.url, "a", provider="anthropic")) as (gateway, token):
-            answer = post(gateway, token)
-            assert answer.status_code == 503
-            assert "no credential of openai" in answer.json()["error"]["message"]
-            assert upstream.calls == []
+    with (
+        Upstream(answering()) as upstream,
+        running_gateway(credentials(upstream.url, "a", provider="anthropic")) as (gateway, token),
+    ):
+        answer = post(gateway, token)
+        assert answer.status_code == 503
+        assert "no credential of openai" in answer.json()["error"]["message"]
+        assert upstream.calls == []
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422, 500, 502, 504])
 def test_error_that_no_other_key_would_change_is_passed_on(status: int) -> None:
     body = {"error": {"message": "The request is not valid.", "type": "invalid_request_error", "code": None}}
-    with Upstream(answering((status, body), lines=("x-request-id: r1",))) as upstream:
-        with running_gateway(credentials(upstream.url, "a", "b")) as (gateway, token):
-            answer = post(gateway, token)
-            assert (answer.status_code, answer.json()) == (status, body)
-            assert answer.headers["x-request-id"] == "r1"
-            assert len(upstream.calls) == 1
-            assert at_rest(gateway.pool)
-            assert gateway.usage(token).requests == 0
+    with (
+        Upstream(answering((status, body), lines=("x-request-id: r1",))) as upstream,
+        running_gateway(credentials(upstream.url, "a", "b")) as (gateway, token),
+    ):
+        answer = post(gateway, token)
+        assert (answer.status_code, answer.json()) == (status, body)
+        assert answer.headers["x-request-id"] == "r1"
+        assert len(upstream.calls) == 1
+        assert at_rest(gateway.pool)
+        assert gateway.usage(token).requests == 0
 
 
 def test_verdict_reaches_the_pool() -> None:
-    with Upstream(answering((429, LIMIT), lines=("retry-after: 600",))) as upstream:
-        with running_gateway(credentials(upstream.url, "a", "b")) as (gateway, token):
-            post(gateway, token)
-            cooled = [state for state in gateway.pool.states() if state.cooling or state.cooled_until]
-            assert len(cooled) == 1
+    with (
+        Upstream(answering((429, LIMIT), lines=("retry-after: 600",))) as upstream,
+        running_gateway(credentials(upstream.url, "a", "b")) as (gateway, token),
+    ):
+        post(gateway, token)
+        cooled = [state for state in gateway.pool.states() if state.cooling or state.cooled_until]
+        assert len(cooled) == 1
 
 
 # --- sent once (invariant 33) -----------------------------------------------------------------------------------------
@@ -389,8 +407,10 @@ def test_limits_in_answers_set_the_pace() -> None:
     async def handler(call: Call) -> None:
         await call.answer(200, chat_answer(), *lines)
 
-    with Upstream(handler) as upstream:
-        with running_gateway(credentials(upstream.url, "a"), hold=0.2) as (gateway, token):
-            assert post(gateway, token).status_code == 200
-            assert post(gateway, token).status_code == 429
-            assert len(upstream.calls) == 1
+    with (
+        Upstream(handler) as upstream,
+        running_gateway(credentials(upstream.url, "a"), hold=0.2) as (gateway, token),
+    ):
+        assert post(gateway, token).status_code == 200
+        assert post(gateway, token).status_code == 429
+        assert len(upstream.calls) == 1
