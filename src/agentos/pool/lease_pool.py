@@ -81,6 +81,7 @@ class LeasePool:
         self.avoid = self._store.avoid
         self.settle = self._store.settle
         self.use_more = self._store.use_more
+        self.cool_and_end = self._store.cool_and_end
         for credential in credentials:
             self.add(credential)
         if not self._credentials:
@@ -196,7 +197,7 @@ class LeasePool:
     def clear(self, id: str) -> None:  # noqa: A002
         """Put a credential back into use at once: end its quarantine, and the cool-downs of itself, its group and its
         provider, also those that the provider asked for."""
-        if id not in self._secrets:
+        if id not in self._credentials:
             raise UnknownCredential("no credential with this id is in the pool")
         self._store.clear(id)
         self._store.arrive()
@@ -208,12 +209,16 @@ class LeasePool:
     @property
     def ids(self) -> tuple[str, ...]:
         """The ids of the credentials."""
-        return tuple(self._secrets)
+        return tuple(self._credentials)
 
     @property
     def size(self) -> int:
         """The number of credentials."""
         return len(self._credentials)
+
+    def credentials(self) -> tuple[Credential, ...]:
+        """Return the credentials of this pool, in the order in which they joined it."""
+        return tuple(self._credentials.values())
 
     def credential_of(self, credential_id: str) -> Credential:
         """Return a credential by its id. Raise `UnknownCredential`."""
@@ -292,7 +297,7 @@ class LeasePool:
 
     def timed_out(self, handle: LeaseHandle, timeout: float | None) -> LeaseTimeout:
         """Return the error for a request that no credential served in time."""
-        waiting = self._store.waiting_for(handle.scope, (handle.requests, handle.tokens))
+        waiting = self.waiting_of(handle)
         return LeaseTimeout(
             f"no credential within {timeout:g} s: {waiting_text(waiting)}",
             reason=waiting.reason,
@@ -303,19 +308,26 @@ class LeasePool:
         """Return the error for a request that the pool refused."""
         if handle.too_large is not None:
             return RequestTooLarge(f"no limit is large enough: {handle.too_large}")
-        return self.no_usable(handle.scope)
+        return self.no_usable(handle.scope, handle.for_provider, handle.only)
 
-    def no_usable(self, scope: str | None) -> NoUsableCredential:
-        """Return the error that names why each credential is of no use for a scope."""
-        reasons = self._store.reasons(scope)
+    def no_usable(self, scope: str | None, for_provider: str | None = None, only: str | None = None
+                  ) -> NoUsableCredential:  # fmt: skip
+        """Return the error that names why each credential (of a provider, or only one) is of no use for a scope."""
+        reasons = self._store.reasons(scope, for_provider, only)
         listed = "; ".join(f"{credential_id}: {reason}" for credential_id, reason in reasons.items())
-        return NoUsableCredential(f"no usable credential: {listed or 'the pool is empty'}", reasons=reasons)
+        empty = "the pool is empty" if for_provider is None else f"the pool has no credential of {for_provider}"
+        return NoUsableCredential(f"no usable credential: {listed or empty}", reasons=reasons)
 
     # --- what binds the pool --------------------------------------------------------------------------------------
 
     def waiting_for(self, scope: str | None) -> PoolWaiting:
         """Return why a request of a scope waits, and for how long."""
         return self._store.waiting_for(scope)
+
+    def waiting_of(self, handle: LeaseHandle) -> PoolWaiting:
+        """Return why a request waits, and for how long. Blocks for a round trip to the owner of a shared pool."""
+        need = handle.requests, handle.tokens
+        return self._store.waiting_for(handle.scope, need, handle.for_provider, handle.only)
 
     def fastest(self) -> tuple[float | None, float]:
         """Return the requests a second that all limits together allow (None where one is not known), and the seconds in

@@ -83,6 +83,8 @@ class Request(_Message, tag="request"):
     front: bool = False
     excluded: list[Identifier] = []  # credentials that it must not be granted
     later: list[Identifier] = []  # ... not now: the member asks again when it will use them
+    for_provider: Identifier | None = None  # only credentials of this provider may serve it
+    only: Identifier | None = None  # only this credential may serve it
 
 
 class Confirm(_Message, tag="confirm"):
@@ -181,6 +183,8 @@ class HeldLease(_Message):
     tokens: Count
     scope: Identifier | None
     requester: Name | None
+    for_provider: Identifier | None = None
+    only: Identifier | None = None
 
 
 class Usage(_Message):

@@ -23,12 +23,14 @@ class MemberHandle:
         "deliver",
         "excluded",
         "fence",
+        "for_provider",
         "granted_at",
         "id",
         "is_delivered",
         "is_doubtful",
         "is_lost",
         "later",
+        "only",
         "prefer",
         "provider",
         "requester",
@@ -52,6 +54,8 @@ class MemberHandle:
         tokens: int = 0,
         scope: str | None = None,
         prefer: str | None = None,
+        for_provider: str | None = None,
+        only: str | None = None,
     ) -> None:
         self.id = 0  # its number; 0: never requested
         self.requester = requester
@@ -59,6 +63,8 @@ class MemberHandle:
         self.tokens = tokens
         self.scope = scope
         self.prefer = prefer
+        self.for_provider = for_provider
+        self.only = only
         self.waits_for_probe = False
         self.waits = True  # False: granted at once, or not at all
         self.state = WAITING
@@ -83,14 +89,15 @@ class MemberHandle:
         """Return the message that requests this lease."""
         return Request(
             self.id, self.requester, self.requests, self.tokens, self.scope, self.prefer, self.waits_for_probe,
-            self.waits, front, self.excluded, self.later,
+            self.waits, front, self.excluded, self.later, self.for_provider, self.only,
         )  # fmt: skip
 
     def held(self) -> HeldLease:
         """Return this live lease for a greeting."""
         return HeldLease(
-            self.id, self.credential_id or "", self.fence, self.requests, self.tokens, self.scope, self.requester
-        )
+            self.id, self.credential_id or "", self.fence, self.requests, self.tokens, self.scope, self.requester,
+            self.for_provider, self.only,
+        )  # fmt: skip
 
 
 class UsageMemory:
