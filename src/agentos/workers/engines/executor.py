@@ -17,6 +17,7 @@ from typing import Any
 
 from agentos.errors import CredentialError, ExecutorBroken, Interrupted, WorkerDied, WorkerStartError
 from agentos.items.attempt import Attempt
+from agentos.pool.credential import fingerprint
 from agentos.pool.lease_pool import LeasePool
 
 from ..base import EndedCall, Workers
@@ -68,18 +69,22 @@ class ExecutorWorkers(Workers):
             future.cancel()
 
     def _credential(self, attempt: Attempt) -> dict[str, str | None]:
-        """Return the fields that give the worker its credential: as a reference, or in plain with `send_secrets`. Raise
+        """Return the fields that give the worker its credential: as a reference, or in plain with `send_secrets`; in a
+        run with a gateway, its client token. Raise
         `WorkerStartError` for a plain secret without `send_secrets`."""
+        if attempt.client_token is not None:
+            token = str(attempt.client_token)
+            return {"credential": token, "reference": None, "fingerprint": fingerprint(token)}
         credential_id, pool = attempt.credential_id, self._pool
         if credential_id is None or pool is None:
             return {"credential": None, "reference": None, "fingerprint": None}
-        fingerprint = pool.fingerprint_of(credential_id)
+        digest = pool.fingerprint_of(credential_id)
         reference = pool.reference_of(credential_id)
         if reference is not None:
-            return {"credential": None, "reference": reference, "fingerprint": fingerprint}
+            return {"credential": None, "reference": reference, "fingerprint": digest}
         if not self._send_secrets:  # the credential joined the pool after the run had started
             raise WorkerStartError(_plain_secret_text([credential_id]))
-        return {"credential": str(attempt.credential), "reference": None, "fingerprint": fingerprint}
+        return {"credential": str(attempt.credential), "reference": None, "fingerprint": digest}
 
     def _on_done(self, attempt: Attempt, future: Future[bytes]) -> None:
         """Report the end of an attempt. Called on any thread of the executor, or on the thread that cancels it."""
