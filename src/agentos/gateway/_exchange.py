@@ -1,8 +1,8 @@
 """Exchange: one request of a client, from its first lease to its settlement.
 
 A request is sent again only if the provider refused it and no byte of an answer was passed on: `_refused` ends its
-lease with the verdict, and the loop in `begin` takes the next credential. An answer that is passed on keeps its lease until
-`finish`, which settles exactly once.
+lease with the verdict, and the loop in `begin` takes the next credential. An answer that is passed on keeps its lease
+until `finish`, which settles exactly once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Server: accepts connections, checks each request before anything is leased, and hands it to an exchange.
 
 aiohttp parses HTTP. What it leaves open is closed here: deadlines for head and body, the number of connections,
-methods, `Expect`, upgrades, requests of browsers, names that are not ours, and trailers, which it hands to the next request of a
-connection: a connection is closed after a request whose body came in chunks.
+methods, `Expect`, upgrades, requests of browsers, names that are not ours, and trailers, which it hands to the next
+request of a connection: a connection is closed after a request whose body came in chunks.
 """
 
 from __future__ import annotations
@@ -148,6 +148,7 @@ class GatewayServer:
             connection.is_busy = False
         if "Transfer-Encoding" in web_request.headers or state.is_draining or response.status in (400, 408, 413):
             response.force_close()
+        response.headers.setdefault("Server", "agentos")
         route = web_request.get("provider")
         if route is not None:
             state.metrics.request(route, response.status, state.pool.clock.now() - started_at)
@@ -163,7 +164,7 @@ class GatewayServer:
             return self._health()
         client = self._client(web_request, path, query)
         if path.startswith("/-/"):
-            return self._page(path)
+            return await self._page(path)
         route = find_route(path, web_request.headers, self._state.addresses)
         if route is None or method == "HEAD":
             raise error(_family(web_request), "not_found", "no provider has this path: see docs/gateway.md for the "
@@ -315,9 +316,9 @@ class GatewayServer:
         body = {"status": "draining" if state.is_draining else "ok", "requests_under_way": state.under_way}
         return _json(body, status)
 
-    def _page(self, path: str) -> web.Response:
+    async def _page(self, path: str) -> web.Response:
         if path == "/-/pool":
-            states = msgspec.to_builtins(self._state.pool.states())
+            states = msgspec.to_builtins(await asyncio.to_thread(self._state.pool.states))
             return _json({"credentials": states})
         if path == "/-/metrics":
             page = self._state.metrics.text(self._state.under_way)
