@@ -21,7 +21,7 @@ from ._record_handle import RecordHandle
 from ._rules import wait_reasons
 from ._rules.allocator import Allocator
 from ._rules.lease_states import LIVE, WAITING
-from ._rules.records import CredentialRecord
+from ._rules.records import CredentialRecord, request_class_of
 from .credential import Credential
 from .states import CredentialForecast, CredentialState, credential_state, forecast
 
@@ -176,11 +176,14 @@ class MemoryStore:
             )
             return cast(list[RecordHandle], list(credential.leases.values())) if credential else []
 
-    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None) -> PoolWaiting:
-        return self._locked(lambda allocator, now: wait_reasons.explain(allocator, scope, now, need))
+    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, for_provider: str | None = None,
+                    only: str | None = None) -> PoolWaiting:  # fmt: skip
+        request_class = request_class_of(scope, for_provider, only)
+        return self._locked(lambda allocator, now: wait_reasons.explain(allocator, request_class, now, need))
 
-    def reasons(self, scope: str | None) -> dict[str, str]:
-        return self._locked(lambda allocator, _now: wait_reasons.reasons(allocator.credentials.values(), scope))
+    def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None) -> dict[str, str]:
+        restriction = (scope, for_provider, only)
+        return self._locked(lambda allocator, _now: wait_reasons.reasons(allocator.credentials.values(), *restriction))
 
     def is_proven(self, credential_id: str) -> bool:
         with self._lock:

@@ -37,6 +37,8 @@ class LeaseHandle(Protocol):
     tokens: int
     scope: str | None
     prefer: str | None  # a credential id
+    for_provider: str | None  # only credentials of this provider may serve it; None: any
+    only: str | None  # id of the one credential that may serve it; None: any
     waits_for_probe: bool  # may wait until the probe of a new credential has succeeded
     deliver: Callable[[], None]  # called when the lease is live, or never can be
     state: str  # a state of `_rules.lease_states`
@@ -105,9 +107,11 @@ class Store(Protocol[H]):
 
     def live_leases(self, credential_id: str, /) -> list[H]: ...
 
-    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, /) -> PoolWaiting: ...
+    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, for_provider: str | None = None,
+                    only: str | None = None, /) -> PoolWaiting: ...  # fmt: skip
 
-    def reasons(self, scope: str | None, /) -> dict[str, str]: ...
+    def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None, /
+                ) -> dict[str, str]: ...  # fmt: skip
 
     def is_proven(self, credential_id: str, /) -> bool: ...
 

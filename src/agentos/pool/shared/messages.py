@@ -81,6 +81,8 @@ class Request(_Message, tag="request"):
     waits_for_probe: bool = False
     wait: bool = True
     front: bool = False
+    for_provider: Identifier | None = None  # only credentials of this provider may serve it
+    only: Identifier | None = None  # only this credential may serve it
 
 
 class Confirm(_Message, tag="confirm"):
@@ -173,6 +175,8 @@ class HeldLease(_Message):
     tokens: Count
     scope: Identifier | None
     requester: Name | None
+    for_provider: Identifier | None = None
+    only: Identifier | None = None
 
 
 class Usage(_Message):

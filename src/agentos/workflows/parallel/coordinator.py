@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import math
 import os
 import threading
@@ -316,7 +315,10 @@ class ParallelCoordinator:
         if not isinstance(self._gateway, bool):
             request = request._replace(access=self._gateway)
             return start_run(request, on_start=self._on_start, on_finished=self._on_finished, collected=results)
-        gateway = importlib.import_module("agentos.gateway.gateway").Gateway(request.pool)
+        from agentos.gateway.gateway import Gateway
+
+        assert request.pool is not None
+        gateway = Gateway(request.pool)
         gateway.start()
 
         def on_finished(run: RunHandle) -> None:

@@ -21,11 +21,13 @@ class MemberHandle:
         "credential_id",
         "deliver",
         "fence",
+        "for_provider",
         "granted_at",
         "id",
         "is_delivered",
         "is_doubtful",
         "is_lost",
+        "only",
         "prefer",
         "provider",
         "requester",
@@ -49,6 +51,8 @@ class MemberHandle:
         tokens: int = 0,
         scope: str | None = None,
         prefer: str | None = None,
+        for_provider: str | None = None,
+        only: str | None = None,
     ) -> None:
         self.id = 0  # its number; 0: never requested
         self.requester = requester
@@ -56,6 +60,8 @@ class MemberHandle:
         self.tokens = tokens
         self.scope = scope
         self.prefer = prefer
+        self.for_provider = for_provider
+        self.only = only
         self.waits_for_probe = False
         self.waits = True  # False: granted at once, or not at all
         self.state = WAITING
@@ -78,14 +84,15 @@ class MemberHandle:
         """Return the message that requests this lease."""
         return Request(
             self.id, self.requester, self.requests, self.tokens, self.scope, self.prefer, self.waits_for_probe,
-            self.waits, front,
+            self.waits, front, self.for_provider, self.only,
         )  # fmt: skip
 
     def held(self) -> HeldLease:
         """Return this live lease for a greeting."""
         return HeldLease(
-            self.id, self.credential_id or "", self.fence, self.requests, self.tokens, self.scope, self.requester
-        )
+            self.id, self.credential_id or "", self.fence, self.requests, self.tokens, self.scope, self.requester,
+            self.for_provider, self.only,
+        )  # fmt: skip
 
 
 class UsageMemory:

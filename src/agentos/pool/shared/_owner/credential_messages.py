@@ -117,7 +117,7 @@ class CredentialMessages(OwnedPool):
         waiting = sorted((r for r in session.leases.values() if r.state == WAITING), key=lambda r: r.sequence)
         for record in waiting:
             self.allocator.lease_end.set_aside(record, now)
-            record.request_class = session.request_class(record.scope)
+            record.join_class(session)
         if waiting:
             self.allocator.put_back(list(waiting), now)
 

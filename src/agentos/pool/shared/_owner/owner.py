@@ -231,6 +231,7 @@ class Owner(LeaseMessages):
         """Return whether a lease of a greeting is live; restore it if the journal has lost it."""
         record = session.leases.get(held.lease)
         if record is not None:
+            record.restrict(session, held.for_provider, held.only)
             return record.state == LIVE and record.fence == held.fence
         credential = self.allocator.credentials.get(held.credential)
         if not self.is_recovering or credential is None or held.fence in credential.leases:
@@ -238,6 +239,7 @@ class Owner(LeaseMessages):
         what = (held.requests, held.tokens, held.scope, held.requester)
         self.adopt(session, held.lease, held.credential, held.fence, *what, now)
         record = session.leases[held.lease]
+        record.restrict(session, held.for_provider, held.only)
         self._record_grant(session, record, now)
         return True
 

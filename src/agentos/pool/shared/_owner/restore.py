@@ -154,7 +154,7 @@ def _restore_snapshot(owner: Owner, saved: Snapshot, now: float) -> None:
 def _restore_lease(owner: Owner, row: LeaseRow, now: float) -> None:
     session = owner.by_index[row.session]
     record = OwnedRecord(row.requester, row.requests, row.tokens, row.scope)
-    record.request_class = session.request_class(row.scope)
+    record.join_class(session)
     record.id, record.owner, record.granted_at = row.lease, session, row.granted_at
     usage = None if row.usage is None else LeaseUsage(*row.usage)
     owner.allocator.restore_lease(record, row.credential, row.fence, usage, now)
