@@ -22,6 +22,7 @@ from agentos.providers.usage import TokenUsage
 
 from ._hold import DEFAULT_HOLD
 from .addresses import ProviderAddress, known_addresses
+from .client_settings import settings_for
 from .client_tokens import Client, ClientTokens, NamedClients, copy_of
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Gateway:
         keyless = [credential.id for credential in pool.credentials() if not credential.has_secret]
         if keyless:
             raise GatewayError(f"the credential {keyless[0]} has no key, so that it cannot be used through a gateway")
+        self.pool = pool
         self.hold = DEFAULT_HOLD if hold is None else hold
         self.url = ""
         self._tokens = ClientTokens(named)
@@ -192,16 +194,10 @@ class Gateway:
         return AttemptUsage() if client is None else copy_of(client.usage)
 
     def environment(self, token: str, arguments: Sequence[str], folder: str, /) -> Mapping[str, str | None]:
-        """Return the variables that a command needs to use the gateway."""
-        del arguments, folder
-        return {
-            "OPENAI_BASE_URL": f"{self.url}/v1",
-            "OPENAI_API_KEY": token,
-            "ANTHROPIC_BASE_URL": self.url,
-            "ANTHROPIC_API_KEY": token,
-            "GOOGLE_GEMINI_BASE_URL": self.url,
-            "GEMINI_API_KEY": token,
-        }
+        """Return the variables that a command needs to use the gateway (None: remove the variable). May write
+        configuration files below `folder`, which belongs to the attempt and exists."""
+        providers = [credential.provider for credential in self.pool.credentials()]
+        return settings_for(self.url, token, providers, arguments, folder)
 
 
 def _cancel_all(client: Client) -> None:
