@@ -93,7 +93,7 @@ def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> No
       agentos run --items issues.jsonl --keys keys.toml -- claude -p "Fix {title}"
       ls *.py | agentos run --items - --parallel 8 -- ruff check {}
       agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer
-      agentos run --items issues.jsonl --keys keys.toml --gateway -- codex exec "Fix {title}"
+      agentos run --items issues.jsonl --keys keys.toml --gateway -- claude -p "Fix {title}"
 
     Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 agentos failed (ledger, store, run busy), 4 stopped
     (no usable credential, --max-wait), 130 or 143 interrupted. After 4, 130 and 143 agentos resume continues.

@@ -23,8 +23,6 @@ GRACE = 1.0
 def check_gateway(options: dict[str, Any], keys: Keys | None, *, has_engine: bool) -> bool:
     """Return whether a run with these options has a gateway. Raise `click.UsageError` if it cannot have one."""
     if not options.get("gateway"):
-        if options.get("hold") is not None and options.get("gateway") is None:
-            raise click.UsageError("--hold is for runs with a gateway: add --gateway")
         return False
     from agentos.gateway.gateway import check_installed
 
