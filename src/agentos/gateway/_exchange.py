@@ -43,6 +43,8 @@ ERROR_SECONDS = 30.0
 MIN_HELD_SECONDS = 0.01
 # Times that one request is sent at most; each time its provider refused it.
 MAX_SENDS = 50
+# Times that a request which may be carried out twice is sent again after its answer was lost.
+MAX_LOST = 2
 # Seconds that a credential is not used after its address could not be reached, doubled with each failure in a row.
 UNREACHABLE_SECONDS = 1.0
 MAX_UNREACHABLE_SECONDS = 30.0
@@ -65,7 +67,8 @@ class Exchange:
         self._secret = ""
         self._estimate = (0, 0)
         self._is_counted = False  # its usage is in that of the client
-        self._unreachable = 0
+        self._unreachable = 0  # times that no connection was established
+        self._lost = 0  # times that an answer was lost after the request was sent
         self.started_at = state.pool.clock.now()
         self.sent_at = self.started_at
 
@@ -80,6 +83,10 @@ class Exchange:
             waits_since = clock.now()
             try:
                 handle = await lease(state.pool, wanted, deadline)
+            except LocalAnswer as answer:
+                if self._unreachable and answer.status == 429:
+                    raise self._failed("the provider could not be reached as long as the request was held") from None
+                raise
             finally:
                 self._count_held(clock.now() - waits_since)
             self._handle = handle
@@ -157,7 +164,8 @@ class Exchange:
         except Untrusted as failure:
             raise self._failed(f"the provider cannot be trusted or has no valid address ({failure})") from None
         except AnswerLost as failure:
-            if request.is_idempotent:
+            self._lost += 1
+            if request.is_idempotent and self._lost <= MAX_LOST:
                 self._refused(handle, Verdict(TRANSIENT))
                 return False
             raise self._failed(f"the connection to the provider broke after the request was sent ({failure}); it was "

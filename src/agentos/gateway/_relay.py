@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+
 from aiohttp import web
 from multidict import CIMultiDict
 
@@ -92,8 +95,10 @@ def _cut(web_request: web.BaseRequest) -> None:
         return
     if web_request.version >= (1, 1):
         transport.close()  # what was written before arrives; the last chunk, or the rest of the length, is missing
-    else:
-        transport.abort()  # the end of the connection is the end of the body: only a reset can be told from it
+    else:  # the end of the connection is the end of the body: only a reset can be told from it
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
 
 
 def _headers(answer: Answer, exchange: Exchange) -> CIMultiDict[str]:

@@ -11,13 +11,13 @@ import asyncio
 import ipaddress
 import json
 import logging
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
-
-from agentos.errors import AgentosError
 
 from ._answers import LocalAnswer, error
 from ._exchange import Exchange
@@ -48,6 +48,7 @@ _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"})
 # Names that containers have for the machine they run on.
 _CONTAINER_NAMES = ("host.docker.internal", "host.containers.internal", "gateway.docker.internal")
 
+_log = logging.getLogger("agentos.gateway")
 # aiohttp's messages quote what clients sent, tokens included.
 _silent = logging.getLogger("agentos.gateway.discarded")
 _silent.addHandler(logging.NullHandler())
@@ -58,7 +59,7 @@ _silent.setLevel(logging.CRITICAL + 1)
 class Connection(web.RequestHandler):
     """One connection: aiohttp's, with a deadline for the head of each request."""
 
-    __slots__ = ("_deadline", "is_busy")
+    __slots__ = ("_deadline", "is_busy", "provider")
 
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -68,6 +69,7 @@ class Connection(web.RequestHandler):
         )  # fmt: skip
         self._deadline: asyncio.TimerHandle | None = None
         self.is_busy = False  # a request is being answered
+        self.provider: str | None = None  # that it is for
 
     def data_received(self, data: bytes) -> None:
         if self._deadline is None and not self.is_busy:
@@ -77,6 +79,18 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self.stop_deadline()
         super().connection_lost(exc)
+
+    def handle_error(self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None,
+                     message: str | None = None) -> web.StreamResponse:  # fmt: skip
+        """Return the answer to a request that is not valid HTTP. aiohttp's would quote it."""
+        del exc, message
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer was sent")
+        answer = error("openai", "invalid_request", "the request is not valid HTTP/1.1", status=status, is_final=True)
+        response = local_response(answer)
+        response.headers["Server"] = "agentos"
+        response.force_close()
+        return response
 
     def stop_deadline(self) -> None:
         """Note that the head of a request has come."""
@@ -133,25 +147,25 @@ class GatewayServer:
         connection = web_request.protocol
         assert isinstance(connection, Connection)
         connection.stop_deadline()
-        connection.is_busy = True
+        connection.is_busy, connection.provider = True, None
         state = self._state
         started_at = state.pool.clock.now()
         try:
             response = await self._respond(web_request)
         except LocalAnswer as answer:
             response = local_response(answer)
-        except (ConnectionError, AgentosError, ValueError, LookupError) as failure:
-            if isinstance(failure, ConnectionError):
-                raise
-            response = local_response(error("openai", "server_error", f"the gateway failed ({type(failure).__name__})"))
+        except ConnectionError:
+            raise
+        except Exception as failure:
+            _report(failure)
+            response = local_response(error(_family(web_request), "server_error", "the gateway has a bug: see its log"))
         finally:
             connection.is_busy = False
         if "Transfer-Encoding" in web_request.headers or state.is_draining or response.status in (400, 408, 413):
             response.force_close()
         response.headers.setdefault("Server", "agentos")
-        route = web_request.get("provider")
-        if route is not None:
-            state.metrics.request(route, response.status, state.pool.clock.now() - started_at)
+        if connection.provider is not None:
+            state.metrics.request(connection.provider, response.status, state.pool.clock.now() - started_at)
         return response
 
     async def _respond(self, web_request: web.BaseRequest) -> web.StreamResponse:
@@ -169,7 +183,8 @@ class GatewayServer:
         if route is None or method == "HEAD":
             raise error(_family(web_request), "not_found", "no provider has this path: see docs/gateway.md for the "
                         "paths and mounts", is_final=True)  # fmt: skip
-        web_request["provider"] = route.provider
+        assert isinstance(web_request.protocol, Connection)
+        web_request.protocol.provider = route.provider
         if self._state.is_draining:
             raise error(route.error_shape, "overloaded", "the gateway is shutting down", retry_after=1)
         self._state.under_way += 1
@@ -335,6 +350,13 @@ class _TooMany(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         transport.write(b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
         transport.close()
+
+
+def _report(failure: Exception) -> None:
+    """Log where an unexpected error was raised. Not its text, which may hold what a client sent."""
+    frames = traceback.extract_tb(failure.__traceback__)
+    places = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
+    _log.error("%s in a request, raised at %s", type(failure).__name__, places)
 
 
 def _tokens(web_request: web.BaseRequest) -> Iterator[str]:

@@ -75,6 +75,7 @@ class Gateway:
         keyless = [credential.id for credential in pool.credentials() if not credential.has_secret]
         if keyless:
             raise GatewayError(f"the credential {keyless[0]} has no key, so that it cannot be used through a gateway")
+        self.pool = pool
         self.hold = DEFAULT_HOLD if hold is None else hold
         self.url = ""
         self._tokens = ClientTokens(named)
@@ -196,7 +197,7 @@ class Gateway:
     def environment(self, token: str, arguments: Sequence[str], folder: str, /) -> Mapping[str, str | None]:
         """Return the variables that a command needs to use the gateway (None: remove the variable). May write
         configuration files below `folder`, which belongs to the attempt and exists."""
-        providers = [credential.provider for credential in self._state.pool.credentials()]
+        providers = [credential.provider for credential in self.pool.credentials()]
         settings = settings_for(self.url, token, providers, arguments, folder)
         client = self._tokens.attempt(token)
         if client is not None:

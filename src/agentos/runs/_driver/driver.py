@@ -109,13 +109,13 @@ class Driver:
             messages.AttemptFailed: attempts.on_failure,
             messages.TimeoutExpired: attempts.timeouts.on_expired,
             messages.TimeoutIgnored: attempts.timeouts.on_ignored,
-            messages.ResultsTaken: lambda _: None,  # `_schedule` follows every message
+            messages.ResultsTaken: _no_op,  # `_schedule` follows every message
             messages.ResultsRecorded: self._recorder.deliver,
             messages.RecordLost: self._on_record_lost,
             messages.StartsDue: self._on_starts_due,
             messages.UsageDue: self._on_usage_due,
             messages.PauseOver: attempts.on_pause_over,
-            messages.MaxWaitOver: self._on_max_wait_over,
+            messages.MaxWaitOver: _no_op if self._max_wait is None else self._max_wait.on_over,
             messages.HeartbeatDue: self._on_heartbeat,
             messages.StopRequested: lambda message: shutdown.stop(message.reason, message.signal),
             messages.KillRequested: lambda _: shutdown.kill(),
@@ -343,10 +343,6 @@ class Driver:
         self._recorder.note_usage(self._parts.running)
         self._parts.timers.set("usage", self._now() + USAGE_SECONDS, message)
 
-    def _on_max_wait_over(self, message: messages.MaxWaitOver) -> None:
-        assert self._max_wait is not None
-        self._max_wait.on_over(message)
-
     def _on_heartbeat(self, message: messages.HeartbeatDue) -> None:
         self.progress.heartbeat(self.waiting())
         self._parts.timers.set("heartbeat", self._now() + HEARTBEAT_SECONDS, message)
@@ -402,3 +398,7 @@ class Driver:
             elif isinstance(message, messages.ItemsRead):
                 late_items += [item.id for item, problem in message.items if problem is None]
         return [*self._scheduler.unfinished, *late_items, *self._recorder.unwritten_ids()]
+
+
+def _no_op(_: messages.Message) -> None:
+    """No-op: nothing is left to do about the message."""

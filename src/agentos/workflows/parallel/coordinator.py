@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import math
 import os
 import threading
@@ -230,11 +229,13 @@ class ParallelCoordinator:
         item_seconds: float = 1.0,
         tokens: int = 0,
         tokens_func: Callable[[Any], int] | None = None,
+        requests_per_item: float = 1.0,
     ) -> RunPlan:
         """Return how long a run would take, which limit binds it, and what another key or a higher limit would change.
 
         The run is simulated with the pool's own rules; nothing is started and nothing is used up. `items` is their
         number, or a collection; `item_seconds` is how long one takes, and `tokens` (or `tokens_func`) what it reserves.
+        `requests_per_item`: how many requests an item makes, one after the other, in a run with a gateway.
         """
         from agentos.plans import plan as planning
         from agentos.pool.simulation import Work
@@ -252,9 +253,13 @@ class ParallelCoordinator:
             count, needs = sum(1 for _ in items), (tokens,)
         if seconds("item_seconds", item_seconds) in (None, math.inf):
             raise ValueError(f"item_seconds must be a number of seconds, not {item_seconds!r}")
+        if not isinstance(requests_per_item, int | float) or not 1 <= requests_per_item < math.inf:
+            raise ValueError(f"requests_per_item must be a number from 1, not {requests_per_item!r}")
         pool = self.credential_coordinator
         credentials = pool.forecasts() if pool is not None and self._options.admission else None
-        return planning.make_plan(credentials, Work(count, self.max_workers, item_seconds, needs or (0,)))
+        return planning.make_plan(
+            credentials, Work(count, self.max_workers, item_seconds, needs or (0,)), requests_per_item
+        )
 
     def request_shutdown(self) -> None:
         """Stop all runs, as the first Ctrl-C does: start nothing new, ask running attempts to stop. From any thread."""
@@ -316,7 +321,10 @@ class ParallelCoordinator:
         if not isinstance(self._gateway, bool):
             request = request._replace(access=self._gateway)
             return start_run(request, on_start=self._on_start, on_finished=self._on_finished, collected=results)
-        gateway = importlib.import_module("agentos.gateway.gateway").Gateway(request.pool)
+        from agentos.gateway.gateway import Gateway
+
+        assert request.pool is not None
+        gateway = Gateway(request.pool)
         gateway.start()
 
         def on_finished(run: RunHandle) -> None:
