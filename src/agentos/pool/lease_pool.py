@@ -19,12 +19,13 @@ from agentos.events import PoolWaiting
 from agentos.limits.reset_times import seconds_to_reset
 from agentos.providers import verdicts
 from agentos.redaction.mask import refuse_to_copy
+from agentos.redaction.recent_tokens import RecentTokens
 from agentos.redaction.redactor import Redactor
 from agentos.reporters import writers as reporters
 from agentos.reporters.sentences import waiting_text
 from agentos.verdict import RETRY_ON_OTHER_KEY, Verdict
 
-from .credential import Credential, fingerprint
+from .credential import NO_VALUES, Credential, Sources, fingerprint_of
 from .lease import Lease, LeaseContext, LeasedKey, check_counts, check_name
 from .states import CredentialForecast, CredentialState
 from .store import LeaseHandle, Store, make_store
@@ -65,6 +66,7 @@ class LeasePool:
         self._identities: dict[str, str] = {}  # identity -> credential id
         # secret -> ids of its credentials; kept after `remove`, for leases that are still live
         self._ids: dict[str, tuple[str, ...]] = {}
+        self._tokens: RecentTokens | None = None  # client tokens of attempts, in a run with a gateway
         self._redactor: Redactor | None = None  # of all secrets; made when first needed, because it takes milliseconds
         self._store: Store[Any] = make_store(store, self.clock, self._announce, lease_ttl, self.redact)
         self._hidden_secrets = set(hidden_secrets)
@@ -213,9 +215,10 @@ class LeasePool:
             raise UnknownCredential("no credential with this id is in the pool") from None
 
     def fingerprint_of(self, credential_id: str) -> str:
-        """Return the one-way digest of a credential's secret, by which another process recognises it."""
+        """Return the one-way digest of the secrets of a credential's requests, by which another process recognises
+        them."""
         credential = self._credentials.get(credential_id)
-        return fingerprint("" if credential is None else credential.secret)
+        return fingerprint_of(() if credential is None else credential.request_secrets)
 
     def reference_of(self, credential_id: str) -> str | None:
         """Return the reference (`env:…`, `file:…`, `cmd:…`) from which another process can read a credential's secret;
@@ -223,6 +226,14 @@ class LeasePool:
         credential = self._credentials.get(credential_id)
         reference = None if credential is None else credential.reference
         return None if reference is None or self.hides_secret(reference) else reference
+
+    def sources_of(self, credential_id: str) -> Sources | None:
+        """Return the base URL and the headers of a credential with their references, which another process can read;
+        None if one of them holds a secret itself."""
+        credential = self._credentials.get(credential_id)
+        sources = Sources() if credential is None else credential.sources._replace(command_env=NO_VALUES)
+        texts = (sources.base_url or "", *sources.headers.values())
+        return None if any(map(self.hides_secret, texts)) else sources
 
     # --- the steps of a lease, for runs and workers ---------------------------------------------------------------
 
@@ -325,12 +336,20 @@ class LeasePool:
 
     def redact(self, text: str) -> str:
         """Take the pool's secrets out of a text for people."""
-        return self.redactor().text(text, short_too=True)
+        text = self.redactor().text(text, short_too=True)
+        return text if self._tokens is None else self._tokens.mask(text)
 
     def redact_value(self, text: str) -> str:
         """Take the pool's secrets out of a text for programs. A secret so short that it may stand there by chance is
         kept: replacing it would corrupt the text."""
-        return self.redactor().text(text)
+        text = self.redactor().text(text)
+        return text if self._tokens is None else self._tokens.mask(text)
+
+    def hide_token(self, token: str) -> None:
+        """Take a client token out of texts as well, from now on. Called by one thread at a time."""
+        if self._tokens is None:
+            self._tokens = RecentTokens()
+        self._tokens.add(token)
 
     def hides_secret(self, text: str) -> bool:
         """Return whether `redact_value` would change a text."""

@@ -12,10 +12,10 @@ from agentos.events import AttemptAbandoned, AttemptEnded
 from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import RunningItem, WorkflowResult
-from agentos.limits.cool_downs import item_wait
+from agentos.limits.cool_downs import hint_of, item_wait
 from agentos.plurals import plural
 from agentos.pool.store import LeaseHandle
-from agentos.verdict import AUTH_FAILED, PERMANENT, Verdict
+from agentos.verdict import AUTH_FAILED, PERMANENT, RETRY_ON_OTHER_KEY, Verdict
 
 from .._parts.messages import AttemptFailed, AttemptSucceeded, PauseOver
 from .._parts.outcome import failed_result
@@ -28,8 +28,15 @@ from .timeouts import AttemptTimeouts
 class Attempts:
     """Called by the thread that processes the run's messages, except for `list_running`."""
 
-    def __init__(self, parts: RunParts, shutdown: Shutdown, on_fatal: Callable[[BaseException], None]) -> None:
-        """`on_fatal`: called with an error that the run has to raise at its end."""
+    def __init__(
+        self,
+        parts: RunParts,
+        shutdown: Shutdown,
+        on_fatal: Callable[[BaseException], None],
+        on_wait: Callable[[], None] | None,
+    ) -> None:
+        """`on_fatal`: called with an error that the run has to raise at its end. `on_wait`: called when an item begins
+        to wait until a credential is usable."""
         self._options = parts.options
         self._running = parts.running
         self._context = parts.context
@@ -41,6 +48,7 @@ class Attempts:
         self._report = parts.report
         self._shutdown = shutdown
         self._on_fatal = on_fatal
+        self._on_wait = on_wait
         self.timeouts = AttemptTimeouts(parts, self._on_abandoned)
 
     def start(self, item: Item, handle: LeaseHandle | None) -> None:
@@ -116,7 +124,9 @@ class Attempts:
         item, now, context = attempt.item, self._now(), self._context
         refused_by = attempt.credential_id if kind == AUTH_FAILED and context.is_proven(attempt) else None
         no_pool = None if context.pool is not None else NoPool(None if verdict is None else item_wait(verdict))
-        decision = self._scheduler.fail_attempt(item, kind, now, random.random(), refused_by, no_pool)  # noqa: S311
+        usable_at = None if attempt.access_end is None else _usable_at(kind, verdict, now)
+        jitter = random.random()  # noqa: S311
+        decision = self._scheduler.fail_attempt(item, kind, now, jitter, refused_by, no_pool, usable_at)
         if decision is FAILED:
             self._recorder.item_ended(item, attempt, failed_result(attempt, exc, kind, context.redact, now), None)
             self._shutdown.stop_if_halted()
@@ -130,3 +140,11 @@ class Attempts:
         self._report(AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", retry_in, error))
         if decision.at is not None:
             self.on_pause_over()
+        if usable_at is not None and self._on_wait is not None:
+            self._on_wait()
+
+
+def _usable_at(kind: str | None, verdict: Verdict | None, now: float) -> float | None:
+    """Return when a credential will be usable, as the gateway told the client; None if it did not."""
+    hint = None if verdict is None or kind not in RETRY_ON_OTHER_KEY else hint_of(verdict)
+    return None if hint is None else now + hint
