@@ -64,8 +64,13 @@ MUTANTS = (
     Mutant(
         "A cut upstream is passed on as an end",
         "gateway/_relay.py",
-        '    except AnswerLost:\n        _cut(web_request)\n        raise ConnectionResetError("the provider\'s answer was cut") from None\n    finally:',
-        "    except AnswerLost:\n        await response.write_eof()\n    finally:",
+        """\
+    except AnswerLost:
+        _cut(web_request)
+        raise ConnectionResetError("the provider's answer was cut") from None
+    finally:
+""",
+        "    except AnswerLost:\n        await response.write_eof()\n    finally:\n",
         tests_of(STREAMS, "test_cut_upstream_is_passed_on_as_a_cut"),
     ),
     Mutant(
