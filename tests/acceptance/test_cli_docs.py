@@ -56,6 +56,9 @@ EXPECTED = {
     f"agentos logs {RUN} a --follow": "hello a",
     "agentos run --item a --item b --item c -- echo hello {id}": r"(?m)^\[b\] hello b$",
     'agentos run --items issues.jsonl --keys keys.toml -- claude -p "Fix {title}"': r"(?m)^\[2\] did: Fix the door$",
+    'agentos run --items issues.jsonl --keys keys.toml --gateway -- claude -p "Fix {title}"': (
+        r"(?m)^\[2\] did: Fix the door$"
+    ),
     "ls *.py | agentos run --items - --parallel 8 -- ruff check {}": r"(?m)^\[workers.py\] All checks passed!$",
     "agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer": r"(?m)^\[what\?\] asked$",
     f"agentos plan --items issues.jsonl --keys keys.toml --like {RUN}": "2 items",

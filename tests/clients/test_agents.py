@@ -20,11 +20,12 @@ ANSWER = "A simulated answer."
 # Requests per minute of the limited key, which is declared in the keys file.
 PER_MINUTE = 60
 OVERLOADED_SECONDS = 10
-# Refusals that the rules of the pool allow before a key is out of use or paused: a dead key is tried by two requests,
-# or three times by one; an overload is retried after 1, 2, 4, … seconds, and may meet requests in flight.
+# Refusals that the rules of the pool allow. A dead key is tried by two requests, or three times by one; a key without
+# credit once, and once more by a request in flight. An overload pauses the provider for half a second to a second,
+# doubled until another key succeeds.
 MAX_DEAD = 3
 MAX_OUT_OF_CREDIT = 2
-MAX_OVERLOADED = 8
+MAX_OVERLOADED = 2 * OVERLOADED_SECONDS
 # How agents print a refusal.
 LIMIT_TEXT = re.compile(
     r"API Error|rate.?limit|quota|overloaded|credit|retry|too many requests|unauthorized|status:? [45]\d\d|\(429\)",

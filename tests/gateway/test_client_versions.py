@@ -76,3 +76,16 @@ def test_version_in_the_command_wins(tmp_path: Path) -> None:
     path = install(tmp_path, "2.1.326")
     assert version_warnings(["npx", "@anthropic-ai/claude-code@2.1.275", "-p", "x"], path)
     assert not version_warnings(["npx", "@anthropic-ai/claude-code@2.1.276", "-p", "x"], path)
+
+
+def test_locked_agents_are_exact_and_name_no_registry() -> None:
+    """`make clients` installs from the registry that npm is set up for, and the same bytes everywhere."""
+    folder = Path(__file__).parents[1] / "clients"
+    wanted = json.loads((folder / "package.json").read_text())["dependencies"]
+    lock = (folder / "package-lock.json").read_text()
+    packages = json.loads(lock)["packages"]
+    assert set(wanted) == {client.package for client in map(client_named, ("claude", "codex", "gemini")) if client}
+    assert {name: packages[f"node_modules/{name}"]["version"] for name in wanted} == wanted
+    assert all("integrity" in package for path, package in packages.items() if path)
+    assert "://" not in lock
+    assert not is_failing(CLAUDE, wanted["@anthropic-ai/claude-code"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     Mutant,
     planted_credentials,
+    planted_gateway,
     planted_inherited,
     planted_pool,
     planted_runs,
@@ -21,4 +22,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *planted_inherited.MUTANTS,
     *planted_verdicts.MUTANTS,
     *planted_credentials.MUTANTS,
+    *planted_gateway.MUTANTS,
 )

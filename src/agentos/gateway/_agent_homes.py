@@ -20,7 +20,9 @@ RETRIES = 2
 FIRST_BYTE_SECONDS = 590
 # Name of the provider in the configuration of Codex.
 PROVIDER = "agentos"
-# Number of the switch of Gemini CLI that sets the time-out of a request; versions that do not know it ignore it.
+# Variable for a file with switches of Gemini CLI. Where it is set, the program waits for FIRST_BYTE_SECONDS.
+PATIENCE_VARIABLE = "GEMINI_EXP"
+# Number of the switch that sets the time-out of a request; versions that do not know it ignore it.
 _GEMINI_TIMEOUT_FLAG = 45773134
 # Entries of the user's folder that an attempt's folder links to.
 _CODEX_LINKS = ("AGENTS.md", "AGENTS.override.md", "prompts", "rules", "skills")
@@ -73,7 +75,7 @@ def write_gemini_home(_url: str, folder: str, inherited: Mapping[str, str]) -> M
     experiments = home / "experiments.json"
     flag = {"flagId": _GEMINI_TIMEOUT_FLAG, "intValue": str(FIRST_BYTE_SECONDS)}
     _write(experiments, json.dumps({"flags": [flag]}) + "\n")
-    return {"GEMINI_CLI_HOME": str(home), "GEMINI_EXP": str(experiments)}
+    return {"GEMINI_CLI_HOME": str(home), PATIENCE_VARIABLE: str(experiments)}
 
 
 def toml_value(value: Any) -> str:

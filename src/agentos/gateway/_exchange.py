@@ -78,7 +78,7 @@ class Exchange:
         """Send the request, again and again while providers refuse it and its hold lasts. Raises `LocalAnswer`."""
         state, request, clock = self.state, self.request, self.state.pool.clock
         wanted = self._wanted()
-        deadline = self.started_at + hold_of(request, state.hold)
+        deadline = self.started_at + hold_of(request, state.hold, is_patient=self.client.is_patient)
         for _ in range(MAX_SENDS):
             waits_since = clock.now()
             try:

@@ -21,6 +21,7 @@ from aiohttp import web
 
 from ._answers import LocalAnswer, error
 from ._exchange import Exchange
+from ._hold import retry_headers
 from ._relay import local_response, relay
 from ._request import KEY_HEADERS, ClientRequest, number_header, passed_headers, passed_query, read_facts
 from ._routes import check_target, find_route
@@ -226,6 +227,7 @@ class GatewayServer:
             return await relay(web_request, exchange)
         except LocalAnswer as answer:
             client.verdict = answer.verdict
+            answer.headers = retry_headers(request.user_agent, answer.headers)
             raise
         finally:
             client.exchanges.discard(exchange)

@@ -62,8 +62,9 @@ CLIENTS = (
         {
             "CLAUDE_CODE_MAX_RETRIES": str(RETRIES),
             "CLAUDE_CODE_RETRY_WATCHDOG": None,  # would wait out limits by itself
+            # Of these two, versions up to 2.1.197 know none (300 s), later ones the first or the second.
             "CLAUDE_STREAM_FIRST_BYTE_TIMEOUT_MS": str(FIRST_BYTE_SECONDS * 1000),
-            "API_FORCE_IDLE_TIMEOUT": "0",
+            "API_FORCE_IDLE_TIMEOUT": "0",  # then it waits for 600 s (API_TIMEOUT_MS) and not for 360 s
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_TELEMETRY": "1",
             "DISABLE_ERROR_REPORTING": "1",

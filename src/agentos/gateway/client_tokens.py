@@ -48,6 +48,7 @@ class Client:
 
     name: str  # for the pool: the item's id, or the name
     is_attempt: bool = False
+    is_patient: bool = False  # its program was set up to wait longer for an answer than it does by default
     usage: AttemptUsage = field(default_factory=AttemptUsage)
     verdict: Verdict | None = None  # why the last request was refused, if the client was told so
     is_open: bool = True

@@ -20,6 +20,7 @@ from agentos.items.access import AttemptEnd, AttemptUsage
 from agentos.pool.lease_pool import LeasePool
 from agentos.providers.usage import TokenUsage
 
+from ._agent_homes import PATIENCE_VARIABLE
 from ._hold import DEFAULT_HOLD
 from .addresses import ProviderAddress, known_addresses
 from .client_settings import settings_for
@@ -197,7 +198,11 @@ class Gateway:
         """Return the variables that a command needs to use the gateway (None: remove the variable). May write
         configuration files below `folder`, which belongs to the attempt and exists."""
         providers = [credential.provider for credential in self.pool.credentials()]
-        return settings_for(self.url, token, providers, arguments, folder)
+        settings = settings_for(self.url, token, providers, arguments, folder)
+        client = self._tokens.attempt(token)
+        if client is not None:
+            client.is_patient = PATIENCE_VARIABLE in settings
+        return settings
 
 
 def _cancel_all(client: Client) -> None:

@@ -74,6 +74,16 @@ class CurrentItem(ABC):
     def run_id(self) -> str: ...
 
     @property
+    def gateway_url(self) -> str | None:
+        """Return the address of the run's gateway, without a path; None in a run without a gateway."""
+        return None
+
+    @property
+    def client_token(self) -> str | None:
+        """Return the token that this attempt shows the gateway in place of a key; None in a run without a gateway."""
+        return None
+
+    @property
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of this item, which all its attempts share."""
         return Checkpoint(self)

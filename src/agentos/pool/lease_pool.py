@@ -20,6 +20,7 @@ from agentos.limits.cool_downs import MAX_PRINTED_WAIT, MIN_COOL_DOWN, hint_of
 from agentos.limits.reset_times import seconds_to_reset
 from agentos.providers import verdicts
 from agentos.redaction.mask import refuse_to_copy
+from agentos.redaction.recent_tokens import RecentTokens
 from agentos.redaction.redactor import Redactor
 from agentos.reporters import writers as reporters
 from agentos.reporters.sentences import waiting_text
@@ -66,6 +67,7 @@ class LeasePool:
         self._identities: dict[str, str] = {}  # identity -> credential id
         # secret -> ids of its credentials; kept after `remove`, for leases that are still live
         self._ids: dict[str, tuple[str, ...]] = {}
+        self._tokens: RecentTokens | None = None  # client tokens of attempts, in a run with a gateway
         self._redactor: Redactor | None = None  # of all secrets; made when first needed, because it takes milliseconds
         self._store: Store[Any] = make_store(store, self.clock, self._announce, lease_ttl, self.redact)
         self._hidden_secrets = set(hidden_secrets)
@@ -355,12 +357,20 @@ class LeasePool:
 
     def redact(self, text: str) -> str:
         """Take the pool's secrets out of a text for people."""
-        return self.redactor().text(text, short_too=True)
+        text = self.redactor().text(text, short_too=True)
+        return text if self._tokens is None else self._tokens.mask(text)
 
     def redact_value(self, text: str) -> str:
         """Take the pool's secrets out of a text for programs. A secret so short that it may stand there by chance is
         kept: replacing it would corrupt the text."""
-        return self.redactor().text(text)
+        text = self.redactor().text(text)
+        return text if self._tokens is None else self._tokens.mask(text)
+
+    def hide_token(self, token: str) -> None:
+        """Take a client token out of texts as well, from now on. Called by one thread at a time."""
+        if self._tokens is None:
+            self._tokens = RecentTokens()
+        self._tokens.add(token)
 
     def hides_secret(self, text: str) -> bool:
         """Return whether `redact_value` would change a text."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class SentAttempt(CurrentItem):
     """The attempt as a worker in another process sees it. Subclasses add what depends on the transport."""
 
-    __slots__ = ("_run_id", "credential", "is_lent", "observed", "payload")
+    __slots__ = ("_gateway_url", "_run_id", "credential", "is_lent", "observed", "payload")
 
     def __init__(self, message: dict[str, Any]) -> None:
         self.id = message["id"]
@@ -38,6 +38,7 @@ class SentAttempt(CurrentItem):
         self._run_id = message["run_id"]
         self.credential_id = message["credential_id"]
         self.credential = _key_of(message)
+        self._gateway_url: str | None = message["gateway_url"]
         self.payload = message["payload"]
         self.is_lent = False
         self.should_stop = False
@@ -48,12 +49,25 @@ class SentAttempt(CurrentItem):
     def run_id(self) -> str:
         return str(self._run_id)
 
+    @property
+    def gateway_url(self) -> str | None:
+        return self._gateway_url
+
+    @property
+    def client_token(self) -> str | None:
+        return None if self._gateway_url is None else self.credential
+
     def lease(
         self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
     ) -> SentLease:
         """Return the attempt's own lease. Raise `RuntimeError` if it is in use or there is none: this process has no
         pool that could grant a second one."""
         del requests, tokens, scope, timeout  # the run's process has granted the lease already
+        if self._gateway_url is not None:
+            raise RuntimeError(
+                "a worker in another process has no lease in a run with a gateway: send requests to "
+                "current_item().gateway_url with current_item().client_token as the key"
+            )
         if self.credential is None or self.is_lent:
             raise RuntimeError(
                 "a worker in another process has at most one credential, and it is in use or missing: use threads "
@@ -120,6 +134,7 @@ def attempt_message(attempt: Attempt, **more: Any) -> dict[str, Any]:
         "credential": None,
         "base_url": None,  # of the credential, like the headers
         "headers": {},
+        "gateway_url": attempt.gateway_url,
         "payload": attempt.item.payload,
         **more,
     }

@@ -12,7 +12,7 @@ from agentos.events import AttemptAbandoned, AttemptEnded
 from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import RunningItem, WorkflowResult
-from agentos.limits.cool_downs import item_wait
+from agentos.limits.cool_downs import hint_of, item_wait
 from agentos.plurals import plural
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
@@ -30,8 +30,15 @@ from .timeouts import AttemptTimeouts
 class Attempts:
     """Called by the thread that processes the run's messages, except for `list_running`."""
 
-    def __init__(self, parts: RunParts, shutdown: Shutdown, on_fatal: Callable[[BaseException], None]) -> None:
-        """`on_fatal`: called with an error that the run has to raise at its end."""
+    def __init__(
+        self,
+        parts: RunParts,
+        shutdown: Shutdown,
+        on_fatal: Callable[[BaseException], None],
+        on_wait: Callable[[], None] | None,
+    ) -> None:
+        """`on_fatal`: called with an error that the run has to raise at its end. `on_wait`: called when an item begins
+        to wait until a credential is usable."""
         self._options = parts.options
         self._running = parts.running
         self._context = parts.context
@@ -46,6 +53,7 @@ class Attempts:
         self._shutdown = shutdown
         self._on_fatal = on_fatal
         self._followed_version = self._breaker.version
+        self._on_wait = on_wait
         self.timeouts = AttemptTimeouts(parts, self._on_abandoned)
 
     def start(self, item: Item, handle: LeaseHandle | None) -> None:
@@ -129,8 +137,9 @@ class Attempts:
         kind, advice = self._consult_breaker(attempt, exc, kind, verdict)
         refused_by = attempt.credential_id if kind == AUTH_FAILED and self._has_worked(attempt) else None
         no_pool = None if context.pool is not None else NoPool(None if verdict is None else item_wait(verdict))
+        usable_at = None if attempt.access_end is None else _usable_at(kind, verdict, now)
         jitter = random.random()  # noqa: S311
-        decision = self._scheduler.fail_attempt(item, kind, now, jitter, refused_by, no_pool, advice)
+        decision = self._scheduler.fail_attempt(item, kind, now, jitter, refused_by, no_pool, advice, usable_at)
         self._follow_breaker()
         if decision is FAILED:
             self._recorder.item_ended(item, attempt, failed_result(attempt, exc, kind, context.redact, now), None)
@@ -145,6 +154,8 @@ class Attempts:
         self._report(AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", retry_in, error))
         if decision.at is not None:
             self.on_pause_over()
+        if usable_at is not None and self._on_wait is not None:
+            self._on_wait()
 
     # --- the circuit breaker --------------------------------------------------------------------------------------
 
@@ -201,3 +212,9 @@ class Attempts:
         change_at = breaker.next_change(self._now())
         if change_at is not None:
             self._timers.set("rests", change_at, RestOver())
+
+
+def _usable_at(kind: str | None, verdict: Verdict | None, now: float) -> float | None:
+    """Return when a credential will be usable, as the gateway told the client; None if it did not."""
+    hint = None if verdict is None or kind not in RETRY_ON_OTHER_KEY else hint_of(verdict)
+    return None if hint is None else now + hint

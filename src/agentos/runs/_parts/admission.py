@@ -1,19 +1,33 @@
-"""Admission: requests a lease for each item before it starts. An item that waits for its lease holds no worker."""
+"""Admission: when an item may start. An item that waits for a credential holds no worker.
+
+`Admission` requests a lease for each item. `AccessAdmission` is for a run with a gateway, whose items hold no lease of
+their own: each of their requests has one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from agentos.clock import Clock
+from agentos.clock import Clock, Timer
+from agentos.events import EXHAUSTED, PoolWaiting
 from agentos.items.item import Item
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
+from agentos.verdict import RATE_LIMITED
 
 from .._rules.circuit_breaker import CircuitBreaker
+
+# Seconds for which the answer of the pool that items of a scope may start is used again: many items may start at once,
+# and a shared pool has to ask another process.
+ANSWER_SECONDS = 0.1
+# Seconds by which a timer may come too early: a credential that is usable this much after the hold counts as within it.
+TIMER_SECONDS = 0.001
 
 
 class Admission:
     """The items of a run that request a lease. Called by the thread that processes the run's messages."""
+
+    hold = 0.0  # seconds before a credential is usable in which an item may start already
 
     def __init__(self, pool: LeasePool, on_lease: Callable[[Item, LeaseHandle], None], breaker: CircuitBreaker,
                  clock: Clock) -> None:  # fmt: skip
@@ -68,6 +82,9 @@ class Admission:
                 self._pool.withdraw(handle)
                 self._request(item, self._handle_for(item))
 
+    def forget_answers(self) -> None:
+        """No-op: the pool is asked for every item."""
+
     def is_requesting(self, item: Item, handle: LeaseHandle) -> bool:
         """Return whether this request is still open; if it was withdrawn, its lease went back to the pool."""
         return self._requests.get(item) is handle
@@ -98,3 +115,68 @@ class Admission:
             del self.open_by_scope[item.scope]
         del self._requested_without[item]
         return self._requests.pop(item)
+
+
+class AccessAdmission(Admission):
+    """Starts an item when some credential is usable now or within the hold of the gateway.
+
+    Else the item requests a lease like any other, and gives it back unused: the pool then reports every change for the
+    better (a cool-down ended, a credential was restored) and that no credential can ever serve it. A timer wakes the
+    item when the next credential comes within the hold.
+    """
+
+    def __init__(
+        self, pool: LeasePool, on_lease: Callable[[Item, LeaseHandle], None], breaker: CircuitBreaker, clock: Clock,
+        hold: float,
+    ) -> None:  # fmt: skip
+        super().__init__(pool, on_lease, breaker, clock)
+        self.hold = hold
+        self._clock = clock
+        self._startable_until: dict[str | None, float] = {}
+        self._timers: dict[Item, Timer] = {}
+
+    def admit(self, item: Item) -> LeaseHandle | None:
+        """Return a handle that was never requested if the item may start now. Else return None and request a lease:
+        `on_lease` will be called."""
+        handle: LeaseHandle = self._make_handle(item.id, 1, 0, item.scope)
+        if self._clock.now() < self._startable_until.get(item.scope, 0.0):
+            return handle
+        waiting = self._pool.waiting_for(item.scope)
+        if self._is_startable(waiting):
+            self._startable_until[item.scope] = self._clock.now() + ANSWER_SECONDS
+            return handle
+        self.open_by_scope[item.scope] = self.open_by_scope.get(item.scope, 0) + 1
+        self._request(item, handle)
+        self._set_timer(item, handle, waiting)
+        return None
+
+    def pick_up(self, item: Item, handle: LeaseHandle) -> bool:
+        """Close the request and return True if the item may start: its lease came, which goes back unused, or a
+        credential is usable within the hold."""
+        waiting = self._pool.waiting_for(item.scope)
+        if handle.is_refused or not (self._is_startable(waiting) or self._pool.confirm(handle)):
+            self._set_timer(item, handle, waiting)
+            return False
+        self.withdraw(item)
+        return True
+
+    def forget_answers(self) -> None:
+        """Ask the pool again before the next item starts: it has reported a change."""
+        self._startable_until.clear()
+
+    def _is_startable(self, waiting: PoolWaiting) -> bool:
+        if waiting.reason == EXHAUSTED:
+            return waiting.credentials > 0
+        return waiting.reason == RATE_LIMITED and (waiting.usable_in or 0.0) <= self.hold + TIMER_SECONDS
+
+    def _set_timer(self, item: Item, handle: LeaseHandle, waiting: PoolWaiting) -> None:
+        if item in self._timers:
+            self._timers.pop(item).cancel()
+        if waiting.usable_in is not None and item in self._requests:
+            at = self._clock.now() + max(0.0, waiting.usable_in - self.hold)
+            self._timers[item] = self._clock.call_at(at, lambda: self._on_lease(item, handle))
+
+    def _forget(self, item: Item) -> LeaseHandle:
+        if item in self._timers:
+            self._timers.pop(item).cancel()
+        return super()._forget(item)

@@ -119,6 +119,11 @@ class StartsDue(Message):
 
 
 @dataclass(slots=True)
+class UsageDue(Message):
+    """What running attempts have used is to be recorded: only in a run with a gateway and a ledger."""
+
+
+@dataclass(slots=True)
 class PauseOver(Message):
     """An item may be tried again."""
 

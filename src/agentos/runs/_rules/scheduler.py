@@ -173,19 +173,22 @@ class Scheduler:
 
     def fail_attempt(self, item: Item, kind: str | None, now: float, jitter: float,
                      refused_by: str | None = None, no_pool: NoPool | None = None,
-                     advice: Advice | None = None) -> Decision:  # fmt: skip
+                     advice: Advice | None = None, usable_at: float | None = None) -> Decision:  # fmt: skip
         """Decide how to continue with an item whose attempt failed.
 
         `kind`: of a verdict, WORKER_DIED, INTERRUPTED, or None (an exception that no provider caused). `refused_by`:
         the credential of an auth_failed, if other items use that credential successfully. `advice`: of the circuit
-        breaker, for a failure that may be the credential's fault.
+        breaker, for a failure that may be the credential's fault. `usable_at`: the instant that a gateway named when it
+        refused the attempt's last request; the item waits for it and spends no retry.
         """
         self.running -= 1
         if advice is not None and kind in RETRY_ON_OTHER_KEY:
             self.last_start = self.last_progress  # a start that was refused at once is no progress
         else:
             self.last_progress = now
-        if no_pool is not None and kind in RETRY_ON_OTHER_KEY:
+        if usable_at is not None:
+            decision: Decision = Again(usable_at)
+        elif no_pool is not None and kind in RETRY_ON_OTHER_KEY:
             decision = self._decide_alone(item, kind, no_pool, now, jitter)
         else:
             decision = self._decide(item, kind, now, jitter, refused_by, advice)
@@ -197,12 +200,13 @@ class Scheduler:
         if self.stopped is not None or decision is UNFINISHED:
             return UNFINISHED
         assert isinstance(decision, Again)
+        if decision.at is None or usable_at is not None:
+            item.is_sent_back = True
+            self.sent_back += 1
         if decision.at is not None:
             self._numbers += 1
             heappush(self._pausing, (decision.at, self._numbers, item))
         else:
-            item.is_sent_back = True
-            self.sent_back += 1
             # After an auth_failed another item goes first: the pool has to learn whether the key or the item is bad.
             self._put_back(item, front=kind != AUTH_FAILED)
         return decision
@@ -225,7 +229,8 @@ class Scheduler:
     def wake(self, now: float) -> float | None:
         """Make items ready whose pause is over, and return the end of the next pause; None if no item pauses."""
         while self._pausing and self._pausing[0][0] <= now:
-            self._put_back(heappop(self._pausing)[2], front=False)
+            item = heappop(self._pausing)[2]
+            self._put_back(item, front=item.is_sent_back)  # a refused item had its turn before
         return self._pausing[0][0] if self._pausing else None
 
     # --- the whole ------------------------------------------------------------------------------------------------

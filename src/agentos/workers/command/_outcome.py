@@ -36,6 +36,9 @@ def outcome_of(
     stdout, stderr = process.outputs.values()
     reported = _reported_verdict(attempt, reports)
     verdict = _verdict_on_output(process, status, command) if reported is None else reported
+    if attempt.client_token is not None and verdict.kind in RETRY_ON_OTHER_KEY:
+        # The command has no key: of limits and keys only the gateway knows.
+        verdict = attempt.context.end_access(attempt).verdict or NO_VERDICT
     details = {"exit_status": status, "log": None if command.folder is None else log_name(attempt.id)}
     if status == 0 and verdict.kind is None:
         return {**details, "stdout": stdout.tail.decode("utf-8", "replace"), "is_cut": stdout.is_cut}, None

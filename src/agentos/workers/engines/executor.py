@@ -17,6 +17,7 @@ from typing import Any
 
 from agentos.errors import CredentialError, ExecutorBroken, Interrupted, UnknownCredential, WorkerDied, WorkerStartError
 from agentos.items.attempt import Attempt
+from agentos.pool.credential import fingerprint
 from agentos.pool.lease_pool import LeasePool
 
 from ..base import EndedCall, Workers
@@ -68,8 +69,11 @@ class ExecutorWorkers(Workers):
             future.cancel()
 
     def _credential(self, attempt: Attempt) -> dict[str, Any]:
-        """Return the fields that give the worker its credential: as references, or in plain with `send_secrets`. Raise
-        `WorkerStartError` for a plain secret without `send_secrets`."""
+        """Return the fields that give the worker its credential: as references, or in plain with `send_secrets`; in
+        a run with a gateway, its client token. Raise `WorkerStartError` for a plain secret without `send_secrets`."""
+        if attempt.client_token is not None:
+            token = str(attempt.client_token)
+            return {"credential": token, "reference": None, "fingerprint": fingerprint(token)}
         credential_id, pool, key = attempt.credential_id, self._pool, attempt.credential
         if credential_id is None or pool is None:
             return {"reference": None, "fingerprint": None}
