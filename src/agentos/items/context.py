@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +34,12 @@ class UsableLease(Protocol):
 
     @property
     def credential_id(self) -> str: ...
+
+    @property
+    def base_url(self) -> str | None: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
 
     def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None: ...
 

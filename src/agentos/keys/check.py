@@ -9,7 +9,7 @@ import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,7 +20,7 @@ from agentos.durations import format_duration
 from agentos.errors import CredentialError
 from agentos.pool.credential import Credential
 from agentos.providers import verdicts
-from agentos.providers.presets import CheckCall, base_url_of, preset_of
+from agentos.providers.presets import base_url_of, preset_of
 from agentos.redaction.redactor import Redactor
 from agentos.reporters.format import shorten
 from agentos.verdict import OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
@@ -35,6 +35,7 @@ MAX_BODY = 64 * 1024
 MAX_RESULT = 200
 
 NOT_CHECKED = "not checked: no free call known"
+NO_KEY = "not checked: no key, only variables for commands"
 
 
 class CheckResult(msgspec.Struct):
@@ -51,31 +52,39 @@ def check_all(keys: Keys) -> Iterable[CheckResult]:
 
 
 def _check(credential: Credential, keys: Keys) -> CheckResult:
-    preset = preset_of(credential.provider)
-    base_url = keys.base_urls.get(credential.provider or "") or (preset and base_url_of(preset, os.environ))
-    if preset is None or preset.check is None or not base_url:
-        return CheckResult(credential.id, credential.provider, None, NOT_CHECKED)
-    if not base_url.startswith(("https://", "http://")):  # of the environment; urllib would also open a file
-        return CheckResult(
-            credential.id, credential.provider, False, "no answer: its base URL does not start with https://"
-        )
-    try:
-        secret = credential.secret
-    except CredentialError as error:
-        return CheckResult(credential.id, credential.provider, False, f"cannot be read: {error}")
-    is_ok, text = _call(base_url, preset.check, secret, preset.name)
+    is_ok, text = _result_of(credential, keys)
     return CheckResult(credential.id, credential.provider, is_ok, shorten(text, MAX_RESULT))
 
 
-def _call(base_url: str, call: CheckCall, secret: str, provider: str) -> tuple[bool, str]:
+def _result_of(credential: Credential, keys: Keys) -> tuple[bool | None, str]:
+    preset = preset_of(credential.provider)
+    if not credential.has_secret:
+        return None, NO_KEY
+    base_url = None if preset is None else keys.base_urls.get(preset.name) or base_url_of(preset, os.environ)
+    if preset is None or preset.check is None or not (credential.sources.base_url or base_url):
+        return None, NOT_CHECKED
+    try:
+        redactor = Redactor(credential.secrets)
+        base_url = credential.base_url or base_url or ""
+    except CredentialError as error:
+        return False, f"cannot be read: {error}"
+    if not base_url.startswith(("https://", "http://")):  # of the environment; urllib would also open a file
+        return False, "no answer: its base URL does not start with https://"
+    call = preset.check
     headers = {
-        **call.headers,
-        call.key_header: call.key_prefix + secret,
         "Accept": "application/json",
         "User-Agent": f"agentos/{__version__}",  # some providers refuse urllib's default
+        **call.headers,
+        call.key_header: call.key_prefix + credential.secret,
+        **credential.headers,
     }
+    url = (base_url if call.root is None else base_url.partition(call.root)[0]) + call.path
+    return _call(url, headers, redactor, preset.name)
+
+
+def _call(url: str, headers: Mapping[str, str], redactor: Redactor, provider: str) -> tuple[bool, str]:
     try:
-        request = urllib.request.Request(base_url + call.path, headers=headers)  # noqa: S310 - checked above to be http(s)
+        request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - checked above to be http(s)
         status, answer_headers, body = _response(request)
     except urllib.error.URLError as error:
         reason = error.reason
@@ -85,7 +94,7 @@ def _call(base_url: str, call: CheckCall, secret: str, provider: str) -> tuple[b
     except ValueError:  # its message may contain the key
         return False, "refused: the key has characters that HTTP does not allow"
     # Some providers repeat the key. Redact before anything is cut: a part of a key would not be recognised.
-    text = Redactor([secret]).text(body.decode("utf-8", "replace"), short_too=True)
+    text = redactor.text(body.decode("utf-8", "replace"), short_too=True)
     return _result(status, verdicts.from_response(status, answer_headers, text, provider=provider))
 
 

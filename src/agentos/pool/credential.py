@@ -17,13 +17,28 @@ from .references import is_reference, resolve
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
 
 
-class _Settings(NamedTuple):
-    """The settings of a credential with their references read, and the values that references named."""
+class Sources(NamedTuple):
+    """The settings of a credential as they were given, with references."""
 
-    base_url: str | None
-    headers: Mapping[str, str]
-    command_env: Mapping[str, str]
-    secrets: frozenset[str]
+    base_url: str | None = None
+    headers: Mapping[str, str] = NO_VALUES
+    command_env: Mapping[str, str] = NO_VALUES
+
+    @property
+    def references(self) -> list[str]:
+        """The references, each once."""
+        values = (self.base_url or "", *self.headers.values(), *self.command_env.values())
+        return [value for value in dict.fromkeys(values) if is_reference(value)]
+
+
+class Settings(NamedTuple):
+    """The settings of a credential with their references read."""
+
+    base_url: str | None = None
+    headers: Mapping[str, str] = NO_VALUES
+    command_env: Mapping[str, str] = NO_VALUES
+    secrets: frozenset[str] = frozenset()  # what the references of all settings name
+    request_secrets: frozenset[str] = frozenset()  # the same without `command_env`, which a request does not need
 
 
 class Credential:
@@ -41,8 +56,8 @@ class Credential:
     """
 
     __slots__ = (
-        "__base_url", "__command_env", "__has_generated_id", "__headers", "__id", "__limits", "__provider",
-        "__quota_group", "__reference", "__scopes", "__secret", "__settings", "__source",
+        "__has_generated_id", "__id", "__limits", "__provider", "__quota_group", "__reference", "__scopes", "__secret",
+        "__settings", "__source", "__sources",
     )  # fmt: skip
 
     def __init__(
@@ -55,8 +70,8 @@ class Credential:
         scopes: Iterable[str] = (),
         limits: Limits | None = None,
         base_url: str | None = None,
-        headers: Mapping[str, str] = NO_VALUES,
-        command_env: Mapping[str, str] = NO_VALUES,
+        headers: Mapping[str, str] | None = None,
+        command_env: Mapping[str, str] | None = None,
     ) -> None:
         if secret is None:
             if id is None or not command_env:
@@ -75,12 +90,15 @@ class Credential:
         for name, value in (("provider", provider), ("quota_group", quota_group)):
             if value is not None and not isinstance(value, str):
                 raise ValueError(f"{name} must be a name, not {value!r}")
+        headers = NO_VALUES if headers is None else headers
+        command_env = NO_VALUES if command_env is None else command_env
         settings.check_headers(headers)
         settings.check_command_env(command_env)
-        # As given, with references.
-        self.__base_url = None if base_url is None else settings.checked_base_url(base_url)
-        self.__headers = dict(headers)
-        self.__command_env = settings.expanded(command_env)
+        self.__sources = Sources(
+            None if base_url is None else settings.checked_base_url(base_url),
+            MappingProxyType(dict(headers)),
+            MappingProxyType(settings.expanded(command_env)),
+        )
         self.__source = secret
         self.__secret: str | None = None if secret is not None else ""
         self.__reference = secret if secret is not None and is_reference(secret) else None
@@ -90,7 +108,7 @@ class Credential:
         self.__quota_group = quota_group
         self.__scopes = frozenset(scopes)
         self.__limits = limits if limits is not None else Limits()
-        self.__settings: _Settings | None = None  # None: not read yet
+        self.__settings: Settings | None = None  # None: not read yet
 
     @classmethod
     def literal(cls, secret: str) -> Credential:
@@ -114,9 +132,7 @@ class Credential:
             quota_group=self.__quota_group,
             scopes=self.__scopes,
             limits=self.__limits,
-            base_url=self.__base_url,
-            headers=self.__headers,
-            command_env=self.__command_env,
+            **self.__sources._asdict(),
         )
         credential.__secret = self.__secret
         credential.__reference = self.__reference
@@ -165,9 +181,14 @@ class Credential:
         return self.__read_settings().secrets | ({self.secret} - {""})
 
     @property
-    def sources(self) -> tuple[str | None, Mapping[str, str]]:
-        """The base URL and the headers as they were given: another process can read the references for itself."""
-        return self.__base_url, self.__headers
+    def request_secrets(self) -> frozenset[str]:
+        """`secrets` without those of `command_env`."""
+        return self.__read_settings().request_secrets | ({self.secret} - {""})
+
+    @property
+    def sources(self) -> Sources:
+        """The settings as they were given: another process can read their references for itself."""
+        return self.__sources
 
     @property
     def fingerprint(self) -> str:
@@ -200,17 +221,18 @@ class Credential:
     def limits(self) -> Limits:
         return self.__limits
 
-    def __read_settings(self) -> _Settings:
+    def __read_settings(self) -> Settings:
         if self.__settings is None:
-            self.__settings = read_settings(self.__id, self.__base_url, self.__headers, self.__command_env)
+            self.__settings = read_settings(self.__sources, self.__id)
         return self.__settings
 
     def __digest(self, secret: str, digits: int = 8) -> str:
         parts = [secret]
-        if self.__base_url or self.__headers or self.__command_env:
-            parts += ["", self.__base_url or ""]
-            parts += [f"{name}: {value}" for name, value in sorted(self.__headers.items())]
-            parts += [f"{name}={value}" for name, value in sorted(self.__command_env.items())]
+        base_url, headers, command_env = self.__sources
+        if base_url is not None or headers or command_env:
+            parts += ["", base_url or ""]
+            parts += [f"{name}: {value}" for name, value in sorted(headers.items())]
+            parts += [f"{name}={value}" for name, value in sorted(command_env.items())]
         return fingerprint("\0".join(parts), digits)
 
     def __repr__(self) -> str:
@@ -223,33 +245,36 @@ class Credential:
         refuse_to_copy(self)
 
 
-def read_settings(
-    credential_id: str, base_url: str | None, headers: Mapping[str, str], command_env: Mapping[str, str] = NO_VALUES
-) -> _Settings:
+def read_settings(sources: Sources, credential_id: str) -> Settings:
     """Return the settings with their references read, each once. Raise `CredentialError`, naming the reference."""
-    if base_url is None and not headers and not command_env:
-        return _NO_SETTINGS
-    sources = {source for source in (base_url, *headers.values(), *command_env.values()) if source is not None}
-    values = {source: resolve(source, credential_id) for source in sorted(sources)}
-    found = _Settings(
-        None if base_url is None else values[base_url],
-        MappingProxyType({name: values[source] for name, source in headers.items()}),
-        MappingProxyType({name: values[source] for name, source in command_env.items()}),
-        frozenset(values[source] for source in sources if is_reference(source)),
+    values = {source: resolve(source, credential_id) for source in sources.references}
+    found = Settings(
+        None if sources.base_url is None else values.get(sources.base_url, sources.base_url),
+        _values(sources.headers, values),
+        _values(sources.command_env, values),
+        frozenset(values.values()),
+        frozenset(values[source] for source in sources._replace(command_env=NO_VALUES).references),
     )
     try:
         settings.check_headers(found.headers)
         settings.check_command_env(found.command_env)
-        return found._replace(base_url=None if base_url is None else settings.checked_base_url(found.base_url))
+        base_url = None if found.base_url is None else settings.checked_base_url(found.base_url)
     except ValueError as error:
         problem = f"a reference names a value that cannot be used: {error}"
         raise CredentialError(f"credential {credential_id}: {problem}") from None
+    return found._replace(base_url=base_url)
 
 
-_NO_SETTINGS = _Settings(None, NO_VALUES, NO_VALUES, frozenset())
+def _values(sources: Mapping[str, str], values: Mapping[str, str]) -> Mapping[str, str]:
+    return MappingProxyType({name: values.get(source, source) for name, source in sources.items()})
 
 
 def fingerprint(secret: str, digits: int = 8) -> str:
     """Return a stable name for a key: a one-way digest, never a part of it."""
     data = secret.encode("utf-8", "surrogatepass")
     return "key-" + hashlib.blake2b(data, digest_size=digits // 2, person=b"agentos-key").hexdigest()
+
+
+def fingerprint_of(secrets: Iterable[str]) -> str:
+    """Return the fingerprint of several secrets together; of one, its own."""
+    return fingerprint("\0".join(sorted(secrets)))

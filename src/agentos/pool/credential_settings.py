@@ -24,6 +24,8 @@ _RESERVED_HEADERS = frozenset(
         "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade",
     }
 )  # fmt: skip
+# A name that is printed; any other may be a key in the wrong place.
+_PRINTED_NAME = re.compile(r"[A-Za-z_-]{1,32}")
 # Hosts to which keys may be sent without TLS.
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -57,12 +59,12 @@ def check_headers(headers: Any) -> None:
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             raise ValueError("the name of a header has letters, digits and dashes only")
         if name.lower() in _RESERVED_HEADERS:
-            raise ValueError(f"the header {name} is set by the program that sends the request")
+            raise ValueError(f"the header {_printed(name)} is set by the program that sends the request")
         if name.lower() in names:
-            raise ValueError(f"the header {name} is given twice")
+            raise ValueError(f"the header {_printed(name)} is given twice")
         names.add(name.lower())
         if not isinstance(value, str) or (not is_reference(value) and not _HEADER_VALUE.fullmatch(value)):
-            raise ValueError(f"the value of the header {name} must be text of one line")
+            raise ValueError(f"the value of the header {_printed(name)} must be text of one line")
 
 
 def check_command_env(variables: Any) -> None:
@@ -77,7 +79,7 @@ def check_command_env(variables: Any) -> None:
         if name.startswith("AGENTOS_"):
             raise ValueError("variables that begin with AGENTOS_ are set by the run")
         if not isinstance(value, str) or "\0" in value:
-            raise ValueError(f"the value of {name} must be text without a NUL character")
+            raise ValueError(f"the value of the variable {_printed(name)} must be text without a NUL character")
 
 
 def expanded(variables: Mapping[str, str]) -> dict[str, str]:
@@ -86,3 +88,7 @@ def expanded(variables: Mapping[str, str]) -> dict[str, str]:
         name: os.path.expanduser(value) if value.startswith("~") else value  # noqa: PTH111 - a value is any text
         for name, value in variables.items()
     }
+
+
+def _printed(name: str) -> str:
+    return name if _PRINTED_NAME.fullmatch(name) else "here"

@@ -25,7 +25,7 @@ from agentos.reporters import writers as reporters
 from agentos.reporters.sentences import waiting_text
 from agentos.verdict import RETRY_ON_OTHER_KEY, Verdict
 
-from .credential import Credential, fingerprint
+from .credential import NO_VALUES, Credential, Sources, fingerprint_of
 from .lease import Lease, LeaseContext, LeasedKey, check_counts, check_name
 from .states import CredentialForecast, CredentialState
 from .store import LeaseHandle, Store, make_store
@@ -215,9 +215,10 @@ class LeasePool:
             raise UnknownCredential("no credential with this id is in the pool") from None
 
     def fingerprint_of(self, credential_id: str) -> str:
-        """Return the one-way digest of a credential's secret, by which another process recognises it."""
+        """Return the one-way digest of the secrets of a credential's requests, by which another process recognises
+        them."""
         credential = self._credentials.get(credential_id)
-        return fingerprint("" if credential is None else credential.secret)
+        return fingerprint_of(() if credential is None else credential.request_secrets)
 
     def reference_of(self, credential_id: str) -> str | None:
         """Return the reference (`env:…`, `file:…`, `cmd:…`) from which another process can read a credential's secret;
@@ -225,6 +226,14 @@ class LeasePool:
         credential = self._credentials.get(credential_id)
         reference = None if credential is None else credential.reference
         return None if reference is None or self.hides_secret(reference) else reference
+
+    def sources_of(self, credential_id: str) -> Sources | None:
+        """Return the base URL and the headers of a credential with their references, which another process can read;
+        None if one of them holds a secret itself."""
+        credential = self._credentials.get(credential_id)
+        sources = Sources() if credential is None else credential.sources._replace(command_env=NO_VALUES)
+        texts = (sources.base_url or "", *sources.headers.values())
+        return None if any(map(self.hides_secret, texts)) else sources
 
     # --- the steps of a lease, for runs and workers ---------------------------------------------------------------
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from agentos import foreign_exceptions
 from agentos.errors import WorkerError
+from agentos.items.attempt import ClientToken
 from agentos.items.context import CurrentItem, running_item
+from agentos.pool.credential import NO_VALUES, Settings
+from agentos.pool.lease import LeasedKey
 from agentos.providers import verdicts
 from agentos.redaction.mask import MASK
 
@@ -34,7 +38,7 @@ class SentAttempt(CurrentItem):
         self.attempt = message["attempt"]
         self._run_id = message["run_id"]
         self.credential_id = message["credential_id"]
-        self.credential: str | None = message["credential"]
+        self.credential = _key_of(message)
         self._gateway_url: str | None = message["gateway_url"]
         self.payload = message["payload"]
         self.is_lent = False
@@ -87,6 +91,14 @@ class SentLease:
     def credential_id(self) -> str:
         return self._attempt.credential_id or ""
 
+    @property
+    def base_url(self) -> str | None:
+        return None if self._attempt.credential is None else self._attempt.credential.base_url
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return NO_VALUES if self._attempt.credential is None else self._attempt.credential.headers
+
     def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None:
         self._attempt.report_usage(requests=requests or 0, tokens=tokens or 0)
 
@@ -122,6 +134,8 @@ def attempt_message(attempt: Attempt, **more: Any) -> dict[str, Any]:
         "credential_id": attempt.credential_id,
         "credential": None,
         "gateway_url": attempt.gateway_url,
+        "base_url": None,  # of the credential, like the headers
+        "headers": {},
         "payload": attempt.item.payload,
         **more,
     }
@@ -162,6 +176,19 @@ def _load_exception(pickled: bytes | None) -> BaseException | None:
 
 
 # --- in the worker's process --------------------------------------------------------------------------------------
+
+
+def _key_of(message: dict[str, Any]) -> LeasedKey | ClientToken | None:
+    """Return the key as a worker sees it, or the client token of a run with a gateway; None without a credential. Its
+    lease is in the run's process."""
+    if message["credential"] is None:
+        return None
+    if message["gateway_url"] is not None:
+        return ClientToken(message["credential"], message["gateway_url"])
+    key = LeasedKey(message["credential"])
+    key.credential_id = message["credential_id"]
+    key.settings = Settings(message["base_url"], MappingProxyType(message["headers"]))
+    return key
 
 
 def run_worker(worker_func: Any, attempt: SentAttempt) -> tuple[Any, dict[str, Any] | None]:

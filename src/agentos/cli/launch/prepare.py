@@ -166,7 +166,7 @@ def _make_command(
     if problem is not None:
         raise click.UsageError(problem)
     for credential in keys.credentials if keys is not None and not has_gateway else ():
-        if command.variable(credential.id) is None:
+        if credential.has_secret and command.variable(credential.id) is None:
             raise click.UsageError(
                 f"no variable passes the key {credential.id!r} to the command: name one with --credential-env, or "
                 "name the key's provider in the keys file"

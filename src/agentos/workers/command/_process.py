@@ -232,6 +232,10 @@ class ProcessStarter:
             environment["AGENTOS_CREDENTIAL_ID"] = attempt.credential_id
             variable = self._command.variable(attempt.credential_id)
             if variable is not None:
+                # Without a key of its own (a log-in in a profile folder) the command must not find an inherited one.
+                environment.pop(variable, None)
+            environment.update(attempt.credential.settings.command_env)
+            if variable is not None and attempt.credential != "":
                 environment[variable] = str(attempt.credential)
         return environment
 
