@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import Mutant, planted_pool, planted_runs, planted_secrets, planted_shared, planted_verdicts
+from . import Mutant, planted_access, planted_pool, planted_runs, planted_secrets, planted_shared, planted_verdicts
 
 MUTANTS: tuple[Mutant, ...] = (
     *planted_pool.MUTANTS,
@@ -10,4 +10,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *planted_runs.MUTANTS,
     *planted_secrets.MUTANTS,
     *planted_verdicts.MUTANTS,
+    *planted_access.MUTANTS,
 )
