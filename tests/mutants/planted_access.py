@@ -1,4 +1,4 @@
-"""Planted bugs of runs with a gateway: client tokens, returned items, counted usage, and the environment of commands."""
+"""Planted bugs of runs with a gateway: client tokens, returned items, counted usage, environments of commands."""
 
 from __future__ import annotations
 
