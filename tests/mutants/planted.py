@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     Mutant,
+    planted_access,
     planted_credentials,
     planted_gateway,
     planted_inherited,
@@ -23,4 +24,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *planted_verdicts.MUTANTS,
     *planted_credentials.MUTANTS,
     *planted_gateway.MUTANTS,
+    *planted_access.MUTANTS,
 )

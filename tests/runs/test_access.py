@@ -54,6 +54,8 @@ def test_worker_gets_client_token_in_place_of_key(access: FakeAccess) -> None:
         item = current_item()
         assert credential == item.client_token
         assert credential not in repr(credential)
+        assert credential.base_url == access.url
+        assert not credential.headers
         assert item.credential_id is None
         return str(credential), item.gateway_url
 

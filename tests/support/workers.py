@@ -246,4 +246,5 @@ def tell_access(_item: Any, credential: Any) -> dict[str, Any]:
         item.lease()
     except RuntimeError as error:
         lease = type(error).__name__
-    return {"credential": credential, "client_token": item.client_token, "url": item.gateway_url, "lease": lease}
+    assert credential.base_url == item.gateway_url
+    return {"credential": str(credential), "client_token": item.client_token, "url": item.gateway_url, "lease": lease}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, SupportsIndex
 
 from agentos.clock import Timer
@@ -20,10 +22,19 @@ _creation_lock = threading.Lock()  # guards the creation of `Attempt._own_lease`
 class ClientToken(str):
     """A client token, as a string for any SDK: what a worker gets in place of a key in a run with a gateway.
 
-    Only its `repr` is masked. A copy or pickle of it is a plain string.
+    `base_url` is the address of the gateway, so that a worker needs no change: `OpenAI(api_key=key,
+    base_url=key.base_url)`. Only its `repr` is masked. A copy or pickle of it is a plain string.
     """
 
-    __slots__ = ()
+    __slots__ = ("base_url",)
+
+    base_url: str
+    headers: Mapping[str, str] = MappingProxyType({})  # the gateway adds those of the credential
+
+    def __new__(cls, token: str, base_url: str) -> ClientToken:
+        client_token = super().__new__(cls, token)
+        client_token.base_url = base_url
+        return client_token
 
     def __repr__(self) -> str:
         return f"<client token {MASK}>"

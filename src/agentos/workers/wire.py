@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentos import foreign_exceptions
 from agentos.errors import WorkerError
+from agentos.items.attempt import ClientToken
 from agentos.items.context import CurrentItem, running_item
 from agentos.pool.credential import NO_VALUES, Settings
 from agentos.pool.lease import LeasedKey
@@ -132,9 +133,9 @@ def attempt_message(attempt: Attempt, **more: Any) -> dict[str, Any]:
         "run_id": attempt.run_id,
         "credential_id": attempt.credential_id,
         "credential": None,
+        "gateway_url": attempt.gateway_url,
         "base_url": None,  # of the credential, like the headers
         "headers": {},
-        "gateway_url": attempt.gateway_url,
         "payload": attempt.item.payload,
         **more,
     }
@@ -177,10 +178,13 @@ def _load_exception(pickled: bytes | None) -> BaseException | None:
 # --- in the worker's process --------------------------------------------------------------------------------------
 
 
-def _key_of(message: dict[str, Any]) -> LeasedKey | None:
-    """Return the key as a worker sees it; None without a credential. Its lease is in the run's process."""
+def _key_of(message: dict[str, Any]) -> LeasedKey | ClientToken | None:
+    """Return the key as a worker sees it, or the client token of a run with a gateway; None without a credential. Its
+    lease is in the run's process."""
     if message["credential"] is None:
         return None
+    if message["gateway_url"] is not None:
+        return ClientToken(message["credential"], message["gateway_url"])
     key = LeasedKey(message["credential"])
     key.credential_id = message["credential_id"]
     key.settings = Settings(message["base_url"], MappingProxyType(message["headers"]))

@@ -76,7 +76,7 @@ class RunContext:
             self._open_tokens[attempt] = token
         if self.pool is not None:
             self.pool.hide_token(token)
-        attempt.credential = ClientToken(token)
+        attempt.credential = ClientToken(token, access.url)
         return attempt
 
     def end_access(self, attempt: Attempt) -> AttemptEnd:

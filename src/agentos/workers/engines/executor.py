@@ -69,8 +69,8 @@ class ExecutorWorkers(Workers):
             future.cancel()
 
     def _credential(self, attempt: Attempt) -> dict[str, Any]:
-        """Return the fields that give the worker its credential: as references, or in plain with `send_secrets`; in
-        a run with a gateway, its client token. Raise `WorkerStartError` for a plain secret without `send_secrets`."""
+        """Return the fields that give the worker its credential: as references, or in plain with `send_secrets`; in a
+        run with a gateway, the client token. Raise `WorkerStartError` for a plain secret without `send_secrets`."""
         if attempt.client_token is not None:
             token = str(attempt.client_token)
             return {"credential": token, "reference": None, "fingerprint": fingerprint(token)}
