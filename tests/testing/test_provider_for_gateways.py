@@ -326,3 +326,49 @@ def test_unusable_option_is_refused(option: list[str], capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         main(option)
     assert "error:" in capsys.readouterr().err
+
+
+# --- objects of one organization --------------------------------------------------------------------------------------
+
+
+def as_key(key: str) -> dict[str, dict[str, str]]:
+    return {"headers": {"Authorization": f"Bearer {key}"}}
+
+
+def test_stored_response_belongs_to_its_group() -> None:
+    request = {"model": "sim-1", "input": "hello"}
+    with serve() as (sim, _), httpx.Client(base_url=sim.base_url) as client:
+        id_ = client.post("/v1/responses", json=request, **as_key("k1")).json()["id"]
+        later = request | {"previous_response_id": id_}
+        assert client.post("/v1/responses", json=later, **as_key("k1")).status_code == 200
+        refused = client.post("/v1/responses", json=later, **as_key("k2"))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "previous_response_not_found")
+        assert [record.reason for record in sim.requests.records][-1] == "object of another group"
+        assert sim.ask("k2").status == 200
+
+
+def test_encrypted_reasoning_belongs_to_its_group() -> None:
+    request = {"model": "sim-1", "input": "hello", "include": ["reasoning.encrypted_content"]}
+    with serve() as (sim, _), httpx.Client(base_url=sim.base_url) as client:
+        reasoning, message = client.post("/v1/responses", json=request, **as_key("k1")).json()["output"]
+        assert (reasoning["type"], message["type"]) == ("reasoning", "message")
+        later = request | {"input": [reasoning, message, {"role": "user", "content": "go on"}]}
+        assert client.post("/v1/responses", json=later, **as_key("k1")).status_code == 200
+        refused = client.post("/v1/responses", json=later, **as_key("k2"))
+        assert refused.json()["error"]["code"] == "invalid_encrypted_content"
+        stream = client.post("/v1/responses", json=request | {"stream": True}, **as_key("k1")).text
+        assert stream.count("response.output_item.done") == 4  # name and type of two events
+        assert '"output_index": 1' in stream
+
+
+def test_file_belongs_to_its_group() -> None:
+    with serve() as (sim, _), httpx.Client(base_url=sim.base_url) as client:
+        id_ = client.post("/v1/files", content=b"content", **as_key("k1")).json()["id"]
+        assert client.get(f"/v1/files/{id_}", **as_key("k1")).json()["id"] == id_
+        assert client.get(f"/v1/files/{id_}", **as_key("k2")).status_code == 404
+        message = {"role": "user", "content": [{"type": "file", "file": {"file_id": id_}}]}
+        request = CHAT | {"messages": [message]}
+        assert client.post("/v1/chat/completions", json=request, **as_key("k1")).status_code == 200
+        assert client.post("/v1/chat/completions", json=request, **as_key("k2")).status_code == 404
+        by_anthropic = client.get(f"/v1/files/{id_}", headers={"x-api-key": "k2"})
+        assert by_anthropic.json()["error"]["type"] == "not_found_error"

@@ -58,6 +58,10 @@ def _models(call: Call) -> dict[str, Any]:
     return {"object": "list", "data": [{"id": "sim-1", "object": "model", "created": 0, "owned_by": "simulator"}]}
 
 
+def _file(call: Call) -> dict[str, Any]:
+    return {"id": call.object_id, "object": "file", "type": "file", "bytes": len(call.body), "filename": "file"}
+
+
 def _chat_usage(call: Call) -> dict[str, Any]:
     prompt, completion = call.prompt_tokens, call.completion_tokens
     return {
@@ -112,7 +116,7 @@ def _responses(call: Call, status: str = "completed", error: Any = None) -> dict
         "total_tokens": prompt + completion,
     }
     return {
-        "id": "resp_sim",
+        "id": call.object_id,
         "object": "response",
         "created_at": 0,
         "status": status,
@@ -121,7 +125,7 @@ def _responses(call: Call, status: str = "completed", error: Any = None) -> dict
         "instructions": None,
         "metadata": {},
         "model": call.model or "sim-1",
-        "output": [_message(call)] if status == "completed" else [],
+        "output": [*_reasoning(call), _message(call)] if status == "completed" else [],
         "parallel_tool_calls": True,
         "temperature": 1.0,
         "tool_choice": "auto",
@@ -129,6 +133,13 @@ def _responses(call: Call, status: str = "completed", error: Any = None) -> dict
         "top_p": 1.0,
         "usage": usage if status == "completed" else None,
     }
+
+
+def _reasoning(call: Call) -> list[dict[str, Any]]:
+    """Return the item that comes before the message if the request asks for encrypted reasoning."""
+    if call.reasoning is None:
+        return []
+    return [{"id": "rs_sim", "type": "reasoning", "summary": [], "encrypted_content": call.reasoning}]
 
 
 def _message(call: Call, status: str = "completed") -> dict[str, Any]:
@@ -139,8 +150,9 @@ def _message(call: Call, status: str = "completed") -> dict[str, Any]:
 
 
 def _responses_stream(call: Call) -> list[dict[str, Any]]:
-    position = {"item_id": "msg_sim", "output_index": 0, "content_index": 0}
-    item = _message(call)
+    thoughts, item = _reasoning(call), _message(call)
+    number = {"output_index": len(thoughts)}
+    position = {"item_id": "msg_sim", **number, "content_index": 0}
     (part,) = item["content"]
     deltas = [
         {"type": "response.output_text.delta", **position, "delta": word, "logprobs": []} for word in _words(call)
@@ -148,12 +160,17 @@ def _responses_stream(call: Call) -> list[dict[str, Any]]:
     pieces: list[dict[str, Any]] = [
         {"type": "response.created", "response": _responses(call, "in_progress")},
         {"type": "response.in_progress", "response": _responses(call, "in_progress")},
-        {"type": "response.output_item.added", "output_index": 0, "item": _message(call, "in_progress")},
+        *(
+            {"type": f"response.output_item.{end}", "output_index": 0, "item": thought}
+            for thought in thoughts
+            for end in ("added", "done")
+        ),
+        {"type": "response.output_item.added", **number, "item": _message(call, "in_progress")},
         {"type": "response.content_part.added", **position, "part": {**part, "text": ""}},
         *deltas,
         {"type": "response.output_text.done", **position, "text": call.text, "logprobs": []},
         {"type": "response.content_part.done", **position, "part": part},
-        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.output_item.done", **number, "item": item},
         {"type": "response.completed", "response": _responses(call)},
     ]
     return [{**piece, "sequence_number": number} for number, piece in enumerate(pieces)]
@@ -247,6 +264,7 @@ _CONTENTS = {
     "models": _models,
     "chat": _chat,
     "responses": _responses,
+    "files": _file,
     "embeddings": _embeddings,
     "count_tokens": _count_tokens,
     "messages": _messages,

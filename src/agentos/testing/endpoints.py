@@ -27,7 +27,7 @@ _OPENAI = {
 class Call:
     """A parsed request."""
 
-    # "work", "chat", "responses", "embeddings", "models", "messages", "count_tokens" or "generate"
+    # "work", "chat", "responses", "embeddings", "models", "files", "messages", "count_tokens" or "generate"
     endpoint: str
     style: Style
     key: str
@@ -43,8 +43,10 @@ class Call:
     # Of the prompt: read from the prompt cache, and written to it.
     cached_tokens: int = 0
     cache_write_tokens: int = 0
-    # Of the answer.
+    # Of the answer: its text, the id of its object, and encrypted reasoning.
     text: str = TEXT
+    object_id: str = "resp_sim"
+    reasoning: str | None = None
 
     @property
     def reserved_tokens(self) -> int:
@@ -52,7 +54,7 @@ class Call:
 
     @property
     def completion_tokens(self) -> int:
-        if self.endpoint in ("work", "models", "embeddings", "count_tokens"):
+        if self.endpoint in ("work", "models", "files", "embeddings", "count_tokens"):
             return 0
         return min(max(COMPLETION_TOKENS, math.ceil(len(self.text) / 4)), self.max_tokens)
 
@@ -67,6 +69,9 @@ def parse_call(method: str, target: str, headers: dict[str, str], body: bytes) -
     """Return the parsed request; None if there is no such endpoint."""
     path, _, query = target.partition("?")
     bearer = headers.get("authorization", "").removeprefix("Bearer ")
+    if "/v1/files" in path and method in ("GET", "POST", "DELETE"):
+        key = headers.get("x-api-key")
+        return Call("files", "openai", bearer, body=body) if key is None else Call("files", "anthropic", key, body=body)
     if method == "GET":
         return _list_of_models(path, headers, bearer)
     if method != "POST":

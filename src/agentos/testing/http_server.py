@@ -15,11 +15,12 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from . import contents, control, encodings, endpoints
+from . import contents, control, encodings, endpoints, owned_objects
 from .endpoints import Call
 from .request_log import Ending, RequestRecord
 
@@ -161,7 +162,7 @@ class _Connection(asyncio.Protocol):
 
     def _handle(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
         path = target.partition("?")[0]
-        if path.startswith("/_") or method == "HEAD" or "upgrade" in headers:
+        if path.startswith("/_") or method == "HEAD" or headers.get("upgrade", "").lower() == "websocket":
             self._reply(*self._answer_itself(method, path, body), is_head=method == "HEAD")
             return
         try:
@@ -175,10 +176,8 @@ class _Connection(asyncio.Protocol):
             return
         provider = self._provider
         answer = provider.ask(call.key, tokens=call.reserved_tokens, model=call.model, style=call.style)
-        call.text = provider.text
-        if provider.prompt_cache is not None and answer.status == 200:
-            used = provider.prompt_cache.use(answer.group, call.model, call.prompts, time.monotonic())
-            call.cached_tokens, call.cache_write_tokens = (min(tokens, call.prompt_tokens) for tokens in used)
+        if answer.status == 200:
+            answer = self._prepare(call, answer, method, path)
         self._call, self._answer = call, answer
         self._path, self._started_at, self._events = path, time.monotonic(), 0
         if answer.drops:
@@ -190,6 +189,28 @@ class _Connection(asyncio.Protocol):
             self._timer = self._loop.call_later(answer.latency, self._complete)
         else:
             self._complete()
+
+    def _prepare(self, call: Call, answer: Answer, method: str, path: str) -> Answer:
+        """Fill in what the provider remembers of earlier requests. Return the answer; another one if the request names
+        an object of another organization."""
+        provider, objects = self._provider, self._provider.owned_objects
+        foreign = objects.foreign(path.encode() + b" " + call.body, answer.group)
+        if foreign is not None:
+            provider.finish(answer, tokens=0)
+            status, body = owned_objects.refusal(call.style, foreign)
+            return replace(answer, status=status, body=body, reason="object of another group", taken=[])
+        call.text = provider.text
+        if call.endpoint == "responses":
+            call.object_id = objects.create("resp", answer.group)
+            if owned_objects.wants_reasoning(call.body):
+                call.reasoning = objects.create("enc", answer.group)
+        elif call.endpoint == "files":
+            is_new = method == "POST"
+            call.object_id = objects.create("file", answer.group) if is_new else path.rpartition("/files/")[2]
+        if provider.prompt_cache is not None:
+            used = provider.prompt_cache.use(answer.group, call.model, call.prompts, time.monotonic())
+            call.cached_tokens, call.cache_write_tokens = (min(tokens, call.prompt_tokens) for tokens in used)
+        return answer
 
     def _answer_itself(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, str], Any]:
         """Return status, headers and content for a request that is not for a model."""

@@ -24,6 +24,7 @@ from .clock import TimeLine
 from .dialects import Refusal, RetryAfter, Style
 from .endpoints import TEXT
 from .latency import Draw, Latency
+from .owned_objects import OwnedObjects
 from .prompt_cache import PromptCache
 from .request_log import RequestLog
 from .rules import Concurrency, Rule, TokenBucket
@@ -81,6 +82,7 @@ class SimulatedProvider:
         self.keys = tuple(dict.fromkeys(keys))
         self.text = text
         self.prompt_cache = PromptCache() if prompt_cache else None
+        self.owned_objects = OwnedObjects()
         self.requests = RequestLog(None if request_log is None else Path(request_log))
         self._port = port
         self.style: Style = style
