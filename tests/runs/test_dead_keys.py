@@ -190,9 +190,19 @@ def test_items_that_echo_refusals_hold_up_their_run_briefly(verdict: Verdict, co
 def test_single_key_that_prints_refusals_stops_the_run() -> None:
     run = execute(with_dead({"key-0"}, REFUSED), keys(1), items(50), workers=4)
     (stopping,) = run.events_of(RunStopping)
-    assert "no usable credential: key-0: refused 7 times in a row" in stopping.reason
+    assert (
+        "no usable credential ('agentos keys check' asks the provider): key-0: refused 5 times in a row"
+        in stopping.reason
+    )
     assert failed_items(run) == []
     assert len(run.starts) < 15
+
+
+def test_few_items_that_are_all_refused_stop_the_run_soon() -> None:
+    run = execute(with_dead(keys(2), REFUSED), keys(2), items(2), workers=2)
+    (stopping,) = run.events_of(RunStopping)
+    assert "key-1: refused 2 times in a row, as its commands printed: Error: 401" in stopping.reason
+    assert len(run.starts) <= 5
 
 
 def test_item_outlives_a_limit_of_hours_that_was_printed() -> None:

@@ -95,6 +95,10 @@ class RunHandle:
         """Return the running attempts, or the `max_count` oldest of them."""
         return self._driver.running(max_count)
 
+    def rests(self) -> dict[str, tuple[float, str]]:
+        """Return the credentials that rest in this run: for how many seconds, and why."""
+        return self._driver.rests()
+
     def waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential; None if none does."""
         return self._driver.waiting()

@@ -26,6 +26,9 @@ from .._rules.scheduler import FAILED, UNFINISHED, Again, NoPool
 from .shutdown import Shutdown
 from .timeouts import AttemptTimeouts
 
+# Items of a run that are looked at to see whether all of them were refused.
+MAX_LAST_ITEMS = 100
+
 
 class Attempts:
     """Called by the thread that processes the run's messages, except for `list_running`."""
@@ -190,13 +193,15 @@ class Attempts:
 
     def _stop_if_given_up(self, item: Item, pool: LeasePool) -> None:
         """Stop the run if, by what commands printed, every credential of a scope is refused for good."""
-        given_up = self._breaker.given_up(item.scope)
+        scheduler = self._scheduler
+        is_read = scheduler.is_source_ended and len(scheduler.unfinished) <= MAX_LAST_ITEMS
+        given_up = self._breaker.given_up(item.scope, scheduler.unfinished.values() if is_read else None)
         if not given_up:
             return
         usable = [s.key_id for s in pool.states() if s.quarantined is None and (not s.scopes or item.scope in s.scopes)]
         if given_up.keys() >= set(usable):
             reasons = "; ".join(f"{id_}: {reason}" for id_, reason in given_up.items())
-            self._shutdown.drain(f"no usable credential: {reasons}. To ask the provider: agentos keys check")
+            self._shutdown.drain(f"no usable credential ('agentos keys check' asks the provider): {reasons}")
 
     def _follow_breaker(self) -> None:
         """Act on what the circuit breaker has decided: announce it, and request other credentials."""

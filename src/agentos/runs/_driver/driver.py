@@ -156,6 +156,10 @@ class Driver:
             return None
         return self._parts.breaker.explain(scopes[0], self._pool.waiting_for(scopes[0]), self._now())
 
+    def rests(self) -> dict[str, tuple[float, str]]:
+        """Return the credentials that rest in this run: for how many seconds, and why."""
+        return self._parts.breaker.rests(self._now())
+
     def items_read(self, items: list[ReadItem]) -> None:
         """Post items. Called by the thread that reads the input."""
         self._post(messages.ItemsRead(items))

@@ -40,11 +40,15 @@ MIN_FAILURES = 3
 MAX_FREE_TRIES = 10
 # Longest pause (seconds) of an item between two printed refusals: other items go first, and show which text is wrong.
 MAX_ITEM_PAUSE = 10.0
-# Printed refusals of a key in a row, with rests between them, after which the run gives the credential up.
-MAX_AUTH_REFUSALS = 7
+# Printed refusals of a key in a row, with rests between them, after which the run gives the credential up; and the
+# same if no item is left that could show the opposite, because all have been refused.
+MAX_AUTH_REFUSALS = 5
+MAX_LAST_AUTH_REFUSALS = 2
 # Scopes whose successes are remembered: a run may name one for each item.
 MAX_SCOPES = 1000
 
+# Why a credential rests with which items failed without a word.
+FAILING = "items fail with it"
 _NO_IDS: frozenset[str] = frozenset()
 
 
@@ -73,8 +77,8 @@ class _Health:
     """A credential that does not work at present, in one scope."""
 
     __slots__ = (
-        "announced", "auth_refusals", "claims", "failed_items", "failing_since", "is_benched", "message", "probe_until",
-        "rest_until", "rested_at", "rests",
+        "announced", "auth_refusals", "claims", "failed_items", "failing_since", "is_benched", "kind", "message",
+        "probe_until", "rest_until", "rested_at", "rests",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -86,6 +90,7 @@ class _Health:
         self.rest_until = -inf
         self.probe_until = -inf
         self.auth_refusals = 0  # printed, in a row
+        self.kind = FAILING  # why it rests: the kind of a verdict, or FAILING
         self.message = ""  # of the last printed refusal
         self.claims: dict[str, tuple[Trail, float, float]] = {}  # by item: its trail, since when, until when
         self.announced = 0.0  # seconds of the longest rest that was announced
@@ -146,7 +151,7 @@ class CircuitBreaker:
         health = self._health(item.scope, credential_id, now)
         if started_at >= health.rested_at:  # else it ran when the rest began: the same episode
             health.auth_refusals = health.auth_refusals + 1 if verdict.kind == AUTH_FAILED else 0
-            health.message = verdict.message
+            health.kind, health.message = verdict.kind or FAILING, verdict.message
             seconds = self._rest(health, _named_seconds(verdict), now)
             if seconds > health.announced:
                 health.announced = seconds
@@ -210,6 +215,16 @@ class CircuitBreaker:
             return _NO_IDS
         return frozenset(id_ for id_, health in unwell.items() if now < max(health.rest_until, health.probe_until))
 
+    def rests(self, now: float) -> dict[str, tuple[float, str]]:
+        """Return the credentials that rest in some scope: for how many seconds, and why. Called from any thread."""
+        rests: dict[str, tuple[float, str]] = {}
+        for unwell in tuple(self._unwell.values()):
+            for id_, health in tuple(unwell.items()):
+                seconds = max(health.rest_until, health.probe_until) - now
+                if seconds > rests.get(id_, (0.0, ""))[0]:
+                    rests[id_] = seconds, health.kind
+        return rests
+
     def explain(self, scope: str | None, waiting: PoolWaiting, now: float) -> PoolWaiting:
         """Add what rests in this run to why a request waits. Called from any thread."""
         unwell = tuple(self._unwell.get(scope, _NO_HEALTH).values())
@@ -240,12 +255,15 @@ class CircuitBreaker:
         ]
         return min(ends, default=None)
 
-    def given_up(self, scope: str | None) -> dict[str, str]:
-        """Return the credentials that have refused too often in a row, by what their commands printed, and the text."""
+    def given_up(self, scope: str | None, unfinished: Collection[Item] | None) -> dict[str, str]:
+        """Return the credentials that have been refused too often in a row, by what commands printed, and the text.
+        `unfinished`: the items of the run, once all are known."""
+        is_last = unfinished is not None and all(item.trail is not None and item.trail.refusals for item in unfinished)
+        max_refusals = MAX_LAST_AUTH_REFUSALS if is_last else MAX_AUTH_REFUSALS
         return {
             id_: f"refused {health.auth_refusals} times in a row, as its commands printed: {health.message}"
             for id_, health in self._unwell.get(scope, {}).items()
-            if health.auth_refusals >= MAX_AUTH_REFUSALS
+            if health.auth_refusals >= max_refusals
         }
 
     # --- inside ---------------------------------------------------------------------------------------------------
@@ -289,7 +307,7 @@ class CircuitBreaker:
         if health.is_benched and health.failed_items:
             self._rest(health, None, now)
         elif is_failing:
-            health.is_benched = True
+            health.is_benched, health.kind = True, FAILING
             seconds = self._rest(health, None, now)
             self.events.append(CredentialBenched(credential_id, scope, len(health.failed_items), seconds))
 
