@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,3 +170,152 @@ def test_secret_helper_leaves_the_items_on_stdin(sandbox: Sandbox) -> None:
     )
     assert "Succeeded: 2" in done.stderr
     assert sandbox.lines("swallowed") == []
+
+
+# --- limits -------------------------------------------------------------------------------------------------------
+
+WORKER = "import time\n\ndef work(item, credential):\n    print('hi', item)\n    time.sleep(0.02)\n"
+COMMAND = ("--", "sh", "-c", "echo {}; sleep 0.02")
+KINDS = pytest.mark.parametrize("worker", [COMMAND, ("workers:work",)], ids=["command", "function"])
+
+
+def run_limited(
+    sandbox: Sandbox, limit: str, worker: tuple[str, ...], *before: str
+) -> subprocess.CompletedProcess[str]:
+    sandbox.write("workers.py", WORKER)
+    sandbox.write("items.txt", "".join(f"{number}\n" for number in range(100)))
+    run = ["run", "--run-id", "r", "--parallel", "50", "--max-parallelism", "50", "--items", "items.txt", *worker]
+    return subprocess.run(
+        [*before, "/bin/bash", "-c", f'ulimit {limit}; exec "$@"', "bash", *AGENTOS, *run],
+        cwd=sandbox.path,
+        env=sandbox.environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@KINDS
+@pytest.mark.parametrize("files", [48, 64, 100])
+def test_few_open_files_start_fewer_workers(sandbox: Sandbox, files: int, worker: tuple[str, ...]) -> None:
+    done = run_limited(sandbox, f"-n {files}", worker)
+    assert done.returncode == 0, done.stderr
+    assert "Succeeded: 100" in done.stderr
+    assert ("leaves room for" in done.stderr) == (files < 100 or worker is COMMAND)
+    assert len(list((sandbox.runs / "r" / "logs").iterdir())) == 100
+
+
+@KINDS
+@pytest.mark.parametrize("files", [16, 24, 32])
+def test_too_few_open_files_stop_the_run_before_it_starts(
+    sandbox: Sandbox, files: int, worker: tuple[str, ...]
+) -> None:
+    done = run_limited(sandbox, f"-n {files}", worker)
+    assert done.returncode == 3
+    assert f"ulimit -n {files} is too low, raise it" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (sandbox.runs / "r").exists()
+
+
+def as_another_user() -> list[str]:
+    """Return the start of a command line: limits of processes do not apply to root."""
+    if os.geteuid() != 0:
+        return []
+    rights = "+dac_read_search,+dac_override"  # the files of this test belong to root
+    words = ["setpriv", "--reuid=54321", "--clear-groups", f"--inh-caps={rights}", f"--ambient-caps={rights}"]
+    if shutil.which("setpriv") is None or subprocess.run([*words, "true"], check=False).returncode:
+        pytest.skip("another user is needed, and setpriv is not allowed")
+    return words
+
+
+@KINDS
+@pytest.mark.parametrize("tasks", [8, 20])
+def test_few_processes_start_fewer_workers_or_none(sandbox: Sandbox, tasks: int, worker: tuple[str, ...]) -> None:
+    before = as_another_user()
+    if not before:
+        pytest.skip("the other processes of this user count, too")
+    sandbox.path.parent.chmod(0o777)
+    done = run_limited(sandbox, f"-u {tasks}", worker, *before)
+    assert "Traceback" not in done.stderr
+    if tasks == 8:
+        assert done.returncode == 3
+        assert "ulimit -u 8 is too low, raise it" in done.stderr
+    else:
+        assert "ulimit -u 20 leaves room for" in done.stderr
+        assert "Succeeded: 100" in done.stderr
+
+
+def test_library_without_descriptors_fails_no_item(tmp_path: Path) -> None:
+    script = """
+import resource, sys
+from agentos.workflows.parallel import Command, ParallelCoordinator, WorkerStartError
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
+run = ParallelCoordinator(30, max_parallelism=30, reporter=None, retries=0)
+try:
+    stats, _ = run.execute_parallel(map(str, range(60)), Command(["echo", "{}"], folder=sys.argv[2]))
+    print(stats.success_count, stats.failed)
+except WorkerStartError as error:
+    print(error)
+"""
+    outputs = {}
+    for files in (13, 60):
+        command = [sys.executable, "-c", script, str(files), str(tmp_path / str(files))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        outputs[files] = done.stdout + done.stderr
+    assert "not even one command can be started: Too many open files (ulimit -n 13)" in outputs[13]
+    assert outputs[60] == "60 0\n"
+    assert len(list((tmp_path / "60" / "logs").iterdir())) == 60
+
+
+# --- process 1 ----------------------------------------------------------------------------------------------------
+
+LEAVES_ORPHANS = """
+[ "$1" = last ] || { (setsid sleep 0.02 > /dev/null 2>&1 &); exit 0; }
+for _ in $(seq 200); do
+  zombies=$(cat /proc/[0-9]*/stat 2> /dev/null | grep -c ' Z ')
+  [ "$zombies" = 0 ] && exit 0
+  sleep 0.05
+done
+echo "$zombies zombies"; exit 1
+"""
+
+
+def as_process_1() -> list[str]:
+    words = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*words, "true"], check=False).returncode:
+        pytest.skip("a process namespace is needed, and unshare is not allowed")
+    return words
+
+
+def test_process_1_reaps_orphans_and_keeps_exit_statuses(sandbox: Sandbox) -> None:
+    command = sandbox.script(LEAVES_ORPHANS)
+    sandbox.write("items.txt", "".join(f"{number}\n" for number in range(10)) + "last\n")
+    done = subprocess.run(
+        [*as_process_1(), *AGENTOS, "run", "--parallel", "1", "--items", "items.txt", "--", command, "{}"],
+        cwd=sandbox.path, env=sandbox.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_process_1_passes_on_signals(sandbox: Sandbox, signum: signal.Signals, status: int) -> None:
+    sandbox.script("touch started; exec sleep 600")
+    words = ["run", "--grace", "0.2", "--item", "a", "--", "./command.sh"]
+    namespace = subprocess.Popen(
+        [*as_process_1(), *AGENTOS, *words],
+        cwd=sandbox.path, env=sandbox.environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    process_1 = 0
+    try:
+        eventually(lambda: (sandbox.path / "started").exists(), PATIENCE)
+        (process_1,) = map(int, Path(f"/proc/{namespace.pid}/task/{namespace.pid}/children").read_text().split())
+        os.kill(process_1, signum)
+        assert namespace.wait(PATIENCE) == status
+        process_1 = 0
+    finally:
+        if process_1:
+            os.kill(process_1, signal.SIGKILL)  # and with it all of its namespace
+        namespace.communicate()

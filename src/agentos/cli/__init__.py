@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,10 @@ COMMANDS = {
 
 class LazyGroup(click.Group):
     def main(self, *args: Any, **options: Any) -> Any:
+        if os.getpid() == 1:
+            from .init_process import leave_init
+
+            leave_init()
         _restore_signals()
         return super().main(*args, **options)
 

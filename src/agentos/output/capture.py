@@ -57,6 +57,13 @@ class OutputCapture:
         with self._lock:
             self._outputs_of(item_id, attempt, token)[stream].feed(data)
 
+    def _close_logs(self) -> None:
+        """Close all logs, which the next writes open again: items of which the end is not on record yet keep theirs
+        open, and the limit of open files may be low. Call it with the lock held."""
+        for attempt_output in self._attempts.values():
+            if attempt_output.log is not None:
+                attempt_output.log.close()
+
     def item_ended(self, item_id: str) -> None:
         """Show the last lines of an item and close its log."""
         with self._lock:
@@ -81,7 +88,7 @@ class OutputCapture:
         if item_id != NO_ITEM:
             with contextlib.suppress(OSError):  # without the folder the log cannot be opened, which is reported
                 self._folder.mkdir(parents=True, exist_ok=True)
-            log = Log(self._folder, item_id, attempt, self._on_log_error)
+            log = Log(self._folder, item_id, attempt, self._on_log_error, self._close_logs)
         outputs = {name: Output(item_id, name, redactor, log, self._show) for name in ("stdout", "stderr")}
         return _AttemptOutput(attempt, log, outputs)
 

@@ -5,6 +5,7 @@ All data are bytes: the output of a command need not be text.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -78,31 +79,46 @@ def log_lost(error: OSError) -> bytes:
 class Log:
     """An item's log: the output of all its attempts, in order. The file is created at the first output."""
 
-    __slots__ = ("_attempt", "_descriptor", "_folder", "_item_id", "_on_error")
+    __slots__ = ("_attempt", "_descriptor", "_folder", "_has_heading", "_item_id", "_make_room", "_on_error")
 
-    def __init__(self, folder: Path, item_id: str, attempt: int, on_error: Callable[[OSError], None]) -> None:
-        """A heading separates the output of a further attempt. `on_error` is called instead of raising `OSError`."""
+    def __init__(self, folder: Path, item_id: str, attempt: int, on_error: Callable[[OSError], None],
+                 make_room: Callable[[], None] = lambda: None) -> None:  # fmt: skip
+        """A heading separates the output of a further attempt. `on_error` is called instead of raising `OSError`.
+        `make_room` is called if no descriptor is free: it may close other logs."""
         self._folder = folder
         self._item_id = item_id
         self._attempt = attempt
         self._on_error = on_error
+        self._make_room = make_room
         self._descriptor: int | None = None
+        self._has_heading = False  # or needs none
 
     def write(self, data: bytes) -> None:
-        """Append to the log."""
+        """Append to the log; open it if it is closed."""
         try:
             if self._descriptor is None:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._descriptor = os.open(self._folder / log_name(self._item_id), flags, 0o600)
-                if os.fstat(self._descriptor).st_size:
+                self._descriptor = self._open()
+                if os.fstat(self._descriptor).st_size and not self._has_heading:
                     data = f"--- attempt {self._attempt} ---\n".encode() + data
+                self._has_heading = True
             while data:
                 data = data[os.write(self._descriptor, data) :]
         except OSError as error:
             self._on_error(error)
 
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        path = self._folder / log_name(self._item_id)
+        try:
+            return os.open(path, flags, 0o600)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+        self._make_room()
+        return os.open(path, flags, 0o600)
+
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. A later write opens it again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

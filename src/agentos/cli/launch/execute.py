@@ -24,6 +24,8 @@ from .reporter import OutputMode, RunReporter
 
 # Seconds that an item of a plan takes, if no earlier run gives a duration.
 ITEM_SECONDS = 10.0
+# What Python says if the system refuses a thread.
+NO_THREAD = "can't start new thread"
 
 
 def execute(
@@ -95,6 +97,10 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
         status = WRONG_USAGE
     except (LedgerError, WorkerStartError, OSError) as error:  # errors of workers are results, and not raised here
         raise Failure(str(error)) from None
+    except RuntimeError as error:
+        if NO_THREAD not in str(error):
+            raise
+        raise Failure(f"the run has no room for its threads ({error}): raise ulimit -u, or lower --parallel") from None
     if (event := reporter.run_ended) is not None:
         with Ledger.open(folder.ledger) as ledger:
             launch = len(ledger.launches())

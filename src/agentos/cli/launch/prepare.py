@@ -7,6 +7,7 @@ and before anything is written.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -20,10 +21,12 @@ from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
 from agentos.keys.keys_file import Keys
 from agentos.reporters.format import escape_controls
+from agentos.workers.capacity import room_for_run
 from agentos.workers.command.command import Command
 from agentos.workers.engines.connect import Engine
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator
 
+from ..console import Failure
 from .engine import LOCAL, connect_engine, engine_slots
 from .gateway_setup import check_gateway, start_gateway
 from .item_input import Items, SizedItems, read_items, token_counter
@@ -81,15 +84,18 @@ def prepare_run(
     gateway = None
     if has_gateway and keep and keys is not None and pool is not None:
         gateway = start_gateway(options, keys, pool, resources)
-    coordinator = make_coordinator(
-        options,
-        pool,
+    make = functools.partial(
+        make_coordinator,
+        pool=pool,
         retries=0 if spec.command is not None else FUNCTION_RETRIES,
         ledger=folder.ledger,
         reporter=reporter,
         engine=engine,
         gateway=gateway,
     )
+    coordinator = make(options)
+    if keep and engine is None:
+        coordinator = _within_limits(coordinator, spec, make, reporter)
     redact = None if pool is None else pool.redact_value
     items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
     tokens_func = token_counter(options.get("tokens"))
@@ -136,6 +142,26 @@ def make_coordinator(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _within_limits(
+    coordinator: ParallelCoordinator,
+    spec: RunSpec,
+    make: Callable[[dict[str, Any]], ParallelCoordinator],
+    reporter: RunReporter,
+) -> ParallelCoordinator:
+    """Return a coordinator with as many workers as the limits of this process admit, made by `make` from options. Raise
+    `Failure` if there is no room for one."""
+    room = room_for_run(is_command=spec.command is not None)
+    if room is None or room.attempts >= coordinator.max_workers:
+        return coordinator
+    if room.attempts < 1:
+        raise Failure(f"the limits of this shell leave no room for a run: {room.limit} is too low, raise it")
+    reporter.screen.message(
+        f"Warning: {room.limit} leaves room for {room.attempts} of {coordinator.max_workers} items at a time: raise it "
+        "to run more"
+    )
+    return make({**spec.options, "parallel": room.attempts})
 
 
 def _make_worker(

@@ -10,12 +10,13 @@ import time
 from typing import Any
 
 from agentos.child_status import UNKNOWN_STATUS
-from agentos.errors import CommandFailed, Interrupted
+from agentos.errors import CommandFailed, Interrupted, WorkerStartError
 from agentos.items.attempt import Attempt
 from agentos.items.file_names import log_name
 from agentos.providers import verdicts
-from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
+from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, Verdict
 
+from ..capacity import Room
 from ._process import CommandProcess
 from .command import Command
 
@@ -59,13 +60,23 @@ def start_failure(error: OSError, command: Command) -> CommandFailed:
         text = error.strerror or str(error)
         if command.cwd is not None and not os.path.isdir(command.cwd):  # noqa: PTH112
             text = f"its folder {command.cwd} does not exist"
-    kind = TRANSIENT if error.errno in SYSTEM_IS_FULL else PERMANENT
     return CommandFailed(
         f"{command.arguments[0]} cannot be started: {text}",
         exit_status=None,
-        verdict=Verdict(kind, message=text),
+        verdict=Verdict(PERMANENT, message=text),
         details={},
     )
+
+
+def no_room_error(error: OSError, room: Room | None) -> WorkerStartError:
+    """Return the error of a run whose first command the system has no room for."""
+    if error.errno == errno.EMFILE:
+        advice = f" ({'ulimit -n' if room is None else room.limit}): raise the limit of open files"
+    elif error.errno == errno.EAGAIN:
+        advice = ": raise the limit of processes (ulimit -u), or end some"
+    else:
+        advice = ": try again when other programs have ended"
+    return WorkerStartError(f"not even one command can be started: {error.strerror}{advice}")
 
 
 def _reported_verdict(attempt: Attempt, reports: list[dict[str, Any]]) -> Verdict | None:

@@ -23,9 +23,10 @@ from agentos.pool.lease_pool import LeasePool
 from agentos.wakeup import Wakeup
 
 from ..base import EndedCall, Workers
+from ..capacity import Room, room_for_commands
 from ._files import remove_empty_folder, remove_files
 from ._guard import Guard
-from ._outcome import SYSTEM_IS_FULL, outcome_of, start_failure
+from ._outcome import SYSTEM_IS_FULL, no_room_error, outcome_of, start_failure
 from ._process import CommandProcess, ProcessStarter, feed_output
 from .command import Command
 from .reports import read_reports
@@ -58,6 +59,7 @@ class CommandWorkers(Workers):
         self._lock = threading.Lock()  # held while using _running, _is_closed and _guard
         self._running: dict[int, CommandProcess] = {}  # by process group
         self._is_closed = False
+        self._room: Room | None = None  # for commands at once
         self._descriptors_closed = threading.Event()
         self._guard: Guard | None = None
         self._starter = ProcessStarter(command, pool, self._watch_group, self._forget_group)
@@ -70,6 +72,7 @@ class CommandWorkers(Workers):
                 with contextlib.suppress(OSError):  # the first log that cannot be written reports it
                     (self._command.folder / "logs").mkdir(parents=True, exist_ok=True)
             self._guard = Guard()
+            self._room = room_for_commands()
             self._thread = threading.Thread(target=self._run_loop, name="agentos-commands", daemon=True)
             self._thread.start()
         attempt.is_preparing = True
@@ -150,13 +153,18 @@ class CommandWorkers(Workers):
         if attempt.should_stop or self._is_closed:
             self._end(attempt, None, Interrupted("stopped before it started"))
             return
+        if self._room is not None and self._running and len(self._running) >= self._room.attempts:
+            self._postponed_attempts.append(attempt)
+            return
         try:
             process = self._starter.start(attempt)
         except OSError as error:
-            if error.errno in SYSTEM_IS_FULL and self._running:
+            if error.errno not in SYSTEM_IS_FULL:
+                self._end(attempt, None, start_failure(error, self._command))
+            elif self._running:
                 self._postponed_attempts.append(attempt)
-                return
-            self._end(attempt, None, start_failure(error, self._command))
+            else:  # no item is at fault
+                self._end(attempt, None, no_room_error(error, self._room))
             return
         except Exception as error:  # the item lacks a field, or an argument cannot hold what it has
             self._end(attempt, None, error)
