@@ -49,6 +49,7 @@ def test_report_command_loads_no_coordinator(tmp_path: Path) -> None:
     assert report.read_text() == '{"usage": {"tokens": 5}}\n'
     ours = [name for name in out.split("'") if name.startswith("agentos.") and "agentos.cli" not in name]
     assert sorted(ours) == [
+        "agentos.durations",
         "agentos.verdict",
         "agentos.workers",
         "agentos.workers.command",

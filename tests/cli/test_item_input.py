@@ -345,7 +345,7 @@ def test_dry_run_keeps_no_items(folder: RunFolder, stdin: int) -> None:
         ("txt", b'{"id": 1}\n', ['{"id": 1}']),
         ("json", b'[\n"a",\n2]', ["a", "2"]),
         ("csv", b"id,x\n1,\n", [{"id": "1", "x": ""}]),
-        (None, b"", []),
+        ("tsv", b"id\tx\n1\ta,b\n", [{"id": "1", "x": "a,b"}]),
     ],
 )
 def test_stdin_format_by_option_or_first_line(
@@ -354,6 +354,27 @@ def test_stdin_format_by_option_or_first_line(
     feed(stdin, content)
     assert list(stdin_items(folder, format_)) == items
     assert list(stdin_items(folder, is_resume=True)) == items
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+def test_input_without_items_is_an_error(folder: RunFolder, stdin: int, content: bytes) -> None:
+    assert "a.txt: expected items, and found none" in problem(folder, "a.txt", content)
+    feed(stdin, content)
+    with pytest.raises(BadItems, match="stdin: expected items, and found none"):
+        list(stdin_items(folder))
+
+
+def test_empty_stdin_beside_other_items_is_no_error(folder: RunFolder, stdin: int) -> None:
+    feed(stdin, b"")
+    assert list(read_items([ItemSource("stdin"), ItemSource("inline", items=["a"])], folder, None)) == ["a"]
+
+
+def test_delimiter_separates_fields_of_csv(folder: RunFolder) -> None:
+    Path("a.csv").write_bytes(b"id;x\n1;a,b\n")
+    assert list(read_items([ItemSource("file", None, "a.csv", delimiter=";")], folder, None)) == [
+        {"id": "1", "x": "a,b"}
+    ]
+    assert list(file_items(folder, "b.tsv", b"id\tx\n1\ta,b\n")) == [{"id": "1", "x": "a,b"}]
 
 
 def test_mistake_in_stdin_is_raised_when_reached(folder: RunFolder, stdin: int) -> None:
@@ -387,7 +408,7 @@ def test_unwritable_folder_for_stdin_fails(folder: RunFolder, stdin: int) -> Non
         stdin_items(folder)
 
 
-@given(st.lists(st.text(alphabet=st.characters(), min_size=1), unique=True), st.data())
+@given(st.lists(st.text(alphabet=st.characters(), min_size=1), min_size=1, unique=True), st.data())
 def test_kept_items_have_the_same_ids(ids: list[str], data: st.DataObject) -> None:
     content = b"".join(
         json.dumps({"id": item_id} if data.draw(st.booleans()) else item_id).encode() + b"\n" for item_id in ids
@@ -414,7 +435,8 @@ def check_kept(content: bytes, format_: str) -> None:
                 before = list(items)
             except BadItems:
                 assert format_ == "txt"
-                assert content.startswith((b"\xff\xfe", b"\xfe\xff"))
+                is_empty = not content.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n")
+                assert is_empty or content.startswith((b"\xff\xfe", b"\xfe\xff"))
                 return
         again = stdin_items(folder, is_resume=True)
         after = list(again)

@@ -55,8 +55,8 @@ def test_reports_are_read_as_written(file: Path) -> None:
     ("arguments", "message"),
     [
         (["ratelimited"], "is not one of"),
-        (["rate-limited", "--retry-after", "-1"], "--retry-after must be a number from 0"),
-        (["rate-limited", "--retry-after", "nan"], "--retry-after must be a number from 0"),
+        (["rate-limited", "--retry-after", "-1"], "is not a duration"),
+        (["rate-limited", "--retry-after", "nan"], "is not a duration"),
         (["rate-limited", "--until", "tomorrow"], "--until must be epoch seconds or like"),
         (["rate-limited", "--until", "9" * 400], "--until must be a number from 0"),
         (["rate-limited", "--tokens", "1"], "--tokens does not belong to rate-limited"),

@@ -122,7 +122,7 @@ def test_prune_respects_minimum_age() -> None:
     make_run("done", ["a"], same)
     agentos("runs", "--prune", "--older-than", "1d", "--yes")
     assert names() == ["done"]
-    assert "write 7d" in agentos("runs", "--prune", "--older-than", "seven", status=2).stderr
+    assert "7d, or a number of seconds" in agentos("runs", "--prune", "--older-than", "seven", status=2).stderr
     agentos("runs", "--prune", "--older-than", "0s", "--yes")
     assert names() == []
 

@@ -98,6 +98,24 @@ def test_text_item_fills_the_empty_placeholder() -> None:
     assert output.of("it's me") == b"hello it's me\n"
 
 
+def test_braces_of_shell_curl_and_awk_are_literal() -> None:
+    command = Command(["echo", "${HOME}|%{http_code}|{print}|{print $1}|{next}|{id}"])
+    assert command.fields == []
+    assert command.filled({"id": "a"}, "a") == ["echo", "${HOME}|%{http_code}|{print}|{print $1}|{next}|a"]
+    assert command.filled({"id": "a", "print": "p"}, "a")[1].startswith("${HOME}|%{http_code}|p|")
+
+
+def test_whole_command_in_quotes_is_recognised() -> None:
+    problem = Command(["echo hello {id}"]).problem() or ""
+    assert "without quotes around the whole of it (-- echo hello {id})" in problem
+    assert "sh -c 'echo hello {id}'" in problem
+
+
+def test_program_beside_the_run_suggests_its_path(tmp_path: Path) -> None:
+    (tmp_path / "review").write_text("#!/bin/sh\n")
+    assert "write ./review" in (Command(["review", "{id}"], cwd=tmp_path).problem() or "")
+
+
 def test_missing_field_fails_the_item_and_is_checkable() -> None:
     command = Command(["echo", "{title}"])
     assert command.fields == ["title"]

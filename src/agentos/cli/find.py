@@ -13,30 +13,42 @@ from agentos.home.run_folder import RunFolder, run_folders
 from agentos.ledger.reader import Ledger
 
 MAX_SUGGESTIONS = 3
+# Names the newest run, in every command that takes a run.
+LAST = "last"
 # Ids of a run that are compared with an unknown one: bounds the time that a suggestion takes.
 MAX_COMPARED = 20_000
 # Similarity from which an id is suggested, as of `SequenceMatcher.ratio`.
 MIN_SIMILARITY = 0.6
 
 
-def folder_of(run_id: str) -> RunFolder:
-    """Return the folder of a run, whether it exists or not. Raises `UsageError` for what cannot be a run id."""
+def find_run(name: str | None) -> RunFolder:
+    """Return the folder of the run that `name` names: its id, an unambiguous prefix of its id, or `last` (and None) for
+    the newest run. An id that equals `name` wins. Raise `UsageError` or `UnknownRun` if there is none."""
+    if name is None:
+        return _newest()
     try:
-        return RunFolder(run_id)
+        folder = RunFolder(name)
     except ValueError as error:
         raise click.UsageError(f"not a run id: {error}; agentos runs lists the runs") from None
+    if folder.exists():
+        return folder
+    if name == LAST:
+        return _newest()
+    matches = [other for other in run_folders() if other.run_id.startswith(name)]
+    if len(matches) > 1:
+        first_ids = ", ".join(match.run_id for match in matches[:MAX_SUGGESTIONS])
+        more = ", …" if len(matches) > MAX_SUGGESTIONS else ""
+        raise click.UsageError(f"{len(matches)} runs begin with {name!r} ({first_ids}{more}): type more of the id")
+    found = matches[0] if matches else folder
+    found.read_spec()  # raises `UnknownRun` if there is none
+    return found
 
 
-def find_run(run_id: str | None) -> RunFolder:
-    """Return the folder of a run, by default of the newest. Raises `UsageError` or `UnknownRun` if there is none."""
-    if run_id is None:
-        newest = next(run_folders(), None)
-        if newest is None:
-            raise click.UsageError(f"there is no run in {home() / 'runs'}")
-        return newest
-    folder = folder_of(run_id)
-    folder.read_spec()
-    return folder
+def _newest() -> RunFolder:
+    newest = next(run_folders(), None)
+    if newest is None:
+        raise click.UsageError(f"there is no run in {home() / 'runs'}")
+    return newest
 
 
 def unknown_item(ledger: Ledger, item_id: str) -> click.UsageError:

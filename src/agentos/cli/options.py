@@ -10,6 +10,7 @@ import click
 from agentos.home.run_folder import ItemSource
 
 from .completion import files
+from .duration_type import Duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,7 +47,17 @@ def sources(options: dict[str, Any]) -> list[ItemSource]:
     ]
     if options["inline"]:
         named_sources.append(ItemSource("inline", items=list(options["inline"])))
+    if options["delimiter"] is not None:
+        _set_delimiter(named_sources, options["delimiter"])
     return named_sources
+
+
+def _set_delimiter(named_sources: list[ItemSource], delimiter: str) -> None:
+    delimiter = "\t" if delimiter == "\\t" else delimiter
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise click.BadParameter("give one character, such as ';' (a tab: '\\t')", param_hint="--delimiter")
+    for source in named_sources:
+        source.delimiter = delimiter
 
 
 class Parallel(click.ParamType[Any]):
@@ -72,15 +83,16 @@ ITEMS = several(
         multiple=True,
         metavar="FILE|-",
         shell_complete=files,
-        help="A file of items (jsonl, json, csv, or txt: one per line), or - for stdin. May be repeated.",
+        help="A file of items (jsonl, json, csv, tsv, or txt: one per line), or - for stdin. May be repeated.",
     ),
     option("--item", "inline", multiple=True, metavar="X", help="One item: text, or a JSON object. May be repeated."),
     option(
         "--format",
         "format_",
-        type=click.Choice(["jsonl", "json", "csv", "txt"]),
+        type=click.Choice(["jsonl", "json", "csv", "tsv", "txt"]),
         help="Format of the items, if the file name does not say it.",
     ),
+    option("--delimiter", metavar="CHARACTER", help="Character between the fields of CSV. [default: a comma]"),
     option("--id-field", metavar="FIELD", help="The field of an object that is its id, instead of 'id'."),
 )
 PACE = several(
@@ -138,14 +150,19 @@ EXECUTION = several(
         metavar="N",
         help="Retries after a failure. [default: 0 for a command, 2 for a function]",
     ),
-    option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Time limit of an attempt."),
+    option(
+        "--timeout",
+        type=Duration(may_be_zero=False),
+        metavar="DURATION",
+        help="Time limit of an attempt: 90s, 5m, or a number of seconds.",
+    ),
     option("--halt", metavar="WHEN", help="Stop after failures: 'soon,fail=10%', 'now,fail=1'."),
-    option("--max-wait", type=click.FloatRange(0), metavar="SECONDS", help="Stop if nothing can start for this time."),
+    option("--max-wait", type=Duration(), metavar="DURATION", help="Stop if nothing can start for this time."),
     option(
         "--grace",
-        type=click.FloatRange(0),
-        metavar="SECONDS",
-        help="Time for running items to end after Ctrl-C. [default: 5]",
+        type=Duration(),
+        metavar="DURATION",
+        help="Time for running items to end after Ctrl-C. [default: 5s]",
     ),
 )
 STDIN_FIELD = option(
@@ -171,7 +188,7 @@ OUTPUT = several(
 )
 ITEM_SECONDS = option(
     "--item-seconds",
-    type=click.FloatRange(0, min_open=True),
-    metavar="SECONDS",
-    help="Duration of an item, for the plan. [default: that of the last run, else 10]",
+    type=Duration(may_be_zero=False),
+    metavar="DURATION",
+    help="Duration of an item, for the plan. [default: that of the last run, else 10s]",
 )

@@ -27,10 +27,11 @@ class ItemSource(msgspec.Struct, omit_defaults=True):
     """A source of items: a file (with its hash, to detect changes), `--item`, or stdin (kept in the folder)."""
 
     kind: str  # "file", "inline" or "stdin"
-    format: str | None = None  # "jsonl", "json", "csv" or "txt"
+    format: str | None = None  # "jsonl", "json", "csv", "tsv" or "txt"
     path: str | None = None
     sha256: str | None = None
     items: list[str] = []
+    delimiter: str | None = None  # between the fields of CSV; None: a comma
 
 
 class RunSpec(msgspec.Struct, omit_defaults=True):

@@ -14,7 +14,7 @@ from agentos.reporters.writers import PlainReporter
 from .. import options
 from ..completion import run_ids
 from ..console import Command
-from ..find import folder_of
+from ..find import find_run
 
 
 @click.command(cls=Command)
@@ -49,8 +49,8 @@ def plan(count: int | None, like: str | None, item_seconds: float | None, **valu
     if keys is not None:
         pool = make_pool(keys, choose_store(run_options.get("store"), keys), PlainReporter(sys.stderr))
     coordinator = make_coordinator(run_options, pool)
-    seconds = item_seconds or (ITEM_SECONDS if like is None else typical_item_seconds(folder_of(like)))
-    requests = run_options.get("requests_per_item") or (1.0 if like is None else typical_requests(folder_of(like)))
+    seconds = item_seconds or (ITEM_SECONDS if like is None else typical_item_seconds(find_run(like)))
+    requests = run_options.get("requests_per_item") or (1.0 if like is None else typical_requests(find_run(like)))
     tokens = token_counter(run_options.get("tokens"))
     if count is not None:
         if tokens is not None and not is_number(run_options["tokens"]):

@@ -15,12 +15,16 @@ import click
 
 from agentos.workers.command.reports import KINDS, MAX_AMOUNT, MAX_MESSAGE, REPORT_NAME, VARIABLE, WAITING
 
+from ..duration_type import Duration
+
 USAGE = "usage"
 
 
 @click.command()
 @click.argument("kind", metavar="KIND", type=click.Choice([*KINDS, USAGE]))
-@click.option("--retry-after", metavar="S", type=float, help="Seconds that the provider asks to wait.")
+@click.option(
+    "--retry-after", metavar="DURATION", type=Duration(), help="Wait that the provider asks for: 30s, 5m, or seconds."
+)
 @click.option("--until", metavar="EPOCH|ISO", help="Or the end of the wait: epoch seconds, or 2026-11-16T09:30:00Z.")
 @click.option("--message", metavar="TEXT", help="The error message of the provider.")
 @click.option("--requests", metavar="N", type=int, help="With usage: number of requests sent.")
@@ -36,7 +40,7 @@ def report(kind: str, **options: Any) -> None:
 
     \b
     Examples:
-      agentos report rate-limited --retry-after 30
+      agentos report rate-limited --retry-after 30s
       agentos report quota-exhausted --until 2026-11-17T00:00:00Z
       agentos report permanent --message "the file is empty"
       agentos report usage --tokens 1200 --cost 0.02

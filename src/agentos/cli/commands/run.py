@@ -18,12 +18,14 @@ from agentos.runs.options import MAX_RUN_ID_LENGTH, new_run_id
 from .. import options
 from ..completion import files, run_ids
 from ..console import Command
-from ..find import folder_of
+from ..find import find_run
 
 if TYPE_CHECKING:
     from ..launch.reporter import OutputMode
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+# A function named by its file, where MODULE:FUNCTION is expected.
+_FUNCTION_IN_FILE = re.compile(r"(?P<path>[\w./-]+)\.py:(?P<name>[A-Za-z_][\w.]*)")
 # Options that are recorded with a run, and that `resume` and `retry` can replace.
 _RECORDED_OPTIONS = (
     "parallel",
@@ -142,7 +144,7 @@ def retry(context: click.Context, /, run_id: str, **values: Any) -> None:
 def _relaunch(run_id: str, values: dict[str, Any], *, retry_failed: bool) -> int:
     from ..launch.execute import execute
 
-    folder = folder_of(run_id)
+    folder = find_run(run_id)
     spec = folder.read_spec()
     spec.options = {**spec.options, **_recorded_options(values)}
     return execute(folder, spec, _output_mode(values), retry_failed=retry_failed, is_resume=True)
@@ -153,6 +155,9 @@ def _spec(worker: tuple[str, ...], values: dict[str, Any]) -> RunSpec:
         raise click.UsageError(
             "there is nothing to run: name a command after --, such as  -- echo {id}  , or a function, MODULE:FUNCTION"
         )
+    if len(worker) == 1 and (in_file := _FUNCTION_IN_FILE.fullmatch(worker[0])):
+        module = in_file["path"].removeprefix("./").replace("/", ".")
+        raise click.UsageError(f"a function is named by its module, not by its file: write {module}:{in_file['name']}")
     items = options.sources(values)
     if not items:
         raise click.UsageError("no items given: use --items FILE, --items - for stdin, or --item X")

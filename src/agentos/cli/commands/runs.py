@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from agentos.durations import parse_duration
 from agentos.errors import LedgerError, RunBusy
 from agentos.home.paths import home
 from agentos.home.run_folder import RunFolder, run_folders
@@ -19,6 +18,7 @@ from agentos.plurals import plural
 from agentos.reporters.format import escape_controls, local_time, shorten, size, table
 
 from ..console import Command, Failure, say, say_json
+from ..duration_type import Duration
 from .show import run_record
 
 # Characters of a command in the list.
@@ -26,19 +26,12 @@ MAX_COMMAND = 40
 _RIGHT_ALIGNED = frozenset({2, 3, 4})
 
 
-def _parse_age(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    seconds = None if value is None else parse_duration(value)
-    if value is not None and seconds is None:
-        raise click.BadParameter(f"{value!r} is not a duration: write 7d, 12h or 30m")
-    return seconds
-
-
 @click.command(cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 @click.option("--prune", is_flag=True, help="Remove finished runs, with their results and logs.")
 @click.option(
     "--older-than",
-    callback=_parse_age,
+    type=Duration(),
     metavar="AGE",
     help="With --prune: only runs that ended longer ago than this (7d, 12h).",
 )

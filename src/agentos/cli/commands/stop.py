@@ -40,6 +40,7 @@ def stop(run_id: str, wait: bool) -> None:
       agentos stop 20261116-093012-1f3a5c --wait
     """
     folder = find_run(run_id)
+    run_id = folder.run_id
     owner = run_owner(folder)
     if owner is None:
         raise NotStopped(f"run {run_id} is not running: {read_status(folder).state_text}")

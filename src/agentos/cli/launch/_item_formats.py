@@ -1,4 +1,4 @@
-"""Parses the formats of items: JSON lines, a JSON array, CSV with a header, and plain lines.
+"""Parses the formats of items: JSON lines, a JSON array, CSV and TSV with a header, and plain lines.
 
 Any input gives items or a `BadItems` with the location, what was expected and what was found. Lines end with LF or
 CRLF; text is UTF-8, with or without a byte order mark. Plain lines may hold other bytes, as file names do: these become
@@ -25,8 +25,10 @@ Located = tuple[int, Item]
 Lines = Iterator[tuple[int, bytes]]
 
 STDIN = "stdin"
-FORMATS = ("jsonl", "json", "csv", "txt")
-BY_EXTENSION = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".txt": "txt"}
+FORMATS = ("jsonl", "json", "csv", "tsv", "txt")
+BY_EXTENSION = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".txt": "txt",
+}  # fmt: skip
 # Levels of nested objects and arrays: `json.dumps` must be able to write an item again.
 MAX_DEPTH = 100
 _NESTED = (dict, list)
@@ -58,12 +60,17 @@ def _parse_finite(text: str) -> float:
 parse = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_finite).decode
 
 
-def items_in(name: str, format_: str | None, chunks: Iterable[bytes]) -> Iterator[Located]:
+def items_in(
+    name: str, format_: str | None, chunks: Iterable[bytes], delimiter: str | None = None
+) -> Iterator[Located]:
     """Yield the items of the file `name` as its bytes arrive. Without a format: JSON lines if the first line looks like
-    JSON, else plain lines. Reads no more chunks than the next item needs, except for a JSON array."""
+    JSON, else plain lines. Reads no more chunks than the next item needs, except for a JSON array. `delimiter` stands
+    between the fields of CSV, instead of a comma."""
     lines = _lines(name, chunks)
     if format_ is None:
         format_, lines = _guess_format(lines)
+    if format_ in ("csv", "tsv"):
+        return _csv(name, lines, delimiter or ("," if format_ == "csv" else "\t"))
     return _READERS[format_](name, lines)
 
 
@@ -189,9 +196,9 @@ def _json(name: str, lines: Lines) -> Iterator[Located]:
         yield number, as_item(element, f"{name}, element {number}")
 
 
-def _csv(name: str, lines: Lines) -> Iterator[Located]:
+def _csv(name: str, lines: Lines, delimiter: str) -> Iterator[Located]:
     csv.field_size_limit(sys.maxsize)  # a field may be a document
-    rows = csv.reader((_decode(name, number, line) + "\n" for number, line in lines), strict=True)
+    rows = csv.reader((_decode(name, number, line) + "\n" for number, line in lines), strict=True, delimiter=delimiter)
     header: list[str] | None = None
     while True:
         first_line = rows.line_num + 1
@@ -224,7 +231,6 @@ def _check_header(names: list[str], location: str) -> list[str]:
 _READERS: dict[str, Callable[[str, Lines], Iterator[Located]]] = {
     "jsonl": _jsonl,
     "json": _json,
-    "csv": _csv,
     "txt": _txt,
 }
 

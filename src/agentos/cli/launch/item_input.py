@@ -29,6 +29,8 @@ from ._item_formats import BY_EXTENSION, STDIN, BadItems, Item, as_item, items_i
 __all__ = ["BadItems", "Item", "Items", "SizedItems", "changed_files", "is_number", "read_items", "token_counter"]
 
 CHUNK_BYTES = 65536
+# The problem of an input without items: a mistake in the command before a pipe is more likely than nothing to do.
+EMPTY = "expected items, and found none"
 # Mode of the file with the items of stdin: readable by its owner only.
 PRIVATE_FILE = 0o600
 
@@ -83,6 +85,7 @@ def read_items(
     """
     rules = _ItemRules(id_field, redact)
     collected = _CollectedItems(rules)
+    names = [source.path or "--item" for source in sources]
     streams = [source for source in sources if source.kind == STDIN]
     if len(streams) > 1:
         raise BadItems(STDIN, "given twice: stdin cannot be read a second time")
@@ -92,6 +95,8 @@ def read_items(
         elif source.kind == "inline":
             collected.add("--item", None, enumerate(map(_parse_argument, source.items, itertools.count(1)), start=1))
     if not streams:
+        if not collected.items:
+            raise BadItems(", ".join(names), EMPTY)
         return SizedItems(collected.items, id_field)
     kept_ids: set[str] = set()
     kept_items = _kept_items(folder, rules, kept_ids) if folder.items.exists() else iter(())
@@ -99,7 +104,7 @@ def read_items(
         return Items(itertools.chain(collected.items, kept_items), id_field, is_whole=_end_mark(folder).exists())
     if keep:
         _prepare_spool(folder)
-    new_items = _stdin_items(streams[0].format, folder if keep else None, rules, kept_ids)
+    new_items = _stdin_items(streams[0], folder if keep else None, rules, kept_ids, may_be_empty=bool(collected.items))
     return Items(itertools.chain(collected.items, kept_items, new_items), id_field)
 
 
@@ -211,7 +216,7 @@ def _read_file(source: ItemSource) -> tuple[str, str, Iterator[tuple[int, Item]]
     source.format = _format(path, source.format)
     source.path = os.path.abspath(name)  # noqa: PTH100 - a link must stay one: it may lead elsewhere next time
     source.sha256 = source.sha256 or hashlib.sha256(content).hexdigest()
-    return name, source.format, items_in(name, source.format, [content])
+    return name, source.format, items_in(name, source.format, [content], source.delimiter)
 
 
 def _format(path: Path, option: str | None) -> str:
@@ -263,23 +268,26 @@ def _complete_size(file: BinaryIO) -> int:
 
 
 def _stdin_items(
-    format_: str | None, folder: RunFolder | None, rules: _ItemRules, kept_ids: set[str]
+    source: ItemSource, folder: RunFolder | None, rules: _ItemRules, kept_ids: set[str], *, may_be_empty: bool
 ) -> Iterator[Item]:
     """Yield the items of stdin whose ids were not kept before. With a folder, each is written before it is yielded, so
     that a resume has it however this process ends."""
     # A descriptor and no file object: a generator that is abandoned must not cause a ResourceWarning at exit.
     spool = None if folder is None else os.open(folder.items, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
-        for number, item in items_in(STDIN, format_, _stdin_chunks()):
+        for number, item in items_in(STDIN, source.format, _stdin_chunks(), source.delimiter):
             try:
                 item_id = rules.checked_id(item)
             except ValueError as error:
-                raise BadItems(location_of(STDIN, format_, number), str(error)) from None
+                raise BadItems(location_of(STDIN, source.format, number), str(error)) from None
             if item_id in kept_ids:
                 continue
             if spool is not None and folder is not None:
                 _append(spool, item, folder)
+            may_be_empty = True
             yield item
+        if not may_be_empty and not kept_ids:
+            raise BadItems(STDIN, EMPTY)
         if folder is not None:
             _end_mark(folder).touch(PRIVATE_FILE)
     finally:

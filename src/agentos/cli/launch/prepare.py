@@ -242,7 +242,8 @@ def _check_fields(items: SizedItems, worker: Any, tokens_func: Callable[[Any], i
         missing = worker.missing(item) if isinstance(worker, Command) else None
         if missing is not None:
             has = f"it has {', '.join(item)}" if isinstance(item, dict) else "the item is a string: write {}"
-            raise click.UsageError(f"{name} has no field {missing!r}, but the command needs it: {has}")
+            brace = "" if missing == worker.stdin else f"; literal braces are written {{{{{missing}}}}}"
+            raise click.UsageError(f"{name} has no field {missing!r}, but the command needs it: {has}{brace}")
         try:
             _ = tokens_func is None or tokens_func(item)
         except ValueError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +23,11 @@ from agentos.verdict import VERDICT_KINDS
 
 # Variables without which most programs fail. They may contain a short secret, such as `test`, by chance.
 _SYSTEM_VARIABLES = frozenset({"PATH", "HOME", "PWD", "SHELL", "USER", "LOGNAME", "LANG", "TERM", "TMPDIR"})
-# `{{name}}` and `{{` are literal braces; `{name}` and `{}` are placeholders; any other brace is literal.
-_PLACEHOLDER = re.compile(r"\{\{([\w.-]*)\}\}|(\{\{)|\{((?:[^\W\d][\w.-]*)?)\}")
+# `{{name}}` and `{{` are literal braces; `{name}` and `{}` are placeholders; any other brace is literal, also after a
+# dollar or percent sign: `${HOME}` is a shell's, `%{http_code}` is curl's.
+_PLACEHOLDER = re.compile(r"\{\{([\w.-]*)\}\}|(\{\{)|(?<![$%])\{((?:[^\W\d][\w.-]*)?)\}")
+# Whole awk programs that look like placeholders: literal for items that have no field of this name.
+_AWK_PROGRAMS = frozenset({"print", "next", "exit"})
 
 
 class Command:
@@ -69,7 +73,7 @@ class Command:
         names = {name: None for template in self._templates for is_placeholder, name in template if is_placeholder}
         if self.stdin is not None:
             names[self.stdin] = None
-        return [name for name in names if name not in ("id", WHOLE)]
+        return [name for name in names if name not in ("id", WHOLE) and name not in _AWK_PROGRAMS]
 
     def missing(self, item: Any) -> str | None:
         """Return the first required field that an item lacks, or None."""
@@ -77,16 +81,34 @@ class Command:
 
     def problem(self) -> str | None:
         """Return why no item can start the command, as far as that shows before the run; None if it can be started."""
+        if (problem := self._quoted_whole()) is not None:
+            return problem
         first = self._templates[0]
         if any(is_placeholder for is_placeholder, _ in first):
             return None
         program = "".join(text for _, text in first)
         path = None if self.cwd is None or os.sep not in program else os.path.join(self.cwd, program)  # noqa: PTH118
         if shutil.which(path or program) is None:
-            if Path(path or program).is_file():
-                return f"{program} cannot be executed: run chmod +x {program}"
-            return f"there is no program {program!r}" + ("" if os.sep in program else " on the PATH")
+            return self._why_not_found(program, Path(path or program))
         return None
+
+    def _quoted_whole(self) -> str | None:
+        """Return a sentence if the only argument is a whole command line, such as 'echo {id}'; else None."""
+        line, words = self.arguments[0], self.arguments[0].split()
+        if len(self.arguments) > 1 or len(words) < 2 or shutil.which(words[0]) is None or Path(line).is_file():
+            return None
+        return (
+            f"there is no program {line!r}: write the command without quotes around the whole of it (-- {line}), or "
+            f"let a shell read it (-- sh -c {shlex.quote(line)})"
+        )
+
+    def _why_not_found(self, program: str, path: Path) -> str:
+        beside = Path(self.cwd or "", program)
+        if os.sep not in program and beside.is_file():
+            return f"there is no program {program!r} on the PATH: for the file in this folder write ./{program}"
+        if path.is_file():
+            return f"{program} cannot be executed: run chmod +x {program}"
+        return f"there is no program {program!r}" + ("" if os.sep in program else " on the PATH")
 
     def filled(self, item: Any, item_id: str) -> list[str]:
         """Return the arguments for an item. Raise `LookupError` if it lacks a field."""
@@ -132,8 +154,10 @@ def _fill(piece: tuple[bool, str], item: Any, item_id: str) -> str:
     if text == "id":
         return item_id
     value = field_of(item, text)
+    if value is None and text in _AWK_PROGRAMS:
+        return "{" + text + "}"
     if value is None:
-        raise LookupError(f"the item has no field {text!r}, which the command needs")
+        raise LookupError(f"the item has no field {text!r}, which the command needs (a literal brace is {{{{)")
     return value
 
 
