@@ -140,9 +140,9 @@ EXECUTION = several(
     ),
     option(
         "--hold",
-        type=click.FloatRange(0),
-        metavar="SECONDS",
-        help="Longest time that the gateway holds a request until a key is usable. [default: 280]",
+        type=Duration(),
+        metavar="DURATION",
+        help="Longest time that the gateway holds a request until a key is usable. [default: 280s]",
     ),
     option(
         "--retries",

@@ -15,6 +15,7 @@ from agentos.gateway.client_tokens import NamedClients, write_private
 from agentos.home.paths import home
 
 from ..console import Command, Failure, say
+from ..duration_type import Duration
 from ..options import option
 from .gateway_env import env
 
@@ -64,9 +65,9 @@ gateway.add_command(env)
 @option("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True, help="Address to listen on.")
 @option(
     "--hold",
-    type=click.FloatRange(0),
-    metavar="SECONDS",
-    help="Longest time that a request waits for a credential. [default: 280]",
+    type=Duration(),
+    metavar="DURATION",
+    help="Longest time that a request waits for a credential. [default: 280s]",
 )
 @option(
     "--store",
@@ -74,7 +75,7 @@ gateway.add_command(env)
     help="Where gateways and runs share the state of the keys. [default: sqlite:///$AGENTOS_HOME/pool.db]",
 )
 @option("--allow-host", multiple=True, metavar="NAME", help="A further name by which clients reach it. Repeatable.")
-@option("--grace", type=click.FloatRange(0), metavar="SECONDS", default=10.0, show_default=True,
+@option("--grace", type=Duration(), metavar="DURATION", default="10s", show_default=True,
         help="Time for requests to end after Ctrl-C.")  # fmt: skip
 def serve(keys_file: str | None, key_env: str | None, listen: str, hold: float | None, store: str | None,
           allow_host: tuple[str, ...], grace: float) -> None:  # fmt: skip
