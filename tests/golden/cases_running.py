@@ -5,7 +5,6 @@ from __future__ import annotations
 from .machine import Case
 from .shared_files import (
     ABC,
-    DEAD_KEY,
     FUNCTIONS,
     ISSUES_CSV,
     ISSUES_JSONL,
@@ -136,20 +135,6 @@ RUNS = [
         agentos run --run-id s --parallel 1 --quiet --keys keys.toml --item a -- echo {id}
         """,
         {"keys.toml": ONE_KEY + "max_concurrent = 2\n", "refused": REFUSED},
-        SECRETS,
-    ),
-    Case(
-        "run-keys-quarantined",
-        """
-        agentos run --run-id r --parallel 1 --quiet --keys keys.toml --item a --item b dead_key:work
-        agentos show r
-        agentos keys --keys keys.toml
-        agentos run --run-id s --parallel 1 --keys keys.toml --item a -- echo {id}
-        agentos keys clear only
-        agentos keys clear only
-        agentos run --run-id s --parallel 1 --quiet --keys keys.toml --item a -- echo {id}
-        """,
-        {"keys.toml": ONE_KEY + "max_concurrent = 2\n", "dead_key.py": DEAD_KEY},
         SECRETS,
     ),
     Case(

@@ -41,13 +41,6 @@ REFUSED = """\
 #!/bin/sh
 echo '{"verdict": "auth_failed", "message": "the key is dead"}' >> $AGENTOS_REPORT
 """
-# A worker function whose key is refused: the SDK of the provider says so.
-DEAD_KEY = """\
-from agentos.workflows.parallel import AuthFailed
-
-def work(item, credential):
-    raise AuthFailed("the key is dead")
-"""
 # Item `a` succeeds, `b` fails with a message, `c` fails without one.
 MIXED = """\
 #!/bin/sh
