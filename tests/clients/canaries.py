@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+# A client token of an attempt. Longer than its prefix, which names of folders and packages have, too.
+TOKEN = re.compile(rb"agentos-[A-Za-z0-9]{32}")
 # Seconds between two searches through all processes.
 PERIOD_SECONDS = 0.05
 
@@ -15,9 +18,8 @@ PERIOD_SECONDS = 0.05
 class ProcessWatch:
     """What was found while processes were watched."""
 
-    def __init__(self, canaries: Sequence[str], tokens: str) -> None:
+    def __init__(self, canaries: Sequence[str]) -> None:
         self._canaries = [canary.encode() for canary in canaries]
-        self._tokens = tokens.encode()
         self.leaks: set[str] = set()  # processes that show a canary
         self.token_holders: set[str] = set()  # processes that show a client token
 
@@ -31,7 +33,7 @@ class ProcessWatch:
                     content = (process / name).read_bytes()
                     if any(canary in content for canary in self._canaries):
                         self.leaks.add(f"{name} of {_command(process)}")
-                    if self._tokens in content:
+                    if TOKEN.search(content):
                         self.token_holders.add(f"{name} of {_command(process)}")
 
 
@@ -42,9 +44,9 @@ def _command(process: Path) -> str:
 
 
 @contextmanager
-def watched_processes(canaries: Sequence[str], tokens: str) -> Iterator[ProcessWatch]:
+def watched_processes(canaries: Sequence[str]) -> Iterator[ProcessWatch]:
     """Search through all processes of the machine again and again, on a thread of its own."""
-    watch, stop = ProcessWatch(canaries, tokens), threading.Event()
+    watch, stop = ProcessWatch(canaries), threading.Event()
 
     def run() -> None:
         while not stop.wait(PERIOD_SECONDS):

@@ -5,11 +5,16 @@ The judge is the log of the provider, a process of its own. Most of the time of 
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import eventually
 
 from .agents import AGENTS, Agent, AgentSandbox, canary_key
 from .canaries import files_with, watched_processes
@@ -40,13 +45,31 @@ def sandbox(tmp_path: Path) -> AgentSandbox:
     return AgentSandbox(tmp_path)
 
 
+def test_watch_and_search_find_a_canary(tmp_path: Path) -> None:
+    """The searches of the next test can fail: a key in an environment, in an argument and in a file is found."""
+    canary, besides = canary_key(), tmp_path / "keys.toml"
+    (tmp_path / "log").write_text(f"key {canary}")
+    besides.write_text(canary)
+    command = ["sleep", "60"]
+    with watched_processes([canary]) as watch:
+        for environ, arguments in (
+            ({"KEY": canary}, command),
+            ({}, [sys.executable, "-c", "import time; time.sleep(60)", canary]),
+        ):
+            with subprocess.Popen(arguments, env={"PATH": os.environ["PATH"], **environ}) as process:
+                name = "environ" if environ else "cmdline"
+                eventually(lambda name=name: [leak for leak in watch.leaks if leak.startswith(name)])
+                process.kill()
+    assert files_with([canary], tmp_path, besides=besides) == [tmp_path / "log"]
+
+
 @each_agent
 def test_twenty_items_succeed_over_four_troubled_keys(agent: Agent, sandbox: AgentSandbox) -> None:
     """One key is rate-limited, one dead, one out of credit, one overloaded for a while. No agent prints a limit; the
     provider refuses no key more often than the rules allow; keys are in no environment, argument list, log or file."""
     keys = {name: canary_key() for name in ("dead", "out_of_credit", "overloaded", "limited")}
     troubles = {**keys, "keys": list(keys.values()), "per_minute": PER_MINUTE, "overloaded_seconds": OVERLOADED_SECONDS}
-    with running_provider(**troubles) as provider, watched_processes(list(keys.values()), "agentos-") as watch:
+    with running_provider(**troubles) as provider, watched_processes(list(keys.values())) as watch:
         sandbox.write_keys(agent, provider, keys, f"requests_per_minute = {PER_MINUTE}\nmax_concurrent = 4")
         ended = sandbox.run_agent(agent, ITEMS, "--parallel", "4")
         statuses = {name: provider.statuses(key) for name, key in keys.items()}

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from agentos.gateway.client_versions import version_warnings
 from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
 from agentos.keys.keys_file import Keys
@@ -74,6 +75,8 @@ def prepare_run(
     if pool is not None:
         for warning in pool_warnings(pool, store):
             reporter.screen.message(f"Warning: {warning}")
+    for warning in version_warnings(spec.command) if has_gateway and spec.command else ():
+        reporter.screen.message(f"Warning: {warning}")
     worker = _make_worker(spec, keys, folder, reporter, has_gateway=has_gateway)
     _check_secrets(spec, pool)
     engine = None
