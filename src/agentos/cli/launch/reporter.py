@@ -16,7 +16,6 @@ from agentos.events import (
     AttemptAbandoned,
     CredentialQuarantined,
     ItemEnded,
-    LimitShared,
     RunEnded,
     RunResumed,
     RunStopping,
@@ -39,7 +38,7 @@ from ..console import SOME_FAILED, SUCCEEDED
 
 # Events that are printed above a live display, beside failures. The display itself shows the others.
 _ABOVE_DISPLAY = (
-    RunResumed, RunStopping, CredentialQuarantined, LimitShared, StoreUnreachable, StoreReached, AttemptAbandoned,
+    RunResumed, RunStopping, CredentialQuarantined, StoreUnreachable, StoreReached, AttemptAbandoned,
 )  # fmt: skip
 
 

@@ -326,7 +326,6 @@ _EVENTS = {
         events.PoolWaiting,
         events.CoolDownStarted,
         events.LimitLearned,
-        events.LimitShared,
         events.CredentialQuarantined,
     )
 }
