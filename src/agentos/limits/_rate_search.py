@@ -120,8 +120,9 @@ class RateSearch:
             lower, upper = self._explain(episode)
             self.high = min(self.rate, upper)
         self.high = max(self.high, 1.0 / MAX_GAP)
-        self.low = max(lower, self._proven if self._proven < self.high else 0.0, self.high / MAX_FALL)
-        self._proven = self.low = min(self.low, self.high / 1.001)
+        most = self.high / 1.001
+        self._proven = min(most, max(lower, self._proven if self._proven < self.high else 0.0))
+        self.low = max(self._proven, self.high / MAX_FALL)
         self._step, self._credit = SMALL_STEP, min(store, self.high * wait)
         self._cost = WAITS_EARNED * wait * self.high + REFUSALS_EARNED
         self._close_in(in_flight)
