@@ -81,7 +81,9 @@ class History:
     def fail_attempt(self, item: Item) -> None:
         before = self.states()
         no_pool = self.rng.choice([None, NoPool(None), NoPool(0.5)])
-        decision = self.scheduler.fail_attempt(item, self.rng.choice(KINDS), self.now, 0.5, None, no_pool)
+        kind = self.rng.choice(KINDS)
+        usable_at = self.now + 1.0 if kind == RATE_LIMITED and self.rng.random() < 0.3 else None
+        decision = self.scheduler.fail_attempt(item, kind, self.now, 0.5, None, no_pool, usable_at)
         del self.held[item]
         if decision is UNFINISHED:
             self.held[item] = table.UNFINISHED

@@ -34,6 +34,7 @@ COMMANDS = {
     "stop": ("commands.stop", "Stop a run, as Ctrl-C in its terminal would."),
     "report": ("commands.report", "Inside a command: report a limit, an error or usage."),
     "keys": ("commands.keys", "Show, check, disable and enable credentials."),
+    "gateway": ("commands.gateway", "Serve clients over HTTP: a credential for each of their requests."),
     "completion": ("completion", "Print the completion script for a shell."),
     "demo": ("commands.demo", "Run a demonstration on this machine. Needs no key."),
 }
