@@ -24,6 +24,13 @@ MUTANTS = (
         tests_of(HTTP, "test_refusal_by_another_server_says_nothing_about_the_key"),
     ),
     Mutant(
+        "An exception about another host is blamed on the key",
+        "providers/_sdk_objects.py",
+        "if verdict.kind in (AUTH_FAILED, QUOTA_EXHAUSTED) and names_other_host",
+        "if False and names_other_host",
+        tests_of(HTTP, "test_refusal_by_another_host_says_nothing_about_the_key"),
+    ),
+    Mutant(
         "A 403 of Google without a reason is a fault of the request",
         "providers/_evidence.py",
         "is_key_refused_by_403=is_google",
