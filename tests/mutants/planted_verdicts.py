@@ -12,8 +12,8 @@ MUTANTS = (
     Mutant(
         "The reader of HTTP clients believes only temporary refusals",
         "providers/_http_lines.py",
-        "    return not (\n        _OTHER_TOOL",
-        "    return False and (\n        _OTHER_TOOL",
+        "    return not (_OTHER_TOOL",
+        "    return False and (_OTHER_TOOL",
         tests_of(HTTP, "test_http_client_refusal_is_understood"),
     ),
     Mutant(
