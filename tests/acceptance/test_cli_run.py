@@ -586,9 +586,7 @@ def test_dead_keys_and_long_waits_exit_with_4(sandbox: Sandbox) -> None:
     alone = ("--store", "memory:")  # a shared store would keep the refusal for the resume
     waits = sandbox.agentos("run", "--run-id", "waits", *keys, *alone, "--max-wait", "1", *ITEMS, "--", limited)
     assert waits.returncode == 4, waits.stderr
-    assert re.search(r"nothing can start within 1 s: the next credential is usable in [1-9]\d? s", waits.stderr), (
-        waits.stderr
-    )
+    assert "Execution stopped early: nothing could start within 1 s" in waits.stderr
     sandbox.write("go", "")
     for run_id in ("dead", "waits"):
         resumed = sandbox.agentos("resume", run_id)

@@ -224,6 +224,7 @@ def test_plan_reads_the_store_and_changes_nothing(sandbox: Sandbox) -> None:
     sandbox.write("limits.py", LIMITED_WORKER)
     limited = ["run", "--run-id", "r", "--keys", "one.toml", "--item", "a", "--max-wait", "0.1", "limits:ask"]
     assert sandbox.agentos(*limited).returncode == 4
+    eventually(lambda: not (sandbox.home / "pool.db-wal").exists(), PATIENCE)  # the owner has ended
     before = (sandbox.home / "pool.db").read_bytes()
     assert re.search(r"1 item: about (10\.0|9\.\d) minutes", sandbox.agentos(*plan).stdout)
     dry = sandbox.agentos(*run("dry", "one.toml", 1, "true", options=("--dry-run", "--item-seconds", "1")))
