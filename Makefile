@@ -8,7 +8,7 @@ BENCH_BIN := .tools/bench/bin
 # Hides packages of the caller's Python.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: demo test lint check docs golden bench soak mutants lock clean setup
+.PHONY: demo test clients lint check docs golden bench soak mutants lock clean setup
 .DEFAULT_GOAL := test
 
 demo: setup
@@ -16,6 +16,13 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal
+
+# Runs real agents (Claude Code, Codex, Gemini CLI), unmodified, behind the gateway. Needs Node and npm; versions are
+# locked in tests/clients.
+clients: setup .tools/clients/.ready
+	@cd .tools/clients/node_modules/.bin && for agent in claude codex gemini; do \
+	  echo "$$agent $$(./$$agent --version 2>/dev/null)" || exit 1; done
+	AGENTOS_CLIENTS=$(CURDIR)/.tools/clients/node_modules/.bin $(BIN)/python -m pytest -q -n 6 --dist worksteal tests/clients
 
 lint: setup
 	$(BIN)/ruff check .
@@ -63,6 +70,12 @@ setup: .venv/.ready
 	$(UV) venv --quiet --allow-existing --python python3 .tools/bench
 	$(UV) pip sync --quiet --python $(BENCH_BIN)/python benchmarks/requirements.lock
 	$(UV) pip install --quiet --python $(BENCH_BIN)/python --no-deps --no-build-isolation --editable .
+	touch $@
+
+.tools/clients/.ready: tests/clients/package.json tests/clients/package-lock.json tests/clients/.npmrc
+	mkdir -p .tools/clients
+	cp $^ .tools/clients/
+	cd .tools/clients && npm ci --loglevel=error
 	touch $@
 
 .tools/uv/bin/uv:

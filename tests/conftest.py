@@ -29,7 +29,12 @@ for _signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_signum) is signal.SIG_IGN:
         signal.signal(_signum, signal.default_int_handler if _signum == signal.SIGINT else signal.SIG_DFL)
 
-collect_ignore = [] if os.environ.get("AGENTOS_SOAK_MINUTES") else ["soak"]
+# Collected only by their own targets, which set the variable: `make soak`, `make clients`.
+collect_ignore = [
+    folder
+    for folder, variable in (("soak", "AGENTOS_SOAK_MINUTES"), ("clients", "AGENTOS_CLIENTS"))
+    if not os.environ.get(variable)
+]
 
 
 @pytest.fixture(autouse=True)

@@ -127,6 +127,13 @@ class CredentialError(PoolError, ValueError):
     """A credential cannot be used as written: a missing variable, a file that others can read, a failing command."""
 
 
+# --- raised by the gateway ----------------------------------------------------------------------------------------
+
+
+class GatewayError(AgentosError):
+    """A gateway cannot start, or a client token cannot be made."""
+
+
 # --- raised by a run ----------------------------------------------------------------------------------------------
 
 

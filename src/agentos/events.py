@@ -71,6 +71,31 @@ class CredentialQuarantined(NamedTuple):
     reason: str  # what the provider answered, or what a person gave
 
 
+class CredentialRested(NamedTuple):
+    """A command printed that the provider refused its credential, which therefore rests in this run."""
+
+    credential_id: str  # its id
+    scope: str | None  # None: for items without a scope
+    seconds: float  # from now on; then one item tries it
+    verdict: str  # the kind of verdict that was read from the output
+    message: str  # what was printed
+
+
+class CredentialBenched(NamedTuple):
+    """Items in a row failed with a credential while others worked: it rests in this run. Announced once."""
+
+    credential_id: str  # its id
+    scope: str | None  # None: for items without a scope
+    failures: int  # items in a row
+    seconds: float  # until one item tries it; longer after each further failure
+
+
+class CredentialRecovered(NamedTuple):
+    """A credential that was set aside works again."""
+
+    credential_id: str  # its id
+
+
 class StoreUnreachable(NamedTuple):
     """The shared store cannot be reached: no lease is granted until it can."""
 

@@ -33,6 +33,8 @@ class Verdict(NamedTuple):
     requests_period: float | None = None
     tokens_period: float | None = None
     is_loose: bool = False  # read from free text, not from a known format of a provider, an SDK or an agent
+    is_printed: bool = False  # printed or reported by a command, which can print anything: concerns its run only
+    is_guess: bool = False  # `cool_down` is our own estimate: the provider named no time
 
 
 NO_VERDICT = Verdict(None)

@@ -47,12 +47,18 @@ PROGRAMS = {
 EXAMPLES = [(name, text) for name, command in commands() for text in examples_of(command) if text != "agentos demo"]
 # Patterns that the output must match; other examples need only succeed.
 EXPECTED = {
+    "agentos gateway --keys keys.toml": "(?m)^Gateway on http://127.0.0.1:",
+    "agentos gateway serve --keys keys.toml --hold 60 --allow-host gateway.internal": "(?m)^Gateway on http://127.0.0.1:",
+    "agentos gateway token laptop": "^agentos-[A-Za-z0-9]{32}$",
     f"agentos show {RUN} a": r"^Item .*a|succeeded",
     "agentos runs": RUN,
     f"agentos logs {RUN} --list": r"bytes",
     f"agentos logs {RUN} a --follow": "hello a",
     "agentos run --item a --item b --item c -- echo hello {id}": r"(?m)^\[b\] hello b$",
     'agentos run --items issues.jsonl --keys keys.toml -- claude -p "Fix {title}"': r"(?m)^\[2\] did: Fix the door$",
+    'agentos run --items issues.jsonl --keys keys.toml --gateway -- claude -p "Fix {title}"': (
+        r"(?m)^\[2\] did: Fix the door$"
+    ),
     "ls *.py | agentos run --items - --parallel 8 -- ruff check {}": r"(?m)^\[workers.py\] All checks passed!$",
     "agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer": r"(?m)^\[what\?\] asked$",
     f"agentos plan --items issues.jsonl --keys keys.toml --like {RUN}": "2 items",
@@ -122,6 +128,19 @@ def run_line(line: str, world: dict[str, str], **variables: str) -> subprocess.C
     )
 
 
+def run_server(line: str, world: dict[str, str], **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that serves until a signal ends it, and send the signal when it listens."""
+    output = Path(world["PWD"]) / "server.txt"
+    with output.open("w") as file, subprocess.Popen(
+        ["bash", "-c", f"exec {line}"], cwd=world["PWD"], env={**world, **variables}, stdout=file, stderr=file
+    ) as server:  # fmt: skip
+        try:
+            eventually(lambda: "Gateway on" in output.read_text() or server.poll() is not None)
+        finally:
+            server.send_signal(signal.SIGINT)
+    return subprocess.CompletedProcess(line, server.returncode, output.read_text(), output.read_text())
+
+
 @pytest.fixture(scope="module")
 def finished(world: dict[str, str]) -> Path:
     """Return a home with a run that has the id of the examples."""
@@ -167,16 +186,27 @@ def needed_by(name: str, example: str, world: dict[str, str], finished: Path) ->
         shutil.copytree(finished, home)
         if name == "agentos keys repair":
             (home / "pool.db").write_bytes(b"no database" * 1000)
+        if name.startswith("agentos gateway"):
+            token = "agentos-" + "x" * 32
+            (Path(world["PWD"]) / "token").write_text(token)
+            run_line("agentos gateway token laptop", world)
+            yield {
+                "AGENTOS_LISTEN": "127.0.0.1:0",
+                "AGENTOS_GATEWAY_URL": "http://127.0.0.1:1",
+                "AGENTOS_CLIENT_TOKEN": token,
+            }
+            return
     yield {}
 
 
 @pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
 def test_documented_example_does_what_it_says(name: str, example: str, world: dict[str, str], finished: Path) -> None:
-    if example.startswith("eval") and "bash" not in example:
+    if example.startswith("eval") and "completion" in example and "bash" not in example:
         shell = example.split()[-1].rstrip(')"')
         example = f"agentos completion {shell}" if shutil.which(shell) is None else f"{shell} -ic {example!r}"
     with needed_by(name, example, world, finished) as variables:
-        done = run_line(example, world, **variables)
+        run = run_server if example.startswith(("agentos gateway --", "agentos gateway serve")) else run_line
+        done = run(example, world, **variables)
     assert done.returncode == 0, done.stderr
     assert re.search(EXPECTED.get(example, ""), done.stdout), done.stdout
     assert not any(key in done.stdout + done.stderr for key in KEYS.values())

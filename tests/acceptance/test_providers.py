@@ -55,7 +55,7 @@ def test_recipe_runs_unchanged_and_survives_a_limit(
     name: str, sim: SimulatedProvider, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load(INSTALLED[name])
-    code = recipe(name).replace("https://api.openai.com", sim.base_url)
+    code = re.sub(r"https://(?:\w+\.)?api\.openai\.com", sim.base_url, recipe(name))
     sim.script([429], key=KEYS["KEY_A"], retry_after=0.01)
     program: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(code, f"recipe for {name}", "exec"), program)

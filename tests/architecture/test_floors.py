@@ -28,10 +28,10 @@ FLOORS = (
     },  # vocabulary without imports
     {"errors", "events"},  # vocabulary that carries a verdict
     {"limits", "redaction", "testing"},  # calculations; fakes for tests of users
-    {"items", "providers"},  # data that all higher floors pass on
+    {"items", "providers", "costs"},  # data that all higher floors pass on
     {"reporters", "output"},  # data as text
     {"pool"},  # credentials and leases
-    {"ledger", "workers", "plans"},  # users of leases that do not know runs
+    {"ledger", "workers", "plans", "gateway"},  # users of leases that do not know runs
     {"runs", "home"},  # one run, and its files
     {"keys", "terminal"},  # tools around runs: must work without the command line
     {"workflows"},  # the contract with users

@@ -36,6 +36,12 @@ def test_export_writes_a_row_per_item() -> None:
         "credential_id",
         "tokens",
         "cost",
+        "requests",
+        "input_tokens",
+        "output_tokens",
+        "cached_tokens",
+        "held_seconds",
+        "refusals",
     ]
     assert (rows["a"]["outcome"], rows["a"]["value"], rows["a"]["error"]) == ("succeeded", "a", None)
     assert rows["b"]["error"] == "item b has 17 faults\nand more"

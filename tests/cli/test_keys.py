@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from agentos.cli import main
 from agentos.errors import HomeError
-from agentos.keys.check import NOT_CHECKED
+from agentos.keys.check import NO_KEY, NOT_CHECKED
 from agentos.keys.disabled_keys import disable, disabled
 from agentos.pool.store_url import StoreAt
 from agentos.testing import SimulatedProvider
@@ -412,6 +412,49 @@ def test_check_reports_limits_and_their_end(agentos: Agentos, keys_file: Callabl
         assert records == [{"id": "a", "provider": "openai", "is_ok": True, "text": "ok"}]
 
 
+def test_check_uses_address_and_headers_of_the_credential(
+    agentos: Agentos, keys_file: Callable[[str], str], hostile_provider: tuple[str, list[str]], monkeypatch: Any
+) -> None:
+    """The answer repeats all headers of the request, which has no `Authorization`."""
+    url, requests = hostile_provider
+    monkeypatch.setenv("TEST_HEADER", "hdr-canary-1234567890")
+    text = (
+        '[[credential]]\nid = "a"\nprovider = "azure"\nsecret = "env:TEST_CANARY"\n'
+        f'base_url = "{url}/openai/deployments/one"\n[credential.headers]\nX-Token = "env:TEST_HEADER"\n'
+    )
+    result = agentos("check", "--keys", keys_file(text))
+    assert requests == ["/openai/models?api-version=2024-10-21"]  # not below the deployment
+    assert answers_of(result)["a"].startswith("refused")
+    assert "X-Token: ****" in json.loads(agentos("check", "--json", "--keys", keys_file(text)).stdout)[0]["text"]
+    assert "hdr-canary" not in result.output
+
+
+def test_check_skips_log_ins_without_key(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    text = '[[credential]]\nid = "a"\nprovider = "anthropic"\ncommand_env = { CLAUDE_CONFIG_DIR = "~/.claude-a" }\n'
+    result = agentos("check", "--keys", keys_file(text))
+    assert (result.exit_code, answers_of(result)) == (0, {"a": NO_KEY})
+
+
+def test_status_reports_settings_without_values(
+    agentos: Agentos, keys_file: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        '[[credential]]\nid = "a"\nsecret = "env:TEST_CANARY"\nbase_url = "https://eu.example"\n'
+        f'command_env = {{ REGION = "hidden", CALL = "cmd:touch {tmp_path}/called" }}\n'
+        '[credential.headers]\nX-Token = "env:TEST_NOT_SET"\n'
+    )
+    result = agentos("status", "--json", "--keys", keys_file(text))
+    (record,) = json.loads(result.stdout)["credentials"]
+    assert (record["base_url"], record["headers"]) == ("https://eu.example", ["X-Token"])
+    assert record["command_env"] == ["CALL", "REGION"]
+    assert record["state"] == "variable TEST_NOT_SET not set"
+    assert "hidden" not in result.stdout
+    monkeypatch.setenv("TEST_NOT_SET", "x")
+    (record,) = json.loads(agentos("status", "--json", "--keys", keys_file(text)).stdout)["credentials"]
+    assert record["state"] == "ready"
+    assert not (tmp_path / "called").exists()
+
+
 def test_check_fails_for_unreadable_keys_only(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     unchecked = '[[credential]]\nid = "a"\nprovider = "our-gateway"\nsecret = "env:TEST_CANARY"\n'
     result = agentos("check", "--keys", keys_file(unchecked))
@@ -458,7 +501,8 @@ class HostileProvider(BaseHTTPRequestHandler):
             self.send_header("Location", "/elsewhere")
             body = b""
         else:
-            key = self.headers["Authorization"].removeprefix("Bearer ")
+            key = self.headers.get("Authorization") or " ".join(f"{n}: {v}" for n, v in self.headers.items())
+            key = key.removeprefix("Bearer ")
             self.send_response(401)
             pad = self.path.split("/")[1] if self.path.startswith("/pad") else ""
             body = json.dumps({"error": {"message": f"Bad key: {pad}{key}", "code": "invalid_api_key"}}).encode()

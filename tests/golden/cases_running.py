@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from .machine import Case
-from .shared_files import ABC, FUNCTIONS, ISSUES_CSV, ISSUES_JSONL, LIMITED, MIXED, ONE_KEY, REFUSED, SECRETS, TWO_KEYS
+from .shared_files import (
+    ABC,
+    FUNCTIONS,
+    ISSUES_CSV,
+    ISSUES_JSONL,
+    LIMITED,
+    MIXED,
+    ONE_KEY,
+    REFUSED,
+    SECRETS,
+    TWO_KEYS,
+)
 
 RUNS = [
     Case(
@@ -120,10 +131,7 @@ RUNS = [
         "run-keys-refused",
         """
         agentos run --run-id r --parallel 2 --quiet --keys keys.toml --item a --item b -- ./refused
-        agentos show r
         agentos keys --keys keys.toml
-        agentos run --run-id s --parallel 1 --keys keys.toml --item a -- echo {id}
-        agentos keys enable only
         agentos run --run-id s --parallel 1 --quiet --keys keys.toml --item a -- echo {id}
         """,
         {"keys.toml": ONE_KEY + "max_concurrent = 2\n", "refused": REFUSED},

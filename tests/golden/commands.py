@@ -58,7 +58,7 @@ SHOWN = """\
 #!/bin/sh
 case $AGENTOS_ITEM_ID in
   failing) echo oh no >&2; exit 7 ;;
-  limited) [ $AGENTOS_ATTEMPT = 2 ] || exec agentos report rate-limited --retry-after 36000 ;;
+  limited) [ $AGENTOS_ATTEMPT = 2 ] || exec agentos report rate-limited --retry-after 45 ;;
 esac
 echo "$AGENTOS_ITEM_ID begins"
 while [ ! -e go ]; do sleep 0.02; done
@@ -67,7 +67,7 @@ _SHOWN_RUN = (
     "agentos run --run-id r --keys keys.toml --store memory: --parallel 1"
     " --item failing --item limited --item next --item last -- ./shown"
 )
-_SHOWN_PATTERNS = ("failed .*failing", "limited.* only", "1 in use, 1 cooling", " in use\\r", "to go")
+_SHOWN_PATTERNS = ("failed .*failing", "limited.* other", "1 in use, 1 cooling", " in use\\r", "to go")
 _SHOWN_FILES = {"keys.toml": TWO_KEYS, "shown": SHOWN}
 
 _SCREENS = [

@@ -36,13 +36,9 @@ burst = 100
 """
 TWO_KEYS = f"{ONE_KEY}\n{ONE_KEY.replace('only', 'other').replace('TEAM_A', 'TEAM_B')}"
 LIMITED = "#!/bin/sh\n[ $AGENTOS_ATTEMPT = 2 ] || agentos report rate-limited --retry-after 300\n"
-# The key is refused to item `a`; and to item `b`, when that is on record.
+# The command reports that its key is refused. Only its own run believes it.
 REFUSED = """\
 #!/bin/sh
-case $AGENTOS_ITEM_ID in
-  a) while [ ! -e b-has-begun ]; do sleep 0.02; done ;;
-  b) touch b-has-begun; while ! agentos keys | grep -q auth_failed; do sleep 0.1; done ;;
-esac
 echo '{"verdict": "auth_failed", "message": "the key is dead"}' >> $AGENTOS_REPORT
 """
 # Item `a` succeeds, `b` fails with a message, `c` fails without one.

@@ -47,6 +47,9 @@ CREDENTIALS = st.fixed_dictionaries(
         "max_concurrent": st.integers(1, 100),
         "burst": st.integers(1, 50),
         "day_resets": st.sampled_from(ZONES),
+        "base_url": st.sampled_from(["https://eu.example/v1", "http://127.0.0.1:80", "env:URL"]),
+        "headers": st.dictionaries(st.sampled_from(["OpenAI-Project", "x-region"]), st.sampled_from(["p", "env:H"])),
+        "command_env": st.dictionaries(st.sampled_from(["AWS_REGION", "DIR"]), st.sampled_from(["", "~/x", "file:f"])),
     },
 )
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from . import Mutant, planted_inherited, planted_pool, planted_runs, planted_secrets, planted_shared, planted_verdicts
+from . import (
+    Mutant,
+    planted_access,
+    planted_credentials,
+    planted_gateway,
+    planted_inherited,
+    planted_pool,
+    planted_runs,
+    planted_secrets,
+    planted_shared,
+    planted_verdicts,
+)
 
 MUTANTS: tuple[Mutant, ...] = (
     *planted_pool.MUTANTS,
@@ -11,4 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *planted_secrets.MUTANTS,
     *planted_inherited.MUTANTS,
     *planted_verdicts.MUTANTS,
+    *planted_credentials.MUTANTS,
+    *planted_gateway.MUTANTS,
+    *planted_access.MUTANTS,
 )

@@ -59,11 +59,13 @@ def _check_head(pool: CheckedAllocator, head: LeaseRecord, wake_at: float | None
     pool has scheduled a wake-up for that instant."""
     can_be_served = False
     for c in pool.credentials.values():
-        if c.quarantine is not None or not c.serves(head.request_class):
+        if c.quarantine is not None or not c.can_ever_serve(head.request_class):
             continue
         if c.group.pace.too_large(head.requests, head.tokens):
             continue
         can_be_served = True
+        if not c.serves(head.request_class):
+            continue  # the requester leaves it alone for now, and asks again
         if len(c.leases) >= c.max_concurrent or _is_claimed(pool, c, head, now):
             continue
         at = max(c.usable_at(head.scope), c.paced_until(head.scope, head.requests, head.tokens, now))

@@ -212,7 +212,9 @@ class PoolOracle:
         hint = next((h for h in (verdict.cool_down, verdict.retry_after) if h is not None and not math.isnan(h)), None)
         hint = 1.0 if hint is not None and hint <= 0 else hint
         if verdict.kind == QUOTA_EXHAUSTED:
-            self.cooled(("group", credential.group.name), record.scope, 3600.0 if hint is None else hint, now)
+            if hint is None or verdict.is_guess:  # only an end that we guessed may be probed early
+                hint = max(min(60.0, 3600.0 if hint is None else hint), verdict.retry_after or 0.0)
+            self.cooled(("group", credential.group.name), record.scope, hint, now)
         elif verdict.kind == RATE_LIMITED and hint is not None:
             self.cooled(("group", credential.group.name), record.scope, hint, now)
         elif verdict.kind == OVERLOADED and hint is not None:

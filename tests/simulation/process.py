@@ -16,9 +16,10 @@ from agentos.pool.shared._member.handles import MemberHandle
 from agentos.pool.shared.shared_store import SharedStore
 from agentos.providers import verdicts
 from agentos.runs._parts.admission import Admission
+from agentos.runs._rules.circuit_breaker import CircuitBreaker
 from agentos.runs._rules.scheduler import FAILED, Again, Scheduler
 from agentos.testing import Answer
-from agentos.verdict import AUTH_FAILED, NO_VERDICT, PERMANENT, TRANSIENT, Verdict
+from agentos.verdict import AUTH_FAILED, NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
 from . import invariants
 from .clocks import ProcessClock
@@ -47,6 +48,7 @@ class Attempt:
         self.record = record
         self.number = number
         self.answer: Answer | None = None
+        self.started_at = 0.0
         self.should_stop = False
         assert record.credential_id is not None
         self.credential_id = record.credential_id
@@ -85,7 +87,9 @@ class Process:
         self.request = self.store.request
         self.confirm = self.store.confirm
         self.withdraw = self.store.withdraw
-        self.admission = Admission(self, self._on_lease)  # type: ignore[arg-type]
+        self.avoid = self.store.avoid
+        self.breaker = CircuitBreaker()
+        self.admission = Admission(self, self._on_lease, self.breaker, self.clock)  # type: ignore[arg-type]
         self.callers: dict[Handle, None] = {}  # leases requested outside the run
         self.ended_records: deque[Handle] = deque(maxlen=8)
         self.call_later(0.0, "the run starts", self.schedule_items)
@@ -166,7 +170,7 @@ class Process:
                 self.ledger.end(self.launch, item.id, 10**6, "too large")
             else:
                 run.put_back(item)
-                if record.state == REFUSED:
+                if record.state == REFUSED and not self.breaker.ignore_exclusions(item):
                     self.stop("no credential can be used")
         elif admission.pick_up(item, record):
             self._start(item, record)
@@ -178,6 +182,11 @@ class Process:
         invariants.check_handed_out(self.world, self, record)
         self.run.start(item, self.clock.now())
         attempt = Attempt(item, record, item.attempts)
+        attempt.started_at = self.clock.now()
+        resting = self.breaker.resting(item.scope, attempt.started_at)
+        assert attempt.credential_id not in resting, f"{item.id} starts with a credential that rests in its run"
+        self.breaker.started(item, attempt.credential_id, attempt.started_at)
+        self._follow_breaker()
         self.attempts[attempt] = self.leased_attempts[attempt] = None
         if not self.ledger.start(self.launch, item.id, attempt.number):
             self._release(attempt, None)
@@ -231,7 +240,7 @@ class Process:
             self.store.settle(attempt.record, None, attempt.item.payload["tokens"])
         self._release(attempt, verdict, success=kind == "success")
         if attempt in self.attempts:
-            self._finish_attempt(attempt, kind)
+            self._finish_attempt(attempt, kind, verdict)
         else:
             self.world.situations.note("late release")
         self.schedule_items()
@@ -254,28 +263,56 @@ class Process:
             if verdict.limit_requests is not None or verdict.limit_tokens is not None:
                 self.store.observed(attempt.record, verdict)
             return "success", None
+        if answer.reason == "dead" and self.rng.random() < 0.5:
+            note("silent failure of a key")
+            return None, NO_VERDICT
+        if verdict.kind in RETRY_ON_OTHER_KEY and self.rng.random() < 0.1:
+            note("printed refusal")
+            verdict = verdict._replace(is_printed=True)
         return verdict.kind, verdict
 
     def _release(self, attempt: Attempt, verdict: Verdict | None, *, success: bool = False) -> None:
+        if verdict is not None and verdict.is_printed:
+            verdict = verdict._replace(kind=TRANSIENT)  # as `LeasePool.end` does
         self.store.end(attempt.record, verdict, success)
         del self.leased_attempts[attempt]
         self.ended_records.append(attempt.record)
 
-    def _finish_attempt(self, attempt: Attempt, kind: str | None) -> None:
+    def _finish_attempt(self, attempt: Attempt, kind: str | None, verdict: Verdict | None = None) -> None:
         """Let the run decide about the item: succeeded, failed, or another attempt."""
-        item, run = attempt.item, self.run
+        item, run, now, breaker = attempt.item, self.run, self.clock.now(), self.breaker
         del self.attempts[attempt]
         if kind == "success":
             run.succeed(item)
             self._record(attempt, "succeeded")
+            breaker.succeeded(item, attempt.credential_id, attempt.started_at, now)
+            self._follow_breaker()
             return
-        is_proven = kind == AUTH_FAILED and self.store.is_proven(attempt.credential_id)
+        advice = None
+        if verdict is not None and verdict.is_printed:
+            what = (attempt.credential_id, verdict, attempt.started_at, now, self.rng.random())
+            advice = breaker.refused(item, *what)
+            kind = TRANSIENT if advice is None else kind
+        if advice is None and kind in (TRANSIENT, None):
+            advice = breaker.failed(item, attempt.credential_id, attempt.started_at, self.plan.keys, now)
+        is_proven = kind == AUTH_FAILED and breaker.has_worked(item.scope, attempt.credential_id)
         refused_by = attempt.credential_id if is_proven else None
-        decision = run.fail_attempt(item, kind, self.clock.now(), self.rng.random(), refused_by)
+        decision = run.fail_attempt(item, kind, now, self.rng.random(), refused_by, None, advice)
+        self._follow_breaker()
         if decision is FAILED:
             self._record(attempt, f"failed: {kind}")
         elif isinstance(decision, Again):
             self.world.situations.note("rotated" if decision.at is None else "retried")
+
+    def _follow_breaker(self) -> None:
+        """Request other credentials if some rest now, as the driver does."""
+        for event in self.breaker.events:
+            self.world.situations.note(type(event).__name__)
+        self.breaker.events.clear()
+        self.admission.refresh()
+        at = self.breaker.next_change(self.clock.now())
+        if at is not None:
+            self.call_later(at - self.clock.now() + 1e-6, "a rest is over", self.admission.refresh)
 
     def _record(self, attempt: Attempt, outcome: str) -> None:
         self.ledger.attempt_done(attempt.item.id)

@@ -29,6 +29,7 @@ POOL = (
 RUNS = (
     "resumed", "stopped", "attempt timed out", "attempt abandoned", "worker died", "interrupted", "retried",
     "rotated", "result of an older launch refused", "executed twice after a kill",
+    "silent failure of a key", "printed refusal", "CredentialRested", "CredentialBenched", "CredentialRecovered",
 )  # fmt: skip
 ALL = (*VERDICTS, *FAULTS, *WAITS, *POOL, *RUNS)
 

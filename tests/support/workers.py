@@ -236,3 +236,15 @@ def leave_half_way(item: str, _credential: str | None) -> Any:
         current.workflow_db.write_text("half")
         raise ValueError("half-way")
     return [saved, current.workflow_db.read_text(), current.attempt]
+
+
+def tell_access(_item: Any, credential: Any) -> dict[str, Any]:
+    """Return what a worker in another process knows of the gateway of its run."""
+    item = current_item()
+    lease = ""
+    try:
+        item.lease()
+    except RuntimeError as error:
+        lease = type(error).__name__
+    assert credential.base_url == item.gateway_url
+    return {"credential": str(credential), "client_token": item.client_token, "url": item.gateway_url, "lease": lease}

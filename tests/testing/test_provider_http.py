@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agentos.providers.usage import TokenUsage, usage_of_body
 from agentos.testing import Concurrency, DailyQuota, Scripted, SimulatedProvider
 from tests.conftest import BUSY, eventually
 
@@ -66,7 +67,9 @@ def test_http_answers_report_limits_and_dead_keys(sim: SimulatedProvider, client
 def test_chat_completions_answer_with_usage(client: httpx.Client) -> None:
     body = client.post("/v1/chat/completions", json=CHAT).json()
     assert body["choices"][0]["message"]["content"] == "A simulated answer."
-    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 10, "total_tokens": 12}
+    usage = body["usage"]
+    assert [usage[f"{name}_tokens"] for name in ("prompt", "completion", "total")] == [2, 10, 12]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 0
     assert client.get("/v1/models").json()["data"][0]["id"] == "sim-1"
     body = client.post("/v1/responses", json={"model": "sim-1", "input": "1234"}).json()
     assert body["usage"]["input_tokens"] == 1
@@ -74,7 +77,7 @@ def test_chat_completions_answer_with_usage(client: httpx.Client) -> None:
 
 def test_each_style_reads_its_key_and_error_format(sim: SimulatedProvider, client: httpx.Client) -> None:
     anthropic = client.post("/v1/messages", json=CHAT, headers={"x-api-key": "k2"})
-    assert anthropic.json()["usage"] == {"input_tokens": 2, "output_tokens": 10}
+    assert usage_of_body("anthropic", anthropic.content) == TokenUsage(2, 10)
     assert "anthropic-ratelimit-requests-remaining" in anthropic.headers
     path = "/v1beta/models/sim-1:generateContent"
     contents = {"contents": [{"parts": [{"text": "12345678"}]}], "generationConfig": {"maxOutputTokens": 4}}
@@ -96,7 +99,8 @@ def test_each_style_lists_models_for_a_valid_key(client: httpx.Client) -> None:
 
 
 def stream(client: httpx.Client, path: str, **options: Any) -> list[dict[str, Any]]:
-    lines = client.post(path, json=CHAT | {"stream": True}, **options).text.splitlines()
+    request = CHAT | {"stream": True, "stream_options": {"include_usage": True}}
+    lines = client.post(path, json=request, **options).text.splitlines()
     data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
     return [json.loads(piece) for piece in data if piece != "[DONE]"]
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "stop": ("commands.stop", "Stop a run, as Ctrl-C in its terminal would."),
     "report": ("commands.report", "Inside a command: report a limit, an error or usage."),
     "keys": ("commands.keys", "Show, check, disable and enable credentials."),
+    "gateway": ("commands.gateway", "Serve clients over HTTP: a credential for each of their requests."),
     "completion": ("completion", "Print the completion script for a shell."),
     "demo": ("commands.demo", "Run a demonstration on this machine. Needs no key."),
 }
@@ -94,6 +95,8 @@ class LazyGroup(click.Group):
                 raise
             from .console import Failure
 
+            if error.errno == errno.ENOENT and error.filename is None:  # of `getcwd`
+                raise Failure("the current folder was removed: change to another one and run again") from None
             raise Failure(f"{error.filename or 'stdout'}: {error.strerror}") from None
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -15,7 +15,11 @@ from .duration_type import Duration
 F = TypeVar("F", bound=Callable[..., Any])
 
 # AGENTOS_RUN_ID and AGENTOS_ITEM, the names by the usual rule, are taken: a run sets them for its commands.
-_VARIABLES = {"--run-id": "AGENTOS_RUN_NAME", "--item": "AGENTOS_ITEM_TEXTS"}
+_VARIABLES = {
+    "--run-id": "AGENTOS_RUN_NAME",
+    "--item": "AGENTOS_ITEM_TEXTS",
+    "--gateway/--no-gateway": "AGENTOS_GATEWAY",
+}
 
 
 def option(name: str, *more: Any, **attributes: Any) -> Callable[[F], F]:
@@ -113,6 +117,12 @@ PACE = several(
         "[default: sqlite:///$AGENTOS_HOME/pool.db]",
     ),
     option("--tokens", metavar="N|FIELD", help="Tokens that an item needs: a number, or the name of a field."),
+    option(
+        "--requests-per-item",
+        type=click.FloatRange(1),
+        metavar="N",
+        help="Requests that an item makes through a gateway, for the plan. [default: those of the last run, else 1]",
+    ),
 )
 EXECUTION = several(
     option(
@@ -122,6 +132,18 @@ EXECUTION = several(
         "[default: threads]",
     ),
     option("--credential-env", metavar="NAME", help="Environment variable that passes the key to a command."),
+    option(
+        "--gateway/--no-gateway",
+        default=None,
+        help="Send the requests of items through a gateway inside the run, which has a key for each request; items get "
+        "a client token and never a key.",
+    ),
+    option(
+        "--hold",
+        type=Duration(),
+        metavar="DURATION",
+        help="Longest time that the gateway holds a request until a key is usable. [default: 280s]",
+    ),
     option(
         "--retries",
         type=click.IntRange(0),

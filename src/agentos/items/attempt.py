@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, Protocol, SupportsIndex
 
 from agentos.clock import Timer
+from agentos.redaction.mask import MASK
 from agentos.verdict import Verdict
 
+from .access import AttemptAccess, AttemptEnd, AttemptUsage
 from .context import CurrentItem, LeaseBlock
 from .item import Item
 
 _creation_lock = threading.Lock()  # guards the creation of `Attempt._own_lease`
 
 
+class ClientToken(str):
+    """A client token, as a string for any SDK: what a worker gets in place of a key in a run with a gateway.
+
+    `base_url` is the address of the gateway, so that a worker needs no change: `OpenAI(api_key=key,
+    base_url=key.base_url)`. Only its `repr` is masked. A copy or pickle of it is a plain string.
+    """
+
+    __slots__ = ("base_url",)
+
+    base_url: str
+    headers: Mapping[str, str] = MappingProxyType({})  # the gateway adds those of the credential
+
+    def __new__(cls, token: str, base_url: str) -> ClientToken:
+        client_token = super().__new__(cls, token)
+        client_token.base_url = base_url
+        return client_token
+
+    def __repr__(self) -> str:
+        return f"<client token {MASK}>"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+
 class AttemptContext(Protocol):
     """The services of a run that its attempts use."""
 
     run_id: str
+    access: AttemptAccess | None  # the gateway through which attempts send their requests; None: they have leases
     is_recorded: bool  # the run has a ledger
     has_files: bool  # some item may have files, which are removed when it succeeds
 
@@ -34,6 +63,9 @@ class AttemptContext(Protocol):
 
     def observed(self, attempt: Attempt, verdict: Verdict, /) -> None:
         """Report the verdict on a response that another process has read to the pool."""
+
+    def end_access(self, attempt: Attempt, /) -> AttemptEnd:
+        """End the attempt's client token, once, and return what is known of its requests. Only with `access`."""
 
     def load(self, attempt: Attempt, /) -> Any:
         """Return the item's checkpoint."""
@@ -59,6 +91,7 @@ class Attempt(CurrentItem):
 
     __slots__ = (
         "_own_lease",
+        "access_end",
         "context",
         "credential",
         "ended_at",
@@ -88,6 +121,7 @@ class Attempt(CurrentItem):
         self.started_at = now
         self.should_stop = False
         self.usage = None
+        self.access_end: AttemptEnd | None = None  # set when its client token has ended
         self.is_abandoned = False  # the run no longer waits for it: its end only returns its lease
         self.is_preparing = False  # its worker process or task has not begun, so its timeout does not count yet
         self.is_timed_out = False
@@ -118,6 +152,23 @@ class Attempt(CurrentItem):
     def provider(self) -> str | None:
         """Return the provider of the attempt's credential; None without one."""
         return None if self.lease_handle is None else self.lease_handle.provider
+
+    @property
+    def gateway_url(self) -> str | None:
+        access = self.context.access
+        return None if access is None else access.url
+
+    @property
+    def client_token(self) -> str | None:
+        return self.credential if type(self.credential) is ClientToken else None
+
+    @property
+    def request_usage(self) -> AttemptUsage | None:
+        """Return what the attempt's requests have used so far; None in a run without a gateway."""
+        access, end = self.context.access, self.access_end
+        if end is not None:
+            return end.usage
+        return None if access is None or self.credential is None else access.usage(self.credential)
 
     @property
     def own_lease(self) -> threading.Lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +34,12 @@ class UsableLease(Protocol):
 
     @property
     def credential_id(self) -> str: ...
+
+    @property
+    def base_url(self) -> str | None: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
 
     def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None: ...
 
@@ -65,6 +72,16 @@ class CurrentItem(ABC):
     @property
     @abstractmethod
     def run_id(self) -> str: ...
+
+    @property
+    def gateway_url(self) -> str | None:
+        """Return the address of the run's gateway, without a path; None in a run without a gateway."""
+        return None
+
+    @property
+    def client_token(self) -> str | None:
+        """Return the token that this attempt shows the gateway in place of a key; None in a run without a gateway."""
+        return None
 
     @property
     def checkpoint(self) -> Checkpoint:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 WORKER_DIED = "worker_died"  # the worker process ended without a result
+FAILED_ATTEMPT = "failed"  # by an exception that no provider caused
 INTERRUPTED = "interrupted"  # the attempt stopped because the run is shutting down
 _NO_CREDENTIALS: frozenset[str] = frozenset()
 
@@ -29,6 +30,7 @@ class Item:
         "scope",
         "started_at",
         "tokens",
+        "trail",
         "waiting_since",
     )
 
@@ -43,6 +45,7 @@ class Item:
         self.deaths = 0  # worker processes that died with this item
         self.refused_by = _NO_CREDENTIALS  # credentials that refused this item and serve other items
         self.is_sent_back = False  # a provider refused the last attempt, and no other has started since
+        self.trail: Any = None  # its failures that may be a credential's fault (a `runs._rules.circuit_breaker.Trail`)
         self.started_at = 0.0  # of the first attempt
         self.checkpoint: Any = None  # the saved object; with a ledger, its JSON
 

@@ -9,7 +9,7 @@ import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,10 +20,10 @@ from agentos.durations import format_duration
 from agentos.errors import CredentialError
 from agentos.pool.credential import Credential
 from agentos.providers import verdicts
-from agentos.providers.presets import CheckCall, base_url_of, preset_of
+from agentos.providers.presets import base_url_of, preset_of
 from agentos.redaction.redactor import Redactor
 from agentos.reporters.format import shorten
-from agentos.verdict import OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
+from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
 
 from .keys_file import Keys
 
@@ -34,7 +34,9 @@ MAX_BODY = 64 * 1024
 # Characters of a result.
 MAX_RESULT = 200
 
+_REFUSED = "refused"
 NOT_CHECKED = "not checked: no free call known"
+NO_KEY = "not checked: no key, only variables for commands"
 
 
 class CheckResult(msgspec.Struct):
@@ -50,32 +52,47 @@ def check_all(keys: Keys) -> Iterable[CheckResult]:
         yield from threads.map(lambda credential: _check(credential, keys), keys.credentials)
 
 
+def refusal_of(credential: Credential, keys: Keys) -> str | None:
+    """Ask the provider of a credential; return what it answered if it refused the key, and None for any other answer,
+    for none, and if it has no cheap call. Blocks for up to TIMEOUT_SECONDS."""
+    result = _check(credential, keys)
+    return result.text if result.is_ok is False and result.text.startswith(_REFUSED) else None
+
+
 def _check(credential: Credential, keys: Keys) -> CheckResult:
-    preset = preset_of(credential.provider)
-    base_url = keys.base_urls.get(credential.provider or "") or (preset and base_url_of(preset, os.environ))
-    if preset is None or preset.check is None or not base_url:
-        return CheckResult(credential.id, credential.provider, None, NOT_CHECKED)
-    if not base_url.startswith(("https://", "http://")):  # of the environment; urllib would also open a file
-        return CheckResult(
-            credential.id, credential.provider, False, "no answer: its base URL does not start with https://"
-        )
-    try:
-        secret = credential.secret
-    except CredentialError as error:
-        return CheckResult(credential.id, credential.provider, False, f"cannot be read: {error}")
-    is_ok, text = _call(base_url, preset.check, secret, preset.name)
+    is_ok, text = _result_of(credential, keys)
     return CheckResult(credential.id, credential.provider, is_ok, shorten(text, MAX_RESULT))
 
 
-def _call(base_url: str, call: CheckCall, secret: str, provider: str) -> tuple[bool, str]:
+def _result_of(credential: Credential, keys: Keys) -> tuple[bool | None, str]:
+    preset = preset_of(credential.provider)
+    if not credential.has_secret:
+        return None, NO_KEY
+    base_url = None if preset is None else keys.base_urls.get(preset.name) or base_url_of(preset, os.environ)
+    if preset is None or preset.check is None or not (credential.sources.base_url or base_url):
+        return None, NOT_CHECKED
+    try:
+        redactor = Redactor(credential.secrets)
+        base_url = credential.base_url or base_url or ""
+    except CredentialError as error:
+        return False, f"cannot be read: {error}"
+    if not base_url.startswith(("https://", "http://")):  # of the environment; urllib would also open a file
+        return False, "no answer: its base URL does not start with https://"
+    call = preset.check
     headers = {
-        **call.headers,
-        call.key_header: call.key_prefix + secret,
         "Accept": "application/json",
         "User-Agent": f"agentos/{__version__}",  # some providers refuse urllib's default
+        **call.headers,
+        call.key_header: call.key_prefix + credential.secret,
+        **credential.headers,
     }
+    url = (base_url if call.root is None else base_url.partition(call.root)[0]) + call.path
+    return _call(url, headers, redactor, preset.name)
+
+
+def _call(url: str, headers: Mapping[str, str], redactor: Redactor, provider: str) -> tuple[bool, str]:
     try:
-        request = urllib.request.Request(base_url + call.path, headers=headers)  # noqa: S310 - checked above to be http(s)
+        request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - checked above to be http(s)
         status, answer_headers, body = _response(request)
     except urllib.error.URLError as error:
         reason = error.reason
@@ -83,9 +100,9 @@ def _call(base_url: str, call: CheckCall, secret: str, provider: str) -> tuple[b
     except (OSError, http.client.HTTPException) as error:
         return False, f"no answer: {'timed out' if isinstance(error, TimeoutError) else type(error).__name__}"
     except ValueError:  # its message may contain the key
-        return False, "refused: the key has characters that HTTP does not allow"
+        return False, f"{_REFUSED}: the key has characters that HTTP does not allow"
     # Some providers repeat the key. Redact before anything is cut: a part of a key would not be recognised.
-    text = Redactor([secret]).text(body.decode("utf-8", "replace"), short_too=True)
+    text = redactor.text(body.decode("utf-8", "replace"), short_too=True)
     return _result(status, verdicts.from_response(status, answer_headers, text, provider=provider))
 
 
@@ -111,7 +128,7 @@ def _result(status: int, verdict: Verdict) -> tuple[bool, str]:
         return False, f"limited{until}{detail if wait is None or verdict.kind == QUOTA_EXHAUSTED else ''}"
     if verdict.kind in (OVERLOADED, TRANSIENT):
         return False, f"no answer ({verdict.kind}){detail}"
-    return False, f"refused{detail}"
+    return False, f"{_REFUSED if verdict.kind == AUTH_FAILED else 'not accepted'}{detail}"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

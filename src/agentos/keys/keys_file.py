@@ -15,27 +15,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from agentos.errors import KeysFileError
 from agentos.limits.declaration import Limits
 from agentos.pool.credential import Credential
+from agentos.pool.references import is_reference
 from agentos.pool.store_url import absolute, passwords
 from agentos.providers.patterns import Pattern
 from agentos.providers.presets import preset_of, preset_of_variable
 from agentos.redaction.mask import MIN_REDACTED
 from agentos.verdict import VERDICT_KINDS
 
-from ._toml_table import VARIABLE, Table, nearest, parse
+from ._settings import SettingsReader, read_source
+from ._toml_table import Table, nearest, parse
 
 ENTRIES = ("credential", "pattern", "provider", "store")
 LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "max_concurrent", "burst", "day_resets")
-CREDENTIAL = ("secret", "id", "provider", "quota_group", "scopes", "credential_env", "limits", *LIMITS)
+SETTINGS = ("base_url", "headers", "command_env")
+CREDENTIAL = ("secret", "id", "provider", "quota_group", "scopes", "credential_env", *SETTINGS, "limits", *LIMITS)
 PATTERN = ("match", "verdict", "retry_after")
 PROVIDER = ("credential_env", "day_resets", "base_url")
-
-_REFERENCE = re.compile(r"(env|file|cmd):(.*)", re.DOTALL)
-_EXAMPLES = {"env": "env:OPENAI_API_KEY", "file": "file:~/keys/openai", "cmd": "cmd:pass show openai"}
 
 
 @dataclass(frozen=True)
@@ -109,6 +108,7 @@ class _Reader:
         self._owners: dict[tuple[str, str], Table] = {}  # ("id" or "secret", value) -> its credential
         self._in_plain: list[str] = []
         self._keys = Keys([])
+        self._settings = SettingsReader(self._keys.warnings)
 
     def keys(self) -> Keys:
         self._root.check_names(ENTRIES, "a keys file")
@@ -155,31 +155,23 @@ class _Reader:
             if provider in self._providers:
                 table.fail(None, f"the provider {provider} already has a table, under another name")
             self._providers[provider] = table
-            base_url = table.text("base_url")
+            base_url = self._settings.base_url(table, str(table.path[-1]))
             if base_url is not None:
-                self._keys.base_urls[provider] = self._base_url(table, base_url)
-
-    def _base_url(self, table: Table, base_url: str) -> str:
-        try:
-            url = urlsplit(base_url)
-            host, _ = url.hostname, url.port
-        except ValueError:
-            host = None
-        if not host or url.scheme not in ("http", "https") or url.query or url.fragment or "@" in url.netloc:
-            table.fail("base_url", "base_url must be an address such as https://host/path, without ? or @")
-        if url.scheme == "http" and host not in ("localhost", "127.0.0.1", "::1"):
-            self._keys.warnings.append(f"base_url of {table.path[-1]} is not https: keys would be sent unencrypted")
-        return base_url.rstrip("/")
+                if is_reference(base_url):
+                    table.fail("base_url", "base_url of a provider is an address; a credential's may be a reference")
+                self._keys.base_urls[provider] = base_url
 
     def _read_credential(self, table: Table) -> None:
         table.check_names(CREDENTIAL, "a credential")
-        source, is_reference = _secret(table)
+        has_secret = "secret" in table.values or not table.values.get("command_env")
+        source = _secret(table) if has_secret else None
         names = {key: table.text(key) for key in ("id", "provider", "quota_group")}
         provider = None if names["provider"] is None else _canonical_name(names["provider"])
         scopes = _scopes(table)
-        for key, name in names.items():
-            if name == source or (not is_reference and len(source) >= MIN_REDACTED and source in (name or "")):
-                table.fail(key, f"{key} is displayed and must not contain the secret")
+        if source is None:
+            names["id"] = table.required_text("id", '"team-a"')
+        else:
+            _check_names(table, names, source)
         credential = Credential(
             source,
             id=names["id"],
@@ -187,16 +179,21 @@ class _Reader:
             quota_group=names["quota_group"],
             scopes=scopes,
             limits=_limits(table, self._day_resets(provider)),
+            **self._settings.of_credential(table, names["id"])._asdict(),
         )
-        self._must_be_new(table, ("secret", source), "the same secret")
+        self._must_be_new(
+            table, ("use", _use_of(source, credential)), "the same secret" if source else "the same command_env"
+        )
         self._must_be_new(table, ("id", credential.id), "the same id")
         self._keys.credentials.append(credential)
-        if is_reference:
+        if source is not None and is_reference(source):
             self._keys.references[credential.id] = source
-        else:
+        elif source is not None:
             self._allow_in_plain(table, credential.id)
         variable = table.variable("credential_env") or self._variable(provider)
         if variable is not None:
+            if variable in credential.sources.command_env:
+                table.fail("command_env", f"command_env and credential_env both name {variable}")
             self._keys.variables[credential.id] = variable
 
     def _must_be_new(self, table: Table, key: tuple[str, str], description: str) -> None:
@@ -249,24 +246,26 @@ def _canonical_name(provider: str) -> str:
     return provider if preset is None else preset.name
 
 
-def _secret(table: Table) -> tuple[str, bool]:
-    """Return the secret or reference, and whether it is a reference. A relative path counts from the keys file."""
-    source = table.required_text("secret", '"env:NAME"')
-    if re.fullmatch(r"\$\w+|\$\{\w+\}", source):
-        table.fail("secret", "a variable is written as env:NAME, without a dollar sign")
-    reference = _REFERENCE.fullmatch(source)
-    if reference is None:
-        if any(map(str.isspace, source)):
-            table.fail("secret", "a key contains no spaces; a reference is env:NAME, file:PATH or cmd:COMMAND")
-        return source, False
-    kind, target = reference.groups()
-    if not target.strip() or target != target.strip():
-        table.fail("secret", f"write the reference without spaces, such as {_EXAMPLES[kind]}")
-    if kind == "env" and not VARIABLE.fullmatch(target):
-        table.fail("secret", "env: must be followed by the name of an environment variable")
-    if kind == "file" and not target.startswith("~"):
-        source = f"file:{(table.file.absolute().parent / target)}"
-    return source, True
+def _secret(table: Table) -> str:
+    """Return the secret or a reference to it. A relative path counts from the keys file."""
+    source = read_source(table, "secret", table.required_text("secret", '"env:NAME"'))
+    if not is_reference(source) and any(map(str.isspace, source)):
+        table.fail("secret", "a key contains no spaces; a reference is env:NAME, file:PATH or cmd:COMMAND")
+    return source
+
+
+def _check_names(table: Table, names: dict[str, str | None], source: str) -> None:
+    """Fail for a name that contains the secret."""
+    is_plain = not is_reference(source) and len(source) >= MIN_REDACTED
+    for key, name in names.items():
+        if name == source or (is_plain and source in (name or "")):
+            table.fail(key, f"{key} is displayed and must not contain the secret")
+
+
+def _use_of(source: str | None, credential: Credential) -> str:
+    """Return a text that two credentials have in common if they are the same: the secret and all settings."""
+    base_url, headers, command_env = credential.sources
+    return repr((source, base_url, sorted(headers.items()), sorted(command_env.items())))
 
 
 def _scopes(table: Table) -> list[str]:

@@ -44,6 +44,7 @@ _ON_CONFLICT = """ON CONFLICT (run, id) DO UPDATE SET
     input_hash = excluded.input_hash, input = excluded.input, value = excluded.value, checksum = excluded.checksum
     WHERE (items.outcome IS NULL OR (items.outcome = 'failed' AND excluded.launch > items.launch))
     AND (excluded.launch, excluded.n) >= (items.launch, items.n)"""
+_REPLACE_USAGE = "INSERT OR REPLACE INTO request_usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SAVE_CHECKPOINT = """INSERT INTO checkpoints (run, item_id, launch, n, saved, checksum) SELECT ?1, ?2, ?3, ?4, ?5, ?6
     WHERE NOT EXISTS (SELECT 1 FROM items WHERE run = ?1 AND id = ?2 AND outcome = 'succeeded')
     ON CONFLICT (run, item_id) DO UPDATE SET
@@ -190,7 +191,7 @@ class Batch:
         if attempt is None:
             attempt_columns: Row = (0, None, None, None, None, None, None)
         else:
-            requests, tokens, cost = (0, 0, 0.0) if attempt.usage is None else attempt.usage.values()
+            requests, tokens, cost = self._usage_of(attempt)
             attempt_columns = (
                 attempt.attempt,
                 attempt.credential_id,
@@ -203,6 +204,27 @@ class Batch:
             )
         head = outcome, verdict, _stored(cost), to_valid_text(error), metadata, item.input_hash
         return (*head, encode_id(item.id), *attempt_columns, _stored(duration), item.input, value)
+
+    def _usage_of(self, attempt: Attempt) -> tuple[float, float, float]:
+        """Return the requests, tokens and cost of an attempt. Those that a gateway counted have a row of their own."""
+        usage = attempt.usage
+        counted = attempt.request_usage
+        if counted is None:
+            return (0, 0, 0.0) if usage is None else (usage["requests"], usage["tokens"], usage["cost"])
+        tokens = counted.input_tokens + counted.output_tokens
+        counts = counted.requests, counted.input_tokens, counted.output_tokens, counted.cached_tokens
+        cost = counted.cost if usage is None else usage["cost"]
+        self._add(
+            _REPLACE_USAGE,
+            encode_id(attempt.id),
+            self._launch,
+            attempt.attempt,
+            *(min(number, MAX_INTEGER) for number in counts),
+            _stored(cost),
+            _stored(counted.held_seconds) or 0.0,
+            min(counted.refusals, MAX_INTEGER),
+        )
+        return counted.requests, tokens, cost or 0.0
 
     # --- statements -----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,10 @@ from ._checksums import MIGRATION, checkpoint_checksum, checksum_of
 
 # "AgOS". SQLite stores this number in the file's header, to identify the program that a database belongs to.
 APPLICATION_ID = 0x41674F53
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+# The versions of the schema since which rows have checksums, and attempts of a run with a gateway have their usage.
+_CHECKSUMS_SINCE = 2
+_REQUEST_USAGE_SINCE = 3
 # Seconds that a statement waits for a lock of another program. The run stops after that.
 BUSY_SECONDS = 10.0
 # Prepared statements per connection: enough for all variants of a batch, see `_batch.STATEMENT_ROWS`.
@@ -99,8 +102,7 @@ def create(path: Path) -> None:
             # No other process opens this file before the rename: one sync at the end is enough.
             connection.execute("PRAGMA synchronous = OFF")
             connection.execute("PRAGMA journal_mode = OFF")
-            schema = resources.files(__package__).joinpath("schema.sql").read_text("utf-8")
-            connection.executescript(f"BEGIN; {schema} COMMIT;")
+            connection.executescript(f"BEGIN; {_schema()} COMMIT;")
             connection.execute("INSERT INTO written VALUES (?, 0)", (secrets.token_hex(8),))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -127,16 +129,39 @@ def add_functions(connection: sqlite3.Connection) -> None:
 
 
 def has_checksums(connection: sqlite3.Connection) -> bool:
-    """Return whether rows have a column for their checksum: since version 2 of the schema."""
-    return bool(connection.execute("PRAGMA user_version").fetchone()[0] >= SCHEMA_VERSION)
+    """Return whether rows have a column for their checksum."""
+    return _version(connection) >= _CHECKSUMS_SINCE
+
+
+def has_request_usage(connection: sqlite3.Connection) -> bool:
+    """Return whether there is a table for the usage that a gateway counts."""
+    return _version(connection) >= _REQUEST_USAGE_SINCE
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring a ledger of version 1 to the current schema, in the current transaction. Rewrites all of its rows."""
+    """Bring a ledger to the current schema, in the current transaction. Rewrites all rows of version 1."""
     if not has_checksums(connection):
         for statement in MIGRATION:
             connection.execute(statement)
+    if not has_request_usage(connection):
+        connection.execute(_statement_of("CREATE TABLE request_usage"))
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _schema() -> str:
+    return resources.files(__package__).joinpath("schema.sql").read_text("utf-8")
+
+
+def _statement_of(beginning: str) -> str:
+    """Return the statement of the schema that begins like this."""
+    schema = _schema()
+    start = schema.index(beginning)
+    return schema[start : schema.index(";", start)]
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -43,8 +43,25 @@ _CONDITIONS = {
 }
 _ATTEMPT = """SELECT item_id, launch, n, credential_id, waited, started_at, ended_at, verdict, requests, tokens, cost,
     error FROM attempts WHERE run = ?"""
+# Columns of `RequestUsage`; the cost is NULL if that of some requests is not known.
+_REQUEST_USAGE = """total(u.requests), total(u.input_tokens), total(u.output_tokens), total(u.cached_tokens),
+    CASE WHEN total(u.requests > 0 AND u.cost IS NULL) = 0 THEN total(u.cost) END, total(u.held), total(u.refusals)
+    FROM request_usage AS u WHERE u.run = ?"""
 _TOTALS = """SELECT credential_id, count(*), total(verdict = 'succeeded'), total(requests), total(tokens), total(cost),
     total(waited) FROM attempts WHERE run = ? AND credential_id IS NOT NULL GROUP BY credential_id"""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestUsage:
+    """What requests have used, as the gateway of a run counted them."""
+
+    requests: int  # that a provider answered with a success
+    input_tokens: int  # without those that were read from a prompt cache
+    output_tokens: int
+    cached_tokens: int  # input that was read from a prompt cache
+    cost: float | None  # None: the price of a model is not known
+    held_seconds: float  # requests waited for a credential
+    refusals: int  # answers of providers that the client never saw
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +83,7 @@ class RecordedItem:
     credential_id: str | None  # of the newest attempt
     tokens: int  # of all attempts, like `cost`
     cost: float
+    usage: RequestUsage | None = None  # of all attempts; None: the run has no gateway
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +102,7 @@ class RecordedAttempt:
     tokens: int
     cost: float
     error: str | None
+    usage: RequestUsage | None = None  # None: the run has no gateway
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +176,7 @@ class Ledger:
         if not isinstance(item_id, str):
             raise TypeError(f"the id of an item is a string, not {type(item_id).__name__}")
         rows = self._all(f"{self._select} WHERE run = ? AND id = ?", self._run, encode_id(item_id))
-        return self._item(rows[0]) if rows else None
+        return next(self._with_usage([self._item(rows[0])])) if rows else None
 
     def items(self, outcome: str | None = None) -> Iterator[RecordedItem]:
         """Yield all items, or those with one outcome, in the order in which they were first recorded. An item whose row
@@ -165,12 +184,7 @@ class Ledger:
         if outcome not in _CONDITIONS:
             raise ValueError(f"outcome must be 'succeeded', 'failed', 'unfinished', 'damaged' or None, not {outcome!r}")
         for page in self._pages(f"{self._select} WHERE {_CONDITIONS[outcome]}"):
-            for row in page:
-                if outcome == DAMAGED and self._check.is_intact(row):
-                    continue  # without decoding it
-                item = self._item(row)
-                if outcome is None or item.outcome == outcome:
-                    yield item
+            yield from self._with_usage(self._items_of(page, outcome))
 
     def ids(self) -> Iterator[str]:
         """Yield the ids of all items, in the order of `items`, without reading inputs and values."""
@@ -205,6 +219,12 @@ class Ledger:
             for name, attempts, succeeded, requests, tokens, cost, waited in self._all(_TOTALS, self._run)
         ]
         return sorted(totals, key=lambda total: total.attempts, reverse=True)
+
+    def usage(self) -> RequestUsage | None:
+        """Return what all requests of the run have used; None if it has no gateway."""
+        if not self._has_request_usage():
+            return None
+        return _request_usage(self._all(f"SELECT {_REQUEST_USAGE}", self._run)[0])
 
     def close(self) -> None:
         """Close the connection."""
@@ -264,11 +284,43 @@ class Ledger:
         item_id, error = checksums.indexed_id(self._connection, row[0]), checksums.damage_text(row[0])
         return RecordedItem(item_id, DAMAGED, None, None, error, {}, 0, 0, None, None, None, 0, 0.0)
 
+    def _items_of(self, page: list[Row], outcome: str | None) -> Iterator[RecordedItem]:
+        for row in page:
+            if outcome == DAMAGED and self._check.is_intact(row):
+                continue  # without decoding it
+            item = self._item(row)
+            if outcome is None or item.outcome == outcome:
+                yield item
+
+    def _has_request_usage(self) -> bool:
+        if not database.has_request_usage(self._connection):
+            return False
+        return bool(self._all("SELECT 1 FROM request_usage WHERE run = ? LIMIT 1", self._run))
+
+    def _with_usage(self, items: Iterable[RecordedItem]) -> Iterator[RecordedItem]:
+        """Yield the items with the usage of their requests, if the run has a gateway."""
+        if not self._has_request_usage():
+            yield from items
+            return
+        for item in items:
+            rows = self._all(f"SELECT count(*), {_REQUEST_USAGE} AND u.item_id = ?", self._run, encode_id(item.id))
+            count, *columns = rows[0]
+            yield replace(item, usage=_request_usage(columns)) if count else item
+
     def _attempts_of(self, ids: list[str | bytes]) -> Iterator[RecordedAttempt]:
         parameters = ", ".join("?" * len(ids))
         query = f"{_ATTEMPT} AND item_id IN ({parameters}) ORDER BY item_id, launch, n"
+        usage = self._usage_by_attempt(ids, parameters)
         for item_id, *row in self._all(query, self._run, *ids):
+            row.append(usage.get((item_id, row[0], row[1])))
             yield RecordedAttempt(decode_id(item_id), *row)
+
+    def _usage_by_attempt(self, ids: list[str | bytes], parameters: str) -> dict[tuple[Any, ...], RequestUsage]:
+        """Return the usage of the attempts of these items, by id, launch and number."""
+        if not self._has_request_usage():
+            return {}
+        query = f"SELECT item_id, launch, n, {_REQUEST_USAGE} AND item_id IN ({parameters}) GROUP BY item_id, launch, n"
+        return {tuple(row[:3]): _request_usage(row[3:]) for row in self._all(query, self._run, *ids)}
 
 
 def _find_run(connection: sqlite3.Connection, path: Path, run_id: str | None) -> tuple[str, int]:
@@ -284,6 +336,13 @@ def _find_run(connection: sqlite3.Connection, path: Path, run_id: str | None) ->
         raise LedgerError(f"the ledger {path} has {problem}" + (f": it has {run_ids}" if run_ids else ""))
     name, run = row
     return name, run
+
+
+def _request_usage(row: Sequence[Any]) -> RequestUsage:
+    requests, input_tokens, output_tokens, cached_tokens, cost, held, refusals = row
+    return RequestUsage(
+        int(requests), int(input_tokens), int(output_tokens), int(cached_tokens), cost, held, int(refusals)
+    )
 
 
 def _item(row: Row) -> RecordedItem:

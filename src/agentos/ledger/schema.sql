@@ -90,6 +90,22 @@ CREATE VIEW attempts AS
     SELECT run, id, launch, n, credential_id, waited, started_at, ended_at, verdict, requests, tokens, cost, error
     FROM items WHERE n > 0;
 
+-- What the requests of an attempt have used, as the gateway of its run counted them. No row: the run has no gateway.
+CREATE TABLE request_usage (
+    run INTEGER NOT NULL,
+    item_id TEXT NOT NULL,
+    launch INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    requests INTEGER NOT NULL,
+    input_tokens INTEGER NOT NULL, -- without those that were read from a prompt cache
+    output_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    cost REAL, -- NULL: the price of a model is not known
+    held REAL NOT NULL, -- requests waited for a credential
+    refusals INTEGER NOT NULL, -- answers of providers that the client never saw
+    PRIMARY KEY (run, item_id, launch, n)
+) WITHOUT ROWID;
+
 -- Checkpoints of unfinished items.
 CREATE TABLE checkpoints (
     run INTEGER NOT NULL,

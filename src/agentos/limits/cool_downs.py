@@ -16,6 +16,9 @@ MIN_COOL_DOWN = 1.0
 # Cap in seconds. A longer hint is more likely a mistake than a plan. Capped cool-downs are reported.
 MAX_COOL_DOWN = 86_400.0
 
+# Seconds for which, at most, a text that a command printed takes a credential out of use.
+MAX_PRINTED_WAIT = 60.0
+
 
 def hint_of(verdict: Verdict) -> float | None:
     """Return the seconds to wait that a verdict names, before the cap: its `cool_down`, else its `retry_after`."""

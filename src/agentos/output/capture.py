@@ -51,11 +51,11 @@ class OutputCapture:
             return
         try:
             item = current_item()
-            item_id, attempt = item.id, item.attempt
+            item_id, attempt, token = item.id, item.attempt, item.client_token
         except RuntimeError:
-            item_id, attempt = NO_ITEM, 1
+            item_id, attempt, token = NO_ITEM, 1, None
         with self._lock:
-            self._outputs_of(item_id, attempt)[stream].feed(data)
+            self._outputs_of(item_id, attempt, token)[stream].feed(data)
 
     def _close_logs(self) -> None:
         """Close all logs, which the next writes open again: items of which the end is not on record yet keep theirs
@@ -71,23 +71,25 @@ class OutputCapture:
             if attempt_output is not None:
                 attempt_output.close()
 
-    def _outputs_of(self, item_id: str, attempt: int) -> dict[str, Output]:
+    def _outputs_of(self, item_id: str, attempt: int, token: str | None) -> dict[str, Output]:
         """Return the outputs of an attempt; close those of an earlier one first. Call it with the lock held."""
         current = self._attempts.get(item_id)
         if current is not None and current.number >= attempt:
             return current.outputs
         if current is not None:
             current.close()
-        current = self._attempts[item_id] = self._start_attempt(item_id, attempt)
+        current = self._attempts[item_id] = self._start_attempt(item_id, attempt, token)
         return current.outputs
 
-    def _start_attempt(self, item_id: str, attempt: int) -> _AttemptOutput:
-        log = None
+    def _start_attempt(self, item_id: str, attempt: int, token: str | None) -> _AttemptOutput:
+        log, redactor = None, self._redactor
+        if redactor is not None and token is not None:
+            redactor = redactor.with_secret(token)
         if item_id != NO_ITEM:
             with contextlib.suppress(OSError):  # without the folder the log cannot be opened, which is reported
                 self._folder.mkdir(parents=True, exist_ok=True)
             log = Log(self._folder, item_id, attempt, self._on_log_error, self._close_logs)
-        outputs = {name: Output(item_id, name, self._redactor, log, self._show) for name in ("stdout", "stderr")}
+        outputs = {name: Output(item_id, name, redactor, log, self._show) for name in ("stdout", "stderr")}
         return _AttemptOutput(attempt, log, outputs)
 
     def _on_log_error(self, error: OSError) -> None:

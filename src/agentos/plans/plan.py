@@ -40,9 +40,11 @@ class RunPlan:
     changes: dict[str, float] = field(
         default_factory=dict
     )  # a possible change -> seconds that the run would take with it
+    requests_per_item: float = 1.0
 
     def __str__(self) -> str:
-        assumed = f"at {self.item_seconds:g} s per item and {plural(self.workers, 'worker')}"
+        each = "" if self.requests_per_item == 1 else f", {self.requests_per_item:.4g} requests each,"
+        assumed = f"at {self.item_seconds:g} s per item{each} and {plural(self.workers, 'worker')}"
         lines = [
             f"{plural(self.items, 'item')}: about {format_duration(self.seconds)} ({assumed})",
             f"  Bound by: {self.bound_by}",
@@ -57,8 +59,28 @@ class RunPlan:
         return "\n".join(lines)
 
 
-def make_plan(credentials: list[CredentialForecast] | None, work: Work) -> RunPlan:
-    """Simulate a run and return its plan. `credentials`: None for a run without a pool."""
+def make_plan(credentials: list[CredentialForecast] | None, work: Work, requests_per_item: float = 1.0) -> RunPlan:
+    """Simulate a run and return its plan. `credentials`: None for a run without a pool. `requests_per_item`: requests
+    that an item makes one after the other, each with a lease of its own, in a run with a gateway."""
+    if credentials is None or requests_per_item == 1:
+        return _plan(credentials, work)
+    requests = Work(
+        math.ceil(work.items * requests_per_item),
+        work.workers,
+        work.item_seconds / requests_per_item,
+        tuple(math.ceil(tokens / requests_per_item) for tokens in work.tokens),
+    )
+    plan = _plan(credentials, requests)
+    return replace(
+        plan,
+        items=work.items,
+        item_seconds=work.item_seconds,
+        too_large=math.ceil(plan.too_large / requests_per_item),
+        requests_per_item=requests_per_item,
+    )
+
+
+def _plan(credentials: list[CredentialForecast] | None, work: Work) -> RunPlan:
     if credentials is None:
         seconds = _without_credentials(work)
         bound_by = _bound_text(WORKERS, work) if work.items > work.workers else _bound_text(None, work)

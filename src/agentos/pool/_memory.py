@@ -21,7 +21,7 @@ from ._record_handle import RecordHandle
 from ._rules import wait_reasons
 from ._rules.allocator import Allocator
 from ._rules.lease_states import LIVE, WAITING
-from ._rules.records import CredentialRecord
+from ._rules.records import CredentialRecord, RestrictedScope, request_class_of
 from .credential import Credential
 from .states import CredentialForecast, CredentialState, credential_state, forecast
 
@@ -73,6 +73,13 @@ class MemoryStore:
             self._release()
         self._notify(served, events)
         return granted
+
+    def avoid(self, record: RecordHandle, excluded_ids: frozenset[str], later_ids: frozenset[str]) -> None:
+        """Restrict a request that is about to be made, see `Store.avoid`."""
+        with self._lock:
+            ids = frozenset(self._allocator.credentials)
+        every = RestrictedScope(record.scope, ids if record.only is None else ids & {record.only}, record.for_provider)
+        record.request_class = every.without(excluded_ids, later_ids)
 
     def end(self, record: RecordHandle, verdict: Verdict | None, success: bool = False) -> None:
         """End a lease together with the provider's answer: a verdict, a success or nothing. No-op if it is not live."""
@@ -161,6 +168,9 @@ class MemoryStore:
     def restore(self, credential_id: str) -> None:
         self._locked(lambda allocator, now: allocator.restore(self._find(credential_id).id, now))
 
+    def clear(self, credential_id: str) -> None:
+        self._locked(lambda allocator, now: allocator.clear(self._find(credential_id).id, now))
+
     def cool(self, credential_id: str, seconds: float) -> None:
         """Cool the credential's group, in all scopes."""
         self._locked(
@@ -176,11 +186,14 @@ class MemoryStore:
             )
             return cast(list[RecordHandle], list(credential.leases.values())) if credential else []
 
-    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None) -> PoolWaiting:
-        return self._locked(lambda allocator, now: wait_reasons.explain(allocator, scope, now, need))
+    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, for_provider: str | None = None,
+                    only: str | None = None) -> PoolWaiting:  # fmt: skip
+        request_class = request_class_of(scope, for_provider, only)
+        return self._locked(lambda allocator, now: wait_reasons.explain(allocator, request_class, now, need))
 
-    def reasons(self, scope: str | None) -> dict[str, str]:
-        return self._locked(lambda allocator, _now: wait_reasons.reasons(allocator.credentials.values(), scope))
+    def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None) -> dict[str, str]:
+        restriction = (scope, for_provider, only)
+        return self._locked(lambda allocator, _now: wait_reasons.reasons(allocator.credentials.values(), *restriction))
 
     def is_proven(self, credential_id: str) -> bool:
         with self._lock:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex
 
 from agentos.clock import Timer
 from agentos.redaction.mask import MASK, refuse_to_copy
 
 from ._rules.lease_states import ENDED, LIVE, REFUSED
+from .credential import NO_VALUES, Credential
 
 if TYPE_CHECKING:
     from .lease_pool import LeasePool
@@ -51,16 +53,27 @@ def check_name(what: str, name: Any) -> None:
 class Lease:
     """The right to use one credential, until the `with` block ends."""
 
-    __slots__ = ("_handle", "_pool", "_secret")
+    __slots__ = ("_credential", "_handle", "_pool")
 
-    def __init__(self, pool: LeasePool, handle: LeaseHandle, secret: str) -> None:
+    def __init__(self, pool: LeasePool, handle: LeaseHandle, credential: Credential | None) -> None:
+        """`credential`: None if it was removed from the pool meanwhile."""
         self._pool = pool
         self._handle = handle
-        self._secret = secret
+        self._credential = credential
 
     @property
     def secret(self) -> str:
-        return self._secret
+        return "" if self._credential is None else self._credential.secret
+
+    @property
+    def base_url(self) -> str | None:
+        """The address at which the key is valid; None: the provider's own."""
+        return None if self._credential is None else self._credential.base_url
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers that belong to the credential, for every request: an organization, a project."""
+        return NO_VALUES if self._credential is None else self._credential.headers
 
     @property
     def credential_id(self) -> str:
@@ -89,16 +102,42 @@ class Lease:
         refuse_to_copy(self)
 
 
+class KeySettings(Protocol):
+    """The settings that come with a key: a `Credential`, or what another process was sent of it."""
+
+    @property
+    def base_url(self) -> str | None: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def command_env(self) -> Mapping[str, str]: ...
+
+
 class LeasedKey(str):
     """The key itself, as a string for any SDK, with its lease: the result of `reserve`, and what a worker gets.
 
-    Only its `repr` is masked: everything else must act as the key. A copy or pickle of it is a plain string.
+    `base_url` and `headers` are those of its credential: `OpenAI(api_key=key, base_url=key.base_url,
+    default_headers=key.headers)`. Only its `repr` is masked: everything else must act as the key. A copy or pickle of
+    it is a plain string.
     """
 
-    __slots__ = ("credential_id", "handle")
+    __slots__ = ("credential_id", "handle", "settings")
 
     credential_id: str
     handle: LeaseHandle
+    settings: KeySettings  # its credential
+
+    @property
+    def base_url(self) -> str | None:
+        """The address at which the key is valid; None: the provider's own."""
+        return self.settings.base_url
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers that belong to the credential, for every request: an organization, a project."""
+        return self.settings.headers
 
     def __repr__(self) -> str:
         return f"<{self.credential_id} {MASK}>"

@@ -14,17 +14,19 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, SupportsIndex, TypeVar
 
 from agentos.clock import SYSTEM_CLOCK, Clock
-from agentos.errors import LeaseTimeout, NoUsableCredential, PoolError, RequestTooLarge
+from agentos.errors import LeaseTimeout, NoUsableCredential, PoolError, RequestTooLarge, UnknownCredential
 from agentos.events import PoolWaiting
+from agentos.limits.cool_downs import MAX_PRINTED_WAIT, MIN_COOL_DOWN, hint_of
 from agentos.limits.reset_times import seconds_to_reset
 from agentos.providers import verdicts
 from agentos.redaction.mask import refuse_to_copy
+from agentos.redaction.recent_tokens import RecentTokens
 from agentos.redaction.redactor import Redactor
 from agentos.reporters import writers as reporters
 from agentos.reporters.sentences import waiting_text
-from agentos.verdict import RETRY_ON_OTHER_KEY, Verdict
+from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
-from .credential import Credential, fingerprint
+from .credential import NO_VALUES, Credential, Sources, fingerprint_of
 from .lease import Lease, LeaseContext, LeasedKey, check_counts, check_name
 from .states import CredentialForecast, CredentialState
 from .store import LeaseHandle, Store, make_store
@@ -59,12 +61,14 @@ class LeasePool:
         self.clock = clock if clock is not None else SYSTEM_CLOCK
         self._listeners: list[Callable[[Any], None]] = []
         self._reporter = reporter if reporter is not None else reporters.PlainReporter()
-        # Guards _redactor, and changes of _secrets and _ids, which other threads read without it.
+        # Guards _redactor, and changes of _credentials, _ids and _hidden_secrets, which other threads read without it.
         self._change_lock = threading.Lock()
-        self._secrets: dict[str, str] = {}  # credential id -> secret
-        self._references: dict[str, str] = {}  # credential id -> the reference from which other processes can read it
-        self._ids: dict[str, str] = {}  # secret -> credential id; kept after `remove`, for leases that are still live
-        self._redactor: Redactor | None = None  # of all _ids; made when first needed, because it takes milliseconds
+        self._credentials: dict[str, Credential] = {}  # by id
+        self._identities: dict[str, str] = {}  # identity -> credential id
+        # secret -> ids of its credentials; kept after `remove`, for leases that are still live
+        self._ids: dict[str, tuple[str, ...]] = {}
+        self._tokens: RecentTokens | None = None  # client tokens of attempts, in a run with a gateway
+        self._redactor: Redactor | None = None  # of all secrets; made when first needed, because it takes milliseconds
         self._store: Store[Any] = make_store(store, self.clock, self._announce, lease_ttl, self.redact)
         self._hidden_secrets = set(hidden_secrets)
         if store is not None:
@@ -76,11 +80,13 @@ class LeasePool:
         self.confirm = self._store.confirm
         self.withdraw = self._store.withdraw
         self.expire = self._store.expire
+        self.avoid = self._store.avoid
         self.settle = self._store.settle
         self.use_more = self._store.use_more
+        self.cool_and_end = self._store.cool_and_end
         for credential in credentials:
             self.add(credential)
-        if not self._secrets:
+        if not self._credentials:
             raise ValueError("no credentials: give at least one API key (a string) or Credential")
         self._store.open()
 
@@ -146,28 +152,29 @@ class LeasePool:
         """Add a credential while the pool is in use; return its id. Raises `CredentialError` if it cannot be read."""
         if credential.limits.requests_per_day is not None:
             seconds_to_reset(credential.limits.day_resets, self.clock.epoch())  # raises if there is no such zone
-        secret = credential.secret
-        if secret == credential.id:
+        secrets = credential.secrets
+        if credential.id in secrets:
             raise ValueError("a credential's id is displayed and must not be the secret")
         with self._change_lock:
-            existing_id = self._ids.get(secret)
-            if existing_id in self._secrets:
-                raise ValueError(f"this key is already in the pool, as {existing_id}")
-            if credential.id in self._secrets and credential.has_generated_id:
+            same = self._identities.get(credential.identity)
+            if same in self._credentials:
+                raise ValueError(f"this key is already in the pool, as {same}")
+            if credential.id in self._credentials and credential.has_generated_id:
                 credential = credential.with_longer_id()
-            if credential.id in self._secrets:
+            if credential.id in self._credentials:
                 raise ValueError(f"two credentials have the id {credential.id!r}: give each its own")
-            self._secrets[credential.id] = secret
-            self._ids[secret] = credential.id
-            if credential.reference is not None:
-                self._references[credential.id] = credential.reference
+            self._credentials[credential.id] = credential
+            self._identities[credential.identity] = credential.id
+            if credential.has_secret:
+                ids = (*self._ids.get(credential.secret, ()), credential.id)
+                self._ids[credential.secret] = tuple(dict.fromkeys(ids))
+            self._hidden_secrets |= secrets
             self._redactor = None
         try:
             self._store.add(credential)
         except Exception:
             with self._change_lock:
-                del self._secrets[credential.id]  # not from `_ids`: the redactor knows more secrets rather than fewer
-                self._references.pop(credential.id, None)
+                del self._credentials[credential.id]  # its secrets stay: the redactor knows more rather than fewer
             raise
         return credential.id
 
@@ -175,8 +182,7 @@ class LeasePool:
         """Take a credential out of the pool. Leases that are live stay valid until they are released."""
         self._store.remove(id)
         with self._change_lock:
-            del self._secrets[id]
-            self._references.pop(id, None)
+            del self._credentials[id]
 
     def quarantine(self, id: str, reason: str) -> None:  # noqa: A002
         """Take a credential out of use until `restore`. Leases that are live stay valid."""
@@ -190,24 +196,59 @@ class LeasePool:
         self._store.restore(id)
         self._store.arrive()
 
+    def clear(self, id: str) -> None:  # noqa: A002
+        """Put a credential back into use at once: end its quarantine, and the cool-downs of itself, its group and its
+        provider, also those that the provider asked for."""
+        if id not in self._credentials:
+            raise UnknownCredential("no credential with this id is in the pool")
+        self._store.clear(id)
+        self._store.arrive()
+
     def states(self) -> tuple[CredentialState, ...]:
         """Return a snapshot of every credential, in the order in which they joined."""
         return tuple(self._store.states())
 
     @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the credentials."""
+        return tuple(self._credentials)
+
+    @property
     def size(self) -> int:
         """The number of credentials."""
-        return len(self._secrets)
+        return len(self._credentials)
+
+    def credentials(self) -> tuple[Credential, ...]:
+        """Return the credentials of this pool, in the order in which they joined it."""
+        return tuple(self._credentials.values())
+
+    def credential_of(self, credential_id: str) -> Credential:
+        """Return a credential by its id. Raise `UnknownCredential`."""
+        try:
+            return self._credentials[credential_id]
+        except KeyError:
+            raise UnknownCredential("no credential with this id is in the pool") from None
 
     def fingerprint_of(self, credential_id: str) -> str:
-        """Return the one-way digest of a credential's secret, by which another process recognises it."""
-        return fingerprint(self._secrets.get(credential_id, ""))
+        """Return the one-way digest of the secrets of a credential's requests, by which another process recognises
+        them."""
+        credential = self._credentials.get(credential_id)
+        return fingerprint_of(() if credential is None else credential.request_secrets)
 
     def reference_of(self, credential_id: str) -> str | None:
         """Return the reference (`env:…`, `file:…`, `cmd:…`) from which another process can read a credential's secret;
         None for a plain secret, and for a reference that holds a secret itself."""
-        reference = self._references.get(credential_id)
+        credential = self._credentials.get(credential_id)
+        reference = None if credential is None else credential.reference
         return None if reference is None or self.hides_secret(reference) else reference
+
+    def sources_of(self, credential_id: str) -> Sources | None:
+        """Return the base URL and the headers of a credential with their references, which another process can read;
+        None if one of them holds a secret itself."""
+        credential = self._credentials.get(credential_id)
+        sources = Sources() if credential is None else credential.sources._replace(command_env=NO_VALUES)
+        texts = (sources.base_url or "", *sources.headers.values())
+        return None if any(map(self.hides_secret, texts)) else sources
 
     # --- the steps of a lease, for runs and workers ---------------------------------------------------------------
 
@@ -217,7 +258,13 @@ class LeasePool:
         return self._request_now(handle, timeout)
 
     def end(self, handle: LeaseHandle, verdict: Verdict | None = None, success: bool = False) -> None:
-        """End a lease together with the verdict on the provider's answer; no-op if it is not live."""
+        """End a lease together with the verdict on the provider's answer; no-op if it is not live.
+
+        What a command printed changes no credential of the pool: it concerns the run of the command, which rests the
+        credential itself.
+        """
+        if verdict is not None and verdict.is_printed:
+            verdict = verdict._replace(kind=TRANSIENT)
         self._store.end(handle, None if verdict is None else self._redacted(verdict), success)
 
     def end_after(self, handle: LeaseHandle, exc: BaseException | None) -> None:
@@ -225,7 +272,7 @@ class LeasePool:
         if exc is None:
             self._store.end(handle, None, True)
         else:
-            self._store.end(handle, self._redacted(self._verdict_of(exc, handle.provider)))
+            self._store.end(handle, self._redacted(_weakened(self._verdict_of(exc, handle.provider))))
 
     def observe(self, handle: LeaseHandle, response: Any) -> None:
         """Read an answer that raised nothing: rate-limit headers set the pace, a 429 cools the group."""
@@ -237,20 +284,22 @@ class LeasePool:
 
     def lease_of(self, handle: LeaseHandle) -> Lease:
         """Return a live lease as programs use it."""
-        return Lease(self, handle, self._secrets.get(handle.credential_id or "", ""))
+        return Lease(self, handle, self._credentials.get(handle.credential_id or ""))
 
     def key_of(self, handle: LeaseHandle) -> LeasedKey:
         """Return a live lease as the key itself, for workers and `reserve`."""
         credential_id = handle.credential_id
         assert credential_id is not None
-        key = LeasedKey(self._secrets[credential_id])
+        credential = self._credentials[credential_id]
+        key = LeasedKey(credential.secret)
         key.credential_id = credential_id
         key.handle = handle
+        key.settings = credential
         return key
 
     def timed_out(self, handle: LeaseHandle, timeout: float | None) -> LeaseTimeout:
         """Return the error for a request that no credential served in time."""
-        waiting = self._store.waiting_for(handle.scope, (handle.requests, handle.tokens))
+        waiting = self.waiting_of(handle)
         return LeaseTimeout(
             f"no credential within {timeout:g} s: {waiting_text(waiting)}",
             reason=waiting.reason,
@@ -261,19 +310,26 @@ class LeasePool:
         """Return the error for a request that the pool refused."""
         if handle.too_large is not None:
             return RequestTooLarge(f"no limit is large enough: {handle.too_large}")
-        return self.no_usable(handle.scope)
+        return self.no_usable(handle.scope, handle.for_provider, handle.only)
 
-    def no_usable(self, scope: str | None) -> NoUsableCredential:
-        """Return the error that names why each credential is of no use for a scope."""
-        reasons = self._store.reasons(scope)
+    def no_usable(self, scope: str | None, for_provider: str | None = None, only: str | None = None
+                  ) -> NoUsableCredential:  # fmt: skip
+        """Return the error that names why each credential (of a provider, or only one) is of no use for a scope."""
+        reasons = self._store.reasons(scope, for_provider, only)
         listed = "; ".join(f"{credential_id}: {reason}" for credential_id, reason in reasons.items())
-        return NoUsableCredential(f"no usable credential: {listed or 'the pool is empty'}", reasons=reasons)
+        empty = "the pool is empty" if for_provider is None else f"the pool has no credential of {for_provider}"
+        return NoUsableCredential(f"no usable credential: {listed or empty}", reasons=reasons)
 
     # --- what binds the pool --------------------------------------------------------------------------------------
 
     def waiting_for(self, scope: str | None) -> PoolWaiting:
         """Return why a request of a scope waits, and for how long."""
         return self._store.waiting_for(scope)
+
+    def waiting_of(self, handle: LeaseHandle) -> PoolWaiting:
+        """Return why a request waits, and for how long. Blocks for a round trip to the owner of a shared pool."""
+        need = handle.requests, handle.tokens
+        return self._store.waiting_for(handle.scope, need, handle.for_provider, handle.only)
 
     def fastest(self) -> tuple[float | None, float]:
         """Return the requests a second that all limits together allow (None where one is not known), and the seconds in
@@ -296,17 +352,25 @@ class LeasePool:
         redactor = self._redactor
         if redactor is None:
             with self._change_lock:  # made once, from all secrets
-                redactor = self._redactor = self._redactor or Redactor({*self._ids, *self._hidden_secrets})
+                redactor = self._redactor = self._redactor or Redactor(self._hidden_secrets)
         return redactor
 
     def redact(self, text: str) -> str:
         """Take the pool's secrets out of a text for people."""
-        return self.redactor().text(text, short_too=True)
+        text = self.redactor().text(text, short_too=True)
+        return text if self._tokens is None else self._tokens.mask(text)
 
     def redact_value(self, text: str) -> str:
         """Take the pool's secrets out of a text for programs. A secret so short that it may stand there by chance is
         kept: replacing it would corrupt the text."""
-        return self.redactor().text(text)
+        text = self.redactor().text(text)
+        return text if self._tokens is None else self._tokens.mask(text)
+
+    def hide_token(self, token: str) -> None:
+        """Take a client token out of texts as well, from now on. Called by one thread at a time."""
+        if self._tokens is None:
+            self._tokens = RecentTokens()
+        self._tokens.add(token)
 
     def hides_secret(self, text: str) -> bool:
         """Return whether `redact_value` would change a text."""
@@ -339,3 +403,12 @@ class LeasePool:
 
     def _remaining(self, deadline: float | None) -> float | None:
         return None if deadline is None else max(0.0, deadline - self.clock.now())
+
+
+def _weakened(verdict: Verdict) -> Verdict:
+    """Return a verdict that a program which leases by hand has read from the output of a command: whatever was printed,
+    the group cools for a minute at most."""
+    if not verdict.is_printed or verdict.kind not in RETRY_ON_OTHER_KEY:
+        return verdict
+    wait = min(hint_of(verdict) or MIN_COOL_DOWN, MAX_PRINTED_WAIT)
+    return Verdict(RATE_LIMITED, wait, message=verdict.message, is_printed=True)

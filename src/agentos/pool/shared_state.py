@@ -132,6 +132,25 @@ def set_quarantine(url: str, reasons: Mapping[str, str | None]) -> list[str]:
     return changed
 
 
+def clear(url: str, id_: str) -> bool:
+    """End the quarantine and the cool-downs of a credential for all processes that share a store. Return whether it had
+    any. Raises `StoreError` and `ValueError`."""
+    states = {state.key_id: state for state in look(url).states}
+    state = states.get(id_)
+    if state is None or not (state.quarantined or state.cooled_by):
+        return False
+    from .shared.shared_store import SharedStore
+
+    store = SharedStore(make_gate(url), SYSTEM_CLOCK, _ignore, SESSION_TTL, str)
+    store.open()
+    try:
+        store.clear(id_)
+        store.arrive()
+    finally:
+        store.close()
+    return True
+
+
 def repair(url: str) -> Path:
     """Move the damaged file of a pool aside and return its new path. Raises `StoreError` if it is in use or not
     damaged, and `ValueError` for a store that is no file."""

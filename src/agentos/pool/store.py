@@ -37,6 +37,8 @@ class LeaseHandle(Protocol):
     tokens: int
     scope: str | None
     prefer: str | None  # a credential id
+    for_provider: str | None  # only credentials of this provider may serve it; None: any
+    only: str | None  # id of the one credential that may serve it; None: any
     waits_for_probe: bool  # may wait until the probe of a new credential has succeeded
     deliver: Callable[[], None]  # called when the lease is live, or never can be
     state: str  # a state of `_rules.lease_states`
@@ -77,6 +79,10 @@ class Store(Protocol[H]):
         False if it is not 0: the request that waits follows anyway.
         """
 
+    def avoid(self, handle: H, excluded_ids: frozenset[str], later_ids: frozenset[str], /) -> None:
+        """Before the request: never grant it `excluded_ids`, and not now `later_ids`. It is refused if nothing but
+        excluded credentials could serve it; for the others it waits."""
+
     def end(self, handle: H, verdict: Verdict | None, success: bool = False, /) -> None: ...
 
     def cool_and_end(self, handle: H, seconds: float, /) -> None: ...
@@ -101,13 +107,18 @@ class Store(Protocol[H]):
 
     def restore(self, credential_id: str, /) -> None: ...
 
+    def clear(self, credential_id: str, /) -> None:
+        """End the quarantine of a credential, and the cool-downs of itself, its group and its provider."""
+
     def cool(self, credential_id: str, seconds: float, /) -> None: ...
 
     def live_leases(self, credential_id: str, /) -> list[H]: ...
 
-    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, /) -> PoolWaiting: ...
+    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, for_provider: str | None = None,
+                    only: str | None = None, /) -> PoolWaiting: ...  # fmt: skip
 
-    def reasons(self, scope: str | None, /) -> dict[str, str]: ...
+    def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None, /
+                ) -> dict[str, str]: ...  # fmt: skip
 
     def is_proven(self, credential_id: str, /) -> bool: ...
 

@@ -59,7 +59,8 @@ def read(text: Any, exit_status: int | None, provider: str, now: float) -> Verdi
         verdict = _read_text(text, exit_status, provider, now)
     else:
         verdict = NO_VERDICT
-    return _with_exit_status(verdict, exit_status, provider, text if isinstance(text, str) else "")
+    verdict = _with_exit_status(verdict, exit_status, provider, text if isinstance(text, str) else "")
+    return verdict if verdict.kind is None else verdict._replace(is_printed=True)
 
 
 def _with_exit_status(verdict: Verdict, exit_status: int | None, provider: str, text: str) -> Verdict:

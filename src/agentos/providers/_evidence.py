@@ -91,10 +91,12 @@ def verdict_of(
     text = facts.text
     hint = _hint(kind, headers, facts, text, requests, tokens, now)
     window = window or _derived_window(kind, hint, headers, facts, requests, tokens)
+    cool_down, is_guess = _cool_down(kind, window, hint, headers, facts, text, provider, now)
     verdict = Verdict(
         kind,
         retry_after=hint,
-        cool_down=_cool_down(kind, window, hint, headers, facts, text, provider, now),
+        cool_down=cool_down,
+        is_guess=is_guess,
         window=window,
         scope=_scope(facts, text) if kind in RETRY_ON_OTHER_KEY and kind != AUTH_FAILED else None,
         message=_message(status, text),
@@ -335,18 +337,19 @@ def _cool_down(
     text: str,
     provider: str,
     now: float,
-) -> float | None:
-    """Return the wait to use instead of the hint: if there is none, or if it is too short for a used-up window."""
+) -> tuple[float | None, bool]:
+    """Return the wait to use instead of the hint, if there is none or it is too short for a used-up window; and whether
+    that wait is a guess, because the provider named no time."""
     if kind not in RETRY_ON_OTHER_KEY or kind == AUTH_FAILED:
-        return None
+        return None, False
     if hint is None:
         wait = dates.seconds_until_clock(text, now)
         if wait is not None:
-            return wait
+            return wait, False
         if kind == RATE_LIMITED and phrases.is_secondary(text):
-            return _SECONDARY_WAIT
+            return _SECONDARY_WAIT, True
     if kind != QUOTA_EXHAUSTED:
-        return None
+        return None, False
     reset: float | None = None
     if window == "day":
         reset = dates.seconds_until_day(now, is_pacific=_is_google(facts, text, provider))
@@ -354,12 +357,12 @@ def _cool_down(
         reset = dates.seconds_until_month(now)
     elif window == "plan":
         if phrases.names_no_allowance(text) or any(value == "0" for _, value in facts.quotas):
-            return _NO_ALLOWANCE_WAIT
+            return _NO_ALLOWANCE_WAIT, True
         reset = plan_reset(headers, now)
-        return reset if reset is not None and (hint is None or hint < reset) else None
+        return (reset if reset is not None and (hint is None or hint < reset) else None), False
     if reset is None or (hint is not None and hint >= min(reset, _MIN_LONG_HINT)):
-        return None
-    return reset
+        return None, False
+    return reset, True
 
 
 # --- other fields--------------------------------------------------------------------------------------------------

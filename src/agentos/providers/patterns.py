@@ -26,4 +26,4 @@ class Pattern(NamedTuple):
         if seconds is not None:
             with contextlib.suppress(ValueError):
                 wait = float(seconds)
-        return Verdict(self.verdict, wait, message=match.group(0)[:300])
+        return Verdict(self.verdict, wait, message=match.group(0)[:300], is_printed=True)

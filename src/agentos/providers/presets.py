@@ -18,6 +18,7 @@ class CheckCall:
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
     headers: Mapping[str, str] = field(default_factory=dict)
+    root: str | None = None  # the base URL is cut where this begins: the call is not below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ PRESETS = (
         "azure",
         "AZURE_OPENAI_API_KEY",
         None,
-        CheckCall("/openai/models?api-version=2024-10-21", "api-key", ""),
+        CheckCall("/openai/models?api-version=2024-10-21", "api-key", "", root="/openai"),
         aliases=("azure-openai",),
         base_url_variables=("AZURE_OPENAI_ENDPOINT",),
     ),

@@ -1,5 +1,6 @@
 """Replaces secrets in texts, bytes, streams and JSON by a mask.
 
-Doors: `redactor` (`Redactor`, `RedactionStream`), `json_text` (JSON, string by string), `mask` (the mask, the shortest
-secret that is redacted, objects that must not be copied).
+Doors: `redactor` (`Redactor`, `RedactionStream`), `recent_tokens` (client tokens, which change with every attempt),
+`json_text` (JSON, string by string), `mask` (the mask, the shortest secret that is redacted, objects that must not be
+copied).
 """

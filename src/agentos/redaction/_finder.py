@@ -121,6 +121,25 @@ class Finder(HoldsSecrets):
         return spans, open_at
 
 
+class FinderPair(HoldsSecrets):
+    """Searches outputs for the forms of two finders: of secrets that stay, and of one that changes often."""
+
+    __slots__ = ("_first", "_second")
+
+    def __init__(self, first: Finder | FinderPair, second: Finder | FinderPair) -> None:
+        self._first = first
+        self._second = second
+
+    def spans(self, text: bytes) -> list[Span]:
+        """Return the spans of all forms in a whole text."""
+        return self._first.spans(text) + self._second.spans(text)
+
+    def settle(self, text: bytes) -> tuple[list[Span], int]:
+        """Return the spans in a text that will continue, and the position before which no later byte changes them."""
+        (first, first_end), (second, second_end) = self._first.settle(text), self._second.settle(text)
+        return first + second, min(first_end, second_end)
+
+
 # --- terminal codes -----------------------------------------------------------------------------------------------
 
 # After ESC: `[`, parameters and a final byte; or a string (begun by `]` or its like) up to BEL or ESC \; or one byte,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ._encodings import forms_of, json_forms, to_bytes
-from ._finder import Finder, Span
+from ._finder import Finder, FinderPair, Span
 from .mask import MASK, MIN_REDACTED, HoldsSecrets
 
 # Characters of the shortest secret that is looked for inside other values: a shorter one stands anywhere by chance.
@@ -30,6 +30,8 @@ class Redactor(HoldsSecrets):
 
     __slots__ = ("_count", "_finder", "_short_forms", "_short_secrets")
 
+    _finder: Finder | FinderPair
+
     def __init__(self, secrets: Iterable[str]) -> None:
         unique = {str(secret) for secret in secrets if secret}
         short = {secret for secret in unique if len(secret) < MIN_REDACTED}
@@ -37,6 +39,14 @@ class Redactor(HoldsSecrets):
         self._short_secrets = frozenset(short)
         self._short_forms = {to_bytes(form) for secret in short for form in (secret, *json_forms(secret))}
         self._finder = Finder({form for secret in unique - short for form in forms_of(secret)})
+
+    def with_secret(self, secret: str) -> Redactor:
+        """Return a redactor of the same secrets and one more. Its cost does not depend on the number of secrets."""
+        redactor = Redactor((secret,))
+        redactor._count += self._count
+        redactor._short_forms |= self._short_forms
+        redactor._finder = FinderPair(self._finder, redactor._finder)
+        return redactor
 
     @property
     def too_short(self) -> bool:
@@ -84,7 +94,7 @@ class RedactionStream(HoldsSecrets):
 
     __slots__ = ("_covered_bytes", "_finder", "_tail")
 
-    def __init__(self, finder: Finder) -> None:
+    def __init__(self, finder: Finder | FinderPair) -> None:
         self._finder = finder
         self._tail = b""
         self._covered_bytes = 0  # leading bytes of `_tail` that belong to a secret whose mask was returned already

@@ -16,7 +16,10 @@ from agentos.events import (
     AttemptAbandoned,
     AttemptEnded,
     CoolDownStarted,
+    CredentialBenched,
     CredentialQuarantined,
+    CredentialRecovered,
+    CredentialRested,
     DryRun,
     Heartbeat,
     ItemEnded,
@@ -175,6 +178,27 @@ def _quarantined(event: CredentialQuarantined) -> str:
     return f"[COORDINATOR] Credential {event.credential_id} is quarantined: {first_line(event.reason)}"
 
 
+def _rested(event: CredentialRested) -> str:
+    scope = f" for {event.scope}" if event.scope is not None else ""
+    printed = f": {first_line(event.message)}" if event.message else ""
+    rest = f"rests{scope} for {format_duration(event.seconds)} in this run, then one item tries it"
+    return f"[COORDINATOR] Credential {event.credential_id} {rest}: a command reported {event.verdict}{printed}"
+
+
+def _benched(event: CredentialBenched) -> str:
+    scope = f" for {event.scope}" if event.scope is not None else ""
+    return (
+        f"[COORDINATOR] Credential {event.credential_id} is set aside{scope} in this run: {event.failures} items in a "
+        "row failed with it while other credentials worked. These items are tried with another credential, at no cost "
+        f"of retries. In {format_duration(event.seconds)}, and then less and less often, one item tries it again. To "
+        "ask the provider about the key: agentos keys check"
+    )
+
+
+def _recovered(event: CredentialRecovered) -> str:
+    return f"[COORDINATOR] Credential {event.credential_id} works again"
+
+
 def _store_unreachable(event: StoreUnreachable) -> str:
     since = time.strftime("%H:%M:%S", time.localtime(event.since))
     return (
@@ -248,6 +272,9 @@ _TEXTS: dict[type, Callable[[Any], str | None]] = {
     PoolWaiting: _pool_waiting,
     CoolDownStarted: _cool_down_started,
     CredentialQuarantined: _quarantined,
+    CredentialRested: _rested,
+    CredentialBenched: _benched,
+    CredentialRecovered: _recovered,
     LimitLearned: _limit_learned,
     LimitShared: _limit_shared,
     StoreUnreachable: _store_unreachable,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from agentos.identifiers import sanitize_identifier
 
@@ -74,6 +75,30 @@ def check_workers(workers: Any, *, send_secrets: Any, admission: Any) -> None:
         raise ValueError(f"admission must be 'lease' or 'none', not {admission!r}")
     if admission == "none" and isinstance(workers, Executor):
         raise ValueError("admission='none' is for workers in this process: an executor has no pool to lease from")
+
+
+def check_gateway(gateway: Any, workers: Any, *, admission: Any, has_credentials: bool) -> None:
+    """Raise ValueError if a run with these options cannot have a gateway. `gateway`: False, True, or an object that
+    implements `AttemptAccess`."""
+    if gateway is False or gateway is None:
+        return
+    if gateway is not True and not all(hasattr(gateway, name) for name in ("url", "hold", "open", "environment")):
+        raise ValueError(f"gateway must be True, False or a Gateway that was started, not {gateway!r}")
+    if not has_credentials:
+        raise ValueError("a gateway needs credentials: pass credential_coordinator")
+    if admission == "none":
+        raise ValueError("gateway and admission='none' exclude each other: with a gateway each request has a lease")
+    if isinstance(workers, Executor) and (gateway is True or is_loopback(gateway.url)):
+        raise ValueError(
+            "the gateway listens on this machine only, and an executor may run attempts on others: pass a Gateway that "
+            "listens on an address which they can reach, or use threads, tasks or workers='processes'"
+        )
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether only programs on this machine can reach a URL."""
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def check_on_changed(on_changed: Any) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from agentos.clock import Clock
 from agentos.events import DryRun, PoolWaiting
+from agentos.items.access import AttemptAccess
 from agentos.items.results import ProgressStats, RunningItem, WorkflowResult
 from agentos.items.sources import CollectionSource, ItemMaker, StreamSource, source_of
 from agentos.pool.lease_pool import LeasePool
@@ -52,6 +53,7 @@ class RunRequest(NamedTuple):
     ledger: Path | None
     rerun_changed: bool
     clock: Clock
+    access: AttemptAccess | None = None  # the gateway of the attempts; None: each has a lease
     loop: asyncio.AbstractEventLoop | None = None  # for async workers; None: a loop of their own
     dry_run: bool = False
 
@@ -92,6 +94,10 @@ class RunHandle:
     def running(self, max_count: int | None = None) -> list[RunningItem]:
         """Return the running attempts, or the `max_count` oldest of them."""
         return self._driver.running(max_count)
+
+    def rests(self) -> dict[str, tuple[float, str]]:
+        """Return the credentials that rest in this run: for how many seconds, and why."""
+        return self._driver.rests()
 
     def waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential; None if none does."""
@@ -138,6 +144,7 @@ def _compose(request: RunRequest, on_finished: Callable[[], None]) -> RunHandle:
             on_finished,
             run_record,
             _checkpoint_folder(request.worker_func),
+            request.access,
         )
     except BaseException:
         if run_record is not None:
@@ -148,8 +155,10 @@ def _compose(request: RunRequest, on_finished: Callable[[], None]) -> RunHandle:
     return RunHandle(driver, request.options.run_id, recorded_results)
 
 
-def check_worker(worker_func: Any, workers: str | Executor, pool: LeasePool | None, *, send_secrets: bool) -> None:
-    """Raise an error that would otherwise fail every attempt."""
+def check_worker(
+    worker_func: Any, workers: str | Executor, pool: LeasePool | None, *, send_secrets: bool, has_gateway: bool = False
+) -> None:
+    """Raise an error that would otherwise fail every attempt. `has_gateway`: no secret is sent to the attempts."""
     if not callable(worker_func):
         raise TypeError(f"worker_func must be a function of (item, credential), not {type(worker_func).__name__}")
     if not isinstance(workers, Executor):
@@ -158,7 +167,8 @@ def check_worker(worker_func: Any, workers: str | Executor, pool: LeasePool | No
 
     if isinstance(worker_func, Command):
         raise TypeError("an executor cannot run a Command: call subprocess in a worker function instead")
-    check_credentials(pool, send_secrets=send_secrets)
+    if not has_gateway:
+        check_credentials(pool, send_secrets=send_secrets)
 
 
 def _item_maker(request: RunRequest) -> ItemMaker:

@@ -50,6 +50,10 @@ class _Results:
         """Return the attempts that are running now, or the `most` oldest of them. From any thread."""
         return self._run.running(most)
 
+    def rests(self) -> dict[str, tuple[float, str]]:
+        """Return the credentials that rest in this run: for how many seconds, and why."""
+        return self._run.rests()
+
     def waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential, and until when; None if none does. From any thread."""
         return self._run.waiting()

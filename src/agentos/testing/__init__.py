@@ -5,9 +5,11 @@ HTTP (`with provider:`), for the clients of OpenAI, Anthropic and Gemini. `pytho
 in a process of its own.
 """
 
+from .answers import Answer, LogEntry
 from .clock import FakeClock
 from .latency import Latency
-from .provider import Answer, LogEntry, SimulatedProvider
+from .provider import SimulatedProvider
+from .request_log import RequestRecord
 from .rules import (
     Concurrency,
     DailyQuota,
@@ -26,6 +28,7 @@ __all__ = [
     "SimulatedProvider",
     "Answer",
     "LogEntry",
+    "RequestRecord",
     "Latency",
     "Scripted",
     # Rules that enforce a limit.

@@ -8,20 +8,25 @@ connection are answered in order.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
 import socket
 import threading
+import time
 from contextlib import suppress
+from dataclasses import replace
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from . import endpoints
+from . import contents, control, encodings, endpoints, owned_objects
 from .endpoints import Call
+from .request_log import Ending, RequestRecord
 
 if TYPE_CHECKING:
-    from .provider import Answer, SimulatedProvider
+    from .answers import Answer
+    from .provider import SimulatedProvider
 
 # Largest head of a request in bytes; a longer one is refused.
 MAX_HEAD = 65_536
@@ -33,8 +38,9 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus} | {529: "Overl
 class HttpServer:
     """A server on its own thread, from its creation until `close`."""
 
-    def __init__(self, provider: SimulatedProvider) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+    def __init__(self, provider: SimulatedProvider, port: int = 0) -> None:
+        """Raise `OSError` if the port is in use."""
+        self._socket = socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
         self._loop = asyncio.new_event_loop()
         self._connections: set[_Connection] = set()  # only touched on the loop's thread
         self._stop = asyncio.Event()
@@ -80,6 +86,9 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None  # of the pending answer
         self._answer: Answer | None = None
         self._call: Call | None = None
+        self._path = ""
+        self._started_at = 0.0  # of the present request, by the monotonic clock
+        self._events = 0  # sent of the present stream
         self._keeps_alive = True
 
     # --- callbacks of asyncio -------------------------------------------------------------------------------------
@@ -98,7 +107,7 @@ class _Connection(asyncio.Protocol):
         self._connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        self._end_call()
+        self._end_call("client left")
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -152,16 +161,27 @@ class _Connection(asyncio.Protocol):
     # --- answering ------------------------------------------------------------------------------------------------
 
     def _handle(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
-        if method == "GET" and target.partition("?")[0] == "/_stats":
-            self._reply(200, {}, self._provider.stats())
+        path = target.partition("?")[0]
+        if path.startswith("/_") or method == "HEAD" or headers.get("upgrade", "").lower() == "websocket":
+            self._reply(*self._answer_itself(method, path, body), is_head=method == "HEAD")
+            return
+        try:
+            body = encodings.decode(body, headers.get("content-encoding", ""))
+        except ValueError as error:
+            self._reply(415, {}, {"error": {"message": str(error), "type": "invalid_request_error"}})
             return
         call = endpoints.parse_call(method, target, headers, body)
         if call is None:
             self._reply(404, {}, {"error": {"message": "no such endpoint", "type": "invalid_request_error"}})
             return
-        answer = self._provider.ask(call.key, tokens=call.reserved_tokens, model=call.model, style=call.style)
+        provider = self._provider
+        answer = provider.ask(call.key, tokens=call.reserved_tokens, model=call.model, style=call.style)
+        if answer.status == 200:
+            answer = self._prepare(call, answer, method, path)
         self._call, self._answer = call, answer
+        self._path, self._started_at, self._events = path, time.monotonic(), 0
         if answer.drops:
+            self._end_call("dropped")
             self._close()
         elif answer.status == 200 and call.is_stream:
             self._begin_stream(answer, call)
@@ -170,43 +190,104 @@ class _Connection(asyncio.Protocol):
         else:
             self._complete()
 
+    def _prepare(self, call: Call, answer: Answer, method: str, path: str) -> Answer:
+        """Fill in what the provider remembers of earlier requests. Return the answer; another one if the request names
+        an object of another organization."""
+        provider, objects = self._provider, self._provider.owned_objects
+        foreign = objects.foreign(path.encode() + b" " + call.body, answer.group)
+        if foreign is not None:
+            provider.finish(answer, tokens=0)
+            status, body = owned_objects.refusal(call.style, foreign)
+            return replace(answer, status=status, body=body, reason="object of another group", taken=[])
+        call.text = provider.text
+        if call.endpoint == "responses":
+            call.object_id = objects.create("resp", answer.group)
+            if owned_objects.wants_reasoning(call.body):
+                call.reasoning = objects.create("enc", answer.group)
+        elif call.endpoint == "files":
+            is_new = method == "POST"
+            call.object_id = objects.create("file", answer.group) if is_new else path.rpartition("/files/")[2]
+        if provider.prompt_cache is not None:
+            used = provider.prompt_cache.use(answer.group, call.model, call.prompts, time.monotonic())
+            call.cached_tokens, call.cache_write_tokens = (min(tokens, call.prompt_tokens) for tokens in used)
+        return answer
+
+    def _answer_itself(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, str], Any]:
+        """Return status, headers and content for a request that is not for a model."""
+        if (method, path) == ("GET", "/_stats"):
+            return 200, {}, self._provider.stats()
+        if (method, path) == ("GET", "/_log"):
+            return 200, {}, [record._asdict() for record in self._provider.requests.records]
+        if (method, path) == ("POST", "/_control"):
+            try:
+                control.apply(self._provider, body)
+            except ValueError as error:
+                return 400, {}, {"error": str(error)}
+            return 200, {}, {}
+        if method == "HEAD":  # agents ask whether there is a server
+            return 200, {}, {}
+        return (404, {}, {}) if path.startswith("/_") else (426, {}, {})  # no WebSocket: clients use HTTP instead
+
     def _complete(self) -> None:
         answer, call = self._answer, self._call
         assert answer is not None
         assert call is not None
         self._timer = None
         self._end_call()  # before the client can send its next request
-        self._reply(answer.status, answer.headers, endpoints.content(call) if answer.status == 200 else answer.body)
+        self._reply(answer.status, answer.headers, contents.content(call) if answer.status == 200 else answer.body)
         self._read_next()
 
     def _begin_stream(self, answer: Answer, call: Call) -> None:
-        pieces = endpoints.events(call, answer.breaks_with)
-        pause = answer.latency / len(pieces)
+        script = answer.script
+        pieces = contents.events(call, answer.breaks_with, script.breaks_after)
+        if script.cuts_after is not None:
+            pieces = pieces[: contents.handshake_events(call) + script.cuts_after]
+        pause = answer.latency / max(1, len(pieces))
         head = {**answer.headers, "content-type": "text/event-stream", "transfer-encoding": "chunked"}
         self._write(self._head(200, head))
         self._stream(pieces, 0, pause)
 
     def _stream(self, pieces: list[bytes], number: int, pause: float) -> None:
+        assert self._answer is not None
+        script = self._answer.script
         self._timer = None
         while number < len(pieces):
             self._write(b"%x\r\n%b\r\n" % (len(pieces[number]), pieces[number]))
             number += 1
-            if pause > 0 and number < len(pieces):
-                self._timer = self._loop.call_later(pause, self._stream, pieces, number, pause)
+            self._events = number
+            silence = script.stalls if number == 1 and script.stalls else pause
+            if silence > 0 and number < len(pieces):
+                self._timer = self._loop.call_later(silence, self._stream, pieces, number, pause)
                 return
+        if script.cuts_after is not None:
+            self._end_call("cut")
+            self._close()
+            return
         self._end_call()
         self._write(b"0\r\n\r\n")
         if not self._keeps_alive:
             self._close()
         self._loop.call_soon(self._read_next)
 
-    def _end_call(self) -> None:
+    def _end_call(self, ending: Ending = "complete") -> None:
         answer, self._answer = self._answer, None
-        if answer is not None and self._call is not None:
-            self._provider.finish(answer, tokens=self._call.used_tokens)
+        call = self._call
+        if answer is None or call is None:
+            return
+        self._provider.finish(answer, tokens=call.used_tokens)
+        seconds = time.monotonic() - self._started_at
+        is_served = answer.status == 200 and answer.breaks_with is None
+        counts = (call.prompt_tokens - call.cached_tokens, call.completion_tokens, call.cached_tokens)
+        self._provider.requests.add(
+            RequestRecord(
+                time.time() - seconds, seconds, self._provider.key_id(call.key), self._path, answer.status,
+                answer.reason, call.model, *(counts if is_served else (0, 0, 0)), self._events, ending,
+                hashlib.blake2b(call.body, digest_size=8).hexdigest(),
+            )
+        )  # fmt: skip
 
-    def _reply(self, status: int, headers: dict[str, str], content: Any) -> None:
-        data = json.dumps(content).encode()
+    def _reply(self, status: int, headers: dict[str, str], content: Any, *, is_head: bool = False) -> None:
+        data = b"" if is_head else json.dumps(content).encode()
         head = {**headers, "content-type": "application/json", "content-length": str(len(data))}
         self._write(self._head(status, head) + data)
         if not self._keeps_alive:

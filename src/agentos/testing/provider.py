@@ -12,60 +12,30 @@ import random
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from agentos.clock import Clock
 
 from . import dialects
+from .answers import OK, Answer, LogEntry
 from .clock import TimeLine
 from .dialects import Refusal, RetryAfter, Style
+from .endpoints import TEXT
 from .latency import Draw, Latency
+from .owned_objects import OwnedObjects
+from .prompt_cache import PromptCache
+from .request_log import RequestLog
 from .rules import Concurrency, Rule, TokenBucket
 from .scripts import Kind, Scripted, parse_scripted
 
 if TYPE_CHECKING:
     from .http_server import HttpServer
 
-OK = "ok"
 # Entries of the log, enough for the longest benchmark. Older ones are dropped, but stay in the counts.
 LOG_SIZE = 1_000_000
 Limiting = Sequence[Rule] | Mapping[str, Sequence[Rule]]
-
-
-class LogEntry(NamedTuple):
-    """One request, as seen by the provider."""
-
-    # Instant of the request, on the provider's clock.
-    at: float
-    key: str
-    group: str
-    status: int
-    # "ok", the name of the rule that refused, "quota", "dead", "overloaded", …; "scripted …" for scripted answers.
-    reason: str
-    model: str | None
-    tokens: float
-
-
-@dataclass(slots=True)
-class Answer:
-    """The answer to a request. Pass it to `finish` when the request has ended."""
-
-    status: int
-    headers: dict[str, str]
-    # Of an error; empty for a served request, whose body depends on the endpoint.
-    body: dict[str, Any]
-    # Seconds until the answer comes.
-    latency: float
-    reason: str
-    # A stream breaks with this error after its first events.
-    breaks_with: dict[str, Any] | None = None
-    drops: bool = False
-    # For `finish`: rules and the amount taken from each, at the date `taken_at`.
-    taken: list[tuple[Rule, float]] = field(default_factory=list, repr=False)
-    taken_at: float = field(default=0.0, repr=False)
-    group: str = field(default="", repr=False)
 
 
 class SimulatedProvider:
@@ -74,7 +44,12 @@ class SimulatedProvider:
     `requests_per_second` and `burst` are a token bucket for each key. `limits` replaces it: rules that must all admit a
     request, for each group of keys, or a mapping of groups to rules. `groups` maps keys to the group that they share
     (by default, each key has its own), `key_limits` are additional rules for each single key, and `per_model` counts
-    each model separately. Keys that are not among `keys` are refused like dead ones.
+    each model separately. Keys that are not among `keys` are refused like dead ones. `overload` are pairs of seconds
+    since the start between which all keys are answered as overloaded; a third value is the key that alone is.
+
+    Over HTTP: `text` is the answer, whose words are the events of a stream. With `prompt_cache`, beginnings of prompts
+    that a group of keys has sent before are stated as cached. `port` is 0 for any free one. `request_log` is a file to
+    which each request is appended as a line of JSON when it has ended; `requests` has the same records.
 
     `clock` is a `FakeClock`, any callable that returns seconds, or None for real time. Methods accept `now` instead.
     """
@@ -95,12 +70,21 @@ class SimulatedProvider:
         style: Style = "openai",
         headers: Literal["on", "off"] = "on",
         retry_after: RetryAfter = "seconds",
-        overload: Iterable[tuple[float, float]] = (),
+        overload: Iterable[tuple[float, float] | tuple[float, float, str]] = (),
         dead: Iterable[str] = (),
         out_of_quota: Iterable[str] = (),
         clock: Clock | Callable[[], float] | None = None,
+        text: str = TEXT,
+        prompt_cache: bool = False,
+        port: int = 0,
+        request_log: str | Path | None = None,
     ) -> None:
         self.keys = tuple(dict.fromkeys(keys))
+        self.text = text
+        self.prompt_cache = PromptCache() if prompt_cache else None
+        self.owned_objects = OwnedObjects()
+        self.requests = RequestLog(None if request_log is None else Path(request_log))
+        self._port = port
         self.style: Style = style
         self.headers = headers
         self.retry_after: RetryAfter = retry_after
@@ -112,11 +96,11 @@ class SimulatedProvider:
         self._latency = latency if callable(latency) else Latency.fixed(latency)
         self._chance = random.Random(seed)  # noqa: S311 - not for secrets
         self._time = TimeLine(clock)
-        self._episodes = list(overload)  # seconds since the start
+        self._episodes = [(*episode, None)[:3] for episode in overload]  # seconds since the start, and a key
         self._lock = threading.Lock()  # guards all below, and the rules
         self._dead = set(dead)
         self._out_of_quota: dict[str, Kind] = {self._groups[key]: "quota" for key in out_of_quota}
-        self._overloaded_until = -math.inf
+        self._overloaded_until: dict[str | None, float] = {}  # by key; None: all keys
         self._rules: dict[tuple[str, str, str | None], list[Rule]] = {}
         self._scripts: dict[str | None, deque[Scripted]] = defaultdict(deque)
         self._running: Counter[str] = Counter()
@@ -199,10 +183,10 @@ class SimulatedProvider:
         with self._lock:
             self._out_of_quota.pop(self._groups[key], None)
 
-    def overload_for(self, seconds: float, *, now: float | None = None) -> None:
-        """Answer every request as overloaded for `seconds`."""
+    def overload_for(self, seconds: float, *, key: str | None = None, now: float | None = None) -> None:
+        """Answer every request (of one key, or of all) as overloaded for `seconds`."""
         with self._lock:
-            self._overloaded_until = self._time.read(now) + seconds
+            self._overloaded_until[key] = self._time.read(now) + seconds
 
     def script(
         self, answers: Iterable[int | str | Scripted], *, key: str | None = None, retry_after: float | None = None
@@ -220,7 +204,8 @@ class SimulatedProvider:
             for state in (self._dead, self._out_of_quota, self._rules, self._scripts, self.log, self.counts):
                 state.clear()
             self.peak_concurrency.clear()
-            self._overloaded_until = -math.inf
+            self._overloaded_until.clear()
+            self.requests.records.clear()
 
     # --- evaluation -----------------------------------------------------------------------------------------------
 
@@ -235,6 +220,10 @@ class SimulatedProvider:
         """Return the number of answers with status 429."""
         with self._lock:
             return sum(counts[429] for counts in self.counts.values())
+
+    def key_id(self, key: str) -> str:
+        """Return the name of a key in the log of requests: `key-1`, `key-2`, …, or `unknown`."""
+        return f"key-{self.keys.index(key) + 1}" if key in self.keys else "unknown"
 
     def stats(self) -> dict[str, Any]:
         """Return counts and log for an evaluation in another process."""
@@ -276,7 +265,7 @@ class SimulatedProvider:
     def __enter__(self) -> Self:
         from .http_server import HttpServer
 
-        self._server = HttpServer(self)
+        self._server = HttpServer(self, self._port)
         self._time.read()
         return self
 
@@ -284,6 +273,7 @@ class SimulatedProvider:
         if self._server is not None:
             self._server.close()
             self._server = None
+        self.requests.close()
 
     @property
     def base_url(self) -> str:
@@ -329,7 +319,7 @@ class SimulatedProvider:
     ) -> Refusal | None:
         """Return None if the request is served."""
         model = model or "sim-1"
-        if self._is_overloaded(now):
+        if self._is_overloaded(key, now):
             return Refusal("overloaded", model=model)
         if key not in self._groups or key in self._dead:
             return Refusal("dead", model=model)
@@ -342,9 +332,11 @@ class SimulatedProvider:
             return None
         return Refusal("limit", None if latest == math.inf else latest - date, rule, model)
 
-    def _is_overloaded(self, now: float) -> bool:
+    def _is_overloaded(self, key: str, now: float) -> bool:
         elapsed = self._time.since_start(now)
-        return now < self._overloaded_until or any(start <= elapsed < end for start, end in self._episodes)
+        if any(now < self._overloaded_until.get(each, -math.inf) for each in (None, key)):
+            return True
+        return any(start <= elapsed < end and which in (None, key) for start, end, which in self._episodes)
 
     def _answer(self, refusal: Refusal | None, date: float, style: Style) -> Answer:
         if refusal is None:
@@ -357,7 +349,7 @@ class SimulatedProvider:
 
     def _apply_script(self, answer: Answer, script_entry: Scripted, style: Style) -> None:
         answer.reason = f"scripted {answer.reason}"
-        answer.drops = script_entry.drops
+        answer.script = script_entry
         if script_entry.status is not None and script_entry.kind is not None:
             answer.status = script_entry.status
             if style == "gemini":

@@ -29,8 +29,14 @@ class Scripted:
     status: int | None = None
     # Seconds, in the form that the provider uses for waits.
     retry_after: float | None = None
-    # A stream starts with status 200 and then breaks with this kind.
+    # A stream starts with status 200 and then breaks with this kind, after `breaks_after` events of its content: with
+    # 0 the error is the first event after those that open the stream.
     breaks_with: Kind | None = None
+    breaks_after: int = 1
+    # A stream is cut after this number of events of its content: its connection is closed without an end.
+    cuts_after: int | None = None
+    # Seconds of silence after the first event of a stream.
+    stalls: float = 0.0
     # The connection is closed without an answer.
     drops: bool = False
 

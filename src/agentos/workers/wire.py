@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from agentos import foreign_exceptions
 from agentos.errors import WorkerError
+from agentos.items.attempt import ClientToken
 from agentos.items.context import CurrentItem, running_item
+from agentos.pool.credential import NO_VALUES, Settings
+from agentos.pool.lease import LeasedKey
 from agentos.providers import verdicts
 from agentos.redaction.mask import MASK
 
@@ -27,14 +31,15 @@ if TYPE_CHECKING:
 class SentAttempt(CurrentItem):
     """The attempt as a worker in another process sees it. Subclasses add what depends on the transport."""
 
-    __slots__ = ("_run_id", "credential", "is_lent", "observed", "payload")
+    __slots__ = ("_gateway_url", "_run_id", "credential", "is_lent", "observed", "payload")
 
     def __init__(self, message: dict[str, Any]) -> None:
         self.id = message["id"]
         self.attempt = message["attempt"]
         self._run_id = message["run_id"]
         self.credential_id = message["credential_id"]
-        self.credential: str | None = message["credential"]
+        self.credential = _key_of(message)
+        self._gateway_url: str | None = message["gateway_url"]
         self.payload = message["payload"]
         self.is_lent = False
         self.should_stop = False
@@ -45,12 +50,25 @@ class SentAttempt(CurrentItem):
     def run_id(self) -> str:
         return str(self._run_id)
 
+    @property
+    def gateway_url(self) -> str | None:
+        return self._gateway_url
+
+    @property
+    def client_token(self) -> str | None:
+        return None if self._gateway_url is None else self.credential
+
     def lease(
         self, *, requests: int = 1, tokens: int = 0, scope: str | None = None, timeout: float | None = None
     ) -> SentLease:
         """Return the attempt's own lease. Raise `RuntimeError` if it is in use or there is none: this process has no
         pool that could grant a second one."""
         del requests, tokens, scope, timeout  # the run's process has granted the lease already
+        if self._gateway_url is not None:
+            raise RuntimeError(
+                "a worker in another process has no lease in a run with a gateway: send requests to "
+                "current_item().gateway_url with current_item().client_token as the key"
+            )
         if self.credential is None or self.is_lent:
             raise RuntimeError(
                 "a worker in another process has at most one credential, and it is in use or missing: use threads "
@@ -72,6 +90,14 @@ class SentLease:
     @property
     def credential_id(self) -> str:
         return self._attempt.credential_id or ""
+
+    @property
+    def base_url(self) -> str | None:
+        return None if self._attempt.credential is None else self._attempt.credential.base_url
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return NO_VALUES if self._attempt.credential is None else self._attempt.credential.headers
 
     def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None:
         self._attempt.report_usage(requests=requests or 0, tokens=tokens or 0)
@@ -107,6 +133,9 @@ def attempt_message(attempt: Attempt, **more: Any) -> dict[str, Any]:
         "run_id": attempt.run_id,
         "credential_id": attempt.credential_id,
         "credential": None,
+        "gateway_url": attempt.gateway_url,
+        "base_url": None,  # of the credential, like the headers
+        "headers": {},
         "payload": attempt.item.payload,
         **more,
     }
@@ -147,6 +176,19 @@ def _load_exception(pickled: bytes | None) -> BaseException | None:
 
 
 # --- in the worker's process --------------------------------------------------------------------------------------
+
+
+def _key_of(message: dict[str, Any]) -> LeasedKey | ClientToken | None:
+    """Return the key as a worker sees it, or the client token of a run with a gateway; None without a credential. Its
+    lease is in the run's process."""
+    if message["credential"] is None:
+        return None
+    if message["gateway_url"] is not None:
+        return ClientToken(message["credential"], message["gateway_url"])
+    key = LeasedKey(message["credential"])
+    key.credential_id = message["credential_id"]
+    key.settings = Settings(message["base_url"], MappingProxyType(message["headers"]))
+    return key
 
 
 def run_worker(worker_func: Any, attempt: SentAttempt) -> tuple[Any, dict[str, Any] | None]:

@@ -302,7 +302,7 @@ def test_lease_timeout_has_reason_and_numbers(store: str) -> None:
         (RateLimited(retry_after=12), 12),
         (RateLimited(), 1),  # limit unknown: the time of one request, assumed to be a second
         (RateLimited(retry_after=0), 1),
-        (QuotaExhausted(), 3600),
+        (QuotaExhausted(), 60),
         (AuthFailed("no"), 5),
         (Transient(), None),
         (Permanent(), None),

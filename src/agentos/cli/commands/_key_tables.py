@@ -14,6 +14,7 @@ from agentos.errors import CredentialError
 from agentos.keys.keys_file import Keys
 from agentos.limits.declaration import Limits
 from agentos.pool.credential import Credential
+from agentos.pool.references import is_reference, resolve
 from agentos.pool.shared_state import PoolView
 from agentos.pool.states import CredentialState, Holder
 from agentos.reporters.format import shorten, table
@@ -52,6 +53,10 @@ def declared_record(credential: Credential, keys: Keys, disabled: Mapping[str, s
         "scopes": sorted(credential.scopes),
         "limits": dataclasses.asdict(credential.limits),
         "credential_env": keys.variables.get(credential.id),
+        # Without values, which may be secret.
+        "base_url": None if is_reference(credential.sources.base_url or "") else credential.sources.base_url,
+        "headers": sorted(credential.sources.headers),
+        "command_env": sorted(credential.sources.command_env),
         "state": _declared_state(credential, keys, disabled),
     }
 
@@ -78,17 +83,20 @@ def _limits_text(limits: Limits) -> str:
 
 
 def _declared_state(credential: Credential, keys: Keys, disabled: Mapping[str, str]) -> str:
-    """Return whether the secret can be read. A reference `cmd:` is not run: it may ask a person for a password."""
+    """Return whether the secret and the settings can be read. A reference `cmd:` is not run: it may ask a person for
+    a password."""
     if credential.id in disabled:
         return f"disabled: {disabled[credential.id]}"
-    kind, _, name = keys.references.get(credential.id, "").partition(":")
-    if kind == "env" and not os.environ.get(name, "").strip():
-        return f"variable {name} not set"
-    if kind != "cmd":
-        try:
-            _ = credential.secret
-        except CredentialError as error:
-            return str(error)
+    secret = keys.references.get(credential.id)
+    for reference in [*([] if secret is None else [secret]), *credential.sources.references]:
+        kind, _, name = reference.partition(":")
+        if kind == "env" and not os.environ.get(name, "").strip():
+            return f"variable {name} not set"
+        if kind != "cmd":
+            try:
+                resolve(reference, credential.id)
+            except CredentialError as error:
+                return str(error)
     return "ready"
 
 

@@ -32,6 +32,8 @@ COLUMNS = (
     "tokens",
     "cost",
 )
+# Columns of a run with a gateway; empty in any other run.
+USAGE_COLUMNS = ("requests", "input_tokens", "output_tokens", "cached_tokens", "held_seconds", "refusals")
 
 
 @click.command(cls=Command)
@@ -52,7 +54,9 @@ COLUMNS = (
 )
 def export(run_id: str, row_format: str, output: str | None, only: str | None) -> None:
     """Export the results of a run, a row for each started item: id, outcome, value, error, attempts, duration,
-    ended_at, credential_id, tokens, cost. In CSV the value is JSON text.
+    ended_at, credential_id, tokens, cost. In CSV the value is JSON text. A run with a gateway has further columns:
+    requests, input_tokens, output_tokens, cached_tokens, held_seconds (requests waited for a key) and refusals (of
+    providers, which the item did not see).
 
     \b
     Examples:
@@ -93,9 +97,15 @@ def _open_output(path: str | None) -> Iterator[BinaryIO]:
             written_path.unlink(missing_ok=True)
 
 
+def _row(item: RecordedItem) -> dict[str, Any]:
+    row = {name: getattr(item, name) for name in COLUMNS}
+    row.update({name: None if item.usage is None else getattr(item.usage, name) for name in USAGE_COLUMNS})
+    return row
+
+
 def _jsonl(output: BinaryIO) -> Callable[[RecordedItem], None]:
     def write(item: RecordedItem) -> None:
-        row = {name: getattr(item, name) for name in COLUMNS}
+        row = _row(item)
         output.write(json.dumps(row).encode() + b"\n")
 
     return write
@@ -103,10 +113,10 @@ def _jsonl(output: BinaryIO) -> Callable[[RecordedItem], None]:
 
 def _csv(output: BinaryIO) -> Callable[[RecordedItem], None]:
     rows = csv.writer(_Encoder(output))
-    rows.writerow(COLUMNS)
+    rows.writerow(COLUMNS + USAGE_COLUMNS)
 
     def write(item: RecordedItem) -> None:
-        row: dict[str, Any] = {name: getattr(item, name) for name in COLUMNS}
+        row = _row(item)
         row["value"] = json.dumps(item.value) if item.outcome == "succeeded" else None
         rows.writerow(row.values())
 

@@ -195,6 +195,32 @@ def enable(id_: str, keys_file: Path | None, key_env: str | None, store: str | N
     click.echo(f"{id_} is enabled." if changed_ids else "No credential with this id was disabled or quarantined.")
 
 
+@keys.command(short_help="End a cool-down or a quarantine.")
+@click.argument("id_", metavar="ID", shell_complete=credential_ids)
+@_KEYS
+@_STORE
+def clear(id_: str, keys_file: Path | None, key_env: str | None, store: str | None) -> None:
+    """Use a credential again at once, also in executing runs: end its quarantine, and the cool-downs of itself, its
+    group and its provider, also those that the provider asked for. A credential that was disabled by hand stays so.
+
+    \b
+    Example:
+      agentos keys clear team-a
+    """
+    declared = _read_keys(keys_file, key_env)
+    store_choice = choose_store(store, declared)
+    quarantines = {state.key_id: state.quarantined or "" for state in _read_store(store_choice).states}
+    if id_ in disabled_keys.disabled() or quarantines.get(id_, "").startswith(disabled_keys.DISABLED):
+        raise Failure(f"{id_} is disabled by hand. To use it again: agentos keys enable {shlex.quote(id_)}")
+    try:
+        is_cleared = shared_state.clear(store_choice.url, id_)
+    except StoreError as error:
+        raise store_failure(error) from None
+    if not is_cleared and declared is not None:
+        _check_id(declared, id_)
+    click.echo(f"{id_} is usable again." if is_cleared else "No credential with this id cools down or is quarantined.")
+
+
 @keys.command(short_help="Enable all credentials.")
 @_KEYS
 @_STORE

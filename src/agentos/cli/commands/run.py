@@ -36,6 +36,9 @@ _RECORDED_OPTIONS = (
     "tokens",
     "on",
     "credential_env",
+    "gateway",
+    "hold",
+    "requests_per_item",
     "retries",
     "timeout",
     "halt",
@@ -75,6 +78,10 @@ def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> No
     involved; to use one, run sh -c '...'. A function gets the item and its credential; it runs in this process, or with
     --on on a Dask cluster, whose workers must be able to import it and to read the keys.
 
+    With --gateway the requests of items go through a gateway, which leases a key for each of them: a limit is
+    waited for, not seen. A command then finds a client token in place of its key, and the address in
+    OPENAI_BASE_URL, ANTHROPIC_BASE_URL, GOOGLE_GEMINI_BASE_URL and AGENTOS_GATEWAY_URL.
+
     A command finds its key in the variable that its provider's tools read (or --credential-env), and its item as JSON
     in AGENTOS_ITEM. It reports a limit by its output, by exit status 75, or with agentos report; the item is then
     retried with another key, or waits.
@@ -88,6 +95,7 @@ def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> No
       agentos run --items issues.jsonl --keys keys.toml -- claude -p "Fix {title}"
       ls *.py | agentos run --items - --parallel 8 -- ruff check {}
       agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer
+      agentos run --items issues.jsonl --keys keys.toml --gateway -- claude -p "Fix {title}"
 
     Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 agentos failed (ledger, store, run busy, stdout on a
     full disk), 4 stopped (no usable credential, --max-wait, --stop-on-closed-output), 130 or 143 interrupted. After 4,

@@ -118,6 +118,7 @@ def _full_record(status: RunStatus, ledger: Ledger | None) -> dict[str, Any]:
         "slowest": [],
         "failures": [],
         "credentials": [],
+        "usage": None,
         "unfinished_ids": [],
         "damaged_ids": [],
     }
@@ -125,6 +126,8 @@ def _full_record(status: RunStatus, ledger: Ledger | None) -> dict[str, Any]:
         record["slowest"] = [{"id": item_id, "duration": seconds} for item_id, seconds in ledger.slowest(MAX_SLOWEST)]
         record["failures"] = [asdict(cause) for cause in failures_by_cause(ledger)]
         record["credentials"] = [asdict(totals) for totals in ledger.credentials()]
+        usage = ledger.usage()
+        record["usage"] = None if usage is None else asdict(usage)
         unfinished = itertools.islice(ledger.items(UNFINISHED), MAX_UNFINISHED)
         record["unfinished_ids"] = [item.id for item in unfinished]
         record["damaged_ids"] = [item.id for item in ledger.items(DAMAGED)]
@@ -140,6 +143,8 @@ def _run_lines(status: RunStatus, record: dict[str, Any]) -> Iterator[str]:
     yield from _launch_lines(status)
     if record["bound_by"]:
         yield f"  Bound by: {escape_controls(record['bound_by'])}"
+    if record["usage"] is not None:
+        yield f"  Requests: {_usage_text(record['usage'])}"
     yield from _failure_lines(record["failures"])
     if record["slowest"]:
         yield "\nSlowest items:"
@@ -293,7 +298,9 @@ def _item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAt
     if item.error:
         kind = item.metadata.get("error_type")
         yield "  Error: " + (f"{escape_controls(str(kind))}: " if kind else "") + _indent(item.error)
-    if item.tokens or item.cost:
+    if item.usage is not None:
+        yield f"  Requests: {_usage_text(asdict(item.usage))}"
+    elif item.tokens or item.cost:
         yield f"  Used: {plural(item.tokens, 'token')}, cost {item.cost:.4g}"
     yield "  Attempts:" if attempts else "  Attempts: none; the item could not be started"
     if attempts:
@@ -318,12 +325,28 @@ def _attempt_row(attempt: RecordedAttempt) -> tuple[str, ...]:
     error = shorten((attempt.error or "").strip().partition("\n")[0], 200)
     return (
         f"{attempt.launch}.{attempt.n}",
-        shorten(attempt.credential_id or "no credential", MAX_ID),
+        shorten(attempt.credential_id or _no_credential(attempt), MAX_ID),
         waited,
         format_duration(took),
         escape_controls(attempt.verdict or "running, or killed"),
         error,
     )
+
+
+def _no_credential(attempt: RecordedAttempt) -> str:
+    return "no credential" if attempt.usage is None else plural(attempt.usage.requests, "request")
+
+
+def _usage_text(usage: dict[str, Any]) -> str:
+    """Return what requests used, as the gateway of the run counted them."""
+    tokens = ", ".join(f"{usage[f'{name}_tokens']:,} {name}" for name in ("input", "output", "cached"))
+    parts = [f"{usage['requests']:,} answered", f"tokens: {tokens}"]
+    parts.append("cost not known" if usage["cost"] is None else f"cost {usage['cost']:.4g}")
+    if usage["held_seconds"] >= 1:
+        parts.append(f"held for {format_duration(usage['held_seconds'])}")
+    if usage["refusals"]:
+        parts.append(f"{plural(usage['refusals'], 'refusal')} that no item saw")
+    return "; ".join(parts)
 
 
 def _value_text(value: Any) -> str:

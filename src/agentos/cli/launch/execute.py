@@ -17,6 +17,7 @@ from agentos.workflows.parallel import ParallelCoordinator
 
 from ..console import FAILED, SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure
 from .item_input import BadItems, changed_files
+from .key_confirmation import KeyConfirmation
 from .pool_setup import DisabledWatch, quarantine_messages
 from .prepare import PreparedRun, prepare_run
 from .reporter import OutputMode, RunReporter
@@ -42,7 +43,9 @@ def execute(
             folder.write_spec(spec)
         if not mode.as_json and not mode.quiet:
             reporter.screen.message(f"Run {spec.run_id} in {folder.path}")
-        with DisabledWatch(run.pool):
+            if run.gateway_url is not None:
+                reporter.screen.message(f"Gateway on {run.gateway_url}: items get a client token in place of a key.")
+        with DisabledWatch(run.pool), KeyConfirmation(run.pool, run.keys) as reporter.listener:
             status = _consume(folder, spec, run, reporter, retry_failed=retry_failed)
         if status in (SUCCEEDED, SOME_FAILED) and not run.items.is_whole:
             return STOPPED  # the part of stdin that was never read is left to do
@@ -134,7 +137,8 @@ def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, mode: 
         reporter.start(None)
         run.coordinator.execute_parallel(items, run.worker, run.items.id_of, dry_run=True, run_id=spec.run_id)
     seconds = item_seconds if item_seconds is not None else typical_item_seconds(folder)
-    print(run.coordinator.plan(items, item_seconds=seconds, tokens_func=run.tokens_func))
+    requests = spec.options.get("requests_per_item") or typical_requests(folder)
+    print(run.coordinator.plan(items, item_seconds=seconds, tokens_func=run.tokens_func, requests_per_item=requests))
     return SUCCEEDED
 
 
@@ -145,3 +149,12 @@ def typical_item_seconds(folder: RunFolder) -> float:
     with Ledger.open(folder.ledger) as ledger:
         durations = sorted(item.duration for item in ledger.items("succeeded") if item.duration)
     return durations[len(durations) // 2] if durations else ITEM_SECONDS
+
+
+def typical_requests(folder: RunFolder) -> float:
+    """Return the mean number of requests of an item in a run with a gateway, at least 1; 1 for any other run."""
+    if not folder.ledger.exists():
+        return 1.0
+    with Ledger.open(folder.ledger) as ledger:
+        usage, items = ledger.usage(), ledger.counts().succeeded
+    return 1.0 if usage is None or not items else max(1.0, usage.requests / items)

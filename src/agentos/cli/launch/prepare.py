@@ -7,6 +7,7 @@ and before anything is written.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -16,7 +17,9 @@ from typing import Any, NamedTuple
 
 import click
 
+from agentos.gateway.client_versions import version_warnings
 from agentos.home.run_folder import RunFolder, RunSpec
+from agentos.items.access import AttemptAccess
 from agentos.keys.keys_file import Keys
 from agentos.reporters.format import escape_controls
 from agentos.workers.capacity import room_for_run
@@ -26,6 +29,7 @@ from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinato
 
 from ..console import Failure
 from .engine import LOCAL, connect_engine, engine_slots
+from .gateway_setup import check_gateway, start_gateway
 from .item_input import Items, SizedItems, read_items, token_counter
 from .pool_setup import StoreChoice, choose_store, make_pool, pool_warnings, read_keys
 from .reporter import RunReporter
@@ -37,10 +41,12 @@ FUNCTION_RETRIES = 2
 class PreparedRun(NamedTuple):
     worker: Any  # a Command or a function
     pool: CredentialCoordinator | None
+    keys: Keys | None
     store: StoreChoice
     items: Items
     coordinator: ParallelCoordinator
     tokens_func: Callable[[Any], int] | None
+    gateway_url: str | None
 
 
 def prepare_run(
@@ -52,7 +58,8 @@ def prepare_run(
     keep: bool = True,
     is_resume: bool = False,
 ) -> PreparedRun:
-    """Return a run that can be started; `resources` closes its engine. `keep=False`: write nothing, for a dry run.
+    """Return a run that can be started; `resources` closes its engine and its gateway. `keep=False`: write nothing and
+    start no gateway, for a dry run.
 
     Raise `click.UsageError` with advice for what cannot be run, and the errors that `cli.console` reports. Items are
     read last: what came by stdin cannot be read again after an error.
@@ -61,31 +68,44 @@ def prepare_run(
     keys = read_keys(options.get("keys"), options.get("key_env"), spec.cwd)
     for warning in keys.warnings if keys is not None else ():
         reporter.screen.message(f"Warning: {warning}")
+    has_gateway = check_gateway(options, keys, has_engine=options.get("on", LOCAL) != LOCAL)
     store = choose_store(options.get("store"), keys, options.get("keys"))
     pool = None if keys is None else make_pool(keys, store, reporter, run=spec.run_id if keep else None)
     reporter.pool = pool
     if pool is not None:
         for warning in pool_warnings(pool, store):
             reporter.screen.message(f"Warning: {warning}")
-    worker = _make_worker(spec, keys, folder, reporter)
+    for warning in version_warnings(spec.command) if has_gateway and spec.command else ():
+        reporter.screen.message(f"Warning: {warning}")
+    worker = _make_worker(spec, keys, folder, reporter, has_gateway=has_gateway)
     _check_secrets(spec, pool)
     engine = None
     if options.get("on", LOCAL) != LOCAL:
         engine = resources.enter_context(connect_engine(options["on"], spec.command, pool))
     if pool is None and options.get("max_wait") is not None:
         reporter.screen.message("Warning: --max-wait has no effect in a run without keys: no item waits for one")
-    retries = 0 if spec.command is not None else FUNCTION_RETRIES
-    coordinator = make_coordinator(
-        options, pool, retries=retries, ledger=folder.ledger, reporter=reporter, engine=engine
+    gateway = None
+    if has_gateway and keep and keys is not None and pool is not None:
+        gateway = start_gateway(options, keys, pool, resources)
+    make = functools.partial(
+        make_coordinator,
+        pool=pool,
+        retries=0 if spec.command is not None else FUNCTION_RETRIES,
+        ledger=folder.ledger,
+        reporter=reporter,
+        engine=engine,
+        gateway=gateway,
     )
+    coordinator = make(options)
     if keep and engine is None:
-        coordinator = _within_limits(coordinator, spec, pool, retries, folder, reporter)
+        coordinator = _within_limits(coordinator, spec, make, reporter)
     redact = None if pool is None else pool.redact_value
     items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
     tokens_func = token_counter(options.get("tokens"))
     if isinstance(items, SizedItems):
         _check_fields(items, worker, tokens_func)
-    return PreparedRun(worker, pool, store, items, coordinator, tokens_func)
+    gateway_url = None if gateway is None else gateway.url
+    return PreparedRun(worker, pool, keys, store, items, coordinator, tokens_func, gateway_url)
 
 
 def make_coordinator(
@@ -96,6 +116,7 @@ def make_coordinator(
     ledger: Path | None = None,
     reporter: Callable[[Any], None] | None = None,
     engine: Engine | None = None,
+    gateway: AttemptAccess | None = None,
 ) -> ParallelCoordinator:
     """Return a coordinator for options of `agentos run`; `retries` is the default of that option."""
     parallel, max_parallelism = options.get("parallel"), options.get("max_parallelism")
@@ -120,6 +141,7 @@ def make_coordinator(
             on_changed=options.get("on_changed", "refuse"),
             ledger=ledger,
             reporter=reporter,
+            gateway=gateway or False,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
@@ -128,13 +150,11 @@ def make_coordinator(
 def _within_limits(
     coordinator: ParallelCoordinator,
     spec: RunSpec,
-    pool: CredentialCoordinator | None,
-    retries: int,
-    folder: RunFolder,
+    make: Callable[[dict[str, Any]], ParallelCoordinator],
     reporter: RunReporter,
 ) -> ParallelCoordinator:
-    """Return a coordinator with as many workers as the limits of this process admit. Raise `Failure` if there is no
-    room for one."""
+    """Return a coordinator with as many workers as the limits of this process admit, made by `make` from options. Raise
+    `Failure` if there is no room for one."""
     room = room_for_run(is_command=spec.command is not None)
     if room is None or room.attempts >= coordinator.max_workers:
         return coordinator
@@ -144,19 +164,22 @@ def _within_limits(
         f"Warning: {room.limit} leaves room for {room.attempts} of {coordinator.max_workers} items at a time: raise it "
         "to run more"
     )
-    options = {**spec.options, "parallel": room.attempts}
-    return make_coordinator(options, pool, retries=retries, ledger=folder.ledger, reporter=reporter)
+    return make({**spec.options, "parallel": room.attempts})
 
 
-def _make_worker(spec: RunSpec, keys: Keys | None, folder: RunFolder, reporter: RunReporter) -> Any:
+def _make_worker(
+    spec: RunSpec, keys: Keys | None, folder: RunFolder, reporter: RunReporter, *, has_gateway: bool
+) -> Any:
     if spec.command is not None:
-        return _make_command(spec, keys, folder, reporter)
+        return _make_command(spec, keys, folder, reporter, has_gateway=has_gateway)
     # Before the module is imported: it may hand sys.stderr to a logger of its own.
     reporter.capture_output(folder.logs, None if reporter.pool is None else reporter.pool.redactor())
     return _load_function(spec)
 
 
-def _make_command(spec: RunSpec, keys: Keys | None, folder: RunFolder, reporter: RunReporter) -> Command:
+def _make_command(
+    spec: RunSpec, keys: Keys | None, folder: RunFolder, reporter: RunReporter, *, has_gateway: bool
+) -> Command:
     option = spec.options.get("credential_env")
     variables = option if option is not None else {} if keys is None else keys.variables
     field = spec.options.get("stdin_field")
@@ -172,8 +195,8 @@ def _make_command(spec: RunSpec, keys: Keys | None, folder: RunFolder, reporter:
     problem = command.problem()
     if problem is not None:
         raise click.UsageError(problem)
-    for credential in keys.credentials if keys is not None else ():
-        if command.variable(credential.id) is None:
+    for credential in keys.credentials if keys is not None and not has_gateway else ():
+        if credential.has_secret and command.variable(credential.id) is None:
             raise click.UsageError(
                 f"no variable passes the key {credential.id!r} to the command: name one with --credential-env, or "
                 "name the key's provider in the keys file"

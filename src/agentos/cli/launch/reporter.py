@@ -8,13 +8,16 @@ from __future__ import annotations
 import errno
 import functools
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from agentos.events import (
     AttemptAbandoned,
+    CredentialBenched,
     CredentialQuarantined,
     ItemEnded,
     LimitShared,
@@ -30,6 +33,7 @@ from agentos.output.descriptors import DescriptorCapture
 from agentos.output.prefix import prefix_lines
 from agentos.plurals import plural
 from agentos.pool.lease_pool import LeasePool
+from agentos.pool.states import CredentialState
 from agentos.redaction.redactor import Redactor
 from agentos.reporters.format import escape_controls
 from agentos.reporters.sentences import event_text
@@ -42,7 +46,8 @@ from ..console import SOME_FAILED, SUCCEEDED
 
 # Events that are printed above a live display, beside failures. The display itself shows the others.
 _ABOVE_DISPLAY = (
-    RunResumed, RunStopping, CredentialQuarantined, LimitShared, StoreUnreachable, StoreReached, AttemptAbandoned,
+    RunResumed, RunStopping, CredentialQuarantined, CredentialBenched, LimitShared, StoreUnreachable, StoreReached,
+    AttemptAbandoned,
 )  # fmt: skip
 
 
@@ -77,6 +82,7 @@ class RunReporter:
         self._report: Callable[[Any], None] = self._early_events.append
         self._lines: LinesReporter | None = None
         self._is_live = False
+        self.listener: Callable[[Any], None] | None = None  # called with each event, too
 
     def __call__(self, event: Any) -> None:
         if isinstance(event, RunStopping):
@@ -89,6 +95,8 @@ class RunReporter:
             capture.item_ended(event.result.item_id)
         with self._lock:
             self._report(event)
+        if self.listener is not None:
+            self.listener(event)
 
     def capture_output(self, logs: Path, redactor: Redactor | None) -> None:
         """Show and log what Python code prints, and show what its children print, until `stop`. Raise `OSError` if the
@@ -130,7 +138,8 @@ class RunReporter:
     def _start_display(self, run: ResultStream, lines: LinesReporter, redact: Callable[[str], str] | None) -> None:
         from agentos.terminal.display import Display
 
-        states = tuple if self.pool is None else self.pool.states
+        pool = self.pool
+        states = tuple if pool is None else lambda: _with_rests(pool.states(), run.rests())
         display = Display(run, states, color=self.screen.has_color, unicode=self.screen.has_unicode)
         if redact is not None:
             display.redact_with(redact)
@@ -204,6 +213,20 @@ class RunReporter:
             self.screen.message(f"Details: agentos show {folder.run_id}; to retry: agentos retry {folder.run_id}")
         elif self.run_ended is None:  # else the last line of the run has the command
             self.screen.message(f"Continue with: agentos resume {folder.run_id}")
+
+
+def _with_rests(
+    states: tuple[CredentialState, ...], rests: Mapping[str, tuple[float, str]]
+) -> tuple[CredentialState, ...]:
+    """Return the states of credentials with what rests in this run only."""
+    return tuple(state if state.key_id not in rests else _with_rest(state, *rests[state.key_id]) for state in states)
+
+
+def _with_rest(state: CredentialState, seconds: float, reason: str) -> CredentialState:
+    until = time.time() + seconds
+    if state.rate_limited_until is not None and state.rate_limited_until > until:
+        return state
+    return replace(state, rate_limited_until=until, cooled_until=until, cooled_by={**state.cooled_by, "": reason})
 
 
 @functools.lru_cache(maxsize=4096)

@@ -24,11 +24,12 @@ from agentos.verdict import RATE_LIMITED
 
 from .cooldown_scope import CooldownScope
 from .feedback import ProviderFeedback
+from .guessed_cool_downs import GuessedCoolDowns
 from .lease_end import LeaseEnd
 from .lease_states import LIVE, REFUSED
 from .membership import Membership
 from .ready_heaps import ReadyHeaps
-from .records import CredentialRecord, LeaseRecord, RequestClass, scope_of
+from .records import CredentialRecord, LeaseRecord, RequestClass, later_ids_of, scope_of
 from .wait_queue import WaitQueue, first_that_fits
 from .wait_reasons import explain
 from .wake_ups import WakeUps
@@ -59,6 +60,7 @@ class Allocator:
         self.waiting = self.queue.by_class
         self.feedback = ProviderFeedback(self)
         self.lease_end = LeaseEnd(self)
+        self.guessed = GuessedCoolDowns(self)
         self.sequence = 0  # of grants and releases: orders credentials by last use
         self._announced: str | None = None  # the reason that was announced for the present episode of waiting
         self._announce_after = 0.0
@@ -102,7 +104,11 @@ class Allocator:
         credential = record.credential
         if record.state != LIVE or credential is None:
             return False
-        if credential.quarantine is None and not credential.removed and credential.usable_at(record.scope) <= now:
+        if (
+            credential.quarantine is None
+            and not credential.removed
+            and (credential.usable_at(record.scope) <= now or self.guessed.is_probe(record, credential.group))
+        ):
             return True
         self.lease_end.set_aside(record, now)
         if self.request(record, now, front=True):
@@ -200,6 +206,20 @@ class Allocator:
         credential.auth_failures = 0
         credential.auth_failed_by = None
         self.serve(credential, now)
+
+    def clear(self, id: str, now: float) -> None:  # noqa: A002
+        """End the quarantine of a credential, and all cool-downs of itself, its group and its provider."""
+        credential = self.credentials[id]
+        for cooldown_scope in credential.cooldown_scopes:
+            if cooldown_scope.kind != "store":
+                for scope in tuple(cooldown_scope.cooling):
+                    cooldown_scope.end_cooldown(scope)
+                    for member in cooldown_scope.members.values():
+                        member.paced_as.pace.ramp_up(scope, now, now)  # else it would begin at the old end
+                cooldown_scope.guesses.clear()
+                cooldown_scope.overloads.clear()
+        self.restore(id, now)
+        self.serve_all(credential.cooldown_scopes[:3], now)
 
     def cool(self, cooldown_scope: CooldownScope, scope: str | None, seconds: float, verdict: str, now: float) -> None:
         """Start a cool-down of `seconds`; of two cool-downs the later end holds."""
@@ -312,6 +332,8 @@ class Allocator:
             ]
         if not credential.is_proven and not credential.probe_deadline:
             credential.probe_deadline = now + PROBE_SECONDS
+        if group.guesses:
+            self.guessed.granted(record, group, now)
 
     def grant_again(self, record: LeaseRecord, credential_id: str, fence: int, now: float) -> None:
         """Make a lease live that was granted before with this fence: for a pool that is restored."""
@@ -382,7 +404,7 @@ class Allocator:
     def _announce(self, request_class: RequestClass, now: float) -> None:
         """Announce once per episode of waiting why requests wait; and once more if then all credentials cool, because
         from there on the provider is the reason. An episode ends when a request is granted without waiting."""
-        if now < self._announce_after:
+        if now < self._announce_after or later_ids_of(request_class):  # the requester knows why it waits
             return
         if self._announced is not None and (
             self._announced == RATE_LIMITED
@@ -400,7 +422,7 @@ class Allocator:
         """Return whether any credential can ever serve a request; if all limits are too small, note which in it."""
         too_large = None
         for credential in self.credentials.values():
-            if credential.quarantine is None and credential.serves(record.request_class):
+            if credential.quarantine is None and credential.can_ever_serve(record.request_class):
                 too_large = credential.group.pace.too_large(record.requests, record.tokens)
                 if too_large is None:
                     return True

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agentos.limits.pace import Pace
 
 if TYPE_CHECKING:
+    from .guessed_cool_downs import Guess
     from .records import CredentialRecord
 
 
@@ -16,7 +17,7 @@ class CooldownScope:
     `cooling` holds running cool-downs only: the allocator removes an entry when its instant comes, before any decision.
     """
 
-    __slots__ = ("cooled_by", "cooling", "kind", "members", "name", "overloads", "pace")
+    __slots__ = ("cooled_by", "cooling", "guesses", "kind", "members", "name", "overloads", "pace")
 
     def __init__(self, kind: str, name: str | None) -> None:
         self.kind = kind  # "group", "provider", "credential", "shared" or "store"
@@ -25,6 +26,7 @@ class CooldownScope:
         self.cooling: dict[str | None, float] = {}  # scope -> the instant of its end
         self.cooled_by: dict[str | None, str] = {}  # scope -> kind of the verdict behind the cool-down
         self.pace = Pace(name or "")  # used by groups, and by groups that seem to share a limit
+        self.guesses: dict[str | None, Guess] = {}  # scope -> its cool-downs whose end is a guess
         self.overloads: dict[str | None, tuple[int, float]] = {}  # scope -> overloads in a row, instant of the last
 
     def usable_at(self, scope: str | None) -> float:

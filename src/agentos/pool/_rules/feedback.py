@@ -39,7 +39,9 @@ class ProviderFeedback:
             credential.auth_failures = 0
             credential.auth_failed_by = None
             credential.provider.overloads.pop(scope, None)
-            credential.success_is_noop = not credential.provider.overloads
+            if credential.group.guesses:
+                self._allocator.guessed.succeeded(record, credential.group, now)
+            credential.success_is_noop = not (credential.provider.overloads or credential.group.guesses)
             return
         has_limits = False
         if record is not None:
@@ -49,7 +51,8 @@ class ProviderFeedback:
         if verdict.kind == RATE_LIMITED and record is not None:
             self._rate_limited(credential, record, verdict, now)
         elif verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
-            seconds = cool_down(verdict)
+            sent_at = now if record is None else record.granted_at
+            seconds = self._allocator.guessed.seconds(credential.group, scope, verdict, sent_at, now)
             self._allocator.cool(credential.group, scope, seconds, verdict.kind, now)
             credential.paced_as.pace.ramp_up(scope, now + min(seconds, MAX_COOL_DOWN), now)
         elif verdict.kind == OVERLOADED:
@@ -64,6 +67,8 @@ class ProviderFeedback:
         """Apply the verdict on an answer to a lease. Kinds that another credential cannot help with change no
         credential; only the limits in their headers count."""
         if verdict.kind not in RETRY_ON_OTHER_KEY:
+            if verdict.is_printed:
+                self.mark_answered(record)  # it may have been refused: no limit is learned from it
             self.observe(record, verdict, now)
         elif record.credential is not None:
             self.apply(record.credential, record, verdict, now, jitter)

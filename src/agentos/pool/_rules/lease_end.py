@@ -41,6 +41,8 @@ class LeaseEnd:
         record.state = next_state
         del credential.leases[record.fence]
         allocator.sequence = credential.last_used = allocator.sequence + 1
+        if credential.group.guesses:
+            allocator.guessed.ended(record, credential.group, now)
         credential.used_requests += record.requests
         if record.tokens:
             credential.used_tokens += record.tokens

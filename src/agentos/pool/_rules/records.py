@@ -13,10 +13,18 @@ from .lease_states import WAITING
 
 
 class RestrictedScope(NamedTuple):
-    """A scope for a session that has only some of the pool's credentials."""
+    """A scope for requests that only some of the pool's credentials may serve."""
 
     scope: str | None
-    credential_ids: frozenset[str]
+    credential_ids: frozenset[str] | None  # those that may be granted; None: all
+    provider: str | None = None  # None: any
+    later_ids: frozenset[str] = frozenset()  # that the requester will use later: its request can wait without others
+
+    def without(self, excluded_ids: frozenset[str], later_ids: frozenset[str]) -> RestrictedScope:
+        """Return the class of a request that uses some credentials not at all, and others not now."""
+        assert self.credential_ids is not None
+        ids = self.credential_ids - excluded_ids
+        return RestrictedScope(self.scope, ids - later_ids, self.provider, ids & later_ids)
 
 
 # Requests of one class are served by the same credentials and wait in one queue. A plain scope (None: the request named
@@ -24,9 +32,21 @@ class RestrictedScope(NamedTuple):
 RequestClass: TypeAlias = str | RestrictedScope | None
 
 
+def request_class_of(scope: str | None, for_provider: str | None, only: str | None) -> RequestClass:
+    """Return the class of requests that may use all credentials, those of one provider, or only one."""
+    if for_provider is None and only is None:
+        return scope
+    return RestrictedScope(scope, None if only is None else frozenset((only,)), for_provider)
+
+
 def scope_of(request_class: RequestClass) -> str | None:
     """Return the scope of a request class."""
     return request_class.scope if type(request_class) is RestrictedScope else request_class  # type: ignore[return-value]
+
+
+def later_ids_of(request_class: RequestClass) -> frozenset[str]:
+    """Return the credentials that requests of a class will use later, but not now."""
+    return request_class.later_ids if type(request_class) is RestrictedScope else frozenset()
 
 
 class LeaseRecord:
@@ -37,9 +57,11 @@ class LeaseRecord:
         "credential",
         "credential_id",
         "fence",
+        "for_provider",
         "granted_at",
         "is_answered",
         "is_unused",
+        "only",
         "prefer",
         "request_class",
         "requester",
@@ -65,13 +87,17 @@ class LeaseRecord:
         tokens: int = 0,
         scope: str | None = None,
         prefer: str | None = None,
+        for_provider: str | None = None,
+        only: str | None = None,
     ) -> None:
         self.requester = requester
         self.requests = requests  # reserved; after `settle`: used
         self.tokens = tokens
         self.scope = scope
-        self.request_class: RequestClass = scope
         self.prefer = prefer  # a credential id
+        self.for_provider = for_provider  # serves only credentials of this provider; None: any
+        self.only = only  # the one credential that may serve it; None: any
+        self.request_class: RequestClass = request_class_of(scope, for_provider, only)
         self.state = WAITING
         self.settled = False
         self.sequence = 0  # position in the order of requests; 0: never queued
@@ -146,10 +172,18 @@ class CredentialRecord:
     def serves(self, request_class: RequestClass) -> bool:
         """Return whether requests of a class may be granted it."""
         if type(request_class) is RestrictedScope:
-            if self.id not in request_class.credential_ids:
+            request_class, credential_ids, provider, _ = request_class
+            if credential_ids is not None and self.id not in credential_ids:
                 return False
-            request_class = request_class.scope
+            if provider is not None and self.provider.name != provider:
+                return False
         return request_class is None or not self.scopes or request_class in self.scopes
+
+    def can_ever_serve(self, request_class: RequestClass) -> bool:
+        """Return whether requests of a class may be granted it, now or later."""
+        if type(request_class) is RestrictedScope and self.id in request_class.later_ids:
+            request_class = request_class._replace(credential_ids=None)
+        return self.serves(request_class)
 
     def usable_at(self, scope: str | None) -> float:
         """Return the instant from which no cool-down forbids it; 0 if none does now."""

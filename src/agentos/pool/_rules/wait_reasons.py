@@ -60,6 +60,11 @@ def fastest(credentials: Iterable[CredentialRecord], now: float) -> tuple[float 
     return (sum(known_rates) if known_rates and len(known_rates) == len(rates) else None), max(0.0, ready_at - now)
 
 
-def reasons(credentials: Iterable[CredentialRecord], scope: str | None) -> dict[str, str]:
-    """Return why each credential is of no use for a scope, by id."""
-    return {c.id: c.quarantine or f"does not serve scope {scope}" for c in credentials}
+def reasons(credentials: Iterable[CredentialRecord], scope: str | None, for_provider: str | None = None,
+            only: str | None = None) -> dict[str, str]:  # fmt: skip
+    """Return why each credential (of a provider, or only one) is of no use for a scope, by id."""
+    return {
+        c.id: c.quarantine or f"does not serve scope {scope}"
+        for c in credentials
+        if (for_provider is None or c.provider.name == for_provider) and (only is None or c.id == only)
+    }

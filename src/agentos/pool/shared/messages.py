@@ -81,6 +81,10 @@ class Request(_Message, tag="request"):
     waits_for_probe: bool = False
     wait: bool = True
     front: bool = False
+    excluded: list[Identifier] = []  # credentials that it must not be granted
+    later: list[Identifier] = []  # ... not now: the member asks again when it will use them
+    for_provider: Identifier | None = None  # only credentials of this provider may serve it
+    only: Identifier | None = None  # only this credential may serve it
 
 
 class Confirm(_Message, tag="confirm"):
@@ -145,6 +149,12 @@ class Cool(_Message, tag="cool"):
     seconds: Seconds
 
 
+class Clear(_Message, tag="clear"):
+    """End the quarantine of a credential, and the cool-downs of itself, its group and its provider."""
+
+    id: Identifier
+
+
 class Heartbeat(_Message, tag="beat"):
     """The member lives and holds these leases."""
 
@@ -173,6 +183,8 @@ class HeldLease(_Message):
     tokens: Count
     scope: Identifier | None
     requester: Name | None
+    for_provider: Identifier | None = None
+    only: Identifier | None = None
 
 
 class Usage(_Message):
@@ -203,7 +215,7 @@ class Hello(_Message, tag="hello"):
 
 Message: TypeAlias = (
     Declaration | Drop | Request | Confirm | Withdraw | End | Observed | Settle | UseMore | SetQuarantine | Cool
-    | Heartbeat | Query | Leave | Hello
+    | Clear | Heartbeat | Query | Leave | Hello
 )  # fmt: skip
 
 
@@ -389,6 +401,8 @@ class _VerdictTypes(Struct):
     requests_period: Seconds | None
     tokens_period: Seconds | None
     is_loose: bool
+    is_printed: bool
+    is_guess: bool
 
 
 def check(message: Message) -> None:

@@ -15,7 +15,7 @@ from agentos.limits.declaration import Limits
 from agentos.verdict import Verdict
 
 from .._rules.lease_states import ENDED, LIVE, WAITING
-from ..credential import Credential, fingerprint
+from ..credential import Credential
 from ..states import CredentialForecast, CredentialState, Holder
 from . import messages as wire
 from ._member.handles import MemberHandle
@@ -84,6 +84,9 @@ class SharedStore:
     def request_now(self, handle: MemberHandle, timeout: float | None = None) -> bool:
         """Return False for a request that may wait: it is not sent twice."""
         return timeout is not None and timeout <= 0 and self.request(handle, False)
+
+    def avoid(self, handle: MemberHandle, excluded_ids: frozenset[str], later_ids: frozenset[str]) -> None:
+        handle.excluded, handle.later = sorted(excluded_ids), sorted(later_ids)
 
     def end(self, handle: MemberHandle, verdict: Verdict | None, success: bool = False) -> None:
         fields = None if verdict is None else _verdict_fields(verdict)
@@ -179,7 +182,7 @@ class SharedStore:
             credential.provider,
             sorted(credential.scopes),
             wire.limits_fields(credential.limits),
-            fingerprint(credential.secret),
+            credential.fingerprint,
         )
         wire.check(declaration)
         with self._member.lock:
@@ -204,6 +207,11 @@ class SharedStore:
         with self._member.lock:
             self._member.say(wire.SetQuarantine(credential_id, reason))
 
+    def clear(self, credential_id: str) -> None:
+        """End the quarantine and the cool-downs of any credential of the pool, also one that only others have."""
+        with self._member.lock:
+            self._member.say(wire.Clear(credential_id))
+
     def cool(self, credential_id: str, seconds: float) -> None:
         self._check(credential_id)
         with self._member.lock:
@@ -220,16 +228,17 @@ class SharedStore:
         with self._member.lock:
             return [handle for handle in self._member.live() if handle.credential_id == credential_id]
 
-    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None) -> PoolWaiting:
+    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, for_provider: str | None = None,
+                    only: str | None = None) -> PoolWaiting:  # fmt: skip
         lost = PoolWaiting(STORE_LOST, len(self._member.declared), 0, 0, None)
         if self._member.lost_since is not None:
             return lost
-        answer = self._ask("waiting_for", None, scope, need, is_kept=False)
+        answer = self._ask("waiting_for", None, scope, need, *_restriction(for_provider, only), is_kept=False)
         return lost if answer is None else PoolWaiting(*answer)
 
-    def reasons(self, scope: str | None) -> dict[str, str]:
+    def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None) -> dict[str, str]:
         self._member.check_open()  # else that is the reason
-        return dict(self._ask("reasons", {}, scope))
+        return dict(self._ask("reasons", {}, scope, *_restriction(for_provider, only)))
 
     def is_proven(self, credential_id: str) -> bool:
         return bool(self._ask("is_proven", False, credential_id, is_kept=False))
@@ -260,6 +269,11 @@ class SharedStore:
         if is_kept:
             self._known[what] = answer
         return answer
+
+
+def _restriction(for_provider: str | None, only: str | None) -> tuple[str | None, ...]:
+    """Return the last arguments of a query; none if there is no restriction, for owners that do not know them."""
+    return () if for_provider is None and only is None else (for_provider, only)
 
 
 def read_state(fields: dict[str, Any], epoch: float) -> CredentialState:

@@ -10,30 +10,44 @@ from agentos import foreign_exceptions
 from agentos.errors import ExecutorBroken, WorkerStartError
 from agentos.events import AttemptAbandoned, AttemptEnded
 from agentos.items.attempt import Attempt
-from agentos.items.item import INTERRUPTED, Item
+from agentos.items.item import FAILED_ATTEMPT, Item
 from agentos.items.results import RunningItem, WorkflowResult
-from agentos.limits.cool_downs import item_wait
+from agentos.limits.cool_downs import hint_of, item_wait
 from agentos.plurals import plural
+from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
-from agentos.verdict import AUTH_FAILED, PERMANENT, Verdict
+from agentos.verdict import AUTH_FAILED, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
-from .._parts.messages import AttemptFailed, AttemptSucceeded, PauseOver
-from .._parts.outcome import failed_result
+from .._parts.messages import AttemptFailed, AttemptSucceeded, PauseOver, RestOver
+from .._parts.outcome import failed_result, is_plain_failure
 from .._parts.run_parts import RunParts
+from .._rules.circuit_breaker import Advice
 from .._rules.scheduler import FAILED, UNFINISHED, Again, NoPool
 from .shutdown import Shutdown
 from .timeouts import AttemptTimeouts
+
+# Items of a run that are looked at to see whether all of them were refused.
+MAX_LAST_ITEMS = 100
 
 
 class Attempts:
     """Called by the thread that processes the run's messages, except for `list_running`."""
 
-    def __init__(self, parts: RunParts, shutdown: Shutdown, on_fatal: Callable[[BaseException], None]) -> None:
-        """`on_fatal`: called with an error that the run has to raise at its end."""
+    def __init__(
+        self,
+        parts: RunParts,
+        shutdown: Shutdown,
+        on_fatal: Callable[[BaseException], None],
+        on_wait: Callable[[], None] | None,
+    ) -> None:
+        """`on_fatal`: called with an error that the run has to raise at its end. `on_wait`: called when an item begins
+        to wait until a credential is usable."""
         self._options = parts.options
         self._running = parts.running
         self._context = parts.context
         self._scheduler = parts.scheduler
+        self._breaker = parts.breaker
+        self._admission = parts.admission
         self._workers = parts.workers
         self._recorder = parts.recorder
         self._timers = parts.timers
@@ -41,6 +55,8 @@ class Attempts:
         self._report = parts.report
         self._shutdown = shutdown
         self._on_fatal = on_fatal
+        self._followed_version = self._breaker.version
+        self._on_wait = on_wait
         self.timeouts = AttemptTimeouts(parts, self._on_abandoned)
 
     def start(self, item: Item, handle: LeaseHandle | None) -> None:
@@ -50,6 +66,9 @@ class Attempts:
         attempt = self._context.make_attempt(item, handle, now)
         self._recorder.prepare(attempt)
         self._running[attempt] = None
+        if self._breaker.version and attempt.credential_id is not None:
+            self._breaker.started(item, attempt.credential_id, now)
+            self._follow_breaker()
         if self._options.timeout is not None:
             self.timeouts.watch(attempt)
         self._workers.start(attempt, self._scheduler.running)
@@ -67,6 +86,10 @@ class Attempts:
             return
         item = attempt.item
         self._scheduler.succeed(item)
+        self._scheduler.last_progress = attempt.ended_at
+        if attempt.credential_id is not None:
+            self._breaker.succeeded(item, attempt.credential_id, attempt.started_at, attempt.ended_at)
+            self._follow_breaker()
         result = WorkflowResult(
             item.id,
             True,
@@ -114,15 +137,19 @@ class Attempts:
 
     def _fail(self, attempt: Attempt, exc: BaseException, kind: str | None, verdict: Verdict | None = None) -> None:
         item, now, context = attempt.item, self._now(), self._context
-        refused_by = attempt.credential_id if kind == AUTH_FAILED and context.is_proven(attempt) else None
+        kind, advice = self._consult_breaker(attempt, exc, kind, verdict)
+        refused_by = attempt.credential_id if kind == AUTH_FAILED and self._has_worked(attempt) else None
         no_pool = None if context.pool is not None else NoPool(None if verdict is None else item_wait(verdict))
-        decision = self._scheduler.fail_attempt(item, kind, now, random.random(), refused_by, no_pool)  # noqa: S311
+        usable_at = None if attempt.access_end is None else _usable_at(kind, verdict, now)
+        jitter = random.random()  # noqa: S311
+        decision = self._scheduler.fail_attempt(item, kind, now, jitter, refused_by, no_pool, advice, usable_at)
+        self._follow_breaker()
         if decision is FAILED:
             self._recorder.item_ended(item, attempt, failed_result(attempt, exc, kind, context.redact, now), None)
             self._shutdown.stop_if_halted()
             return
         error = context.redact(foreign_exceptions.text(exc))
-        self._recorder.attempt_ended(attempt, kind or INTERRUPTED, error)
+        self._recorder.attempt_ended(attempt, kind or FAILED_ATTEMPT, error)
         if decision is UNFINISHED:
             return
         assert isinstance(decision, Again)
@@ -130,3 +157,69 @@ class Attempts:
         self._report(AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", retry_in, error))
         if decision.at is not None:
             self.on_pause_over()
+        if usable_at is not None and self._on_wait is not None:
+            self._on_wait()
+
+    # --- the circuit breaker --------------------------------------------------------------------------------------
+
+    def on_rest_over(self, _: RestOver) -> None:
+        """Let items use credentials again whose rest is over."""
+        self._breaker.version += 1
+        self._follow_breaker()
+
+    def _has_worked(self, attempt: Attempt) -> bool:
+        credential_id = attempt.credential_id
+        return credential_id is not None and self._breaker.has_worked(attempt.item.scope, credential_id)
+
+    def _consult_breaker(
+        self, attempt: Attempt, exc: BaseException, kind: str | None, verdict: Verdict | None
+    ) -> tuple[str | None, Advice | None]:
+        """Return the kind of a failed attempt, and the advice on its item if the failure is weak evidence against its
+        credential."""
+        item, credential_id, pool, now = attempt.item, attempt.credential_id, self._context.pool, self._now()
+        if credential_id is None or pool is None:
+            return kind, None
+        if kind in RETRY_ON_OTHER_KEY and verdict is not None and verdict.is_printed:
+            printed = verdict._replace(message=self._context.redact(verdict.message))
+            jitter = random.random()  # noqa: S311
+            advice = self._breaker.refused(item, credential_id, printed, attempt.started_at, now, jitter)
+            if advice is not None:
+                self._stop_if_given_up(item, pool)
+                return kind, advice
+            kind = TRANSIENT  # its texts were wrong before
+        if not is_plain_failure(exc, kind, verdict):
+            return kind, None
+        return kind, self._breaker.failed(item, credential_id, attempt.started_at, pool.ids, now)
+
+    def _stop_if_given_up(self, item: Item, pool: LeasePool) -> None:
+        """Stop the run if, by what commands printed, every credential of a scope is refused for good."""
+        scheduler = self._scheduler
+        is_read = scheduler.is_source_ended and len(scheduler.unfinished) <= MAX_LAST_ITEMS
+        given_up = self._breaker.given_up(item.scope, scheduler.unfinished.values() if is_read else None)
+        if not given_up:
+            return
+        usable = [s.key_id for s in pool.states() if s.quarantined is None and (not s.scopes or item.scope in s.scopes)]
+        if given_up.keys() >= set(usable):
+            reasons = "; ".join(f"{id_}: {reason}" for id_, reason in given_up.items())
+            self._shutdown.drain(f"no usable credential ('agentos keys check' asks the provider): {reasons}")
+
+    def _follow_breaker(self) -> None:
+        """Act on what the circuit breaker has decided: announce it, and request other credentials."""
+        breaker = self._breaker
+        if breaker.version == self._followed_version:
+            return
+        self._followed_version = breaker.version
+        events, breaker.events = breaker.events, []
+        for event in events:
+            self._report(event)
+        if self._admission is not None:
+            self._admission.refresh()
+        change_at = breaker.next_change(self._now())
+        if change_at is not None:
+            self._timers.set("rests", change_at, RestOver())
+
+
+def _usable_at(kind: str | None, verdict: Verdict | None, now: float) -> float | None:
+    """Return when a credential will be usable, as the gateway told the client; None if it did not."""
+    hint = None if verdict is None or kind not in RETRY_ON_OTHER_KEY else hint_of(verdict)
+    return None if hint is None else now + hint

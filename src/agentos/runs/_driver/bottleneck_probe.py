@@ -21,6 +21,8 @@ class BottleneckProbe:
         self._bottleneck = parts.progress.bottleneck
         self._now = parts.clock.now
         self._pool_due_at = 0.0
+        self._was_limited = False
+        self._has_gateway = parts.context.access is not None
 
     def note(self, reason: str | None) -> None:
         """Note what binds the run from now on: a name of `agentos.events`, or None if it waits for its last items."""
@@ -35,20 +37,30 @@ class BottleneckProbe:
     def _reason(self, requested: int) -> str | None:
         scheduler, admission = self._scheduler, self._admission
         if scheduler.running >= scheduler.max_workers:
+            if self._has_gateway and self._is_limited(None):
+                return events.LIMITS
             return events.WORKERS if scheduler.ready or not scheduler.is_source_ended else None
         if admission is not None and admission.open_by_scope:
             return self._reason_of_pool(next(iter(admission.open_by_scope)))
         if requested:
             return events.INPUT
+        if scheduler.sent_back:
+            return events.LIMITS
         return events.PAUSES if scheduler.waiting() else None
 
     def _reason_of_pool(self, scope: str | None) -> str:
         if self._scheduler.sent_back:
             return events.LIMITS
-        now, previous = self._now(), self._bottleneck.reason
-        if previous in (events.KEYS, events.LIMITS) and now < self._pool_due_at:
+        previous = self._bottleneck.reason
+        if previous in (events.KEYS, events.LIMITS) and self._now() < self._pool_due_at:
             return previous
-        self._pool_due_at = now + POOL_SECONDS
-        assert self._pool is not None
-        is_limited = self._pool.waiting_for(scope).reason == RATE_LIMITED
-        return events.LIMITS if is_limited else events.KEYS
+        return events.LIMITS if self._is_limited(scope) else events.KEYS
+
+    def _is_limited(self, scope: str | None) -> bool:
+        """Return whether limits hold up requests of a scope, as the pool said at most POOL_SECONDS ago."""
+        now = self._now()
+        if now >= self._pool_due_at:
+            self._pool_due_at = now + POOL_SECONDS
+            assert self._pool is not None
+            self._was_limited = self._pool.waiting_for(scope).reason == RATE_LIMITED
+        return self._was_limited

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from agentos import events, foreign_exceptions
 from agentos.clock import Clock
 from agentos.events import PoolWaiting
+from agentos.items.access import AttemptAccess
 from agentos.items.attempt import Attempt
 from agentos.items.item import Item
 from agentos.items.results import RunningItem, WorkflowResult
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 15.0
 # Seconds between two looks for attempts that are to be recorded as started.
 STARTS_SECONDS = 0.25
+# Seconds between two records of what running attempts have used: a kill of this process loses no more than that.
+USAGE_SECONDS = 2.0
 
 
 class Driver:
@@ -60,9 +63,10 @@ class Driver:
         on_finished: Callable[[], None],
         run_record: RunRecord | None = None,
         checkpoints: Path | None = None,
+        access: AttemptAccess | None = None,
     ) -> None:
         """`on_finished`: called once by the thread that processes messages, before the end is in the result queue.
-        `checkpoints`: the folder of the checkpoint folders of commands."""
+        `checkpoints`: the folder of the checkpoint folders of commands. `access`: the gateway of the attempts."""
         self.error: BaseException | None = None  # to be raised by the reader of the results after the last one
         self.unfinished_ids: list[str] = []
         self.unread_ids: Iterator[str] | None = None
@@ -70,12 +74,13 @@ class Driver:
         self._source = source
         self._source_error: BaseException | None = None
         self._pool = pool
+        self._access = access
         self._now = clock.now
         workers = make_workers(self.attempt_ended)
         self._classifier = OutcomeClassifier(options.classify, options.retry_on, clock)
         self._mailbox = Mailbox(f"agentos-run-{options.run_id}", workers, self._after_messages, self._on_error)
         self._post = self._mailbox.post
-        parts = make_parts(options, source.total, workers, pool, clock, self._post, run_record, checkpoints)
+        parts = make_parts(options, source.total, workers, pool, clock, self._post, run_record, checkpoints, access)
         self._parts = parts
         self._context, self._recorder = parts.context, parts.recorder
         self._encode_result = parts.recorder.encode_result
@@ -83,11 +88,12 @@ class Driver:
         self.results, self.progress, self._report = parts.results, parts.progress, parts.report
         self._intake = Intake(source, parts.scheduler, parts.admission, self)
         self._shutdown = Shutdown(parts)
-        self._attempts = Attempts(parts, self._shutdown, self._keep_error)
-        self._bottleneck = BottleneckProbe(parts)
         self._max_wait: MaxWait | None = None
         if options.max_wait is not None and parts.admission is not None:
             self._max_wait = MaxWait(options.max_wait, parts, self._shutdown.drain)
+        on_wait = None if self._max_wait is None else self._max_wait.watch_pause
+        self._attempts = Attempts(parts, self._shutdown, self._keep_error, on_wait)
+        self._bottleneck = BottleneckProbe(parts)
         self._unlisten: Callable[[], None] = lambda: None
         self._mailbox.handlers.update(self._handlers())
 
@@ -103,16 +109,18 @@ class Driver:
             messages.AttemptFailed: attempts.on_failure,
             messages.TimeoutExpired: attempts.timeouts.on_expired,
             messages.TimeoutIgnored: attempts.timeouts.on_ignored,
-            messages.ResultsTaken: lambda _: None,  # `_schedule` follows every message
+            messages.ResultsTaken: _no_op,  # `_schedule` follows every message
             messages.ResultsRecorded: self._recorder.deliver,
             messages.RecordLost: self._on_record_lost,
             messages.StartsDue: self._on_starts_due,
+            messages.UsageDue: self._on_usage_due,
             messages.PauseOver: attempts.on_pause_over,
-            messages.MaxWaitOver: self._on_max_wait_over,
+            messages.RestOver: attempts.on_rest_over,
+            messages.MaxWaitOver: _no_op if self._max_wait is None else self._max_wait.on_over,
             messages.HeartbeatDue: self._on_heartbeat,
             messages.StopRequested: lambda message: shutdown.stop(message.reason, message.signal),
             messages.KillRequested: lambda _: shutdown.kill(),
-            messages.PoolEvent: lambda message: self._report(message.event),
+            messages.PoolEvent: self._on_pool_event,
         }
 
     # --- from any thread ------------------------------------------------------------------------------------------
@@ -144,7 +152,13 @@ class Driver:
     def waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential although a worker is free; None if none does."""
         scopes = () if self._admission is None else tuple(self._admission.open_by_scope)
-        return self._pool.waiting_for(scopes[0]) if self._pool is not None and scopes else None
+        if self._pool is None or not scopes:
+            return None
+        return self._parts.breaker.explain(scopes[0], self._pool.waiting_for(scopes[0]), self._now())
+
+    def rests(self) -> dict[str, tuple[float, str]]:
+        """Return the credentials that rest in this run: for how many seconds, and why."""
+        return self._parts.breaker.rests(self._now())
 
     def items_read(self, items: list[ReadItem]) -> None:
         """Post items. Called by the thread that reads the input."""
@@ -161,6 +175,8 @@ class Driver:
     def attempt_ended(self, attempt: Attempt, value: Any, exc: BaseException | None) -> None:
         """End the attempt's lease, together with what the exception means for the pool, and post the outcome."""
         attempt.ended_at = self._now()
+        if self._access is not None:
+            self._context.end_access(attempt)
         if exc is None:
             try:
                 encoded = self._encode_result(value)
@@ -251,6 +267,8 @@ class Driver:
         self._parts.timers.set("heartbeat", self._now() + HEARTBEAT_SECONDS, messages.HeartbeatDue())
         if self._recorder.is_durable:
             self._parts.timers.set("starts", self._now() + STARTS_SECONDS, messages.StartsDue())
+            if self._access is not None:
+                self._parts.timers.set("usage", self._now() + USAGE_SECONDS, messages.UsageDue())
 
     def _on_items_read(self, message: messages.ItemsRead) -> None:
         self._intake.items_came(len(message.items))
@@ -309,8 +327,13 @@ class Driver:
                 self.reject(item, problem, was_added=True)
                 return
             self._scheduler.put_back(item)
-            if handle.is_refused:
+            if handle.is_refused and not self._parts.breaker.ignore_exclusions(item):
                 self._shutdown.drain(str(pool.no_usable(item.scope)))
+
+    def _on_pool_event(self, message: messages.PoolEvent) -> None:
+        if self._admission is not None:
+            self._admission.forget_answers()
+        self._report(message.event)
 
     # --- the ledger, and timers -----------------------------------------------------------------------------------
 
@@ -323,9 +346,9 @@ class Driver:
         self._recorder.note_running(self._parts.running)
         self._parts.timers.set("starts", self._now() + STARTS_SECONDS, message)
 
-    def _on_max_wait_over(self, message: messages.MaxWaitOver) -> None:
-        assert self._max_wait is not None
-        self._max_wait.on_over(message)
+    def _on_usage_due(self, message: messages.UsageDue) -> None:
+        self._recorder.note_usage(self._parts.running)
+        self._parts.timers.set("usage", self._now() + USAGE_SECONDS, message)
 
     def _on_heartbeat(self, message: messages.HeartbeatDue) -> None:
         self.progress.heartbeat(self.waiting())
@@ -357,6 +380,8 @@ class Driver:
             attempt.should_stop = True
             self._scheduler.give_up()
         self._parts.workers.close()
+        if self._access is not None:
+            self._context.end_all_access()
         if not self._parts.running and not self._attempts.timeouts.abandoned:  # else an attempt may still use its files
             self._context.close()
 
@@ -380,3 +405,7 @@ class Driver:
             elif isinstance(message, messages.ItemsRead):
                 late_items += [item.id for item, problem in message.items if problem is None]
         return [*self._scheduler.unfinished, *late_items, *self._recorder.unwritten_ids()]
+
+
+def _no_op(_: messages.Message) -> None:
+    """No-op: nothing is left to do about the message."""

@@ -31,16 +31,21 @@ class MaxWait:
         """Begin to wait for the lease of an item. Stops the run at once if the provider asked for a longer wait."""
         if not self._scheduler.running and self._admission.open_by_scope.keys() == {scope}:
             waiting = self._pool.waiting_for(scope)
-            if waiting.reason == RATE_LIMITED and waiting.usable_in is not None and waiting.usable_in > self._seconds:
+            start_in = 0.0 if waiting.usable_in is None else waiting.usable_in - self._admission.hold
+            if waiting.reason == RATE_LIMITED and start_in > self._seconds:
                 usable_in = f"the next credential is usable in {waiting.usable_in:.0f} s"
                 self._drain(f"nothing can start within {self._seconds:g} s: {usable_in}")
                 return
+        self.watch_pause()
+
+    def watch_pause(self) -> None:
+        """Begin to wait for an item that pauses until a credential is usable."""
         if _TIMER not in self._timers:
             self._timers.set(_TIMER, self._now() + self._seconds, MaxWaitOver())
 
     def on_over(self, message: MaxWaitOver) -> None:
         self._timers.remove(_TIMER)
-        if not self._admission.open_by_scope:
+        if not self._admission.open_by_scope and not self._scheduler.sent_back:
             return
         now = self._now()
         if self._scheduler.running:

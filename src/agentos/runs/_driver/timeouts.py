@@ -20,6 +20,7 @@ class AttemptTimeouts:
         self._timeout = parts.options.timeout
         self._grace_seconds = parts.options.grace_seconds
         self._running = parts.running
+        self._context = parts.context
         self._workers = parts.workers
         self._clock = parts.clock
         self._post = parts.post
@@ -59,6 +60,8 @@ class AttemptTimeouts:
     def _abandon(self, attempt: Attempt) -> None:
         del self._running[attempt]
         attempt.ended_at = self._clock.now()
+        if self._context.access is not None:
+            self._context.end_access(attempt)  # it can send no further request
         self._workers.abandon(attempt)
         self.abandoned += 1
         self._on_abandoned(attempt)

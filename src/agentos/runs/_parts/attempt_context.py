@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from agentos.items.attempt import Attempt
+from agentos.items.access import AttemptAccess, AttemptEnd, AttemptUsage
+from agentos.items.attempt import Attempt, ClientToken
 from agentos.items.file_names import database_name, folder_name, remove_database
 from agentos.items.item import Item
 from agentos.pool.lease import Lease, LeaseContext
@@ -32,10 +33,15 @@ class RunContext:
         pool: LeasePool | None,
         run_record: RunRecord | None = None,
         checkpoints: Path | None = None,
+        access: AttemptAccess | None = None,
     ) -> None:
-        """`checkpoints`: the folder of the checkpoint folders of commands."""
+        """`checkpoints`: the folder of the checkpoint folders of commands. `access`: the gateway of the attempts, which
+        then have a client token in place of a lease."""
         self.run_id = run_id
         self.pool = pool
+        self.access = access
+        self._access_lock = threading.Lock()  # guards _open_tokens and `access_end` of attempts
+        self._open_tokens: dict[Attempt, str] = {}
         self.run_record = run_record
         self.is_recorded = run_record is not None
         self._checkpoints = checkpoints
@@ -47,7 +53,9 @@ class RunContext:
             self.has_files = True
 
     def make_attempt(self, item: Item, handle: LeaseHandle | None, now: float) -> Attempt:
-        """Return the next attempt at an item, with its live lease."""
+        """Return the next attempt at an item: with its live lease or, in a run with a gateway, with a client token."""
+        if self.access is not None:
+            return self._open_access(item, now, self.access)
         key = None if handle is None or self.pool is None else self.pool.key_of(handle)
         return Attempt(item, self, now, key)
 
@@ -60,6 +68,33 @@ class RunContext:
             # Zero means not reported: the reservation stays.
             pool.settle(handle, int(attempt.usage["requests"]) or None, int(attempt.usage["tokens"]) or None)
         pool.end(handle, verdict, success)
+
+    def _open_access(self, item: Item, now: float, access: AttemptAccess) -> Attempt:
+        token = access.open(self.run_id, item.id, item.attempts)
+        attempt = Attempt(item, self, now)
+        with self._access_lock:
+            self._open_tokens[attempt] = token
+        if self.pool is not None:
+            self.pool.hide_token(token)
+        attempt.credential = ClientToken(token, access.url)
+        return attempt
+
+    def end_access(self, attempt: Attempt) -> AttemptEnd:
+        """End the attempt's client token, once, and return what is known of its requests. Called from any thread: the
+        attempt may end while the run abandons it or shuts down."""
+        assert self.access is not None
+        with self._access_lock:
+            token = self._open_tokens.pop(attempt, None)
+            if token is not None:
+                end = attempt.access_end = self.access.close(token)
+                attempt.usage = _counted_usage(end.usage, attempt.usage)
+        assert attempt.access_end is not None
+        return attempt.access_end
+
+    def end_all_access(self) -> None:
+        """End the client tokens of all attempts: the run is over."""
+        for attempt in list(self._open_tokens):
+            self.end_access(attempt)
 
     def is_proven(self, attempt: Attempt) -> bool:
         """Return whether other attempts use the same credential successfully."""
@@ -150,6 +185,24 @@ class RunContext:
         """Remove the temporary folder."""
         if self._remove is not None:
             self._remove()
+
+
+def _counted_usage(counted: AttemptUsage, reported: dict[str, float] | None) -> dict[str, Any]:
+    """Return the usage of an attempt as results show it: as the gateway counted it. Only a cost that the gateway does
+    not know is taken from what the worker has reported."""
+    cost = counted.cost
+    if cost is None and reported is not None:
+        cost = reported["cost"] or None
+    return {
+        "requests": counted.requests,
+        "tokens": counted.input_tokens + counted.output_tokens,
+        "cost": cost,
+        "input_tokens": counted.input_tokens,
+        "output_tokens": counted.output_tokens,
+        "cached_tokens": counted.cached_tokens,
+        "held_seconds": counted.held_seconds,
+        "refusals": counted.refusals,
+    }
 
 
 def _encoded(obj: Any) -> str:

@@ -119,8 +119,18 @@ class StartsDue(Message):
 
 
 @dataclass(slots=True)
+class UsageDue(Message):
+    """What running attempts have used is to be recorded: only in a run with a gateway and a ledger."""
+
+
+@dataclass(slots=True)
 class PauseOver(Message):
     """An item may be tried again."""
+
+
+@dataclass(slots=True)
+class RestOver(Message):
+    """A credential has rested long enough, or its probe has."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, WORKER_DIED
 from agentos.items.results import WorkflowResult
 from agentos.providers import verdicts
-from agentos.verdict import NO_VERDICT, PERMANENT, TRANSIENT, VERDICT_KINDS, Verdict
+from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT, VERDICT_KINDS, Verdict
 
 _WITH_VERDICT = (WorkerError, CommandFailed)
 # Fields of a verdict that are texts. The others are numbers.
@@ -47,6 +47,9 @@ class OutcomeClassifier:
             return WORKER_DIED, NO_VERDICT
         if isinstance(original, Interrupted):
             return PERMANENT, NO_VERDICT  # the run had not asked it to stop
+        end = attempt.access_end
+        if end is not None and end.verdict is not None:
+            return end.verdict.kind, end.verdict  # whatever the client made of it
         verdict = self._classified(original)
         if verdict is None:
             # A worker process has read the exception with all of its causes, of which only the text is sent here.
@@ -56,6 +59,8 @@ class OutcomeClassifier:
             else:
                 verdict = verdicts.from_exception(exc, provider=attempt.provider, now=self._clock.epoch())
             _check(verdict)
+        if end is not None and verdict.kind in RETRY_ON_OTHER_KEY:
+            return TRANSIENT, NO_VERDICT  # the attempt has no key: the failure is the item's own
         if verdict.kind is None and isinstance(original, (CommandFailed, *self._retry_on)):
             return TRANSIENT, verdict
         return verdict.kind, verdict
@@ -83,6 +88,16 @@ def failed_result(
     duration = (attempt.ended_at or now) - item.started_at
     error = redact(foreign_exceptions.text(exc)) or metadata["error_type"]
     return WorkflowResult(item.id, False, error, duration, metadata, None, item.attempts, attempt.credential_id)
+
+
+def is_plain_failure(exc: BaseException, kind: str | None, verdict: Verdict | None) -> bool:
+    """Return whether a failed attempt says nothing about its cause, which may be its credential.
+
+    A failure says something if the worker gave a verdict, or if the command could not be started or reported that the
+    item is at fault."""
+    if isinstance(exc, CommandFailed):
+        return exc.exit_status is not None and (kind == TRANSIENT or (kind == PERMANENT and exc.verdict.is_printed))
+    return kind is None or (kind == TRANSIENT and (verdict is None or verdict.kind is None))
 
 
 def readable(exc: BaseException) -> BaseException:

@@ -32,7 +32,9 @@ class RunProgress:
         results: ResultQueue,
         *,
         is_recorded: bool = False,
+        has_gateway: bool = False,
     ) -> None:
+        """`has_gateway`: limits count requests of which an item makes any number, so they bound no number of items."""
         self.run_id = run_id
         self._scheduler = scheduler
         self._pool = pool
@@ -40,6 +42,7 @@ class RunProgress:
         self._clock = clock
         self._results = results
         self._is_recorded = is_recorded
+        self._has_gateway = has_gateway
         self.bottleneck = Bottleneck(clock.now())
         self._reported_completed = 0
         self._limits_due_at = 0.0
@@ -102,6 +105,8 @@ class RunProgress:
         if self._pool is not None and self._clock.now() >= self._limits_due_at:
             self._limits_due_at = self._clock.now() + LIMITS_SECONDS
             stats.fastest, stats.not_before = self._pool.fastest()
+            if self._has_gateway:
+                stats.fastest = None
         return stats
 
     def heartbeat(self, waiting: PoolWaiting | None) -> None:

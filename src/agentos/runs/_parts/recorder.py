@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentos.events import RunResumed
+from agentos.items.access import AttemptUsage
 from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, Item
 from agentos.items.results import WorkflowResult
@@ -53,6 +54,9 @@ class Recorder(Protocol):
 
     def note_running(self, attempts: Iterable[Attempt]) -> None:
         """Record attempts that have been running for a while as started."""
+
+    def note_usage(self, attempts: Iterable[Attempt]) -> None:
+        """Record what the requests of running attempts have used so far, if that has changed. Only with a gateway."""
 
     def attempt_ended(self, attempt: Attempt, verdict: str, error: str | None) -> None:
         """Record an attempt after which the item goes on."""
@@ -106,6 +110,9 @@ class NullRecorder:
     def note_running(self, attempts: Iterable[Attempt]) -> None:
         """No-op: there is no record of the attempts."""
 
+    def note_usage(self, attempts: Iterable[Attempt]) -> None:
+        """No-op: there is no record of the attempts."""
+
     def attempt_ended(self, attempt: Attempt, verdict: str, error: str | None) -> None:
         """No-op: there is no record of the attempt."""
 
@@ -140,6 +147,7 @@ class LedgerRecorder:
         self._context = context
         self._progress = progress
         self._is_lost = False
+        self._noted_usage: dict[Attempt, AttemptUsage | None] = {}  # of running attempts, as recorded last
         self._undelivered = self._undelivered_size = 0  # results, and their characters, that wait for a commit
         self.is_full = False
         self.start = run_record.start
@@ -164,6 +172,13 @@ class LedgerRecorder:
             self._run_record.discard_item(item)
             self._context.forget(item.id)
             item.is_changed = item.has_record = False
+
+    def note_usage(self, attempts: Iterable[Attempt]) -> None:
+        usage = {attempt: attempt.request_usage for attempt in attempts if attempt.is_on_record}
+        for attempt, used in usage.items():
+            if used != self._noted_usage.get(attempt):
+                self._run_record.attempt_started(attempt)
+        self._noted_usage = usage
 
     def note_running(self, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentos.clock import Clock
+from agentos.items.access import AttemptAccess
 from agentos.items.attempt import Attempt
+from agentos.items.item import Item
 from agentos.pool.lease_pool import LeasePool
+from agentos.pool.store import LeaseHandle
 from agentos.workers.base import Workers
 
+from .._rules.circuit_breaker import CircuitBreaker
 from .._rules.run_options import Options
 from .._rules.scheduler import Scheduler
-from .admission import Admission
+from .admission import AccessAdmission, Admission
 from .attempt_context import RunContext
 from .messages import LeaseDelivered, Message, ResultsTaken
 from .progress import RunProgress
@@ -38,6 +42,7 @@ class RunParts(NamedTuple):
     context: RunContext
     scheduler: Scheduler
     admission: Admission | None  # None: items start without a lease
+    breaker: CircuitBreaker
     running: dict[Attempt, None]  # attempts, in the order of their start
     timers: Timers
     results: ResultQueue
@@ -56,19 +61,29 @@ def make_parts(
     post: Callable[[Message], None],
     run_record: RunRecord | None,
     checkpoints: Path | None,
+    access: AttemptAccess | None,
 ) -> RunParts:
-    """`total`: the number of items, if it is known. `checkpoints`: the folder of the checkpoint folders of commands."""
-    context = RunContext(options.run_id, pool, run_record, checkpoints)
+    """`total`: the number of items, if it is known. `checkpoints`: the folder of the checkpoint folders of commands.
+    `access`: the gateway of the attempts, if the run has one."""
+    context = RunContext(options.run_id, pool, run_record, checkpoints, access)
     scheduler = Scheduler(
         max_workers=options.max_workers, retries=options.retries, halt=options.halt, total=total, now=clock.now()
     )
     admission = None
+    breaker = CircuitBreaker()
     if pool is not None and options.admission:
-        admission = Admission(pool, lambda item, handle: post(LeaseDelivered(item, handle)))
+        admission = _make_admission(pool, access, breaker, clock, post)
     size = options.max_workers if run_record is None else max(options.max_workers, RECORDED_QUEUE_SIZE)
     results = ResultQueue(size, lambda: post(ResultsTaken()))
     progress = RunProgress(
-        options.run_id, scheduler, pool, options.reporter, clock, results, is_recorded=run_record is not None
+        options.run_id,
+        scheduler,
+        pool,
+        options.reporter,
+        clock,
+        results,
+        is_recorded=run_record is not None,
+        has_gateway=access is not None,
     )
     recorder: Recorder = NullRecorder(context, progress)
     if run_record is not None:
@@ -81,6 +96,7 @@ def make_parts(
         context=context,
         scheduler=scheduler,
         admission=admission,
+        breaker=breaker,
         running={},
         timers=Timers(clock, post),
         results=results,
@@ -89,3 +105,15 @@ def make_parts(
         post=post,
         report=progress.report,
     )
+
+
+def _make_admission(
+    pool: LeasePool, access: AttemptAccess | None, breaker: CircuitBreaker, clock: Clock,
+    post: Callable[[Message], None],
+) -> Admission:  # fmt: skip
+    def deliver(item: Item, handle: LeaseHandle) -> None:
+        post(LeaseDelivered(item, handle))
+
+    if access is None:
+        return Admission(pool, deliver, breaker, clock)
+    return AccessAdmission(pool, deliver, breaker, clock, access.hold)

@@ -18,6 +18,8 @@ from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.limits import backoff
 from agentos.verdict import AUTH_FAILED, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT
 
+from .circuit_breaker import Advice
+
 # Attempts of an item that may end with a retry on another credential before each further one spends a retry of the
 # item. A refusal is the credential's fault, but after that many the item itself may be the reason.
 FREE_ROTATIONS = 20
@@ -107,7 +109,8 @@ class Scheduler:
         self.completed = self.failed = 0
         self.is_source_ended = False
         self.stopped: str | None = None  # the reason why nothing new starts
-        self.last_start = now  # of any attempt
+        self.last_start = now  # of any attempt; but those that a printed refusal ended do not count
+        self.last_progress = now  # when an attempt last ended in another way
         self._pausing: list[tuple[float, int, Item]] = []
         self._numbers = 0
 
@@ -169,17 +172,26 @@ class Scheduler:
         del self.unfinished[item.id]
 
     def fail_attempt(self, item: Item, kind: str | None, now: float, jitter: float,
-                     refused_by: str | None = None, no_pool: NoPool | None = None) -> Decision:  # fmt: skip
+                     refused_by: str | None = None, no_pool: NoPool | None = None,
+                     advice: Advice | None = None, usable_at: float | None = None) -> Decision:  # fmt: skip
         """Decide how to continue with an item whose attempt failed.
 
         `kind`: of a verdict, WORKER_DIED, INTERRUPTED, or None (an exception that no provider caused). `refused_by`:
-        the credential of an auth_failed, if other items use that credential successfully.
+        the credential of an auth_failed, if other items use that credential successfully. `advice`: of the circuit
+        breaker, for a failure that may be the credential's fault. `usable_at`: the instant that a gateway named when it
+        refused the attempt's last request; the item waits for it and spends no retry.
         """
         self.running -= 1
-        if no_pool is not None and kind in RETRY_ON_OTHER_KEY:
+        if advice is not None and kind in RETRY_ON_OTHER_KEY:
+            self.last_start = self.last_progress  # a start that was refused at once is no progress
+        else:
+            self.last_progress = now
+        if usable_at is not None:
+            decision: Decision = Again(usable_at)
+        elif no_pool is not None and kind in RETRY_ON_OTHER_KEY:
             decision = self._decide_alone(item, kind, no_pool, now, jitter)
         else:
-            decision = self._decide(item, kind, now, jitter, refused_by)
+            decision = self._decide(item, kind, now, jitter, refused_by, advice)
         if decision is FAILED:
             self.failed += 1
             self.completed += 1
@@ -188,12 +200,13 @@ class Scheduler:
         if self.stopped is not None or decision is UNFINISHED:
             return UNFINISHED
         assert isinstance(decision, Again)
+        if decision.at is None or usable_at is not None:
+            item.is_sent_back = True
+            self.sent_back += 1
         if decision.at is not None:
             self._numbers += 1
             heappush(self._pausing, (decision.at, self._numbers, item))
         else:
-            item.is_sent_back = True
-            self.sent_back += 1
             # After an auth_failed another item goes first: the pool has to learn whether the key or the item is bad.
             self._put_back(item, front=kind != AUTH_FAILED)
         return decision
@@ -216,7 +229,8 @@ class Scheduler:
     def wake(self, now: float) -> float | None:
         """Make items ready whose pause is over, and return the end of the next pause; None if no item pauses."""
         while self._pausing and self._pausing[0][0] <= now:
-            self._put_back(heappop(self._pausing)[2], front=False)
+            item = heappop(self._pausing)[2]
+            self._put_back(item, front=item.is_sent_back)  # a refused item had its turn before
         return self._pausing[0][0] if self._pausing else None
 
     # --- the whole ------------------------------------------------------------------------------------------------
@@ -241,7 +255,8 @@ class Scheduler:
 
     # --- decisions -----------------------------------------------------------------------------------------
 
-    def _decide(self, item: Item, kind: str | None, now: float, jitter: float, refused_by: str | None) -> Decision:
+    def _decide(self, item: Item, kind: str | None, now: float, jitter: float, refused_by: str | None,
+                advice: Advice | None) -> Decision:  # fmt: skip
         # 1. The run asked the attempt to stop.
         if kind == INTERRUPTED:
             return UNFINISHED
@@ -255,16 +270,22 @@ class Scheduler:
                 item.refused_by |= {refused_by}
                 if len(item.refused_by) >= MAX_REFUSALS:
                     return FAILED
+            again = Again(now + advice.pause) if advice is not None and advice.pause else AT_ONCE
+            if advice is not None and advice.is_free:
+                return again
             item.rotations += 1
             if item.rotations <= FREE_ROTATIONS:
-                return AT_ONCE
+                return again
             item.failures += 1
-            return FAILED if item.failures > self.retries else AT_ONCE
-        # 4. A retry may help.
+            return FAILED if item.failures > self.retries else again
+        # 4. The credential may be at fault: try another one.
+        if advice is not None and advice.is_free:
+            return AT_ONCE
+        # 5. A retry may help.
         if kind == TRANSIENT:
             item.failures += 1
             return FAILED if item.failures > self.retries else Again(now + backoff.delay(item.failures, jitter))
-        # 5. A retry will not help.
+        # 6. A retry will not help.
         assert kind in (PERMANENT, None), kind
         return FAILED
 

@@ -22,12 +22,13 @@ from .reports import REPORT_NAME
 class AttemptFiles:
     """Paths of the files of one attempt."""
 
-    __slots__ = ("database", "folder", "item", "report")
+    __slots__ = ("client_settings", "database", "folder", "item", "report")
 
     def __init__(self, folder: str, database: str) -> None:
         self.folder = folder
         self.report = f"{folder}/{REPORT_NAME}"  # exists once the command has reported something
         self.item = f"{folder}/.item.json"  # exists only if the item is too large for a variable
+        self.client_settings = f"{folder}/.client"  # a folder that exists only in a run with a gateway
         self.database = database
 
 
@@ -44,7 +45,14 @@ def create_files(attempt: Attempt) -> AttemptFiles:
         os.makedirs(files.folder, 0o700)
     except FileExistsError:  # an earlier attempt has saved something there, or was killed together with its launch
         _remove_report(files.report)
+        shutil.rmtree(files.client_settings, ignore_errors=True)
     return files
+
+
+def create_client_settings(files: AttemptFiles) -> str:
+    """Create the folder for the configuration files of the command's client, and return its path."""
+    os.mkdir(files.client_settings, 0o700)
+    return files.client_settings
 
 
 def remove_empty_folder(files: AttemptFiles) -> bool:
@@ -58,11 +66,12 @@ def remove_empty_folder(files: AttemptFiles) -> bool:
 
 
 def remove_files(files: AttemptFiles) -> bool:
-    """Remove report, item and folder. Return whether the folder is gone; it stays if the command has left something of
-    its own there."""
+    """Remove report, item, client settings and folder. Return whether the folder is gone; it stays if the command has
+    left something of its own there."""
     for path in (files.report, files.item):
         with contextlib.suppress(OSError):
             os.unlink(path)
+    shutil.rmtree(files.client_settings, ignore_errors=True)
     return remove_empty_folder(files) or not os.path.exists(files.folder)
 
 

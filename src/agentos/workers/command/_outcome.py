@@ -14,7 +14,7 @@ from agentos.errors import CommandFailed, Interrupted, WorkerStartError
 from agentos.items.attempt import Attempt
 from agentos.items.file_names import log_name
 from agentos.providers import verdicts
-from agentos.verdict import NO_VERDICT, PERMANENT, Verdict
+from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, Verdict
 
 from ..capacity import Room
 from ._process import CommandProcess
@@ -37,6 +37,9 @@ def outcome_of(
     stdout, stderr = process.outputs.values()
     reported = _reported_verdict(attempt, reports)
     verdict = _verdict_on_output(process, status, command) if reported is None else reported
+    if attempt.client_token is not None and verdict.kind in RETRY_ON_OTHER_KEY:
+        # The command has no key: of limits and keys only the gateway knows.
+        verdict = attempt.context.end_access(attempt).verdict or NO_VERDICT
     details = {"exit_status": status, "log": None if command.folder is None else log_name(attempt.id)}
     if status == 0 and verdict.kind is None:
         return {**details, "stdout": stdout.tail.decode("utf-8", "replace"), "is_cut": stdout.is_cut}, None
@@ -91,7 +94,9 @@ def _verdict_from_report(report: dict[str, Any]) -> Verdict:
     wait = report.get("retry_after")
     if wait is None and "until" in report:
         wait = max(0.0, report["until"] - time.time())
-    return Verdict(report["verdict"], wait, message=report.get("message", ""))
+    kind = report["verdict"]
+    # What a report says about its item is believed; what it says about the credential is as weak as printed text.
+    return Verdict(kind, wait, message=report.get("message", ""), is_printed=kind in RETRY_ON_OTHER_KEY)
 
 
 def _verdict_on_output(process: CommandProcess, status: int | None, command: Command) -> Verdict:

@@ -25,7 +25,7 @@ from agentos.items.fields import field_of
 from agentos.output.stream import Log, Output, log_lost
 from agentos.pool.lease_pool import LeasePool
 
-from ._files import AttemptFiles, create_files, open_anonymous_file
+from ._files import AttemptFiles, create_client_settings, create_files, open_anonymous_file
 from .command import Command, inherited_environment
 
 # Bytes per read of an output.
@@ -138,6 +138,8 @@ class ProcessStarter:
             )
         files = create_files(attempt)
         environment = self._environment_of(attempt, files)
+        if attempt.client_token is not None:
+            self._add_access(attempt, attempt.client_token, arguments, files, environment)
         stdin = self._devnull
         if command.stdin is not None:
             text = attempt.id if command.stdin == "id" else field_of(item, command.stdin)
@@ -205,10 +207,12 @@ class ProcessStarter:
         return self._program_paths[name]
 
     def _outputs(self, pipes: list[int], attempt: Attempt, log: Log | None) -> dict[int, Output]:
-        outputs = {}
+        outputs, redactor = {}, self._redactor
+        if redactor is not None and attempt.client_token is not None:
+            redactor = redactor.with_secret(attempt.client_token)
         for name, pipe in zip(("stdout", "stderr"), pipes, strict=True):
             os.set_blocking(pipe, False)
-            outputs[pipe] = Output(attempt.id, name, self._redactor, log, self._command.show)
+            outputs[pipe] = Output(attempt.id, name, redactor, log, self._command.show)
         return outputs
 
     def _environment_of(self, attempt: Attempt, files: AttemptFiles) -> dict[str, str]:
@@ -230,8 +234,30 @@ class ProcessStarter:
             environment["AGENTOS_CREDENTIAL_ID"] = attempt.credential_id
             variable = self._command.variable(attempt.credential_id)
             if variable is not None:
+                # Without a key of its own (a log-in in a profile folder) the command must not find an inherited one.
+                environment.pop(variable, None)
+            environment.update(attempt.credential.settings.command_env)
+            if variable is not None and attempt.credential != "":
                 environment[variable] = str(attempt.credential)
         return environment
+
+    def _add_access(
+        self, attempt: Attempt, token: str, arguments: list[str], files: AttemptFiles, environment: dict[str, str]
+    ) -> None:
+        """Add the address of the gateway, the client token wherever the command would look for a key, and the settings
+        of the command's client."""
+        access = attempt.context.access
+        assert access is not None
+        token = str(token)
+        environment["AGENTOS_GATEWAY_URL"] = access.url
+        environment["AGENTOS_CLIENT_TOKEN"] = token
+        for variable in self._command.variables:
+            environment[variable] = token
+        for name, value in access.environment(token, arguments, create_client_settings(files)).items():
+            if value is None:
+                environment.pop(name, None)
+            else:
+                environment[name] = value
 
     def _on_log_error(self, error: OSError) -> None:
         """Show the first error of a log."""

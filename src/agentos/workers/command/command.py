@@ -119,6 +119,12 @@ class Command:
         names = self._credential_env
         return names if names is None or isinstance(names, str) else names.get(credential_id)
 
+    @property
+    def variables(self) -> frozenset[str]:
+        """Return the names of all variables that pass a credential."""
+        names = self._credential_env
+        return frozenset(() if names is None else (names,) if isinstance(names, str) else names.values())
+
     def __call__(self, *_: Any) -> Any:
         raise TypeError("a Command cannot be called: pass it to a coordinator as the worker")
 

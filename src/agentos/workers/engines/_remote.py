@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from agentos.errors import CredentialError
-from agentos.pool.credential import fingerprint
+from agentos.pool.credential import Settings, Sources, fingerprint_of, read_settings
 from agentos.pool.references import resolve
 from agentos.providers import verdicts
 from agentos.redaction.redactor import Redactor
@@ -66,14 +66,13 @@ def run_attempt(pickled_func: bytes, message: bytes) -> bytes:
     except BaseException as error:
         unreadable = TypeError(f"the item cannot be read where the executor runs the worker: {error!r}")
         return pickle.dumps(("ended", (None, describe_exception(unreadable), None, [])))
-    if fields["reference"] is not None:
-        try:
-            fields["credential"] = _resolve_secret(fields["launch"], fields["reference"], fields["credential_id"])
-        except CredentialError as error:
-            return _encode_unready(f"where the executor runs the worker: {error}")
+    try:
+        secrets = _resolve_credential(fields)
+    except CredentialError as error:
+        return _encode_unready(f"where the executor runs the worker: {error}")
     attempt = RemoteAttempt(fields)
     value, error_description = run_worker(worker_func, attempt)
-    return _encode_redacted(value, error_description, attempt, fields["fingerprint"])
+    return _encode_redacted(value, error_description, attempt, secrets, fields["fingerprint"])
 
 
 def _encode_unready(reason: str) -> bytes:
@@ -85,33 +84,57 @@ def _load_worker(pickled_func: bytes) -> Any:
     return pickle.loads(pickled_func)  # noqa: S301 - from the run's process
 
 
+def _resolve_credential(fields: dict[str, Any]) -> frozenset[str]:
+    """Replace the references to the credential and its settings by their values. Return the secrets among them. Raise
+    `CredentialError`."""
+    launch, credential_id = fields["launch"], fields["credential_id"]
+    if fields["reference"] is not None:
+        fields["credential"] = _resolve_secret(launch, fields["reference"], credential_id)
+    settings = _resolve_settings(launch, fields["base_url"], tuple(fields["headers"].items()), credential_id)
+    fields["base_url"], fields["headers"] = settings.base_url, dict(settings.headers)
+    return settings.secrets | ({fields["credential"]} - {None, ""})
+
+
+@functools.lru_cache(MAX_CACHED_SECRETS)
+def _resolve_settings(
+    launch: str,  # noqa: ARG001 - a new launch reads it anew
+    base_url: str | None,
+    headers: tuple[tuple[str, str], ...],
+    credential_id: str,
+) -> Settings:
+    return read_settings(Sources(base_url, dict(headers)), credential_id)
+
+
 @functools.lru_cache(MAX_CACHED_SECRETS)
 def _resolve_secret(launch: str, reference: str, credential_id: str) -> str:  # noqa: ARG001 - a new launch reads it anew
     return resolve(reference, credential_id)
 
 
 @functools.lru_cache(MAX_CACHED_SECRETS)
-def _redactor_of(secret: str) -> Redactor:
-    return Redactor((secret,))
+def _redactor_of(secrets: frozenset[str]) -> Redactor:
+    return Redactor(secrets)
 
 
 def _encode_redacted(
-    value: Any, error: dict[str, Any] | None, attempt: RemoteAttempt, expected_fingerprint: str | None
+    value: Any,
+    error: dict[str, Any] | None,
+    attempt: RemoteAttempt,
+    secrets: frozenset[str],
+    expected_fingerprint: str | None,
 ) -> bytes:
-    """Return the encoded outcome without the attempt's secret.
+    """Return the encoded outcome without the attempt's secrets.
 
     The run's process takes the secrets that it knows out of what it records. That is not enough here: engines keep the
     texts of failed tasks, and a secret that differs from the run's own (another fingerprint) is unknown there.
     """
-    secret = attempt.credential
-    if secret is None:
+    if not secrets:
         return encode_outcome(value, error, attempt)
-    redactor = _redactor_of(secret)
+    redactor = _redactor_of(secrets)
     attempt.observed = [_redact_verdict(verdict, redactor) for verdict in attempt.observed]
     if error is not None:
         return encode_outcome(None, _redact_error(error, redactor), attempt)
     outcome = encode_outcome(value, None, attempt)
-    if fingerprint(secret) != expected_fingerprint and redactor.data(outcome) != outcome:
+    if fingerprint_of(secrets) != expected_fingerprint and redactor.data(outcome) != outcome:
         refused = ValueError(
             f"the worker's result contains its key, which differs from the coordinator's {attempt.credential_id} and "
             "could not be redacted: return the result without it"

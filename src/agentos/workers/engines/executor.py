@@ -15,8 +15,9 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
-from agentos.errors import CredentialError, ExecutorBroken, Interrupted, WorkerDied, WorkerStartError
+from agentos.errors import CredentialError, ExecutorBroken, Interrupted, UnknownCredential, WorkerDied, WorkerStartError
 from agentos.items.attempt import Attempt
+from agentos.pool.credential import fingerprint
 from agentos.pool.lease_pool import LeasePool
 
 from ..base import EndedCall, Workers
@@ -67,19 +68,26 @@ class ExecutorWorkers(Workers):
         for future in tuple(self._futures):
             future.cancel()
 
-    def _credential(self, attempt: Attempt) -> dict[str, str | None]:
-        """Return the fields that give the worker its credential: as a reference, or in plain with `send_secrets`. Raise
-        `WorkerStartError` for a plain secret without `send_secrets`."""
-        credential_id, pool = attempt.credential_id, self._pool
+    def _credential(self, attempt: Attempt) -> dict[str, Any]:
+        """Return the fields that give the worker its credential: as references, or in plain with `send_secrets`; in a
+        run with a gateway, the client token. Raise `WorkerStartError` for a plain secret without `send_secrets`."""
+        if attempt.client_token is not None:
+            token = str(attempt.client_token)
+            return {"credential": token, "reference": None, "fingerprint": fingerprint(token)}
+        credential_id, pool, key = attempt.credential_id, self._pool, attempt.credential
         if credential_id is None or pool is None:
-            return {"credential": None, "reference": None, "fingerprint": None}
-        fingerprint = pool.fingerprint_of(credential_id)
-        reference = pool.reference_of(credential_id)
-        if reference is not None:
-            return {"credential": None, "reference": reference, "fingerprint": fingerprint}
-        if not self._send_secrets:  # the credential joined the pool after the run had started
+            return {"reference": None, "fingerprint": None}
+        reference, sources = pool.reference_of(credential_id), pool.sources_of(credential_id)
+        is_plain = sources is None or (reference is None and key != "")
+        if is_plain and not self._send_secrets:  # the credential joined the pool after the run had started
             raise WorkerStartError(_plain_secret_text([credential_id]))
-        return {"credential": str(attempt.credential), "reference": None, "fingerprint": fingerprint}
+        return {
+            "credential": None if reference is not None else str(key),
+            "reference": reference,
+            "base_url": key.base_url if sources is None else sources.base_url,
+            "headers": dict(key.headers if sources is None else sources.headers),
+            "fingerprint": pool.fingerprint_of(credential_id),
+        }
 
     def _on_done(self, attempt: Attempt, future: Future[bytes]) -> None:
         """Report the end of an attempt. Called on any thread of the executor, or on the thread that cancels it."""
@@ -132,7 +140,17 @@ def plain_credentials(pool: LeasePool | None) -> list[str]:
     """Return the ids of credentials without a reference that other processes can resolve."""
     if pool is None:
         return []
-    return [state.key_id for state in pool.states() if pool.reference_of(state.key_id) is None]
+    return [state.key_id for state in pool.states() if _is_plain(pool, state.key_id)]
+
+
+def _is_plain(pool: LeasePool, credential_id: str) -> bool:
+    """Return whether a secret would have to be sent. A credential of another process is not used by this one."""
+    try:
+        has_secret = pool.credential_of(credential_id).has_secret
+    except UnknownCredential:
+        has_secret = True
+    has_reference = pool.reference_of(credential_id) is not None
+    return (has_secret and not has_reference) or pool.sources_of(credential_id) is None
 
 
 def _adapt(executor: Executor) -> Executor:

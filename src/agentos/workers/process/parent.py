@@ -92,7 +92,7 @@ class ProcessWorkers(ThreadWorkers):
         message = encode(
             attempt_message(
                 attempt,
-                credential=None if credential is None else str(credential),
+                **_credential_fields(credential),
                 checkpoint=attempt.checkpoint.load(),
                 workflow_db=attempt.context.database_path(attempt.id),
                 is_recorded=attempt.context.is_recorded,
@@ -238,6 +238,13 @@ class WorkerProcess:
         if code < 0:
             return f"the worker process was ended by signal {-code} ({signal.Signals(-code).name})"
         return f"the worker process ended with exit status {code} during an attempt"
+
+
+def _credential_fields(key: Any) -> dict[str, Any]:
+    """Return the fields of a message that give the worker its credential."""
+    if key is None:
+        return {}
+    return {"credential": str(key), "base_url": key.base_url, "headers": dict(key.headers)}
 
 
 @contextlib.contextmanager

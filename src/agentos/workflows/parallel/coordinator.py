@@ -11,11 +11,13 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from agentos.clock import SYSTEM_CLOCK, Clock
+from agentos.items.access import AttemptAccess
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.plurals import plural
 from agentos.reporters import writers as reporters
 from agentos.runs import signals
 from agentos.runs.options import (
+    check_gateway,
     check_on_changed,
     check_options,
     check_run_id,
@@ -55,6 +57,9 @@ class ParallelCoordinator:
       called with each event; None for no reports.
     * `classify`: a function from an exception to a `Verdict`, the name of one, or None for the usual reading.
       `admission="none"`: the worker gets None and leases by itself, with `current_item().lease()` or the pool's `call`.
+    * `gateway`: True, or a `Gateway` that was started. Requests of the workers then go to `current_item().gateway_url`,
+      which leases a credential for each of them; the worker gets a client token in place of a key, and items hold no
+      lease. Needs the extra `[gateway]`.
     """
 
     DEFAULT_PARALLELISM = 3
@@ -81,8 +86,10 @@ class ParallelCoordinator:
         grace_seconds: float = 5.0,
         max_wait: float | None = None,
         clock: Clock | None = None,
+        gateway: bool | AttemptAccess = False,
     ) -> None:
         check_workers(workers, send_secrets=send_secrets, admission=admission)
+        check_gateway(gateway, workers, admission=admission, has_credentials=credential_coordinator is not None)
         if credential_coordinator is not None and not isinstance(credential_coordinator, CredentialCoordinator):
             kind = type(credential_coordinator).__name__
             raise TypeError(f"credential_coordinator must be a CredentialCoordinator, not {kind}")
@@ -104,6 +111,7 @@ class ParallelCoordinator:
             has_credentials=credential_coordinator is not None,
             reporter=self._reporter,
         )
+        self._gateway = gateway
         self._rerun_changed = check_on_changed(on_changed) == "rerun"
         self._ledger = ledger_path(ledger)
         self._retry_failed = bool(retry_failed)
@@ -221,11 +229,13 @@ class ParallelCoordinator:
         item_seconds: float = 1.0,
         tokens: int = 0,
         tokens_func: Callable[[Any], int] | None = None,
+        requests_per_item: float = 1.0,
     ) -> RunPlan:
         """Return how long a run would take, which limit binds it, and what another key or a higher limit would change.
 
         The run is simulated with the pool's own rules; nothing is started and nothing is used up. `items` is their
         number, or a collection; `item_seconds` is how long one takes, and `tokens` (or `tokens_func`) what it reserves.
+        `requests_per_item`: how many requests an item makes, one after the other, in a run with a gateway.
         """
         from agentos.plans import plan as planning
         from agentos.pool.simulation import Work
@@ -243,9 +253,13 @@ class ParallelCoordinator:
             count, needs = sum(1 for _ in items), (tokens,)
         if seconds("item_seconds", item_seconds) in (None, math.inf):
             raise ValueError(f"item_seconds must be a number of seconds, not {item_seconds!r}")
+        if not isinstance(requests_per_item, int | float) or not 1 <= requests_per_item < math.inf:
+            raise ValueError(f"requests_per_item must be a number from 1, not {requests_per_item!r}")
         pool = self.credential_coordinator
         credentials = pool.forecasts() if pool is not None and self._options.admission else None
-        return planning.make_plan(credentials, Work(count, self.max_workers, item_seconds, needs or (0,)))
+        return planning.make_plan(
+            credentials, Work(count, self.max_workers, item_seconds, needs or (0,)), requests_per_item
+        )
 
     def request_shutdown(self) -> None:
         """Stop all runs, as the first Ctrl-C does: start nothing new, ask running attempts to stop. From any thread."""
@@ -276,7 +290,8 @@ class ParallelCoordinator:
         retry_failed: bool | None,
     ) -> RunRequest:
         pool = self.credential_coordinator
-        check_worker(worker_func, self._workers, pool, send_secrets=self._send_secrets)
+        has_gateway = bool(self._gateway)
+        check_worker(worker_func, self._workers, pool, send_secrets=self._send_secrets, has_gateway=has_gateway)
         options = self._options._replace(
             run_id=check_run_id(run_id, has_ledger=self._ledger is not None),
             retry_failed=self._retry_failed if retry_failed is None else bool(retry_failed),
@@ -297,7 +312,31 @@ class ParallelCoordinator:
         )
 
     def _start(self, request: RunRequest, results: list[WorkflowResult] | None = None) -> RunHandle:
+        if self._gateway and not request.dry_run:
+            return self._start_with_gateway(request, results)
         return start_run(request, on_start=self._on_start, on_finished=self._on_finished, collected=results)
+
+    def _start_with_gateway(self, request: RunRequest, results: list[WorkflowResult] | None) -> RunHandle:
+        """Start a run with the coordinator's gateway, or with a gateway of its own that is closed with it."""
+        if not isinstance(self._gateway, bool):
+            request = request._replace(access=self._gateway)
+            return start_run(request, on_start=self._on_start, on_finished=self._on_finished, collected=results)
+        from agentos.gateway.gateway import Gateway
+
+        assert request.pool is not None
+        gateway = Gateway(request.pool)
+        gateway.start()
+
+        def on_finished(run: RunHandle) -> None:
+            self._on_finished(run)
+            gateway.stop()
+
+        try:
+            request = request._replace(access=gateway)
+            return start_run(request, on_start=self._on_start, on_finished=on_finished, collected=results)
+        except BaseException:
+            gateway.stop()
+            raise
 
     def _on_start(self, run: RunHandle) -> None:
         with self._lock:

@@ -51,10 +51,10 @@ class CredentialCoordinator(LeasePool):
     ) -> None:
         self._environment_size = -1  # of the last look for SIMULATE_429; the first request looks
         used, unused = _first_n(credentials)
-        hidden = set()
+        hidden: set[str] = set()
         for credential in unused:
             with contextlib.suppress(CredentialError):
-                hidden.add(credential.secret if isinstance(credential, Credential) else credential)
+                hidden |= credential.secrets if isinstance(credential, Credential) else {credential}
         super().__init__(
             _without_repeated_strings(used),
             store=store,
@@ -153,34 +153,35 @@ class CredentialCoordinator(LeasePool):
         """Return the lease behind a key; None if it has ended. For a plain string: the credential's only live one."""
         if isinstance(key, LeasedKey):
             return key.handle
-        credential_id = self._id_of(key)
-        live = self._store.live_leases(credential_id)
+        ids = self._ids_of(key)
+        live = [handle for credential_id in ids for handle in self._store.live_leases(credential_id)]
         if len(live) > 1:
             raise AmbiguousRelease(
-                f"{credential_id} has {len(live)} live leases and a plain string does not say which one to release: "
-                "pass the object that reserve() returned"
+                f"{' and '.join(ids)} has {len(live)} live leases and a plain string does not say which one to "
+                "release: pass the object that reserve() returned"
             )
         return live[0] if live else None
 
-    def _id_of(self, key: str) -> str:
+    def _ids_of(self, key: str) -> tuple[str, ...]:
+        """Return the ids of the credentials that have this key: several if it is used in several regions."""
         if isinstance(key, LeasedKey):
-            return key.credential_id
+            return (key.credential_id,)
         try:
             return self._ids[key]
         except (KeyError, TypeError):
             raise UnknownCredential("the released key is not in this pool") from None
 
     def _cool_by_key(self, key: str, seconds: float) -> None:
-        credential_id = self._id_of(key)
-        if credential_id in self._secrets:
-            self._store.cool(credential_id, seconds)
+        for credential_id in self._ids_of(key):
+            if credential_id in self._credentials:
+                self._store.cool(credential_id, seconds)
 
     def _simulate_429(self) -> None:
         """Cool the first credential if the switch is on, and take the switch out of the environment: it works once."""
         is_on = os.environ.pop(SIMULATE_429, "").lower() == "true"
         self._environment_size = len(os.environ)
         if is_on:
-            self._store.cool(next(iter(self._secrets)), self.RATE_LIMIT_BACKOFF_SECONDS)
+            self._store.cool(next(iter(self._credentials)), self.RATE_LIMIT_BACKOFF_SECONDS)
 
 
 def _credential(credential: str | Credential) -> Credential:

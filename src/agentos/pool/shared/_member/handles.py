@@ -21,12 +21,16 @@ class MemberHandle:
     __slots__ = (
         "credential_id",
         "deliver",
+        "excluded",
         "fence",
+        "for_provider",
         "granted_at",
         "id",
         "is_delivered",
         "is_doubtful",
         "is_lost",
+        "later",
+        "only",
         "prefer",
         "provider",
         "requester",
@@ -50,6 +54,8 @@ class MemberHandle:
         tokens: int = 0,
         scope: str | None = None,
         prefer: str | None = None,
+        for_provider: str | None = None,
+        only: str | None = None,
     ) -> None:
         self.id = 0  # its number; 0: never requested
         self.requester = requester
@@ -57,6 +63,8 @@ class MemberHandle:
         self.tokens = tokens
         self.scope = scope
         self.prefer = prefer
+        self.for_provider = for_provider
+        self.only = only
         self.waits_for_probe = False
         self.waits = True  # False: granted at once, or not at all
         self.state = WAITING
@@ -69,6 +77,8 @@ class MemberHandle:
         self.is_delivered = False  # its caller has it
         self.is_doubtful = False  # its credential was cooled since the grant: ask before it is delivered
         self.was_queued = False  # the lease had to be waited for
+        self.excluded: list[str] = []  # credentials that it must not be granted
+        self.later: list[str] = []  # ... not now
         self.is_lost = False  # ended by the owner, while the caller had it
 
     @property
@@ -79,14 +89,15 @@ class MemberHandle:
         """Return the message that requests this lease."""
         return Request(
             self.id, self.requester, self.requests, self.tokens, self.scope, self.prefer, self.waits_for_probe,
-            self.waits, front,
+            self.waits, front, self.excluded, self.later, self.for_provider, self.only,
         )  # fmt: skip
 
     def held(self) -> HeldLease:
         """Return this live lease for a greeting."""
         return HeldLease(
-            self.id, self.credential_id or "", self.fence, self.requests, self.tokens, self.scope, self.requester
-        )
+            self.id, self.credential_id or "", self.fence, self.requests, self.tokens, self.scope, self.requester,
+            self.for_provider, self.only,
+        )  # fmt: skip
 
 
 class UsageMemory:

@@ -129,7 +129,7 @@ class CredentialMessages(OwnedPool):
         waiting = sorted((r for r in session.leases.values() if r.state == WAITING), key=lambda r: r.sequence)
         for record in waiting:
             self.allocator.lease_end.set_aside(record, now)
-            record.request_class = session.request_class(record.scope)
+            record.join_class(session)
         if waiting:
             self.allocator.put_back(list(waiting), now)
 
@@ -150,6 +150,11 @@ class CredentialMessages(OwnedPool):
         credential = self.allocator.credentials.get(cool.id)
         if credential is not None:
             self.allocator.cool(credential.group, None, cool.seconds, RATE_LIMITED, now)
+
+    def _clear(self, _session: Session, clear: wire.Clear, now: float) -> None:
+        if clear.id in self.allocator.credentials:
+            self.allocator.clear(clear.id, now)
+            self._record(kinds.CLEAR, clear.id, urgent=True, now=now)
 
     def _forget_unused(self, now: float) -> None:
         """Remove credentials that no member has had for weeks."""

@@ -28,6 +28,7 @@ COOL: Final = 8  # kind, name, scope, instant of its end, verdict
 QUARANTINE: Final = 9  # id, reason or None
 HEARD: Final = 10  # session, number of its last message
 LEARNED: Final = 11  # group, scope, requests per minute
+CLEAR: Final = 12  # id
 
 Entry = tuple[Any, ...]
 

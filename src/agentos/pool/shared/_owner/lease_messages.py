@@ -15,10 +15,15 @@ class LeaseMessages(CredentialMessages):
     """Handlers of the messages about leases."""
 
     def _request(self, session: Session, request: wire.Request, now: float) -> None:
-        if request.lease in session.leases:
+        known = session.leases.get(request.lease)
+        if known is not None:
+            known.restrict(session, request.for_provider, request.only)
             return
-        record = OwnedRecord(request.requester, request.requests, request.tokens, request.scope, request.prefer)
-        record.request_class = session.request_class(request.scope)
+        record = OwnedRecord(request.requester, request.requests, request.tokens, request.scope, request.prefer,
+                             request.for_provider, request.only)  # fmt: skip
+        if request.excluded or request.later:
+            record.excluded, record.later = frozenset(request.excluded), frozenset(request.later)
+        record.join_class(session)
         record.id, record.owner, record.waits_for_probe = request.lease, session, request.waits_for_probe
         if self.allocator.request(record, now, request.wait, request.front) or record.state == REFUSED:
             session.leases[request.lease] = record
@@ -40,7 +45,7 @@ class LeaseMessages(CredentialMessages):
             is_live = self.allocator.confirm(record, now)
         else:  # the member has dropped the credential meanwhile
             self.allocator.lease_end.set_aside(record, now)
-            record.request_class = session.request_class(record.scope)
+            record.join_class(session)
             is_live = self.allocator.request(record, now, front=True)
             if record.state == REFUSED:
                 self.allocator.served.append(record)
@@ -132,7 +137,7 @@ class LeaseMessages(CredentialMessages):
               scope: str | None, requester: str | None, now: float) -> None:  # fmt: skip
         """Make a lease live that another owner granted."""
         record = OwnedRecord(requester, requests, tokens, scope)
-        record.request_class = session.request_class(scope)
+        record.join_class(session)
         record.id, record.owner = lease, session
         self.allocator.grant_again(record, credential_id, fence, now)
         session.leases[lease] = record

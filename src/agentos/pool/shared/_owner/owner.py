@@ -244,6 +244,7 @@ class Owner(LeaseMessages):
         """Return whether a lease of a greeting is live; restore it if the journal has lost it."""
         record = session.leases.get(held.lease)
         if record is not None:
+            record.restrict(session, held.for_provider, held.only)
             return record.state == LIVE and record.fence == held.fence
         credential = self.allocator.credentials.get(held.credential)
         if not self.is_recovering or credential is None or held.fence in credential.leases:
@@ -251,6 +252,7 @@ class Owner(LeaseMessages):
         what = (held.requests, held.tokens, held.scope, held.requester)
         self.adopt(session, held.lease, held.credential, held.fence, *what, now)
         record = session.leases[held.lease]
+        record.restrict(session, held.for_provider, held.only)
         self._record_grant(session, record, now)
         return True
 
@@ -322,6 +324,7 @@ _HANDLERS: dict[Any, Callable[[Owner, Session, Any, float], None]] = {
     wire.UseMore: Owner._use_more,
     wire.SetQuarantine: Owner._set_quarantine,
     wire.Cool: Owner._cool,
+    wire.Clear: Owner._clear,
     wire.Heartbeat: Owner._heartbeat,
     wire.Leave: Owner._leave,
 }

@@ -24,10 +24,11 @@ def _credentials(owner: Owner, session: Session | None) -> list[CredentialRecord
     return [c for c in credentials if session is None or c.id in session.credential_ids]
 
 
-def _request_class(owner: Owner, session: Session | None, scope: str | None) -> RestrictedScope:
+def _request_class(owner: Owner, session: Session | None, scope: str | None, for_provider: str | None,
+                   only: str | None) -> RestrictedScope:  # fmt: skip
     if session is not None:
-        return session.request_class(scope)
-    return RestrictedScope(scope, frozenset(owner.allocator.credentials))
+        return session.request_class(scope, for_provider, only)
+    return RestrictedScope(scope, frozenset(owner.allocator.credentials), for_provider)
 
 
 def _states(owner: Owner, session: Session | None, now: float) -> Any:
@@ -63,16 +64,18 @@ def _members(owner: Owner, _session: Session | None, now: float) -> Any:
     }  # fmt: skip
 
 
-def _waiting_for(owner: Owner, session: Session | None, now: float, scope: str | None, need: Any = None) -> Any:
-    request_class = _request_class(owner, session, scope)
+def _waiting_for(owner: Owner, session: Session | None, now: float, scope: str | None, need: Any = None,
+                 for_provider: str | None = None, only: str | None = None) -> Any:  # fmt: skip
+    request_class = _request_class(owner, session, scope, for_provider, only)
     waiting = wait_reasons.explain(owner.allocator, request_class, now, None if need is None else tuple(need))
     resets = {credential.group.pace.limits.day_resets for credential in _credentials(owner, session)}
     waiting = waiting._replace(limit=_limit_text(owner, waiting.limit, resets, now))
     return waiting._replace(reason=STORE_LOST) if owner.store_scope.cooling else waiting
 
 
-def _reasons(owner: Owner, session: Session | None, _now: float, scope: str | None) -> Any:
-    return wait_reasons.reasons(_credentials(owner, session), scope)
+def _reasons(owner: Owner, session: Session | None, _now: float, scope: str | None, for_provider: str | None = None,
+             only: str | None = None) -> Any:  # fmt: skip
+    return wait_reasons.reasons(_credentials(owner, session), scope, for_provider, only)
 
 
 def _is_proven(owner: Owner, _session: Session | None, _now: float, credential_id: str) -> bool:

@@ -154,7 +154,7 @@ def _restore_snapshot(owner: Owner, saved: Snapshot, now: float) -> None:
 def _restore_lease(owner: Owner, row: LeaseRow, now: float) -> None:
     session = owner.by_index[row.session]
     record = OwnedRecord(row.requester, row.requests, row.tokens, row.scope)
-    record.request_class = session.request_class(row.scope)
+    record.join_class(session)
     record.id, record.owner, record.granted_at = row.lease, session, row.granted_at
     usage = None if row.usage is None else LeaseUsage(*row.usage)
     owner.allocator.restore_lease(record, row.credential, row.fence, usage, now)
@@ -234,6 +234,11 @@ def _quarantine(owner: Owner, at: float, id_: str, reason: str | None) -> None:
             owner.allocator.quarantine(id_, reason, at)
 
 
+def _clear(owner: Owner, at: float, id_: str) -> None:
+    if id_ in owner.allocator.credentials:
+        owner.allocator.clear(id_, at)
+
+
 def _heard(owner: Owner, _at: float, index: int, number: int) -> None:
     if index in owner.by_index:
         owner.by_index[index].heard = number
@@ -258,4 +263,5 @@ _REPLAY: dict[int, Callable[..., None]] = {
     kinds.QUARANTINE: _quarantine,
     kinds.HEARD: _heard,
     kinds.LEARNED: _learned,
+    kinds.CLEAR: _clear,
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from math import inf
+from typing import Any
 
 from agentos.limits.declaration import Limits
 
+from ..._rules.lease_states import LIVE
 from ..._rules.records import LeaseRecord, RestrictedScope
 from ..messages import Reply
 
@@ -14,7 +16,25 @@ from ..messages import Reply
 class OwnedRecord(LeaseRecord):
     """The record of a lease that a session holds or waits for. `id` is its number there."""
 
-    __slots__ = ("id", "owner")
+    __slots__ = ("excluded", "id", "later", "owner")
+
+    def __init__(self, *what: Any) -> None:
+        """`what`: the arguments of a `LeaseRecord`."""
+        super().__init__(*what)
+        self.excluded: frozenset[str] = frozenset()  # credentials that it must not be granted
+        self.later: frozenset[str] = frozenset()  # ... not now
+
+    def join_class(self, session: Session) -> None:
+        """Set the class of this request by the credentials that its session may use now."""
+        whole = session.request_class(self.scope, self.for_provider, self.only)
+        self.request_class = whole.without(self.excluded, self.later) if self.excluded or self.later else whole
+
+    def restrict(self, session: Session, for_provider: str | None, only: str | None) -> None:
+        """Set which credentials may serve it, if it is live: the journal of grants does not hold that, and the request
+        may have to wait again."""
+        if self.state == LIVE:
+            self.for_provider, self.only = for_provider, only
+            self.join_class(session)
 
 
 class Session:
@@ -40,14 +60,17 @@ class Session:
         self.replies: list[Reply] = []
         self.credential_ids: frozenset[str] = frozenset()  # the credentials that it may use
         self.limits: dict[str, Limits] = {}  # as it declares them, by credential
-        self.request_classes: dict[str | None, RestrictedScope] = {}  # by scope
+        self.request_classes: dict[tuple[str | None, ...], RestrictedScope] = {}  # by scope, provider and credential
         self.leases: dict[int, OwnedRecord] = {}  # by number: live and waiting ones
 
-    def request_class(self, scope: str | None) -> RestrictedScope:
-        """Return the class of this session's requests for a scope."""
-        request_class = self.request_classes.get(scope)
+    def request_class(self, scope: str | None, for_provider: str | None = None, only: str | None = None
+                      ) -> RestrictedScope:  # fmt: skip
+        """Return the class of this session's requests for a scope, of a provider, or for only one credential."""
+        key = scope, for_provider, only
+        request_class = self.request_classes.get(key)
         if request_class is None:
             if len(self.request_classes) > 1000:
                 self.request_classes.clear()  # equal classes are one class: nothing refers to the object itself
-            request_class = self.request_classes[scope] = RestrictedScope(scope, self.credential_ids)
+            ids = self.credential_ids if only is None else self.credential_ids & {only}
+            request_class = self.request_classes[key] = RestrictedScope(scope, ids, for_provider)
         return request_class

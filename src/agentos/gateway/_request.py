@@ -1,0 +1,182 @@
+"""ClientRequest: one request as it is passed on, built from parsed parts only. And what its body says. Pure code."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from ._routes import Route
+
+# Headers that carry a token or key. The client's are never passed on.
+KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
+# Headers between two neighbours on the way, which must not be passed on in either direction.
+HOP_BY_HOP = frozenset({
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})  # fmt: skip
+# Headers of a request that are not passed on: those that the gateway writes itself, and those that belong to the
+# client's machine or to another account than that of the key.
+_REPLACED = HOP_BY_HOP | frozenset(KEY_HEADERS) | frozenset({
+    "host", "content-length", "expect", "accept-encoding", "cookie", "cookie2", "forwarded", "via", "origin",
+    "referer", "x-real-ip", "openai-organization", "openai-project", "anthropic-organization", "x-goog-user-project",
+})  # fmt: skip
+_REPLACED_PREFIXES = ("x-forwarded-", "sec-fetch-", "cf-", "x-agentos-")
+# Parameters of a URL that carry a key.
+_KEY_PARAMETERS = frozenset({"key", "api_key", "access_token", "token"})
+# Bytes of a compressed body after decompression, of which the model is read. A larger one is passed on unread.
+MAX_DECODED_BYTES = 64 * 1024 * 1024
+# Headers that name a session of a client, which shares a prompt cache.
+_SESSION_HEADERS = ("x-claude-code-session-id", "session-id", "session_id", "x-session-id")
+_DATA = re.compile(rb'"(?:data|image_url|url|file_data)"\s*:\s*"[^"]{1000,}"')
+_REFERENCES = re.compile(
+    rb'"(?:file_id|input_file_id|previous_response_id|cachedContent|cached_content|conversation|fileUri|file_uri)"'
+    rb'\s*:\s*"([^"\\]{1,1000})"'
+)
+_REFERENCE_MARKS = (
+    b'file_id"', b'previous_response_id"', b'cachedContent"', b'cached_content"', b'"conversation"', b'fileUri"',
+    b'file_uri"', b'encrypted_content"',
+)  # fmt: skip
+_ENCRYPTED = re.compile(rb'"encrypted_content"\s*:\s*"([^"]+)"')
+
+
+class _Body(msgspec.Struct):
+    """The fields of request bodies that are read; all others are skipped without building them."""
+
+    model: Any = None
+    stream: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    generationConfig: Any = None  # noqa: N815 - as Gemini spells it
+    prompt_cache_key: Any = None
+    metadata: Any = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+@dataclass(slots=True)
+class BodyFacts:
+    """What the body of a request says."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    text_bytes: int = 0  # without images and files
+    session: str | None = None
+    references: tuple[str, ...] = ()  # ids of objects that belong to one organisation
+    encrypted: tuple[bytes, ...] = ()  # encrypted content, which only the organisation that made it can read
+
+
+@dataclass(slots=True)
+class ClientRequest:
+    """One request of a client."""
+
+    method: str
+    route: Route
+    query: str  # without a key
+    headers: list[tuple[str, str]]  # that are passed on
+    body: bytes
+    facts: BodyFacts = field(default_factory=BodyFacts)
+    retry_count: int | None = None  # as SDKs state it; None: the client does not
+    stated_timeout: float | None = None  # seconds that the client waits for an answer
+    is_idempotent: bool = False  # the client says that it may be carried out twice
+    user_agent: str = ""
+
+    @property
+    def model(self) -> str | None:
+        return self.route.model or self.facts.model
+
+
+def passed_headers(headers: Iterable[tuple[str, str]], connection: str) -> list[tuple[str, str]]:
+    """Return the headers of a request that are passed on; `connection` is its header of that name."""
+    named = {name.strip().lower() for name in connection.split(",")} if connection else ()
+    return [
+        (name, value)
+        for name, value in headers
+        if (lower := name.lower()) not in _REPLACED and not lower.startswith(_REPLACED_PREFIXES) and lower not in named
+    ]
+
+
+def passed_query(query: str) -> str:
+    """Return a query without parameters that carry a key."""
+    if not query:
+        return ""
+    return "&".join(part for part in query.split("&") if unquote(part.partition("=")[0]).lower() not in _KEY_PARAMETERS)
+
+
+def number_header(headers: Mapping[str, str], *names: str) -> float | None:
+    """Return the first of these headers that is a number from 0."""
+    for name in names:
+        text = headers.get(name, "")
+        if text and len(text) < 20 and text.replace(".", "", 1).isdecimal() and text.isascii():
+            return float(text)
+    return None
+
+
+def read_facts(route: Route, headers: Mapping[str, str], body: bytes) -> BodyFacts:
+    """Return what a body says; nothing is known of a body that is not a JSON object."""
+    session = next((headers[name] for name in _SESSION_HEADERS if name in headers), None)
+    facts = BodyFacts(session=session)
+    if not body or (route.shape is None and "json" not in headers.get("content-type", "json")):
+        return facts
+    plain = decoded(body, headers.get("content-encoding", ""))
+    if plain is None:
+        return facts
+    try:
+        content = _decode(plain)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return facts
+    facts.model = content.model if isinstance(content.model, str) and len(content.model) <= 200 else None
+    settings = content.generationConfig if isinstance(content.generationConfig, dict) else {}
+    limits = (
+        content.max_tokens, content.max_completion_tokens, content.max_output_tokens, settings.get("maxOutputTokens")
+    )  # fmt: skip
+    facts.max_tokens = next((n for n in limits if isinstance(n, int) and not isinstance(n, bool) and n >= 0), None)
+    metadata = content.metadata if isinstance(content.metadata, dict) else {}
+    for key in (content.prompt_cache_key, metadata.get("user_id")):
+        if facts.session is None and isinstance(key, str) and key:
+            facts.session = key
+    facts.text_bytes = _text_bytes(plain)
+    if any(mark in plain for mark in _REFERENCE_MARKS):
+        facts.references = tuple(dict.fromkeys(ref.decode("utf-8", "replace") for ref in _REFERENCES.findall(plain)))
+        facts.encrypted = tuple(dict.fromkeys(_ENCRYPTED.findall(plain)))
+    return facts
+
+
+def _text_bytes(body: bytes) -> int:
+    """Return the length of a body without the data of images and files, which cost by their size in pixels or pages."""
+    if len(body) < 1000 or (b"base64" not in body and b"nline" not in body):
+        return len(body)
+    return len(body) - sum(len(match) for match in _DATA.findall(body))
+
+
+def decoded(body: bytes, encoding: str) -> bytes | None:
+    """Return a body without its content encoding; None if that is unknown, wrong, or too much."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    try:
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            inflater = zlib.decompressobj(47 if encoding != "deflate" else 15)
+            plain = inflater.decompress(body, MAX_DECODED_BYTES)
+            return plain if inflater.eof else None
+        if encoding == "zstd":
+            return _decoded_zstd(body)
+    except Exception:  # each library has errors of its own; a body that cannot be read is passed on unread
+        return None
+    return None
+
+
+def _decoded_zstd(body: bytes) -> bytes | None:
+    import zstandard
+
+    # The size in the frame's head is the sender's word: the output is limited instead.
+    with zstandard.ZstdDecompressor(max_window_size=128 * 1024 * 1024).stream_reader(body) as reader:
+        plain = reader.read(MAX_DECODED_BYTES)
+        return plain if not reader.read(1) else None

@@ -1,0 +1,102 @@
+"""Routes: which provider a request is for, by its path, and the shape of its answer. Pure code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from agentos.providers.presets import preset_of
+
+from .addresses import ProviderAddress
+
+# Paths below /v1 that only Anthropic has.
+_ANTHROPIC = frozenset({"messages", "complete"})
+_GEMINI_VERSIONS = frozenset({"v1beta", "v1alpha", "v1beta1", "upload"})
+# Without a version: some clients are given a base URL without one.
+_OPENAI_ENDPOINTS = frozenset({"chat", "responses", "embeddings", "completions"})
+_ENDINGS = (
+    ("/chat/completions", "openai-chat"),
+    ("/completions", "openai-chat"),
+    ("/responses", "openai-responses"),
+    ("/embeddings", "openai-embeddings"),
+    ("/messages", "anthropic"),
+)
+_GENERATE = frozenset({"generateContent", "streamGenerateContent"})
+_DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+# Visible ASCII without characters that no client has to send unescaped.
+_TARGET = re.compile(r"/[!$-;=?-\[\]_a-z|~]*")
+
+
+class Route(NamedTuple):
+    """Where a request goes."""
+
+    provider: str  # canonical name
+    path: str  # as the provider gets it, before it is joined with a base URL
+    family: str  # format of errors: "openai", "anthropic" or "gemini"
+    shape: str | None = None  # of `providers.usage`; None: the answer states no usage
+    model: str | None = None  # where the path names it
+    is_stream: bool = False  # the path asks for a stream
+
+    @property
+    def error_shape(self) -> str:
+        """The format of errors that the client of this request understands."""
+        return self.shape or self.family
+
+
+def check_target(target: str) -> str | None:
+    """Return why the target of a request is refused; None if it is a path that can be passed on as it is."""
+    if not _TARGET.fullmatch(target):
+        return "the target must be a path of visible ASCII characters that begins with a slash"
+    path = unquote_to_bytes(target.partition("?")[0])
+    if _CONTROL.search(unquote_to_bytes(target)):
+        return "the target must not have escaped control characters"
+    segments = re.split(rb"[/\\]", path)
+    if b"." in segments or b".." in segments or b"\\" in path or b"%" in path:
+        return "the path must not have dot segments, backslashes or text that is escaped twice"
+    return None
+
+
+def find_route(path: str, headers: Mapping[str, str], addresses: Mapping[str, ProviderAddress]) -> Route | None:
+    """Return the route of a path; None if it leads to no provider."""
+    segments = path.split("/")[1:]
+    first, second = segments[0], segments[1] if len(segments) > 1 else ""
+    if first == "v1":
+        provider = _provider_of_version_1(segments, headers)
+    elif first in _GEMINI_VERSIONS:
+        provider = "gemini"
+    elif first in _OPENAI_ENDPOINTS:
+        provider = "openai"
+    elif first == "openai" and second == "deployments":
+        provider = "azure"
+    else:
+        preset = preset_of(first)
+        provider = first if preset is None else preset.name
+        path = "/" + "/".join(segments[1:])
+        if not second:
+            return None
+    address = addresses.get(provider)
+    return None if address is None else _describe(provider, path, address.family)
+
+
+def _provider_of_version_1(segments: list[str], headers: Mapping[str, str]) -> str:
+    if len(segments) > 1 and segments[1] in _ANTHROPIC:
+        return "anthropic"
+    if ":" in segments[-1] or "x-goog-api-key" in headers:
+        return "gemini"
+    return "anthropic" if "anthropic-version" in headers else "openai"
+
+
+def _describe(provider: str, path: str, family: str) -> Route:
+    name, _, verb = path.rpartition("/models/")[2].partition(":")
+    if family == "gemini" and "/openai/" not in path:
+        model = name if "/models/" in path and name else None
+        shape = "gemini" if verb in _GENERATE else None
+        return Route(provider, path, family, shape, model, verb.startswith("stream"))
+    shape = next((shape for ending, shape in _ENDINGS if path.endswith(ending)), None)
+    if shape is not None:
+        family = "anthropic" if shape == "anthropic" else "openai"
+    deployment = _DEPLOYMENT.search(path) if provider == "azure" else None
+    return Route(provider, path, family, shape, None if deployment is None else deployment[1])

@@ -1,0 +1,390 @@
+"""Server: accepts connections, checks each request before anything is leased, and hands it to an exchange.
+
+aiohttp parses HTTP. What it leaves open is closed here: deadlines for head and body, the number of connections,
+methods, `Expect`, upgrades, requests of browsers, names that are not ours, and trailers, which it hands to the next
+request of a connection: a connection is closed after a request whose body came in chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from ._answers import LocalAnswer, error
+from ._exchange import Exchange
+from ._hold import retry_headers
+from ._relay import local_response, relay
+from ._request import KEY_HEADERS, ClientRequest, number_header, passed_headers, passed_query, read_facts
+from ._routes import check_target, find_route
+from ._state import GatewayState
+from .client_tokens import Client
+
+# Seconds until the head of a request must have arrived, from its first byte.
+HEAD_SECONDS = 15.0
+# Seconds that a connection may be idle between requests.
+IDLE_SECONDS = 90.0
+# Seconds without a byte of a body after which its request is given up, and the bytes a second that it must average
+# after the first BODY_SECONDS.
+BODY_SECONDS = 30.0
+MIN_BODY_RATE = 10_000
+# Bytes of one body, and of all bodies in memory.
+MAX_BODY = 100 * 1024 * 1024
+MAX_BUFFERED = 1024 * 1024 * 1024
+# Bytes of the request line and of one header, and the number of headers.
+MAX_LINE = 16 * 1024
+MAX_HEADERS = 100
+# Connections at a time.
+MAX_CONNECTIONS = 4_096
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"})
+# Names that containers have for the machine they run on.
+_CONTAINER_NAMES = ("host.docker.internal", "host.containers.internal", "gateway.docker.internal")
+
+_log = logging.getLogger("agentos.gateway")
+# aiohttp's messages quote what clients sent, tokens included.
+_silent = logging.getLogger("agentos.gateway.discarded")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+_silent.setLevel(logging.CRITICAL + 1)
+
+
+class Connection(web.RequestHandler):
+    """One connection: aiohttp's, with a deadline for the head of each request."""
+
+    __slots__ = ("_deadline", "is_busy", "provider")
+
+    def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(
+            server, loop=loop, keepalive_timeout=IDLE_SECONDS, logger=_silent, access_log=None,  # type: ignore[arg-type]
+            max_line_size=MAX_LINE, max_field_size=MAX_LINE, max_headers=MAX_HEADERS, lingering_time=2.0,
+            auto_decompress=False,
+        )  # fmt: skip
+        self._deadline: asyncio.TimerHandle | None = None
+        self.is_busy = False  # a request is being answered
+        self.provider: str | None = None  # that it is for
+
+    def data_received(self, data: bytes) -> None:
+        if self._deadline is None and not self.is_busy:
+            self._deadline = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.force_close)
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.stop_deadline()
+        super().connection_lost(exc)
+
+    def handle_error(self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None,
+                     message: str | None = None) -> web.StreamResponse:  # fmt: skip
+        """Return the answer to a request that is not valid HTTP. aiohttp's would quote it."""
+        del exc, message
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer was sent")
+        answer = error("openai", "invalid_request", "the request is not valid HTTP/1.1", status=status, is_final=True)
+        response = local_response(answer)
+        response.headers["Server"] = "agentos"
+        response.force_close()
+        return response
+
+    def stop_deadline(self) -> None:
+        """Note that the head of a request has come."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class GatewayServer:
+    """Serves a gateway's state on one address."""
+
+    def __init__(self, state: GatewayState, host: str, allowed_hosts: tuple[str, ...] = ()) -> None:
+        self._state = state
+        self._host = host
+        self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
+        self._server: asyncio.Server | None = None
+        self._web_server: web.Server | None = None
+        self._port = 0
+
+    # --- the socket ---------------------------------------------------------------------------------------------------
+
+    async def listen(self, port: int) -> int:
+        """Listen; return the port. Raises `OSError`."""
+        loop = asyncio.get_running_loop()
+        web_server = self._web_server = web.Server(self._handle, handler_cancellation=True, loop=loop)
+
+        def connect() -> asyncio.Protocol:
+            if len(web_server.connections) >= MAX_CONNECTIONS:
+                return _TooMany()
+            return Connection(web_server, loop)
+
+        self._server = await loop.create_server(connect, self._host, port, backlog=1024)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self._port
+
+    async def close(self, grace: float) -> None:
+        """Refuse new requests, let those under way finish within `grace` seconds, then cancel the rest."""
+        self._state.is_draining = True
+        if self._server is not None:
+            self._server.close()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + grace
+        while self._state.under_way and loop.time() < end:
+            await asyncio.sleep(0.02)
+        self._state.joinable.end_all()
+        if self._web_server is not None:
+            for connection in self._web_server.connections:
+                connection.force_close()
+            await self._web_server.shutdown(0.5)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def _handle(self, web_request: web.BaseRequest) -> web.StreamResponse:
+        connection = web_request.protocol
+        assert isinstance(connection, Connection)
+        connection.stop_deadline()
+        connection.is_busy, connection.provider = True, None
+        state = self._state
+        started_at = state.pool.clock.now()
+        try:
+            response = await self._respond(web_request)
+        except LocalAnswer as answer:
+            response = local_response(answer)
+        except ConnectionError:
+            raise
+        except Exception as failure:
+            _report(failure)
+            response = local_response(error(_family(web_request), "server_error", "the gateway has a bug: see its log"))
+        finally:
+            connection.is_busy = False
+        if "Transfer-Encoding" in web_request.headers or state.is_draining or response.status in (400, 408, 413):
+            response.force_close()
+        response.headers.setdefault("Server", "agentos")
+        if connection.provider is not None:
+            state.metrics.request(connection.provider, response.status, state.pool.clock.now() - started_at)
+        return response
+
+    async def _respond(self, web_request: web.BaseRequest) -> web.StreamResponse:
+        method, target = web_request.method, web_request.raw_path
+        self._check(web_request)
+        path, _, query = target.partition("?")
+        if path == "/" and method in ("HEAD", "GET"):
+            return web.Response(text="agentos gateway\n")
+        if path == "/-/health" and method in ("HEAD", "GET"):
+            return self._health()
+        client = self._client(web_request, path, query)
+        if path.startswith("/-/"):
+            return await self._page(path)
+        route = find_route(path, web_request.headers, self._state.addresses)
+        if route is None or method == "HEAD":
+            raise error(_family(web_request), "not_found", "no provider has this path: see docs/gateway.md for the "
+                        "paths and mounts", is_final=True)  # fmt: skip
+        assert isinstance(web_request.protocol, Connection)
+        web_request.protocol.provider = route.provider
+        if self._state.is_draining:
+            raise error(route.error_shape, "overloaded", "the gateway is shutting down", retry_after=1)
+        self._state.under_way += 1
+        try:
+            body = await self._body(web_request, route.error_shape)
+            self._state.buffered += len(body)
+            try:
+                headers = web_request.headers
+                retry_count = number_header(headers, "x-stainless-retry-count")
+                request = ClientRequest(
+                    method, route, passed_query(query),
+                    passed_headers(headers.items(), headers.get("Connection", "")), body,
+                    read_facts(route, headers, body), None if retry_count is None else int(retry_count),
+                    number_header(headers, "x-stainless-read-timeout", "x-stainless-timeout"),
+                    "idempotency-key" in headers, headers.get("User-Agent", ""),
+                )  # fmt: skip
+                return await self._forward(web_request, client, request)
+            finally:
+                self._state.buffered -= len(body)
+        finally:
+            self._state.under_way -= 1
+
+    async def _forward(
+        self, web_request: web.BaseRequest, client: Client, request: ClientRequest
+    ) -> web.StreamResponse:
+        exchange = Exchange(self._state, client, request)
+        if request.retry_count:
+            exchange = self._state.joinable.join(exchange) or exchange
+        exchange.handler = asyncio.current_task()
+        client.exchanges.add(exchange)
+        client.verdict = None
+        try:
+            if request.retry_count is None:
+                await exchange.begin()
+            else:
+                await self._begin_joinable(exchange)
+            if not client.is_open:
+                exchange.abandon()
+                raise ConnectionResetError("the client token has ended")
+            return await relay(web_request, exchange)
+        except LocalAnswer as answer:
+            client.verdict = answer.verdict
+            answer.headers = retry_headers(request.user_agent, answer.headers)
+            raise
+        finally:
+            client.exchanges.discard(exchange)
+
+    async def _begin_joinable(self, exchange: Exchange) -> None:
+        """Run `begin` in a task of its own, which a retry can join if this client leaves before its answer begins."""
+        if exchange.task is None:
+            exchange.task = asyncio.create_task(exchange.begin())
+        try:
+            await asyncio.shield(exchange.task)
+        except asyncio.CancelledError:
+            if exchange.client.is_open and not exchange.task.cancelled() and not self._state.is_draining:
+                self._state.joinable.leave(exchange)
+            else:
+                exchange.abandon()
+            raise
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+
+    def _check(self, web_request: web.BaseRequest) -> None:
+        """Raise `LocalAnswer` for a request that no client of an API sends."""
+        headers, shape = web_request.headers, _family(web_request)
+        if web_request.method not in _METHODS:
+            raise error(shape, "invalid_request", "this method is not allowed", status=405, is_final=True)
+        reason = check_target(web_request.raw_path)
+        if reason is not None:
+            raise error(shape, "invalid_request", reason, is_final=True)
+        hosts = headers.getall("Host", [])
+        if len(hosts) != 1 and (hosts or web_request.version >= (1, 1)):
+            raise error(shape, "invalid_request", "a request has one Host header", is_final=True)
+        if hosts and not self._is_own_name(hosts[0]):
+            raise error(shape, "invalid_request", "this gateway does not listen on the name in the Host header: "
+                        "--allow-host adds a name", status=421, is_final=True)  # fmt: skip
+        if "Origin" in headers or "Sec-Fetch-Site" in headers:
+            raise error(shape, "forbidden", "requests of browsers are refused", is_final=True)
+        if "Upgrade" in headers:
+            answer = error(shape, "invalid_request", "upgrades are not supported: use plain HTTP/1.1", status=426)
+            answer.headers |= {"upgrade": "HTTP/1.1", "connection": "close"}
+            raise answer
+        if headers.get("Expect", "100-continue").lower() != "100-continue":
+            raise error(shape, "invalid_request", "this expectation cannot be met", status=417, is_final=True)
+
+    def _is_own_name(self, host: str) -> bool:
+        """Return whether a Host header names an address that we listen on: a foreign name may be a web page that was
+        resolved to this machine."""
+        name, _, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "")
+        name = name.strip("[]").lower()
+        if port and port != str(self._port) and name not in self._allowed_hosts:
+            return False
+        if name in ("localhost", "127.0.0.1", "::1", self._host.lower()) or name in self._allowed_hosts:
+            return True
+        if self._host in ("127.0.0.1", "localhost", "::1"):
+            return False
+        return name in _CONTAINER_NAMES or _is_address(name)
+
+    def _client(self, web_request: web.BaseRequest, path: str, query: str) -> Client:
+        """Return the client whose token a request shows in a header. Raises `LocalAnswer`."""
+        client = self._state.tokens.find(_tokens(web_request))
+        if client is not None:
+            return client
+        route = find_route(path, web_request.headers, self._state.addresses)
+        shape = _family(web_request) if route is None else route.error_shape
+        message = "the client token is missing, wrong or has ended: send it where the key would be"
+        if "key=" in query.lower() or "token=" in query.lower():
+            message = "a client token is accepted in a header only: URLs are logged on their way"
+        raise error(shape, "auth_failed", message, is_final=True)
+
+    async def _body(self, web_request: web.BaseRequest, shape: str) -> bytes:
+        """Read the body, within bounds of size and time. Nothing is leased before it has arrived."""
+        length = web_request.content_length
+        if (length or 0) > MAX_BODY or self._state.buffered + (length or 0) > MAX_BUFFERED:
+            raise _too_large(shape)
+        if "Expect" in web_request.headers and web_request.transport is not None:
+            web_request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not web_request.body_exists:
+            return b""
+        loop = asyncio.get_running_loop()
+        parts: list[bytes] = []
+        started_at, size = loop.time(), 0
+        try:
+            while True:
+                latest = started_at + BODY_SECONDS + size / MIN_BODY_RATE
+                async with asyncio.timeout_at(min(latest, loop.time() + BODY_SECONDS)):
+                    part = await web_request.content.readany()
+                if not part:
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+                parts.append(part)
+                size += len(part)
+                if size > MAX_BODY:
+                    raise _too_large(shape)
+        except TimeoutError:
+            raise error(shape, "timeout", "the body did not arrive in time", status=408) from None
+        except (web.RequestPayloadError, ValueError):
+            raise error(shape, "invalid_request", "the body is not valid HTTP", is_final=True) from None
+
+    # --- pages of the gateway itself ----------------------------------------------------------------------------------
+
+    def _health(self) -> web.Response:
+        state = self._state
+        status = 503 if state.is_draining else 200
+        body = {"status": "draining" if state.is_draining else "ok", "requests_under_way": state.under_way}
+        return _json(body, status)
+
+    async def _page(self, path: str) -> web.Response:
+        if path == "/-/pool":
+            states = msgspec.to_builtins(await asyncio.to_thread(self._state.pool.states))
+            return _json({"credentials": states})
+        if path == "/-/metrics":
+            page = self._state.metrics.text(self._state.under_way)
+            if page is None:
+                return _json({"error": "metrics need prometheus-client: pip install 'agentos-parallel[gateway]'"}, 501)
+            return web.Response(body=page[0], headers={"content-type": page[1]})
+        return _json({"error": "there are /-/health, /-/metrics and /-/pool"}, 404)
+
+
+class _TooMany(asyncio.Protocol):
+    """A connection beyond the limit: it gets an answer and is closed."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+        transport.close()
+
+
+def _report(failure: Exception) -> None:
+    """Log where an unexpected error was raised. Not its text, which may hold what a client sent."""
+    frames = traceback.extract_tb(failure.__traceback__)
+    places = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
+    _log.error("%s in a request, raised at %s", type(failure).__name__, places)
+
+
+def _tokens(web_request: web.BaseRequest) -> Iterator[str]:
+    for name in KEY_HEADERS:
+        for value in web_request.headers.getall(name, []):
+            yield value[7:].strip() if value[:7].lower() == "bearer " else value
+
+
+def _family(web_request: web.BaseRequest) -> str:
+    """Return the format of errors for a request without a route."""
+    headers = web_request.headers
+    if "anthropic-version" in headers or web_request.raw_path.startswith("/v1/messages"):
+        return "anthropic"
+    return "gemini" if "x-goog-api-key" in headers or web_request.raw_path.startswith("/v1beta") else "openai"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _too_large(shape: str) -> LocalAnswer:
+    return error(shape, "too_large", f"the body is larger than {MAX_BODY // 2**20} MB, or too much is in memory",
+                 is_final=True)  # fmt: skip
+
+
+def _json(body: Any, status: int = 200) -> web.Response:
+    return web.Response(body=json.dumps(body).encode(), status=status, headers={"content-type": "application/json"})

@@ -1,0 +1,49 @@
+"""AttemptAccess: how the attempts of a run reach providers without holding a credential themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from agentos.verdict import Verdict
+
+
+@dataclass(slots=True)
+class AttemptUsage:
+    """What the requests of one attempt have used so far, as counted on the way."""
+
+    requests: int = 0  # answered by a provider with a success
+    input_tokens: int = 0  # without those read from a prompt cache
+    output_tokens: int = 0
+    cached_tokens: int = 0  # input read from a prompt cache
+    cost: float | None = None  # None: no price is known for some of it
+    held_seconds: float = 0.0  # requests waited for a credential
+    refusals: int = 0  # answers of providers that the client never saw
+
+
+class AttemptEnd(NamedTuple):
+    """What is known of an attempt's requests when it ends."""
+
+    usage: AttemptUsage
+    verdict: Verdict | None  # why the last request of the attempt was refused, if its client was told so; else None
+
+
+class AttemptAccess(Protocol):
+    """Issues client tokens for attempts, and counts what their requests use. Called from any thread; no call blocks."""
+
+    url: str  # http://127.0.0.1:PORT
+    hold: float  # seconds that a request is held at most
+
+    def open(self, run_id: str, item_id: str, attempt: int, /) -> str:
+        """Return a client token that is valid until `close`."""
+
+    def close(self, token: str, /) -> AttemptEnd:
+        """End a token: its requests under way are cancelled and settled. Idempotent."""
+
+    def usage(self, token: str, /) -> AttemptUsage:
+        """Return a copy of what was used so far."""
+
+    def environment(self, token: str, arguments: Sequence[str], folder: str, /) -> Mapping[str, str | None]:
+        """Return the variables that a command needs to use the gateway (None: remove the variable). May write
+        configuration files below `folder`, which belongs to the attempt and exists."""

@@ -1,0 +1,1 @@
+"""Real agents, unmodified, behind the gateway. `make clients` installs and runs them; `make test` does not."""

@@ -1,0 +1,45 @@
+"""Prices of models: those of the keys file, then the published ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentos.costs.prices import Price, Prices
+
+COUNTS = {"input_tokens": 1_000_000, "output_tokens": 100_000, "cached_tokens": 500_000, "cache_write_tokens": 200_000}
+
+
+def test_declared_price_counts_each_kind_of_token() -> None:
+    prices = Prices({"mine": Price(input=3, output=15, cache_read=0.3, cache_write=3.75)})
+    assert prices.cost("mine", None, **COUNTS) == pytest.approx(0.8 * 3 + 0.2 * 3.75 + 0.5 * 0.3 + 0.1 * 15)
+
+
+def test_cache_costs_as_much_as_input_unless_declared() -> None:
+    prices = Prices({"mine": Price(input=3, output=15)})
+    assert prices.cost("mine", None, **COUNTS) == pytest.approx(1.5 * 3 + 0.1 * 15)
+
+
+def test_name_wins_over_pattern_and_pattern_over_published_price() -> None:
+    prices = Prices({"gpt-*": Price(1, 1), "gpt-4o": Price(2, 2)})
+    assert prices.declared("gpt-4o") == Price(2, 2)
+    assert prices.declared("gpt-4o-mini") == Price(1, 1)
+    assert prices.cost("gpt-4o-mini", "openai", input_tokens=1_000_000, output_tokens=0) == 1
+
+
+def test_published_price_separates_cache_reads_and_writes() -> None:
+    counts = {"input_tokens": 100_000, "output_tokens": 100_000, "cached_tokens": 50_000, "cache_write_tokens": 20_000}
+    cost = Prices().cost("claude-sonnet-4-5", "anthropic", **counts)
+    assert cost == pytest.approx(0.08 * 3 + 0.02 * 3.75 + 0.05 * 0.3 + 0.1 * 15)
+
+
+@pytest.mark.parametrize(
+    ("model", "provider"), [("no-such-model", "openai"), ("gpt-4o", "no-such-provider"), ("", None), ("x" * 9999, None)]
+)
+def test_unknown_model_has_no_price(model: str, provider: str | None) -> None:
+    assert Prices().cost(model, provider, input_tokens=1, output_tokens=1) is None
+    assert not Prices().is_known(model, provider)
+
+
+@pytest.mark.parametrize("provider", ["openai", "azure", None])
+def test_known_model_has_a_price(provider: str | None) -> None:
+    assert Prices().is_known("gpt-4o", provider)

@@ -1,0 +1,176 @@
+"""`agentos gateway` as a program: start, tokens, drain on Ctrl-C, and a missing extra."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.cli_runs import INTERRUPTIBLE
+from tests.conftest import eventually
+
+from .support import CANARY, Call, Upstream, chat_answer, chat_body
+
+
+class Program:
+    def __init__(self, process: subprocess.Popen[str], output: Path, home: Path) -> None:
+        self.process = process
+        self.output = output
+        self.home = home
+
+    @property
+    def url(self) -> str:
+        lines = [line for line in self.output.read_text().splitlines() if line.startswith("Gateway on ")]
+        return lines[0].removeprefix("Gateway on ") if lines else ""
+
+    @property
+    def token(self) -> str:
+        return (self.home / "gateway" / "default.token").read_text().strip()
+
+
+def keys_file(folder: Path, url: str) -> Path:
+    path = folder / "keys.toml"
+    path.write_text(
+        f'[provider.openai]\nbase_url = "{url}"\n'
+        '[[credential]]\nsecret = "env:MY_KEY"\nid = "one"\nprovider = "openai"\nmax_concurrent = 9\n'
+    )
+    return path
+
+
+def environment(home: Path) -> dict[str, str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("AGENTOS_")}
+    return {**plain, "AGENTOS_HOME": str(home), "MY_KEY": CANARY}
+
+
+@contextmanager
+def running(tmp_path: Path, url: str, *options: str) -> Iterator[Program]:
+    output, home = tmp_path / "output.txt", tmp_path / "home"
+    command = [*INTERRUPTIBLE, "gateway", "--keys", str(keys_file(tmp_path, url)), "--listen", "127.0.0.1:0", *options]
+    with output.open("w") as file, subprocess.Popen(
+        command, env=environment(home), stdout=file, stderr=file, text=True
+    ) as process:  # fmt: skip
+        program = Program(process, output, home)
+        try:
+            eventually(lambda: program.url or process.poll() is not None)
+            assert program.url, output.read_text()
+            yield program
+        finally:
+            process.kill()
+
+
+def ask(program: Program) -> httpx.Response:
+    headers = {"authorization": f"Bearer {program.token}"}
+    return httpx.post(f"{program.url}/v1/chat/completions", headers=headers, content=chat_body(), timeout=60)
+
+
+def is_cut(program: Program) -> None:
+    with pytest.raises(httpx.TransportError):
+        ask(program)
+
+
+async def answer(call: Call) -> None:
+    await call.answer(200, chat_answer())
+
+
+@pytest.mark.parametrize("store", ["memory:", None])
+def test_program_serves_and_writes_no_secret(tmp_path: Path, store: str | None) -> None:
+    options = () if store is None else ("--store", store)
+    with Upstream(answer) as upstream, running(tmp_path, upstream.url, *options) as program:
+        assert ask(program).status_code == 200
+        assert upstream.calls[0].key == CANARY
+        arguments = Path(f"/proc/{program.process.pid}/cmdline")
+        if arguments.exists():
+            assert CANARY.encode() not in arguments.read_bytes()
+        program.process.send_signal(signal.SIGINT)
+        assert program.process.wait(30) == 0
+        written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+        assert not any(CANARY.encode() in content for content in written)
+        token = program.token.encode()
+        assert sum(token in content for content in written) == 1  # the file that was announced
+        assert f"{program.home}/gateway/default.token" in program.output.read_text()
+
+
+def test_first_interrupt_drains_second_ends_at_once(tmp_path: Path) -> None:
+    release: list[asyncio.Event] = []
+
+    async def handler(call: Call) -> None:
+        release.append(asyncio.Event())
+        await release[-1].wait()
+        await answer(call)
+
+    with Upstream(handler) as upstream:
+        with running(tmp_path, upstream.url, "--store", "memory:", "--grace", "60") as program:
+            results: list[httpx.Response] = []
+            request = threading.Thread(target=lambda: results.append(ask(program)))
+            request.start()
+            eventually(lambda: release)
+            program.process.send_signal(signal.SIGINT)
+            eventually(lambda: "Draining" in program.output.read_text())
+            upstream.signal(release[0])
+            request.join()
+            assert results[0].status_code == 200
+            assert program.process.wait(30) == 0
+        with running(tmp_path, upstream.url, "--store", "memory:", "--grace", "60") as program:
+            request = threading.Thread(target=is_cut, args=(program,))
+            request.start()
+            eventually(lambda: len(release) == 2)
+            program.process.send_signal(signal.SIGINT)
+            eventually(lambda: "Draining" in program.output.read_text())
+            program.process.send_signal(signal.SIGINT)
+            assert program.process.wait(10) == -signal.SIGINT
+            request.join()
+
+
+def test_token_of_named_client_works_while_the_gateway_runs(tmp_path: Path) -> None:
+    with Upstream(answer) as upstream, running(tmp_path, upstream.url, "--store", "memory:") as program:
+        made = subprocess.run(
+            [*INTERRUPTIBLE, "gateway", "token", "laptop"], env=environment(program.home), capture_output=True,
+            text=True, check=True,
+        )  # fmt: skip
+        headers = {"x-api-key": made.stdout.strip()}
+
+        def status() -> int:
+            return httpx.post(f"{program.url}/v1/chat/completions", headers=headers, content=chat_body()).status_code
+
+        eventually(lambda: status() == 200)
+        remove = [*INTERRUPTIBLE, "gateway", "token", "laptop", "--remove"]
+        subprocess.run(remove, env=environment(program.home), check=True, capture_output=True)
+        eventually(lambda: status() == 401)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--listen", "127.0.0.1"], "write HOST:PORT"),
+        (["--listen", "127.0.0.1:99999"], "write HOST:PORT"),
+        (["--listen", "192.0.2.1:80"], "cannot listen on 192.0.2.1:80"),
+    ],
+)
+def test_address_that_cannot_be_used_is_reported(tmp_path: Path, options: list[str], message: str) -> None:
+    keys = str(keys_file(tmp_path, "http://127.0.0.1:9"))
+    ended = subprocess.run(
+        [*INTERRUPTIBLE, "gateway", "--keys", keys, "--store", "memory:", *options],
+        env=environment(tmp_path / "home"), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode in (2, 3)
+    assert message in ended.stderr
+
+
+def test_missing_extra_is_named_with_its_command(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['aiohttp'] = None\nfrom agentos.cli import main\nmain(prog_name='agentos')"
+    keys = str(keys_file(tmp_path, "http://127.0.0.1:9"))
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "gateway", "--keys", keys], env=environment(tmp_path / "home"),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 3
+    assert "pip install 'agentos-parallel[gateway]'" in ended.stderr

@@ -1,0 +1,239 @@
+"""Routes, bodies, estimates and holds: pure code, with tables and properties (fuzzing of the request path)."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import zlib
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.gateway import _request
+from agentos.gateway._estimates import DEFAULT_OUTPUT, Estimates
+from agentos.gateway._hold import hold_of
+from agentos.gateway._owned_objects import named_objects
+from agentos.gateway._reader import AnswerReader, OwnedObjects
+from agentos.gateway._request import (
+    ClientRequest,
+    decoded,
+    number_header,
+    passed_headers,
+    passed_query,
+    read_facts,
+)
+from agentos.gateway._routes import Route, check_target, find_route
+from agentos.gateway.addresses import join_url, known_addresses
+from agentos.providers.usage import TokenUsage
+
+ADDRESSES = known_addresses({"acme": "http://acme.example/api"}, {})
+CHAT = Route("openai", "/v1/chat/completions", "openai", "openai-chat")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "provider", "shape"),
+    [
+        ("/v1/messages", {}, "anthropic", "anthropic"),
+        ("/v1/messages/count_tokens", {}, "anthropic", None),
+        ("/v1/messages/batches", {}, "anthropic", None),
+        ("/v1/chat/completions", {}, "openai", "openai-chat"),
+        ("/v1/completions", {}, "openai", "openai-chat"),
+        ("/v1/responses", {}, "openai", "openai-responses"),
+        ("/v1/responses/resp_1", {}, "openai", None),
+        ("/v1/embeddings", {}, "openai", "openai-embeddings"),
+        ("/v1/models", {}, "openai", None),
+        ("/v1/models", {"anthropic-version": "2023-06-01"}, "anthropic", None),
+        ("/v1/files", {"anthropic-version": "2023-06-01"}, "anthropic", None),
+        ("/v1/models/m:generateContent", {}, "gemini", "gemini"),
+        ("/v1beta/models/m:streamGenerateContent", {}, "gemini", "gemini"),
+        ("/v1beta/models/m:countTokens", {}, "gemini", None),
+        ("/v1beta/openai/chat/completions", {}, "gemini", "openai-chat"),
+        ("/upload/v1beta/files", {}, "gemini", None),
+        ("/openai/deployments/gpt/chat/completions", {}, "azure", "openai-chat"),
+        ("/openai/v1/chat/completions", {}, "openai", "openai-chat"),
+        ("/azure/openai/v1/responses", {}, "azure", "openai-responses"),
+        ("/anthropic/v1/messages", {}, "anthropic", "anthropic"),
+        ("/claude/v1/messages", {}, "anthropic", "anthropic"),
+        ("/gemini/v1beta/models/m:generateContent", {}, "gemini", "gemini"),
+        ("/groq/v1/chat/completions", {}, "groq", "openai-chat"),
+        ("/acme/v1/chat/completions", {}, "acme", "openai-chat"),
+    ],
+)
+def test_path_leads_to_provider(path: str, headers: dict[str, str], provider: str, shape: str | None) -> None:
+    route = find_route(path, headers, ADDRESSES)
+    assert route is not None
+    assert (route.provider, route.shape) == (provider, shape)
+
+
+@pytest.mark.parametrize("path", ["/", "/v2/x", "/nobody/v1/x", "/anthropic", "/anthropic/", "//v1/messages", "/-/x"])
+def test_other_paths_lead_nowhere(path: str) -> None:
+    assert find_route(path, {}, ADDRESSES) is None
+
+
+def test_model_is_read_from_the_path() -> None:
+    gemini = find_route("/v1beta/models/gemini-x:streamGenerateContent", {}, ADDRESSES)
+    azure = find_route("/openai/deployments/gpt-x/chat/completions", {}, ADDRESSES)
+    assert gemini is not None
+    assert azure is not None
+    assert (gemini.model, gemini.is_stream, azure.model) == ("gemini-x", True, "gpt-x")
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "url"),
+    [
+        ("https://api.openai.com/v1", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"),
+        ("https://api.openai.com/v1", "/chat/completions", "https://api.openai.com/v1/chat/completions"),
+        ("https://api.openai.com", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"),
+        ("https://api.groq.com/openai/v1", "/v1/models", "https://api.groq.com/openai/v1/models"),
+        ("https://api.groq.com/openai/v1", "/openai/v1/models", "https://api.groq.com/openai/v1/models"),
+        ("https://x.example/v1beta", "/v1/models", "https://x.example/v1beta/v1/models"),
+        ("https://x.example/a/v1", "/v1/v1/x", "https://x.example/a/v1/v1/x"),
+    ],
+)
+def test_version_stands_once_in_the_url(base: str, path: str, url: str) -> None:
+    assert join_url(base, path) == url
+
+
+# --- properties -------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=60))
+def test_accepted_target_has_no_character_that_changes_the_request(target: str) -> None:
+    if check_target(target) is None:
+        assert target.startswith("/")
+        assert target.isascii()
+        assert target.isprintable()
+        assert " " not in target
+        assert ".." not in target.partition("?")[0].split("/")
+
+
+@given(st.lists(st.sampled_from(["v1", "..", ".", "%2e", "%2E%2e", "a", "%2f", "%5c", "models", "", "%0d%0a"])))
+def test_dot_segments_never_pass(segments: list[str]) -> None:
+    target = "/" + "/".join(segments)
+    if check_target(target) is None:
+        assert not {"..", ".", "%2e", "%2E%2e", "%5c", "%0d%0a"} & set(segments)
+
+
+FIELDS = st.sampled_from(
+    ["model", "stream", "max_tokens", "generationConfig", "maxOutputTokens", "metadata", "user_id", "prompt_cache_key",
+     "file_id", "previous_response_id", "encrypted_content", "messages", "content", "data"],
+)  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(FIELDS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON, st.sampled_from(["", "gzip", "deflate", "zstd", "br", "nonsense"]))
+def test_any_json_body_is_read_without_an_error(value: Any, encoding: str) -> None:
+    facts = read_facts(CHAT, {"content-encoding": encoding}, json.dumps(value).encode())
+    assert facts.model is None or isinstance(facts.model, str)
+    assert facts.max_tokens is None or facts.max_tokens >= 0
+    named_objects(ClientRequest("POST", CHAT, "", [], b"", facts))
+
+
+@given(st.binary(max_size=300), st.sampled_from(["", "gzip", "deflate", "zstd"]))
+def test_any_bytes_are_read_without_an_error(body: bytes, encoding: str) -> None:
+    read_facts(CHAT, {"content-encoding": encoding}, body)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=10), st.text(max_size=10), max_size=6))
+def test_number_headers_of_any_text_are_read(headers: dict[str, str]) -> None:
+    for name in headers:
+        number = number_header(headers, name)
+        assert number is None or number >= 0
+
+
+@given(st.binary(min_size=0, max_size=400), st.lists(st.integers(0, 400), max_size=8), st.integers(0, 6))
+def test_key_is_masked_for_every_division_into_parts(text: bytes, cuts: list[int], repeats: int) -> None:
+    key = b"sk-sk-canary-0123456789"
+    answer = text[:100] + key * repeats + text[100:] + key[:7]
+    reader = AnswerReader(ClientRequest("POST", CHAT, "", [], b""), "a", key.decode(), OwnedObjects(), False, False)
+    positions = sorted({0, *(cut % (len(answer) + 1) for cut in cuts), len(answer)})
+    parts = [reader.feed(answer[a:b]) for a, b in itertools.pairwise(positions)]
+    received = b"".join(parts) + reader.end()
+    assert key not in received
+    assert received == answer.replace(key, b"*" * len(key))
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("encoding", "encode"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("zstd", zstandard.ZstdCompressor().compress),
+        ("identity", bytes),
+    ],
+)
+def test_model_is_read_from_compressed_body(encoding: str, encode: Any) -> None:
+    facts = read_facts(CHAT, {"content-encoding": encoding}, encode(b'{"model": "m", "max_tokens": 7}'))
+    assert (facts.model, facts.max_tokens) == ("m", 7)
+
+
+def test_bomb_is_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_request, "MAX_DECODED_BYTES", 1000)
+    for encoding, data in (
+        ("gzip", gzip.compress(b"x" * 5000)),
+        ("zstd", zstandard.ZstdCompressor().compress(b"x" * 5000)),
+    ):
+        assert decoded(data, encoding) is None
+
+
+def test_images_do_not_count_as_text() -> None:
+    image = {"type": "image", "source": {"type": "base64", "data": "A" * 100_000}}
+    body = json.dumps({"model": "m", "messages": [{"content": [image, {"text": "x" * 400}]}]}).encode()
+    assert 400 < read_facts(CHAT, {}, body).text_bytes < 1500
+
+
+def test_query_loses_keys_only() -> None:
+    assert passed_query("alt=sse&key=x&KEY=y&a=%2B&api_key=z&b") == "alt=sse&a=%2B&b"
+
+
+def test_headers_named_by_connection_are_not_passed_on() -> None:
+    headers = [("X-A", "1"), ("X-B", "2"), ("Connection", "x-a")]
+    assert passed_headers(headers, "keep-alive, x-a") == [("X-B", "2")]
+
+
+# --- estimates and holds ----------------------------------------------------------------------------------------------
+
+
+def test_output_estimate_is_what_the_model_produced() -> None:
+    estimates = Estimates()
+    assert estimates.of("m", 4000, None) == (1000, DEFAULT_OUTPUT)
+    assert estimates.of("m", 4000, 32) == (1000, 32)
+    for number in range(100):
+        estimates.learn("m", 4000, TokenUsage(1000, 10 * number))
+    assert 900 <= estimates.of("m", 4000, 32_000)[1] <= 990
+    assert estimates.of("other", 4000, 32_000)[1] == DEFAULT_OUTPUT
+
+
+def test_input_estimate_follows_the_ratio_of_the_model() -> None:
+    estimates = Estimates()
+    for _ in range(100):
+        estimates.learn("m", 4000, TokenUsage(500, 10, 1000))
+    assert estimates.of("m", 4000, 1)[0] == pytest.approx(1500, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "seconds"),
+    [
+        (CHAT, {}, 280),
+        (CHAT, {"user_agent": "QwenCode/0.15 (linux)"}, 110),
+        (CHAT, {"stated_timeout": 120.0}, 110),
+        (CHAT, {"stated_timeout": 600.0}, 280),
+        (CHAT, {"stated_timeout": 5.0}, 4),
+        (Route("gemini", "/x", "gemini", "gemini"), {}, 50),
+    ],
+)
+def test_hold_ends_before_the_client_leaves(route: Route, fields: dict[str, Any], seconds: float) -> None:
+    request = ClientRequest("POST", route, "", [], b"", **fields)
+    assert hold_of(request, 280.0) == seconds
+    assert hold_of(request, 3.0) <= 3.0

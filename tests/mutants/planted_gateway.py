@@ -1,0 +1,250 @@
+"""Planted bugs of the gateway."""
+
+from __future__ import annotations
+
+from . import Mutant, tests_of
+
+STREAMS = "gateway/test_streams"
+REFUSALS = "gateway/test_refusals"
+HOSTILE = "gateway/test_hostile_requests"
+SECRETS = "gateway/test_secrets"
+TOKENS = "gateway/test_client_tokens"
+OBJECTS = "gateway/test_owned_objects"
+READING = "gateway/test_request_reading"
+RESTRICTED = "pool/conformance/test_restricted_requests"
+
+EXCHANGE = "gateway/_exchange.py"
+SERVER = "gateway/_server.py"
+
+MUTANTS = (
+    # --- sent once, settled once --------------------------------------------------------------------------------------
+    Mutant(
+        "A request is sent again although its answer was lost",
+        EXCHANGE,
+        "if request.is_idempotent and self._lost <= MAX_LOST:",
+        "if self._lost <= MAX_LOST:",
+        tests_of(REFUSALS, "test_request_whose_answer_was_lost_is_not_sent_again"),
+    ),
+    Mutant(
+        "aiohttp repeats requests whose connection broke",
+        "gateway/_upstream.py",
+        'middlewares=() if method == "POST" else (_send_once,)',
+        "middlewares=()",
+        tests_of(REFUSALS, "test_other_methods_are_sent_once"),
+    ),
+    Mutant(
+        "A request that fails after its lease does not end it",
+        EXCHANGE,
+        "            except BaseException:\n                self.finish()\n                raise\n        raise error",
+        "            except BaseException:\n                raise\n        raise error",
+        tests_of(REFUSALS, "test_request_whose_answer_was_lost_is_not_sent_again"),
+    ),
+    Mutant(
+        "A client that leaves after the last event counts as cancelled",
+        "gateway/_reader.py",
+        "return self.is_over or (self._stream is not None and self._stream.is_complete)",
+        "return self.is_over",
+        tests_of(STREAMS, "test_client_that_leaves_after_last_event_has_not_cancelled"),
+    ),
+    Mutant(
+        "A client that disconnects does not cancel its request",
+        SERVER,
+        "handler_cancellation=True",
+        "handler_cancellation=False",
+        tests_of(STREAMS, "test_disconnect_ends_upstream_request"),
+    ),
+    Mutant(
+        "An unreachable provider is counted as used",
+        EXCHANGE,
+        "pool.settle(handle, 0, 0)",
+        "pool.settle(handle, None, None)",
+        tests_of(REFUSALS, "test_unreachable_provider_is_reported_when_the_hold_ends"),
+    ),
+    # --- streams ------------------------------------------------------------------------------------------------------
+    Mutant(
+        "A cut upstream is passed on as an end",
+        "gateway/_relay.py",
+        """\
+    except AnswerLost:
+        _cut(web_request)
+        raise ConnectionResetError("the provider's answer was cut") from None
+    finally:
+""",
+        "    except AnswerLost:\n        await response.write_eof()\n    finally:\n",
+        tests_of(STREAMS, "test_cut_upstream_is_passed_on_as_a_cut"),
+    ),
+    Mutant(
+        "Refusals inside a stream are passed on",
+        EXCHANGE,
+        "            if refusal is not None:",
+        "            if refusal is None:",
+        tests_of(STREAMS, "test_error_as_first_content_event_is_a_refusal"),
+    ),
+    Mutant(
+        "Held-back events of a refused stream reach the client",
+        EXCHANGE,
+        "        self.first_parts.clear()\n        if verdict is None:",
+        "        if verdict is None:",
+        tests_of(STREAMS, "test_error_as_first_content_event_is_a_refusal"),
+    ),
+    Mutant(
+        "Events that open a stream are held back for ever",
+        EXCHANGE,
+        "asyncio.timeout_at(deadline)",
+        "asyncio.timeout_at(None)",
+        tests_of(STREAMS, "test_handshake_is_passed_on_when_nothing_follows_it"),
+    ),
+    # --- holds and refusals -------------------------------------------------------------------------------------------
+    Mutant(
+        "A request waits although no credential will be usable in its hold",
+        "gateway/_leasing.py",
+        "return pool.clock.now() + waiting.usable_in <= deadline",
+        "return True",
+        tests_of(REFUSALS, "test_wait_beyond_the_hold_is_an_honest_refusal_at_once"),
+    ),
+    Mutant(
+        "Errors that no other key would change are repeated",
+        EXCHANGE,
+        """\
+        if verdict.kind in RETRY_ON_OTHER_KEY:
+            self._refused(handle, verdict)
+            return False
+        self.state.pool""",
+        """\
+        if verdict.kind:
+            self._refused(handle, verdict)
+            return False
+        self.state.pool""",
+        tests_of(REFUSALS, "test_error_that_no_other_key_would_change_is_passed_on"),
+    ),
+    Mutant(
+        "The verdict does not reach the pool",
+        EXCHANGE,
+        "pool.end(handle, verdict)",
+        "pool.end(handle, None)",
+        tests_of(REFUSALS, "test_verdict_reaches_the_pool"),
+    ),
+    Mutant(
+        "A retry pays twice",
+        SERVER,
+        "exchange = self._state.joinable.join(exchange) or exchange",
+        "pass",
+        tests_of(REFUSALS, "test_retry_joins_request_under_way"),
+    ),
+    Mutant(
+        "A retry of another client joins a request",
+        "gateway/_joined_requests.py",
+        "str(id(exchange.client)), ",
+        "",
+        tests_of(REFUSALS, "test_other_request_does_not_join"),
+    ),
+    Mutant(
+        "A joinable request goes on for a minute after its client has left",
+        "gateway/_joined_requests.py",
+        "LINGER_SECONDS = 0.9",
+        "LINGER_SECONDS = 60.0",
+        tests_of(REFUSALS, "test_request_ends_if_no_retry_joins_it"),
+    ),
+    # --- what is passed on --------------------------------------------------------------------------------------------
+    Mutant(
+        "The connection stays open after a request in chunks",
+        SERVER,
+        'if "Transfer-Encoding" in web_request.headers or state',
+        "if state",
+        tests_of(HOSTILE, "test_trailer_reaches_neither_this_request_nor_the_next"),
+    ),
+    Mutant(
+        "The client's cookies and organisation are passed on",
+        "gateway/_request.py",
+        "if (lower := name.lower()) not in _REPLACED and",
+        "if (lower := name.lower()) not in KEY_HEADERS and",
+        tests_of(HOSTILE, "test_upstream_request_has_no_header_of_the_client_that_it_must_not_have"),
+    ),
+    Mutant(
+        "Dot segments pass",
+        "gateway/_routes.py",
+        'if b"." in segments or b".." in segments or b"\\\\" in path',
+        'if b"\\\\" in path',
+        tests_of(HOSTILE, "test_hostile_request_is_refused"),
+    ),
+    Mutant(
+        "Any Host is accepted",
+        SERVER,
+        "if hosts and not self._is_own_name(hosts[0]):",
+        "if False:",
+        tests_of(HOSTILE, "test_hostile_request_is_refused"),
+    ),
+    Mutant(
+        "A slow body is read without end",
+        SERVER,
+        "asyncio.timeout_at(min(latest, loop.time() + BODY_SECONDS))",
+        "asyncio.timeout_at(loop.time() + BODY_SECONDS)",
+        tests_of(HOSTILE, "test_dripping_body_is_refused"),
+    ),
+    # --- secrets, tokens and objects ----------------------------------------------------------------------------------
+    Mutant(
+        "A key that is divided over two parts of an answer reaches the client",
+        "gateway/_reader.py",
+        "                self._kept = chunk[start:]\n                return chunk[:start]",
+        "                return chunk",
+        tests_of(SECRETS, "test_no_byte_of_an_answer_has_the_key")
+        + tests_of(READING, "test_key_is_masked_for_every_division_into_parts"),
+    ),
+    Mutant(
+        "An error of the provider shows the key",
+        "gateway/_relay.py",
+        "body=exchange.masked(body)",
+        "body=body",
+        tests_of(SECRETS, "test_no_byte_of_an_answer_has_the_key"),
+    ),
+    Mutant(
+        "A bug is logged with its text",
+        SERVER,
+        '_log.error("%s in a request, raised at %s", type(failure).__name__, places)',
+        '_log.error("%s in a request, raised at %s", repr(failure), places)',
+        tests_of(SECRETS, "test_bug_in_the_gateway_logs_no_content"),
+    ),
+    Mutant(
+        "A token works after its attempt has ended",
+        "gateway/client_tokens.py",
+        "client = self._attempts.pop(digest(token), None)",
+        "client = self._attempts.get(digest(token), None)",
+        tests_of(TOKENS, "test_token_works_for_its_attempt_only"),
+    ),
+    Mutant(
+        "The file of named clients holds their tokens",
+        "gateway/client_tokens.py",
+        "self._write(digests | {name: digest(token)})",
+        "self._write(digests | {name: token})",
+        tests_of(TOKENS, "test_file_holds_hashes_for_its_owner_only"),
+    ),
+    Mutant(
+        "An object of an unknown organisation goes to any key",
+        EXCHANGE,
+        "        if not owners and unknown is None and not lists_objects(request):",
+        "        if not owners:",
+        tests_of(OBJECTS, "test_unknown_object_is_an_error_and_no_guess"),
+    ),
+    Mutant(
+        "Encrypted content is not remembered before its client has it",
+        "gateway/_reader.py",
+        "        self._objects.read(self._request.route, bytes(self._scan), self._credential_id)",
+        "        pass",
+        tests_of(OBJECTS, "test_encrypted_content_goes_to_its_key", "test_previous_response_goes_to_its_key"),
+    ),
+    # --- the pool -----------------------------------------------------------------------------------------------------
+    Mutant(
+        "A request gets a credential of another provider",
+        "pool/_rules/records.py",
+        "if provider is not None and self.provider.name != provider:",
+        "if False:",
+        tests_of(RESTRICTED, "test_request_gets_credentials_of_its_provider_only"),
+    ),
+    Mutant(
+        "The owner of a shared pool forgets the provider of a request",
+        "pool/shared/_member/handles.py",
+        "self.excluded, self.later, self.for_provider, self.only,",
+        "self.excluded, self.later, None, self.only,",
+        tests_of(RESTRICTED, "test_request_gets_credentials_of_its_provider_only"),
+    ),
+)
