@@ -103,6 +103,27 @@ def full() -> list[Cell]:
     return [Cell(*axis) for axis in axes]
 
 
+def random_cells(seed: int, count: int) -> list[Cell]:
+    """Return cells with values from anywhere within the axes of the sweep, evenly by their logarithms."""
+    chance = random.Random(seed)
+
+    def between(values: tuple[float, ...]) -> float:
+        return float(f"{values[0] * (values[-1] / values[0]) ** chance.random():.3g}")
+
+    return [
+        Cell(
+            between(RATES),
+            round(between(BUCKETS)),
+            round(between(CONCURRENCIES)),
+            between(LATENCIES),
+            chance.choice(HINTS),
+            quick_refusals=chance.random() < 0.5,
+            seed=chance.randrange(2**16),
+        )
+        for _ in range(count)
+    ]
+
+
 def legal_rate(cell: Cell) -> float:
     """Return requests per second: about what the ideal client reaches."""
     return min(cell.rate, cell.concurrency / cell.latency)

@@ -161,7 +161,7 @@ class RateEstimator:
 
     def begin(self, since: float, sent: int) -> None:
         """Count `sent` requests that were sent since an instant, those in flight included."""
-        self._begin_at, self.sent = since, sent
+        self._begin_at, self._mark_count = since, self.sent - sent
 
     def start_with(self, rate: float, now: float) -> None:
         """Adopt a rate that was learned elsewhere, to be refined."""
@@ -192,7 +192,7 @@ class RateEstimator:
                 self.slow_start = None
         if self.estimate is not None and self._limited_share > 0.75 and self._probe is None:
             assert self.bucket is not None
-            if self._search.record_success(self._store, self.in_flight):
+            if self._search.record_success(self._store, self._slack, self.in_flight):
                 self.estimate = self._search.rate
                 self._mark(now, self.sent, is_refusal=False)
                 self._set_rate(now)
@@ -226,9 +226,9 @@ class RateEstimator:
         level = None if remaining is None else remaining - reserved
         self.token_bucket.change(now, rate=limit / period, capacity=limit, level=level)
 
-    def refuse(self, sent_at: float, later: int, others: int, hint: float | None, now: float) -> float:
-        """Learn from a refused request, once per episode; return the seconds to wait. `others`: other requests in
-        flight, of which `later` were not sent before it."""
+    def refuse(self, sent_at: float, later: int, earlier: int, hint: float | None, now: float) -> float:
+        """Learn from a refused request, once per episode; return the seconds to wait. `later`: requests sent after it;
+        `earlier`: requests in flight that were sent before it."""
         self.refused += 1
         count = self.sent - later  # requests until this one
         error = math.inf if hint is None else self._hint_error(hint)
@@ -236,7 +236,7 @@ class RateEstimator:
         free_at = sent_at if hint is None else sent_at + max(0.0, hint - error)
         rate = math.inf if self.bucket is None else self.bucket.rate
         if sent_at > self._cut_at:
-            wait = self._start_episode(count, others - later, sent_at, empty_at, hint, error, now)
+            wait = self._start_episode(count, earlier, sent_at, empty_at, hint, error, now)
             self._slow_down(wait, now, was_last=not later)
         else:
             self._search.charge()
@@ -247,7 +247,8 @@ class RateEstimator:
         # After the refusal, and until its answer came, fewer requests may have been sent than the rate allowed.
         self._slack = max(0.0, self._last_at - free_at - later / rate)
         assert self.bucket is not None
-        self._last_at = max(self._last_at, free_at - 1.0 / self.bucket.rate)
+        from_at = free_at - 1.0 / self.bucket.rate
+        self._last_at = max(self._last_at, from_at) if later else from_at
         return wait
 
     def _start_episode(self, count: int, earlier: int, sent_at: float, empty_at: float, hint: float | None,
@@ -362,7 +363,8 @@ class RateEstimator:
         rate = self.estimate if self._max_rate is None else min(self.estimate, self._max_rate)
         capacity = 1.0
         if self._search.is_narrow:
-            capacity = max(1.0, SAFE_SHARE * (self._stored_count - self.estimate * self._stored_seconds))
+            stored = self._stored_count - self.estimate * self._stored_seconds
+            capacity = max(1.0, math.floor(SAFE_SHARE * stored))
         if self.bucket is None:
             self.bucket = Bucket(rate, capacity, now, jitter=0.0)
         self.bucket.change(now, rate=rate, capacity=capacity, level=level)

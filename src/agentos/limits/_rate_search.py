@@ -37,8 +37,10 @@ MAX_HOLD = 1600.0
 # this many times by the share that it can gain.
 WAITS_EARNED = 2.0
 REFUSALS_EARNED = 4.0
-# Factor by which the limit falls at most after one refusal.
+# Factor by which the limit falls at most after one refusal; that of a proven rate falls by MIN_FALL first, squared with
+# each further refusal.
 MAX_FALL = 8.0
+MIN_FALL = 1.25
 # A rate learned from refusals lets the next request start after at most this many seconds. Limits of hours or days are
 # declared or stated in headers; a clock that was set, or a machine that slept, would feign one.
 MAX_GAP = 600.0
@@ -62,7 +64,7 @@ class Episode(NamedTuple):
 class RateSearch:
     """The bracket around a limit, in requests per second, and the progress of the present step."""
 
-    __slots__ = ("_cost", "_credit", "_hold", "_length", "_next_hold", "_proven", "_step", "high", "low", "rate")
+    __slots__ = ("_cost", "_credit", "_fall", "_hold", "_length", "_next_hold", "_proven", "_step", "high", "low", "rate")
 
     def __init__(self) -> None:
         self.rate = 0.0
@@ -72,6 +74,7 @@ class RateSearch:
         self._credit = 0.0  # requests that the provider may have stored when the present step began
         self._cost = 0.0  # of the last refusal, in requests
         self._step = FAST_STEP
+        self._fall = MIN_FALL
         self._hold = self._length = 0.0  # successes until the next step, and from step to step
         self._next_hold = MIN_HOLD
 
@@ -90,18 +93,20 @@ class RateSearch:
     def start(self, rate: float, in_flight: int, credit: float = 0.0) -> None:
         """Start with a rate about which nothing is known. `credit`: requests that the provider may have stored."""
         self.rate, self.low, self.high, self._proven = rate, 0.0, math.inf, 0.0
-        self._step, self._credit, self._cost = FAST_STEP, credit, 0.0
+        self._step, self._fall, self._credit, self._cost = FAST_STEP, MIN_FALL, credit, 0.0
         self._hold_until_proven(in_flight)
 
-    def record_success(self, store: float, in_flight: int) -> bool:
+    def record_success(self, store: float, slack: float, in_flight: int) -> bool:
         """Count a success of a request that had waited for the rate; return True if that raises the rate. `store`:
-        requests that the provider can store."""
+        requests that the provider can store; `slack`: seconds of this step in which requests did not wait."""
         self._hold -= 1.0
         if self._hold > 0.0:
             return False
         was_narrow, self.low = self.is_narrow, self.rate
-        self._proven = max(self._proven, self.rate * (1.0 - (self._credit + 1.0) / self._length))
-        self._credit = min(store, self._credit + self._length * max(0.0, self.high / self.rate - 1.0))
+        credit = min(store, self._credit + slack * self.rate)
+        self._proven = max(self._proven, self.rate * (1.0 - (credit + 1.0) / self._length))
+        self._fall = MIN_FALL
+        self._credit = min(store, credit + self._length * max(0.0, self.high / self.rate - 1.0))
         if was_narrow or self.high <= self.low:  # held for long: the limit may have changed
             self.high, self._step, self._credit = math.inf, SMALL_STEP, store
         if self.high == math.inf:
@@ -121,7 +126,9 @@ class RateSearch:
             self.high = min(self.rate, upper)
         self.high = max(self.high, 1.0 / MAX_GAP)
         most = self.high / 1.001
-        self._proven = min(most, max(lower, self._proven if self._proven < self.high else 0.0))
+        if self._proven >= self.high:
+            self._proven, self._fall = self.high / self._fall, min(MAX_FALL, self._fall * self._fall)
+        self._proven = min(most, max(lower, self._proven))
         self.low = max(self._proven, self.high / MAX_FALL)
         self._step, self._credit = SMALL_STEP, min(store, self.high * wait)
         self._cost = WAITS_EARNED * wait * self.high + REFUSALS_EARNED

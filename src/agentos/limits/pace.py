@@ -44,6 +44,7 @@ class Charge(NamedTuple):
     limiter: RateLimiter | None
     entries: UsageEntries | None
     estimator: RateEstimator | None
+    number: int = 0  # of the request, as the estimator counts them
 
 
 # The charge of a lease that was granted while nothing restricted its group.
@@ -160,7 +161,7 @@ class Pace:
         if estimator is None:
             estimator = self._estimator(lease.scope, now, starts_full=not lease.waits_for_probe)
         estimator.take(lease.requests, lease.tokens, now)
-        return Charge(limiter, entries, estimator)
+        return Charge(limiter, entries, estimator, estimator.sent)
 
     def correct(self, charge: Charge, lease: PacedLease, requests: int, tokens: int, now: float) -> None:
         """Replace what the lease reserved by what it used."""
@@ -220,14 +221,17 @@ class Pace:
 
     # --- learning -------------------------------------------------------------------------------------------------
 
-    def refuse(self, lease: PacedLease, later: int, others: int, hint: float | None, now: float) -> float:
-        """Learn from a refusal; return the seconds to wait. `others`: other requests in flight, of which `later` were
-        not sent before it."""
+    def refuse(self, lease: PacedLease, charge: Charge, later: int, earlier: int, hint: float | None, now: float
+               ) -> float:  # fmt: skip
+        """Learn from a refusal; return the seconds to wait. `earlier` and `later`: requests in flight that were sent
+        before and after it."""
         estimator = self._estimator(lease.scope, now)
+        if charge.estimator is estimator:  # counts also those sent after it that have been answered
+            later = estimator.sent - charge.number
         self.is_free = False
         if estimator.estimate is None:
             estimator.begin(self._busy_since, self._sent - self._busy_sent)
-        return estimator.refuse(lease.granted_at, later, others, hint, now)
+        return estimator.refuse(lease.granted_at, later, earlier, hint, now)
 
     def ramp_up(self, scope: str | None, at: float, now: float) -> None:
         """Start slowly again after a cool-down that ends at `at`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agentos.events import LimitLearned
 from agentos.limits import backoff
 from agentos.limits.cool_downs import DEFAULT_COOL_DOWN, MAX_COOL_DOWN, cool_down, hint_of
+from agentos.limits.pace import NO_CHARGE
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
 from .cooldown_scope import CooldownScope
@@ -101,10 +102,11 @@ class ProviderFeedback:
         group = credential.group
         leases = [lease for member in group.members.values() for lease in member.leases.values()]
         others = [lease for lease in leases if lease is not record and lease.scope == record.scope]
-        later = sum(lease.granted_at >= record.granted_at for lease in others)
+        earlier = sum(lease.granted_at < record.granted_at for lease in others)
+        charge = record.charges[0][1] if record.charges else NO_CHARGE
         hint = hint_of(verdict)
         known_hint = None if hint is None else min(hint, MAX_COOL_DOWN)
-        wait = group.pace.refuse(record, later, len(others), known_hint, now)
+        wait = group.pace.refuse(record, charge, len(others) - earlier, earlier, known_hint, now)
         self._allocator.cool(group, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)
         self._announce_learned(credential, record.scope)
 
