@@ -131,8 +131,7 @@ class RateEstimator:
         self.sent += requests
         if self.bucket is not None:
             if self.estimate is not None:
-                if not self._has_waited:
-                    self._slack += max(0.0, now - self._last_at - requests / self.bucket.rate)
+                self._slack += max(0.0, now - self._last_at - requests / self.bucket.rate)
                 self._limited_share += (self._has_waited - self._limited_share) / 8.0
                 self._has_waited = False
                 self._last_at = max(self._last_at, now)
@@ -168,7 +167,7 @@ class RateEstimator:
         self.slow_start = None
         self.estimate = rate
         self._mark(now, self.sent, is_refusal=False)
-        self._search.start(rate, self.in_flight)
+        self._search.start(rate)
         self._set_rate(now, level=0.0)
 
     def ramp_up(self, at: float) -> None:
@@ -190,9 +189,10 @@ class RateEstimator:
             self.slow_start.record_success()
             if self.slow_start.is_over(max_in_flight):
                 self.slow_start = None
-        if self.estimate is not None and self._limited_share > 0.75 and self._probe is None:
-            assert self.bucket is not None
-            if self._search.record_success(self._store, self._slack, self.in_flight):
+        if sent_at < self._mark_at or self.estimate is None or self._probe is not None:
+            return
+        if self._limited_share > 0.75:
+            if self._search.record_success(self._store, self._slack):
                 self.estimate = self._search.rate
                 self._mark(now, self.sent, is_refusal=False)
                 self._set_rate(now)
@@ -245,10 +245,11 @@ class RateEstimator:
                 return wait
             self._mark_at, self._mark_count = empty_at, count
         # After the refusal, and until its answer came, fewer requests may have been sent than the rate allowed.
-        self._slack = max(0.0, self._last_at - free_at - later / rate)
         assert self.bucket is not None
-        from_at = free_at - 1.0 / self.bucket.rate
-        self._last_at = max(self._last_at, from_at) if later else from_at
+        if later:
+            self._slack = max(0.0, self._last_at - free_at - (later - 1) / rate)
+        else:
+            self._slack, self._last_at = 0.0, free_at - 1.0 / self.bucket.rate
         return wait
 
     def _start_episode(self, count: int, earlier: int, sent_at: float, empty_at: float, hint: float | None,
@@ -262,11 +263,13 @@ class RateEstimator:
             self._estimate_first(admitted, hint, error, sent_at)
             assert self.estimate is not None
             credit = min(self._store, self.estimate * (MIN_WAIT if hint is None else hint))
-            self._search.start(self.estimate, max(earlier, self.in_flight), credit)
+            self._search.start(self.estimate, credit)
         elif self._probe is not None:
             self._judge_probe(self._probe)
         elif admitted <= earlier and self._is_mark_refusal:
             is_repeated = True
+            self._search.retreat()
+            self.estimate = self._search.rate
         elif self._is_mark_refusal and admitted < self._level - 1.0:
             self._stored_count = float(admitted)  # the provider stores less than assumed
         else:
@@ -276,10 +279,11 @@ class RateEstimator:
                 max(0, admitted - earlier),
                 seconds,
                 min(self._slack, seconds),
+                0.0 if hint is None else error,
                 is_exact=error == 0.0,
                 after_refusal=self._is_mark_refusal,
             )
-            self._search.refuse(episode, self.in_flight, MIN_WAIT if hint is None else hint, self._store)
+            self._search.refuse(episode, MIN_WAIT if hint is None else hint, self._store)
             self.estimate = self._search.rate
             self._explain(count - self._refused_count)
         self._refused_count = count
@@ -347,7 +351,7 @@ class RateEstimator:
         self._probe = None
         if probe.has_passed(self.sent - self.refused):
             self._unexplained_refusals = MAX_UNEXPLAINED - 2
-            self._search.start(self.estimate, self.in_flight)
+            self._search.start(self.estimate)
         else:
             self._unexplained_refusals = -MAX_PATIENCE
             self.estimate = probe.rate_before

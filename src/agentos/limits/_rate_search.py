@@ -18,8 +18,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-# The bracket is narrow enough if its ends differ by less than this factor.
+# The bracket is narrow enough if its ends differ by less than this factor: the more a refusal costs (in requests, by
+# COST_UNIT), the larger.
 NARROW = 1.06
+MAX_NARROW = 1.12
+COST_UNIT = 1500.0
 # The limit is known well enough to be announced if they differ by less than this factor, and hardly known if by more.
 KNOWN = 1.2
 WIDE = 1.5
@@ -57,6 +60,7 @@ class Episode(NamedTuple):
     confirmed: int  # those that have succeeded
     seconds: float  # 0 or less: the request was sent before the last step
     slack: float  # seconds of them in which requests did not wait for the rate
+    error: float  # of the seconds, at most, because hints have whole ones
     is_exact: bool  # the time is that between the ends of two exact hints
     after_refusal: bool  # the mark is a refusal: the provider had stored nothing then
 
@@ -80,7 +84,8 @@ class RateSearch:
 
     @property
     def is_narrow(self) -> bool:
-        return self.high < NARROW * self.low
+        """Return True if the ends are so close that nothing is gained by another refusal."""
+        return self.high < self.low * min(MAX_NARROW, max(NARROW, 1.0 + self._cost / COST_UNIT))
 
     @property
     def is_known(self) -> bool:
@@ -90,15 +95,16 @@ class RateSearch:
     def is_wide(self) -> bool:
         return self.high > WIDE * self.low
 
-    def start(self, rate: float, in_flight: int, credit: float = 0.0) -> None:
+    def start(self, rate: float, credit: float = 0.0) -> None:
         """Start with a rate about which nothing is known. `credit`: requests that the provider may have stored."""
         self.rate, self.low, self.high, self._proven = rate, 0.0, math.inf, 0.0
         self._step, self._fall, self._credit, self._cost = FAST_STEP, MIN_FALL, credit, 0.0
-        self._hold_until_proven(in_flight)
+        self._hold_until_proven()
 
-    def record_success(self, store: float, slack: float, in_flight: int) -> bool:
-        """Count a success of a request that had waited for the rate; return True if that raises the rate. `store`:
-        requests that the provider can store; `slack`: seconds of this step in which requests did not wait."""
+    def record_success(self, store: float, slack: float) -> bool:
+        """Count a success of a request that was sent in this step, and had waited for the rate; return True if that
+        raises the rate. `store`: requests that the provider can store; `slack`: seconds of this step that were not
+        used."""
         self._hold -= 1.0
         if self._hold > 0.0:
             return False
@@ -112,12 +118,12 @@ class RateSearch:
         if self.high == math.inf:
             self.rate *= self._step
             self._step = min(FAST_STEP, self._step * self._step)
-            self._hold_until_proven(in_flight)
+            self._hold_until_proven()
         else:
-            self._close_in(in_flight)
+            self._close_in()
         return True
 
-    def refuse(self, episode: Episode, in_flight: int, wait: float, store: float) -> None:
+    def refuse(self, episode: Episode, wait: float, store: float) -> None:
         """Narrow the bracket after the rate was refused; requests go on after `wait` seconds."""
         if episode.seconds <= 0.0 and not episode.after_refusal:
             lower, self.high = 0.0, self.low or self.rate
@@ -132,7 +138,12 @@ class RateSearch:
         self.low = max(self._proven, self.high / MAX_FALL)
         self._step, self._credit = SMALL_STEP, min(store, self.high * wait)
         self._cost = WAITS_EARNED * wait * self.high + REFUSALS_EARNED
-        self._close_in(in_flight)
+        self._close_in()
+
+    def retreat(self) -> None:
+        """Return to the sustained rate, if it is not much lower, after refusals that came too early to be explained."""
+        if self.is_known:
+            self.rate = self.low
 
     def charge(self) -> None:
         """Count another refusal of the same episode."""
@@ -153,10 +164,11 @@ class RateSearch:
         if episode.is_exact and confirmed and 0.2 * seconds > HINT_ERROR and episode.slack < MAX_SLACK * seconds:
             error = min(HINT_ERROR / seconds, 1.0 / admitted)
             return confirmed / seconds * (1.0 - error), admitted / seconds * (1.0 + error)
-        used = max(1e-3, seconds - episode.slack)
-        return min(0.9 * self.rate, max(confirmed - 1.0, 0.4 * confirmed) / seconds), (admitted + 1.0) / used
+        used = max(1e-3, seconds - episode.slack - episode.error)
+        lower = max(confirmed - 1.0, 0.4 * confirmed) / (seconds + episode.error)
+        return min(0.9 * self.rate, lower), (admitted + 1.0) / used
 
-    def _close_in(self, in_flight: int) -> None:
+    def _close_in(self) -> None:
         if self.is_narrow:
             self.rate = self.low
             self._hold, self._next_hold = self._next_hold, min(MAX_HOLD, 2.0 * self._next_hold)
@@ -165,11 +177,11 @@ class RateSearch:
             return
         self._next_hold = MIN_HOLD
         self.rate = float(self.low ** (2 / 3) * self.high ** (1 / 3))
-        self._hold_until_proven(in_flight)
+        self._hold_until_proven()
 
-    def _hold_until_proven(self, in_flight: int) -> None:
+    def _hold_until_proven(self) -> None:
         step = 1.0 - max(self.low, self.rate / FAST_STEP) / self.rate
         needed = PROOF * (self._credit + 1.0) / max(0.02, step)
-        self._hold = max(MIN_PROOF, min(MAX_PROOF, needed), 2.0 * in_flight)
+        self._hold = max(MIN_PROOF, min(MAX_PROOF, needed))
         self._length = self._hold
         self._earn()
