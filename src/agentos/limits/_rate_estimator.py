@@ -20,6 +20,9 @@ from .backoff import delay
 
 # Seconds of the limit that a provider is assumed to have stored before the first request.
 STORED_SECONDS = 1.0
+# Largest share of the requests admitted until the first refusal that was not stored, as far as anything is known: slow
+# start sends them in bursts.
+MAX_REFILLED = 0.75
 # A provider that refuses after fewer requests stores next to nothing.
 FEW_STORED = 3
 # Share of the provider's burst allowance that is used at once after a pause.
@@ -53,6 +56,7 @@ class RateEstimator:
         "_mark_count",
         "_max_rate",
         "_probe",
+        "_refused_at",
         "_refused_count",
         "_search",
         "_slack",
@@ -90,7 +94,8 @@ class RateEstimator:
         self._last_at = now  # of the last request
         self._cut_at = -math.inf  # of the last episode; refusals of requests sent before belong to it
         self._in_flight_before = 0  # requests in flight that were sent before it
-        self._refused_count = 0  # requests until it
+        self._refused_at = -math.inf  # instant of the last refusal,
+        self._refused_count = 0  # after this many requests
         self._mark_at = now  # instant at which the provider had nothing left,
         self._mark_count = 0  # after this many requests
         self._is_mark_refusal = True  # False: it is a step of the search
@@ -243,7 +248,8 @@ class RateEstimator:
             wait = 0.0 if hint is None else hint
             if count <= self._mark_count:
                 return wait
-            self._mark_at, self._mark_count = empty_at, count
+            self._mark_at = self._refused_at = empty_at
+            self._mark_count = self._refused_count = count
         # After the refusal, and until its answer came, fewer requests may have been sent than the rate allowed.
         assert self.bucket is not None
         if later:
@@ -280,13 +286,14 @@ class RateEstimator:
                 seconds,
                 min(self._slack, seconds),
                 0.0 if hint is None else error,
+                (count - earlier - self._refused_count - 2) / max(1e-3, empty_at + 1.0 - self._refused_at),
                 is_exact=error == 0.0,
                 after_refusal=self._is_mark_refusal,
             )
             self._search.refuse(episode, MIN_WAIT if hint is None else hint, self._store)
             self.estimate = self._search.rate
             self._explain(count - self._refused_count)
-        self._refused_count = count
+        self._refused_at, self._refused_count = empty_at, count
         self.estimate = max(self.estimate, 1.0 / MAX_GAP)
         wait = hint if hint is not None else delay(self.refusals, 1.0, base=max(MIN_WAIT, 1.0 / self.estimate))
         if is_repeated:
@@ -303,7 +310,7 @@ class RateEstimator:
 
     def _mark(self, at: float, count: int, *, is_refusal: bool) -> None:
         """Start counting anew, after `count` requests."""
-        self._mark_at, self._mark_count, self._is_mark_refusal = at, max(count, self._mark_count), is_refusal
+        self._mark_at, self._mark_count, self._is_mark_refusal = at, count, is_refusal
         self._slack, self._has_waited = 0.0, False
 
     def _slow_down(self, wait: float, now: float, *, was_last: bool) -> None:
@@ -360,7 +367,8 @@ class RateEstimator:
     def _store(self) -> float:
         """Return the number of requests that the provider had stored before the first refusal, by the estimate."""
         assert self.estimate is not None
-        return max(1.0, self._stored_count - 0.5 * self.estimate * self._stored_seconds)
+        refilled = min(0.5 * self.estimate * self._stored_seconds, MAX_REFILLED * self._stored_count)
+        return max(1.0, self._stored_count - refilled)
 
     def _set_rate(self, now: float, level: float | None = None) -> None:
         assert self.estimate is not None

@@ -61,6 +61,7 @@ class Episode(NamedTuple):
     seconds: float  # 0 or less: the request was sent before the last step
     slack: float  # seconds of them in which requests did not wait for the rate
     error: float  # of the seconds, at most, because hints have whole ones
+    floor: float  # requests per second that succeeded since the last refusal: the limit is not lower
     is_exact: bool  # the time is that between the ends of two exact hints
     after_refusal: bool  # the mark is a refusal: the provider had stored nothing then
 
@@ -160,7 +161,7 @@ class RateSearch:
         """Return the lowest and the highest limit that explain a refusal."""
         admitted, confirmed, seconds = episode.admitted, episode.confirmed, max(1e-3, episode.seconds)
         if not episode.after_refusal:
-            return (confirmed - self._credit) / seconds, math.inf
+            return max(episode.floor, (confirmed - self._credit) / seconds), math.inf
         if episode.is_exact and confirmed and 0.2 * seconds > HINT_ERROR and episode.slack < MAX_SLACK * seconds:
             error = min(HINT_ERROR / seconds, 1.0 / admitted)
             return confirmed / seconds * (1.0 - error), admitted / seconds * (1.0 + error)
