@@ -22,10 +22,10 @@ from typing import NamedTuple
 # COST_UNIT), the larger.
 NARROW = 1.06
 MAX_NARROW = 1.12
-COST_UNIT = 1500.0
+COST_UNIT = 1000.0
 # The limit is known well enough to be announced if they differ by less than this factor, and hardly known if by more.
 KNOWN = 1.2
-WIDE = 1.5
+WIDE = 3.0
 # Factor to the next rate while no rate was refused; and after a long hold, squared with each step up to FAST_STEP.
 FAST_STEP = 2.0
 SMALL_STEP = 1.03
@@ -33,6 +33,7 @@ SMALL_STEP = 1.03
 MIN_PROOF = 6.0
 MAX_PROOF = 100.0
 PROOF = 1.2
+UNUSED_PROOF = 40.0
 # Successes for which a rate is held in a narrow bracket; doubled each time.
 MIN_HOLD = 50.0
 MAX_HOLD = 1600.0
@@ -40,6 +41,8 @@ MAX_HOLD = 1600.0
 # this many times by the share that it can gain.
 WAITS_EARNED = 2.0
 REFUSALS_EARNED = 4.0
+# and sooner if it can gain more than this share.
+LARGE_GAIN = 0.15
 # Factor by which the limit falls at most after one refusal; that of a proven rate falls by MIN_FALL first, squared with
 # each further refusal.
 MAX_FALL = 8.0
@@ -109,8 +112,12 @@ class RateSearch:
         self._hold -= 1.0
         if self._hold > 0.0:
             return False
-        was_narrow, self.low = self.is_narrow, self.rate
         credit = min(store, self._credit + slack * self.rate)
+        if self._length < min(UNUSED_PROOF, credit):  # stored requests explain all successes
+            self._hold = min(UNUSED_PROOF, credit) - self._length
+            self._length += self._hold
+            return False
+        was_narrow, self.low = self.is_narrow, self.rate
         self._proven = max(self._proven, self.rate * (1.0 - (credit + 1.0) / self._length))
         self._fall = MIN_FALL
         self._credit = min(store, credit + self._length * max(0.0, self.high / self.rate - 1.0))
@@ -155,7 +162,7 @@ class RateSearch:
         """Hold the rate until the cost of the last refusal is earned."""
         if self.high < math.inf:
             gain = max(SMALL_STEP - 1.0, self.high / self.rate - 1.0)
-            self._hold = self._length = max(self._hold, self._cost / gain)
+            self._hold = self._length = max(self._hold, self._cost / gain * min(1.0, LARGE_GAIN / gain))
 
     def _explain(self, episode: Episode) -> tuple[float, float]:
         """Return the lowest and the highest limit that explain a refusal."""
