@@ -264,7 +264,6 @@ class RateEstimator:
         self._in_flight_before = self.in_flight
         self.refusals += 1
         admitted = max(0, count - self._mark_count - 1)
-        is_repeated = False
         if self.estimate is None:
             self._estimate_first(admitted, hint, error, sent_at)
             assert self.estimate is not None
@@ -273,7 +272,6 @@ class RateEstimator:
         elif self._probe is not None:
             self._judge_probe(self._probe)
         elif admitted <= earlier and self._is_mark_refusal:
-            is_repeated = True
             self._search.retreat()
             self.estimate = self._search.rate
         elif self._is_mark_refusal and admitted < self._level - 1.0:
@@ -296,10 +294,9 @@ class RateEstimator:
         self._refused_at, self._refused_count = empty_at, count
         self.estimate = max(self.estimate, 1.0 / MAX_GAP)
         wait = hint if hint is not None else delay(self.refusals, 1.0, base=max(MIN_WAIT, 1.0 / self.estimate))
-        if is_repeated:
-            self._mark_count, self._has_waited = count, False
-        else:
-            self._mark(empty_at, count, is_refusal=True)
+        # If nothing was admitted in between, the time since the earlier refusal counts, too.
+        at = self._mark_at if self._is_mark_refusal and not admitted and self.refusals > 1 else empty_at
+        self._mark(at, count, is_refusal=True)
         return wait
 
     def _hint_error(self, hint: float) -> float:

@@ -149,9 +149,9 @@ class RateSearch:
         self._close_in()
 
     def retreat(self) -> None:
-        """Return to the sustained rate, if it is not much lower, after refusals that came too early to be explained."""
-        if self.is_known:
-            self.rate = self.low
+        """Go down towards the sustained rate, after refusals that came too early to be explained."""
+        if self.low:
+            self.rate = self.low if self.is_known else math.sqrt(self.low * self.rate)
 
     def charge(self) -> None:
         """Count another refusal of the same episode."""
