@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 
 from ._rate_probe import FEW_REQUESTS, MAX_PATIENCE, MAX_UNEXPLAINED, PROBE_FACTOR, RateProbe
-from ._rate_search import MAX_GAP, Episode, RateSearch
-from ._slow_start import CAUTIOUS_RATE, INITIAL_RATE, RAMP_RATE, SlowStart
+from ._rate_search import MAX_GAP, MIN_WAIT, Episode, RateSearch, Refusal
+from ._slow_start import CAUTIOUS_RATE, CAUTIOUS_SLOTS, INITIAL_RATE, RAMP_RATE, SlowStart
 from ._windows import Bucket
 from .backoff import delay
 
+# Share of the last requests that must have waited for the rate before their successes count.
+MIN_LIMITED_SHARE = 0.75
 # Seconds of the limit that a provider is assumed to have stored before the first request.
 STORED_SECONDS = 1.0
 # Largest share of the requests admitted until the first refusal that was not stored, as far as anything is known: slow
@@ -29,8 +31,6 @@ FEW_STORED = 3
 SAFE_SHARE = 0.9
 # After this many seconds without a request, counting starts anew: the provider's burst allowance is full again.
 IDLE_SECONDS = 10.0
-# Shortest wait in seconds after a refusal without a hint.
-MIN_WAIT = 0.05
 # A hint that is longer than the time of this many requests is not exact.
 LONG_HINT = 1.2
 # Requests per second below which no provider goes: one a day.
@@ -196,11 +196,10 @@ class RateEstimator:
                 self.slow_start = None
         if sent_at < self._mark_at or self.estimate is None or self._probe is not None:
             return
-        if self._limited_share > 0.75:
-            if self._search.record_success(self._store, self._slack):
-                self.estimate = self._search.rate
-                self._mark(now, self.sent, is_refusal=False)
-                self._set_rate(now)
+        if self._limited_share > MIN_LIMITED_SHARE and self._search.record_success(self._store, self._slack):
+            self.estimate = self._search.rate
+            self._mark(now, self.sent, is_refusal=False)
+            self._set_rate(now)
 
     def observe(self, sent_at: float, limit: float, period: float, remaining: float | None, reset: float | None,
                 now: float) -> None:  # fmt: skip
@@ -235,69 +234,77 @@ class RateEstimator:
         """Learn from a refused request, once per episode; return the seconds to wait. `later`: requests sent after it;
         `earlier`: requests in flight that were sent before it."""
         self.refused += 1
-        count = self.sent - later  # requests until this one
-        error = math.inf if hint is None else self._hint_error(hint)
-        empty_at = sent_at if hint is None else sent_at + max(0.0, hint - error / 2.0)
-        free_at = sent_at if hint is None else sent_at + max(0.0, hint - error)
+        refusal = self._read(sent_at, self.sent - later, earlier, hint)
         rate = math.inf if self.bucket is None else self.bucket.rate
         if sent_at > self._cut_at:
-            wait = self._start_episode(count, earlier, sent_at, empty_at, hint, error, now)
+            wait = self._start_episode(refusal, now)
             self._slow_down(wait, now, was_last=not later)
         else:
             self._search.charge()
             wait = 0.0 if hint is None else hint
-            if count <= self._mark_count:
+            if refusal.number <= self._mark_count:
                 return wait
-            self._mark_at = self._refused_at = empty_at
-            self._mark_count = self._refused_count = count
+            self._mark_at = self._refused_at = refusal.empty_at
+            self._mark_count = self._refused_count = refusal.number
         # After the refusal, and until its answer came, fewer requests may have been sent than the rate allowed.
         assert self.bucket is not None
         if later:
-            self._slack = max(0.0, self._last_at - free_at - (later - 1) / rate)
+            self._slack = max(0.0, self._last_at - refusal.free_at - (later - 1) / rate)
         else:
-            self._slack, self._last_at = 0.0, free_at - 1.0 / self.bucket.rate
+            self._slack, self._last_at = 0.0, refusal.free_at - 1.0 / self.bucket.rate
         return wait
 
-    def _start_episode(self, count: int, earlier: int, sent_at: float, empty_at: float, hint: float | None,
-                       error: float, now: float) -> float:  # fmt: skip
+    def _read(self, sent_at: float, count: int, earlier: int, hint: float | None) -> Refusal:
+        if hint is None:
+            return Refusal(sent_at, count, earlier, None, math.inf, sent_at, sent_at)
+        error = self._hint_error(hint)
+        empty_at = sent_at + max(0.0, hint - error / 2.0)
+        return Refusal(sent_at, count, earlier, hint, error, empty_at, sent_at + max(0.0, hint - error))
+
+    def _start_episode(self, refusal: Refusal, now: float) -> float:
+        hint, count = refusal.hint, refusal.number
         self._cut_at = now
         self._in_flight_before = self.in_flight
         self.refusals += 1
         admitted = max(0, count - self._mark_count - 1)
         if self.estimate is None:
-            self._estimate_first(admitted, hint, error, sent_at)
-            assert self.estimate is not None
-            credit = min(self._store, self.estimate * (MIN_WAIT if hint is None else hint))
-            self._search.start(self.estimate, credit)
+            self._estimate_first(admitted, refusal)
         elif self._probe is not None:
             self._judge_probe(self._probe)
-        elif admitted <= earlier and self._is_mark_refusal:
+        else:
+            self._learn(admitted, refusal)
+        assert self.estimate is not None
+        self._refused_at, self._refused_count = refusal.empty_at, count
+        self.estimate = max(self.estimate, 1.0 / MAX_GAP)
+        # If nothing was admitted in between, the time since the earlier refusal counts, too.
+        is_same = self._is_mark_refusal and not admitted and self.refusals > 1
+        self._mark(self._mark_at if is_same else refusal.empty_at, count, is_refusal=True)
+        return hint if hint is not None else delay(self.refusals, 1.0, base=max(MIN_WAIT, 1.0 / self.estimate))
+
+    def _learn(self, admitted: int, refusal: Refusal) -> None:
+        """Correct the estimate after a refusal that was not the first."""
+        count, earlier = refusal.number, refusal.earlier
+        if self._is_mark_refusal and admitted <= earlier:
             self._search.retreat()
             self.estimate = self._search.rate
         elif self._is_mark_refusal and admitted < self._level - 1.0:
             self._stored_count = float(admitted)  # the provider stores less than assumed
         else:
-            seconds = (empty_at if self._is_mark_refusal else sent_at) - self._mark_at
+            seconds = (refusal.empty_at if self._is_mark_refusal else refusal.sent_at) - self._mark_at
+            served = count - earlier - self._refused_count - 2
             episode = Episode(
                 admitted,
                 max(0, admitted - earlier),
                 seconds,
                 min(self._slack, seconds),
-                0.0 if hint is None else error,
-                (count - earlier - self._refused_count - 2) / max(1e-3, empty_at + 1.0 - self._refused_at),
-                is_exact=error == 0.0,
+                0.0 if refusal.hint is None else refusal.error,
+                served / max(1e-3, refusal.empty_at + 1.0 - self._refused_at),
+                is_exact=refusal.error == 0.0,
                 after_refusal=self._is_mark_refusal,
             )
-            self._search.refuse(episode, MIN_WAIT if hint is None else hint, self._store)
+            self._search.refuse(episode, refusal.wait, self._store)
             self.estimate = self._search.rate
             self._explain(count - self._refused_count)
-        self._refused_at, self._refused_count = empty_at, count
-        self.estimate = max(self.estimate, 1.0 / MAX_GAP)
-        wait = hint if hint is not None else delay(self.refusals, 1.0, base=max(MIN_WAIT, 1.0 / self.estimate))
-        # If nothing was admitted in between, the time since the earlier refusal counts, too.
-        at = self._mark_at if self._is_mark_refusal and not admitted and self.refusals > 1 else empty_at
-        self._mark(at, count, is_refusal=True)
-        return wait
 
     def _hint_error(self, hint: float) -> float:
         """Return by how many seconds a hint may be too long: it has whole seconds, or names a date, which has. A hint
@@ -321,20 +328,21 @@ class RateEstimator:
             self.bucket.restore(self._level, now + wait)
         else:
             self.bucket.restore(0.0, self._last_at)
-        self.slow_start = SlowStart(now + wait, 3, CAUTIOUS_RATE) if is_unknown else None
+        self.slow_start = SlowStart(now + wait, CAUTIOUS_SLOTS, CAUTIOUS_RATE) if is_unknown else None
 
     # --- learning -------------------------------------------------------------------------------------------------
 
-    def _estimate_first(self, admitted: int, hint: float | None, error: float, sent_at: float) -> None:
+    def _estimate_first(self, admitted: int, refusal: Refusal) -> None:
         is_counted = self._begin_at > -math.inf  # else its pool was restored meanwhile
         self._stored_count = float(admitted)
-        self._stored_seconds = max(0.0, sent_at - self._begin_at) if is_counted else 0.0
+        self._stored_seconds = max(0.0, refusal.sent_at - self._begin_at) if is_counted else 0.0
         if self._max_rate is not None:
             self.estimate = self._max_rate
-        elif hint is None or admitted > FEW_STORED:
+        elif refusal.hint is None or admitted > FEW_STORED:
             self.estimate = max(1, admitted) / (self._stored_seconds + STORED_SECONDS)
         else:  # the provider stores next to nothing: a hint is the time of one request
-            self.estimate = 1.0 / max(MIN_WAIT, hint - error)
+            self.estimate = 1.0 / max(MIN_WAIT, refusal.hint - refusal.error)
+        self._search.start(self.estimate, min(self._store, self.estimate * refusal.wait))
 
     def _explain(self, admitted: int) -> None:
         """Start a probe if episodes came again and again after few requests."""

@@ -52,8 +52,26 @@ MIN_FALL = 1.25
 MAX_GAP = 600.0
 # Seconds by which the instant in an exact hint is off.
 HINT_ERROR = 0.05
+# Shortest wait in seconds after a refusal without a hint.
+MIN_WAIT = 0.05
 # Largest share of slack with which exact hints are believed.
 MAX_SLACK = 0.1
+
+
+class Refusal(NamedTuple):
+    """A refused request, and what its answer says about the provider's allowance."""
+
+    sent_at: float
+    number: int  # of the request, counted from the first
+    earlier: int  # requests in flight that were sent before it
+    hint: float | None
+    error: float  # seconds by which the hint may be too long
+    empty_at: float  # instant at which the provider has one request again, most likely
+    free_at: float  # and at the earliest
+
+    @property
+    def wait(self) -> float:
+        return MIN_WAIT if self.hint is None else self.hint
 
 
 class Episode(NamedTuple):
@@ -72,7 +90,20 @@ class Episode(NamedTuple):
 class RateSearch:
     """The bracket around a limit, in requests per second, and the progress of the present step."""
 
-    __slots__ = ("_cost", "_credit", "_fall", "_hold", "_length", "_next_hold", "_proven", "_step", "high", "low", "rate")
+    __slots__ = (
+        "_cost",
+        "_credit",
+        "_fall",
+        "_hold",
+        "_is_known_well",
+        "_length",
+        "_next_hold",
+        "_proven",
+        "_step",
+        "high",
+        "low",
+        "rate",
+    )
 
     def __init__(self) -> None:
         self.rate = 0.0
@@ -85,11 +116,13 @@ class RateSearch:
         self._fall = MIN_FALL
         self._hold = self._length = 0.0  # successes until the next step, and from step to step
         self._next_hold = MIN_HOLD
+        self._is_known_well = False  # the bracket was narrow, and was not refuted since
 
     @property
     def is_narrow(self) -> bool:
         """Return True if the ends are so close that nothing is gained by another refusal."""
-        return self.high < self.low * min(MAX_NARROW, max(NARROW, 1.0 + self._cost / COST_UNIT))
+        factor = MAX_NARROW if self._is_known_well else max(NARROW, 1.0 + self._cost / COST_UNIT)
+        return self.high < self.low * min(MAX_NARROW, factor)
 
     @property
     def is_known(self) -> bool:
@@ -181,9 +214,10 @@ class RateSearch:
             self.rate = self.low
             self._hold, self._next_hold = self._next_hold, min(MAX_HOLD, 2.0 * self._next_hold)
             self._length = self._hold
+            self._is_known_well = True
             self._earn()
             return
-        self._next_hold = MIN_HOLD
+        self._next_hold, self._is_known_well = MIN_HOLD, False
         self.rate = float(self.low ** (2 / 3) * self.high ** (1 / 3))
         self._hold_until_proven()
 

@@ -13,6 +13,8 @@ from ._windows import Bucket
 INITIAL_RATE = 4.0
 RAMP_RATE = 8.0
 CAUTIOUS_RATE = 0.5
+# Requests more at once with each success in the last case.
+CAUTIOUS_SLOTS = 5
 
 
 class SlowStart:
