@@ -202,8 +202,8 @@ MUTANTS = (
     Mutant(
         "The estimator ignores Retry-After",
         "limits/_rate_estimator.py",
-        "wait = hint if hint is not None else delay(",
-        "wait = delay(",
+        "return hint if hint is not None else delay(",
+        "return delay(",
         tests_of(LEARNING, "test_wait_after_a_refusal_equals_the_hint"),
     ),
     Mutant(
@@ -238,14 +238,14 @@ MUTANTS = (
     Mutant(
         "A rate that stored requests made possible counts as sustained",
         "limits/_rate_search.py",
-        "self.rate * (1.0 - (self._credit + 1.0) / self._length)",
+        "self.rate * (1.0 - (credit + 1.0) / self._length)",
         "self.rate",
         tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
     ),
     Mutant(
         "The rate grows although requests do not wait for it",
         "limits/_rate_estimator.py",
-        "self._limited_share > 0.75",
+        "self._limited_share > MIN_LIMITED_SHARE",
         "self._limited_share >= 0.0",
         tests_of(SWEEP, "test_rate_that_is_not_used_does_not_grow"),
     ),
@@ -266,8 +266,29 @@ MUTANTS = (
     Mutant(
         "The cost of a refusal is not earned before the next one",
         "limits/_rate_search.py",
-        "self._hold = self._length = max(self._hold, self._cost / gain)",
+        "self._hold = self._length = max(self._hold, self._cost / gain * min(1.0, LARGE_GAIN / gain))",
         "self._hold = self._length = self._hold",
+        tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
+    ),
+    Mutant(
+        "Requests that were sent after a refused one, and answered before it, count as admitted before it",
+        "limits/pace.py",
+        "            later = estimator.sent - charge.number\n",
+        "            pass\n",
+        tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
+    ),
+    Mutant(
+        "One refusal discards a rate that many successes have proven",
+        "limits/_rate_search.py",
+        "self._proven, self._fall = self.high / self._fall,",
+        "self._proven, self._fall = 0.0,",
+        tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
+    ),
+    Mutant(
+        "An estimate without evidence doubles after every success",
+        "limits/_rate_search.py",
+        "        self._hold -= 1.0\n        if self._hold > 0.0:",
+        "        if self._hold < 0.0:",
         tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
     ),
     Mutant(
