@@ -7,6 +7,7 @@ from . import Mutant, tests_of
 POOL = "pool/test_allocator"
 LIMITS = "limits/test_limiter"
 LEARNING = "limits/test_rate_estimator"
+SWEEP = "limits/test_sweep"
 ANSWERS = "pool/conformance/test_limits"
 CALLERS = "pool/conformance/test_pool"
 
@@ -201,15 +202,15 @@ MUTANTS = (
     Mutant(
         "The estimator ignores Retry-After",
         "limits/_rate_estimator.py",
-        "        wait = hint\n",
-        "        wait = None\n",
+        "wait = hint if hint is not None else delay(",
+        "wait = delay(",
         tests_of(LEARNING, "test_wait_after_a_refusal_equals_the_hint"),
     ),
     Mutant(
         "Every refusal of one episode doubles the back-off",
         "limits/_rate_estimator.py",
-        "if sent_at <= self._cut_at:",
-        "if sent_at < -math.inf:",
+        "if sent_at > self._cut_at:",
+        "if sent_at > -math.inf:",
         tests_of(LEARNING, "test_refusals_of_one_episode_double_the_wait_once"),
     ),
     Mutant(
@@ -226,19 +227,57 @@ MUTANTS = (
         "uncounted = 0",
         tests_of(LEARNING, "test_requests_in_flight_reduce_remaining_requests_in_headers"),
     ),
+    # --- learned limits -------------------------------------------------------------------------------------------
     Mutant(
-        "Credentials with equal limits are treated as sharing one limit after a trial of one request",
-        "pool/_rules/shared_limits.py",
-        "TRIAL_REQUESTS = 12",
-        "TRIAL_REQUESTS = 1",
-        tests_of(LEARNING, "test_keys_with_equal_limits_are_not_taken_for_shared"),
+        "Requests served before slow start ended are not counted for the first estimate",
+        "limits/pace.py",
+        "        self.count(lease.requests, now)\n        limiter, estimator",
+        "        limiter, estimator",
+        tests_of(SWEEP, "test_random_latencies_around_one_limit", "test_unknown_limit_is_reached_with_few_refusals"),
     ),
     Mutant(
-        "Coincident refusals are not counted, so a shared limit is never detected",
-        "pool/_rules/shared_limits.py",
-        "suspicions.coincidences[pair] = suspicions.coincidences.get(pair, 0) + 1",
-        "suspicions.coincidences[pair] = 1",
-        tests_of(LEARNING, "test_keys_that_share_a_limit_are_detected"),
+        "A rate that stored requests made possible counts as sustained",
+        "limits/_rate_search.py",
+        "self.rate * (1.0 - (self._credit + 1.0) / self._length)",
+        "self.rate",
+        tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
+    ),
+    Mutant(
+        "The rate grows although requests do not wait for it",
+        "limits/_rate_estimator.py",
+        "self._limited_share > 0.75",
+        "self._limited_share >= 0.0",
+        tests_of(SWEEP, "test_rate_that_is_not_used_does_not_grow"),
+    ),
+    Mutant(
+        "After a refusal a request starts at once although another has used the allowance",
+        "limits/_rate_estimator.py",
+        "            self.bucket.restore(0.0, self._last_at)",
+        "            self.bucket.restore(1.0, now + wait)",
+        tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
+    ),
+    Mutant(
+        "The search never tries a higher rate after it has converged",
+        "limits/_rate_search.py",
+        "        if was_narrow or self.high <= self.low:",
+        "        if self.high <= 0.0:",
+        tests_of(SWEEP, "test_changed_limit_is_followed"),
+    ),
+    Mutant(
+        "The cost of a refusal is not earned before the next one",
+        "limits/_rate_search.py",
+        "self._hold = self._length = max(self._hold, self._cost / gain)",
+        "self._hold = self._length = self._hold",
+        tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
+    ),
+    Mutant(
+        "A refusal of one declared group slows another group of the same provider",
+        "pool/_rules/feedback.py",
+        "        self._allocator.cool(group, record.scope, max(wait",
+        "        for other in credential.provider.members.values():\n"
+        "            self._allocator.cool(other.group, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)\n"
+        "        self._allocator.cool(group, record.scope, max(wait",
+        tests_of(LEARNING, "test_refusals_of_one_group_never_slow_another"),
     ),
     # --- declared limits ------------------------------------------------------------------------------------------
     Mutant(

@@ -30,7 +30,6 @@ from agentos.events import (
     Heartbeat,
     ItemEnded,
     LimitLearned,
-    LimitShared,
     Output,
     PoolWaiting,
     RunEnded,
@@ -87,7 +86,6 @@ def as_json(event: Any) -> dict[str, Any]:
 EVENTS: list[Any] = [
     PoolWaiting("exhausted", 3, 3, 0, None),
     CoolDownStarted("group", "team", None, 60.0, "rate_limited"),
-    LimitShared("a + b", ("credential a", "credential b"), True),
     StoreUnreachable("redis://somewhere:6379/0", "connection refused", 1e9),
     StoreReached("redis://somewhere:6379/0", 12.0),
     LimitLearned("group", "team", None, 594.3),

@@ -169,6 +169,5 @@ def check_finished(world: World) -> None:
     assert not pool.waiting, "a request still waits"  # invariant 16
     assert not any(credential.leases for credential in pool.credentials.values()), "a lease is left"
     for credential in pool.credentials.values():
-        for cooldown_scope in credential.paced_by:
-            in_flight = [estimator.in_flight for estimator in cooldown_scope.pace.estimators.values()]
-            assert not any(in_flight), f"{credential.id}: {in_flight} requests stay in flight"
+        in_flight = [estimator.in_flight for estimator in credential.group.pace.estimators.values()]
+        assert not any(in_flight), f"{credential.id}: {in_flight} requests stay in flight"

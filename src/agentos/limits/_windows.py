@@ -24,11 +24,12 @@ SLOT_SECONDS = 0.1
 class Bucket:
     """Fills at `rate` per second up to `capacity`. Taking more than it holds is debt, which is filled first."""
 
-    __slots__ = ("_level", "_since", "capacity", "rate")
+    __slots__ = ("_jitter", "_level", "_since", "capacity", "rate")
 
-    def __init__(self, rate: float, capacity: float, now: float) -> None:
+    def __init__(self, rate: float, capacity: float, now: float, *, jitter: float = JITTER_SECONDS) -> None:
         self.rate = rate
         self.capacity = capacity
+        self._jitter = jitter
         self._level = capacity
         self._since = now  # the instant of that level, from which it rises
 
@@ -47,7 +48,7 @@ class Bucket:
     def take(self, amount: float, now: float) -> None:
         """Take an amount; a negative one is given back."""
         level = self.level(now)
-        self._since = now + JITTER_SECONDS if level >= self.capacity else max(now, self._since)
+        self._since = now + self._jitter if level >= self.capacity else max(now, self._since)
         self._level = min(self.capacity, level - amount)
 
     def state(self) -> tuple[float, float]:

@@ -44,6 +44,7 @@ class Charge(NamedTuple):
     limiter: RateLimiter | None
     entries: UsageEntries | None
     estimator: RateEstimator | None
+    number: int = 0  # of the request, as the estimator counts them
 
 
 # The charge of a lease that was granted while nothing restricted its group.
@@ -59,29 +60,21 @@ class Pace:
         "_has_started",
         "_last_at",
         "_sent",
-        "_stagger",
         "day_ends_after",
         "estimators",
         "is_free",
-        "is_learning",
         "limiter",
         "limits",
         "max_concurrent",
-        "paused_until",
         "wake_at",
     )
 
-    def __init__(self, name: str) -> None:
-        # Each group searches at its own speed. Groups that start together would otherwise be refused together, again
-        # and again, and seem to share a limit.
-        self._stagger = 0.8 + 0.4 * (sum(position * ord(char) for position, char in enumerate(name, 1)) % 97) / 97.0
+    def __init__(self) -> None:
         self.limits = Limits()
         self.limiter: RateLimiter | None = None  # None: no limit is declared
         self.day_ends_after: Callable[[float], float] | None = None  # returns the end of the provider's day
         self.estimators: dict[str | None, RateEstimator] = {}  # by scope
-        self.is_learning = True  # False: the limit is learned by a pace that several groups share
         self.max_concurrent = 0  # live leases at once, over all its credentials
-        self.paused_until = 0.0  # during a trial whether another group shares its limit
         self.wake_at = math.inf  # when the pool looks at it again
         # While nothing restricts the group, requests since it was last idle are only counted: the fast path for groups
         # without limits, and for those that never meet one.
@@ -123,15 +116,13 @@ class Pace:
         estimator = self.estimators.get(scope)
         if estimator is not None and not estimator.is_idle:
             at = max(at, estimator.ready_at(requests, tokens, now))
-        return at if self.paused_until <= at else self.paused_until if self.paused_until > now else at
+        return at
 
     def binding(self, scope: str | None, requests: int, tokens: int, now: float) -> tuple[float, str | None]:
         """Return the instant from which the amount may be used, and the name of the limit that decides it."""
         at, name = (0.0, None) if self.limiter is None else self.limiter.binding(requests, tokens, now)
         estimator = self.estimators.get(scope)
         learned_at = 0.0 if estimator is None else estimator.ready_at(requests, tokens, now)
-        if self.paused_until > now:
-            learned_at = max(learned_at, self.paused_until)
         return (learned_at, LEARNED) if learned_at > at else (at, name)
 
     def changes_at(self, tokens: int, now: float) -> float:
@@ -164,13 +155,13 @@ class Pace:
         self._sent += requests
 
     def take(self, lease: PacedLease, now: float) -> Charge:
+        self.count(lease.requests, now)
         limiter, estimator = self.limiter, self.estimators.get(lease.scope)
         entries = None if limiter is None else limiter.take(lease.requests, lease.tokens, now)
-        if estimator is None and self.is_learning:
+        if estimator is None:
             estimator = self._estimator(lease.scope, now, starts_full=not lease.waits_for_probe)
-        if estimator is not None:
-            estimator.take(lease.requests, lease.tokens, now)
-        return Charge(limiter, entries, estimator)
+        estimator.take(lease.requests, lease.tokens, now)
+        return Charge(limiter, entries, estimator, estimator.sent)
 
     def correct(self, charge: Charge, lease: PacedLease, requests: int, tokens: int, now: float) -> None:
         """Replace what the lease reserved by what it used."""
@@ -187,10 +178,10 @@ class Pace:
         estimator = charge.estimator
         if estimator is None or lease.is_answered:
             return
-        estimator.in_flight -= 1
-        if not lease.is_unused and (estimator.slow_start is not None or estimator.refusals):
+        estimator.answer(lease.granted_at)
+        if not lease.is_unused and not estimator.is_idle:
             estimator.record_success(lease.granted_at, self.max_concurrent, now)
-            if estimator.slow_start is None:
+            if estimator.is_idle:
                 self._has_started = True
                 self._update_is_free()
 
@@ -230,22 +221,22 @@ class Pace:
 
     # --- learning -------------------------------------------------------------------------------------------------
 
-    def refuse(self, lease: PacedLease, others_in_flight: int, hint: float | None, now: float) -> float:
-        """Learn from a refusal; return the seconds to wait."""
-        was_free = self.is_free
+    def refuse(self, lease: PacedLease, charge: Charge, later: int, earlier: int, hint: float | None, now: float
+               ) -> float:  # fmt: skip
+        """Learn from a refusal; return the seconds to wait. `earlier` and `later`: requests in flight that were sent
+        before and after it."""
         estimator = self._estimator(lease.scope, now)
-        if was_free:
-            # Leases in flight were granted on the fast path: they have no charge here and were not admitted yet.
-            estimator.begin(self._busy_since, self._sent - self._busy_sent - others_in_flight)
-            self.is_free = False
-        wait = estimator.refuse(lease.granted_at, lease.requests, hint, now)
-        self.ramp_up(lease.scope, now + wait, now)
-        return wait
+        if charge.estimator is estimator:  # counts also those sent after it that have been answered
+            later = estimator.sent - charge.number
+        self.is_free = False
+        if estimator.estimate is None:
+            estimator.begin(self._busy_since, self._sent - self._busy_sent)
+        return estimator.refuse(lease.granted_at, later, earlier, hint, now)
 
     def ramp_up(self, scope: str | None, at: float, now: float) -> None:
         """Start slowly again after a cool-down that ends at `at`."""
-        if self.max_concurrent > 1 and self.is_learning:  # one request at a time needs no ramp
-            self._estimator(scope, now).ramp_up(at, self.max_concurrent)
+        if self.max_concurrent > 1:  # one request at a time needs no ramp
+            self._estimator(scope, now).ramp_up(at)
 
     def observe(self, lease: PacedLease, verdict: Verdict, reserved: int, now: float) -> None:
         """Apply the headers of an answer. `reserved`: tokens of other requests in flight."""
@@ -270,21 +261,6 @@ class Pace:
         if self.limits.rate is not None:
             rates.append(self.limits.rate)
         return min(rates, default=None)
-
-    def learned_rate(self, scope: str | None) -> float | None:
-        """Return requests per second as learned from refusals, however uncertain."""
-        estimator = self.estimators.get(scope)
-        return None if estimator is None else estimator.estimate
-
-    def stop_learning(self) -> None:
-        """Leave learning to a pace that is shared with other groups."""
-        self.is_learning = self.is_free = False
-        self.estimators = {}
-        self.paused_until = 0.0
-
-    def pause(self, until: float) -> None:
-        self.paused_until = until
-        self._update_is_free()
 
     def start_with(self, scope: str | None, rate: float, now: float) -> None:
         """Adopt a rate, in requests per second, that was learned elsewhere."""
@@ -315,15 +291,13 @@ class Pace:
                 self.estimators = dict(busy[-MAX_ESTIMATORS // 2 :])
             self.is_free = False
             estimator = self.estimators[scope] = RateEstimator(
-                now, self.limits.rate, self.max_concurrent, stagger=self._stagger, starts_full=starts_full
+                now, self.limits.rate, self.max_concurrent, starts_full=starts_full
             )
         return estimator
 
     def _update_is_free(self) -> None:
         self.is_free = (
             self.limiter is None
-            and self.is_learning
-            and not self.paused_until
             and (self.max_concurrent <= 1 or self._has_started)
             and all(estimator.is_idle for estimator in self.estimators.values())
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from typing import NamedTuple
 
 from agentos.limits.declaration import REQUESTS_PER_DAY, Limits
@@ -75,8 +74,7 @@ class CredentialForecast(NamedTuple):
 def credential_state(credential: CredentialRecord, now: float, epoch: float) -> CredentialState:
     """Return the state of a credential, with instants as epoch seconds. `epoch` is the wall clock at `now`."""
     ends, cooled_by = _cooldowns(credential, now, epoch)
-    paces = [paced.pace.binding(None, 1, 0, now) for paced in credential.paced_by]
-    ready_at, limit = max(paces, key=itemgetter(0))
+    ready_at, limit = credential.group.pace.binding(None, 1, 0, now)
     cooled_until = ends.pop(None, None)
     limited_until = epoch + (ready_at - now) if ready_at > now else None
     pace, leases = credential.group.pace, tuple(credential.leases.values())
@@ -131,12 +129,12 @@ def _holder(record: LeaseRecord, now: float) -> Holder:
 
 def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
     """Return the limits and the state of a credential for a plan that starts now."""
-    pace = credential.paced_as.pace
+    pace = credential.group.pace
     limits, ends_after = credential.group.pace.limits, credential.group.pace.day_ends_after
     used = {} if credential.group.pace.limiter is None else credential.group.pace.limiter.usage(now)
     return CredentialForecast(
         credential.id,
-        credential.paced_as.name or "",
+        credential.group.name or "",
         credential.provider.name,
         credential.scopes,
         replace(limits, max_concurrent=credential.max_concurrent),

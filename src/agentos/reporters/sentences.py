@@ -24,7 +24,6 @@ from agentos.events import (
     Heartbeat,
     ItemEnded,
     LimitLearned,
-    LimitShared,
     PoolWaiting,
     RunEnded,
     RunResumed,
@@ -160,14 +159,6 @@ def _limit_learned(event: LimitLearned) -> str:
     return f"[COORDINATOR] Learned the limit of {_target_text(event)}{scope}: {line} (declare it to skip learning)"
 
 
-def _limit_shared(event: LimitShared) -> str:
-    groups = ", ".join(group.removeprefix("credential ") for group in event.groups)
-    if not event.is_shared:
-        return f"[COORDINATOR] No shared limit after all: {groups}"
-    advice = "if they belong to one account, declare one quota_group"
-    return f"[COORDINATOR] Shared limit detected, now paced together: {groups} ({advice})"
-
-
 def _target_text(event: CoolDownStarted | LimitLearned) -> str:
     """Return the credential, quota group or provider that an event is about."""
     name = event.name or "(not named)"
@@ -276,7 +267,6 @@ _TEXTS: dict[type, Callable[[Any], str | None]] = {
     CredentialBenched: _benched,
     CredentialRecovered: _recovered,
     LimitLearned: _limit_learned,
-    LimitShared: _limit_shared,
     StoreUnreachable: _store_unreachable,
     StoreReached: _store_reached,
     Heartbeat: _still_running,

@@ -20,7 +20,6 @@ from agentos.events import (
     CredentialBenched,
     CredentialQuarantined,
     ItemEnded,
-    LimitShared,
     RunEnded,
     RunResumed,
     RunStopping,
@@ -46,7 +45,7 @@ from ..console import SOME_FAILED, SUCCEEDED
 
 # Events that are printed above a live display, beside failures. The display itself shows the others.
 _ABOVE_DISPLAY = (
-    RunResumed, RunStopping, CredentialQuarantined, CredentialBenched, LimitShared, StoreUnreachable, StoreReached,
+    RunResumed, RunStopping, CredentialQuarantined, CredentialBenched, StoreUnreachable, StoreReached,
     AttemptAbandoned,
 )  # fmt: skip
 

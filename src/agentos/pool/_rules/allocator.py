@@ -185,9 +185,6 @@ class Allocator:
         self._refuse_unservable()
 
     def _leave(self, id_: str, now: float) -> CredentialRecord:
-        sharing = self.feedback.sharing
-        sharing.leave(self.credentials[id_], now)
-        sharing.changed.pop(id_, None)
         return self.members.leave(id_)
 
     def quarantine(self, id: str, reason: str, now: float) -> None:  # noqa: A002
@@ -215,7 +212,7 @@ class Allocator:
                 for scope in tuple(cooldown_scope.cooling):
                     cooldown_scope.end_cooldown(scope)
                     for member in cooldown_scope.members.values():
-                        member.paced_as.pace.ramp_up(scope, now, now)  # else it would begin at the old end
+                        member.group.pace.ramp_up(scope, now, now)  # else it would begin at the old end
                 cooldown_scope.guesses.clear()
                 cooldown_scope.overloads.clear()
         self.restore(id, now)
@@ -324,12 +321,8 @@ class Allocator:
         group = credential.group
         if group.pace.is_free:
             group.pace.count(record.requests, now)
-        elif credential.shared is None:
-            record.charges = ((group, group.pace.take(record, now)),)
         else:
-            record.charges = [
-                (cooldown_scope, cooldown_scope.pace.take(record, now)) for cooldown_scope in credential.paced_by
-            ]
+            record.charges = ((group, group.pace.take(record, now)),)
         if not credential.is_proven and not credential.probe_deadline:
             credential.probe_deadline = now + PROBE_SECONDS
         if group.guesses:

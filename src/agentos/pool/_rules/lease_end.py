@@ -46,7 +46,7 @@ class LeaseEnd:
         credential.used_requests += record.requests
         if record.tokens:
             credential.used_tokens += record.tokens
-        if record.charges or allocator.feedback.sharing.suspicions:
+        if record.charges:
             self._learn_from_end(record, credential, now)
         if allocator.waiting or credential.removed or credential.quarantine is not None:
             allocator.serve(credential, now)
@@ -60,10 +60,8 @@ class LeaseEnd:
         for cooldown_scope, charge in record.charges:
             is_slow = is_slow or (charge.estimator is not None and charge.estimator.slow_start is not None)
             cooldown_scope.pace.end(charge, record, now)
-        if self._allocator.feedback.sharing.suspicions and not (record.is_answered or record.is_unused):
-            self._allocator.feedback.admitted(credential, record, now)
-        if is_slow and len(credential.paced_as.members) > 1:  # after a success of one member the others may start more
-            self._allocator.wake_ups.look_again(credential.paced_as, 0.0)
+        if is_slow and len(credential.group.members) > 1:  # after a success of one member the others may start more
+            self._allocator.wake_ups.look_again(credential.group, 0.0)
 
     def cool_and_end(self, record: LeaseRecord, seconds: float, now: float) -> None:
         """End a live lease and cool its credential's group on the caller's word, from which no limit is learned."""

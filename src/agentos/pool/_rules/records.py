@@ -134,7 +134,6 @@ class CredentialRecord:
         "quarantine",
         "removed",
         "scopes",
-        "shared",
         "success_is_noop",
         "used_requests",
         "used_tokens",
@@ -146,7 +145,6 @@ class CredentialRecord:
         self.id = id_
         self.group = group
         self.provider = provider
-        self.shared: CooldownScope | None = None  # groups that seem to share one limit with its own
         self.cooldown_scopes: tuple[CooldownScope, ...] = (CooldownScope("credential", id_), group, provider)
         self.scopes = scopes  # empty: serves every scope
         self.limits = limits  # as declared
@@ -189,23 +187,10 @@ class CredentialRecord:
         """Return the instant from which no cool-down forbids it; 0 if none does now."""
         return max(cooldown_scope.usable_at(scope) for cooldown_scope in self.cooldown_scopes) if self.cooled else 0.0
 
-    @property
-    def paced_as(self) -> CooldownScope:
-        """The group, or groups that share a limit, by which its limit is learned."""
-        return self.group if self.shared is None else self.shared
-
-    @property
-    def paced_by(self) -> tuple[CooldownScope, ...]:
-        """All groups in which its usage is counted."""
-        return (self.group,) if self.shared is None else (self.group, self.shared)
-
     def paced_until(self, scope: str | None, requests: int, tokens: int, now: float) -> float:
         """Return the instant from which its limits admit this usage; 0 if they do now."""
         pace = self.group.pace
-        if pace.is_free:
-            return 0.0
-        at = pace.ready_at(scope, requests, tokens, now)
-        return at if self.shared is None else max(at, self.shared.pace.ready_at(scope, requests, tokens, now))
+        return 0.0 if pace.is_free else pace.ready_at(scope, requests, tokens, now)
 
     def full_until(self, now: float) -> float:
         """Return the instant until which its declared limits admit no request; 0 if they admit one now."""
@@ -214,8 +199,7 @@ class CredentialRecord:
 
     def changes_at(self, scope: str | None, tokens: int, now: float) -> float:
         """Return a lower bound of the instant at which its limits admit more than now."""
-        plain_at = self.paced_until(scope, 1, 0, now)
-        return plain_at or min(cooldown_scope.pace.changes_at(tokens, now) for cooldown_scope in self.paced_by)
+        return self.paced_until(scope, 1, 0, now) or self.group.pace.changes_at(tokens, now)
 
     def is_usable(self, scope: str | None, now: float) -> bool:
         """Return whether one more request of a scope could be granted it now."""

@@ -45,7 +45,7 @@ class BlockedForHead:
         if head.waits_for_probe and not credential.is_proven:
             self._unproven.setdefault(head.request_class, {})[credential.id] = credential
         if head.tokens or head.requests > 1:
-            room = min(paced.pace.token_room(head.scope, now) for paced in credential.paced_by)
+            room = credential.group.pace.token_room(head.scope, now)
             too_small = self._too_small.setdefault(head.request_class, [])
             heappush(too_small, (-room, credential.last_used, credential))
             if len(too_small) > max_entries:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from agentos.events import EXHAUSTED, PoolWaiting
@@ -25,10 +24,7 @@ def explain(
     candidates = [c for c in pool.credentials.values() if c.quarantine is None and c.serves(request_class)]
     requests, tokens = need or _need_of_head(pool, request_class)
     scope = scope_of(request_class)
-    paced = {
-        c.id: max((d.pace.binding(scope, requests, tokens, now) for d in c.paced_by), key=itemgetter(0))
-        for c in candidates
-    }
+    paced = {c.id: c.group.pace.binding(scope, requests, tokens, now) for c in candidates}
     ends = {c.id: max(c.usable_at(scope), paced[c.id][0]) for c in candidates}
     cooling = sum(1 for end in ends.values() if end > now)
     reason = RATE_LIMITED if candidates and cooling == len(candidates) else EXHAUSTED
@@ -54,7 +50,7 @@ def fastest(credentials: Iterable[CredentialRecord], now: float) -> tuple[float 
     """Return the requests a second that all limits together allow (None if one is unknown), and the seconds until the
     first credential can be used."""
     usable = [c for c in credentials if c.quarantine is None]
-    rates = {c.paced_as.name: c.paced_as.pace.rate() for c in usable}
+    rates = {c.group.name: c.group.pace.rate() for c in usable}
     known_rates = [rate for rate in rates.values() if rate is not None]
     ready_at = min((max(c.usable_at(None), c.paced_until(None, 1, 0, now)) for c in usable), default=now)
     return (sum(known_rates) if known_rates and len(known_rates) == len(rates) else None), max(0.0, ready_at - now)

@@ -341,7 +341,6 @@ _EVENTS = {
         events.PoolWaiting,
         events.CoolDownStarted,
         events.LimitLearned,
-        events.LimitShared,
         events.CredentialQuarantined,
     )
 }

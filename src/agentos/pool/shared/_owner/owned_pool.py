@@ -10,7 +10,6 @@ from agentos.events import (
     CoolDownStarted,
     CredentialQuarantined,
     LimitLearned,
-    LimitShared,
     PoolWaiting,
 )
 
@@ -156,7 +155,7 @@ class OwnedPool:
             self._record(kinds.LEARNED, event.name, event.scope, event.requests_per_minute, now=now)
         elif isinstance(event, PoolWaiting):
             concerned = [] if session is None or self.store_scope.cooling else [session]
-        elif not isinstance(event, LimitShared):
+        else:
             return
         reply = wire.event_of(event)
         for other in concerned:
