@@ -68,7 +68,19 @@ class Episode(NamedTuple):
 class RateSearch:
     """The bracket around a limit, in requests per second, and the progress of the present step."""
 
-    __slots__ = ("_cost", "_credit", "_fall", "_hold", "_length", "_next_hold", "_proven", "_step", "high", "low", "rate")
+    __slots__ = (
+        "_cost",
+        "_credit",
+        "_fall",
+        "_hold",
+        "_length",
+        "_next_hold",
+        "_proven",
+        "_step",
+        "high",
+        "low",
+        "rate",
+    )
 
     def __init__(self) -> None:
         self.rate = 0.0
