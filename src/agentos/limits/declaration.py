@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from . import concurrency
+
 # Names of the dimensions, as users see them.
 REQUESTS_PER_MINUTE = "requests per minute"
 TOKENS_PER_MINUTE = "tokens per minute"
 REQUESTS_PER_DAY = "requests per day"
+# `max_concurrent` of a credential whose number of requests at once is learned.
+AUTO = "auto"
 # Length in seconds of the sliding window over which limits per minute are counted.
 WINDOW_SECONDS = 60.0
 
@@ -16,21 +20,23 @@ WINDOW_SECONDS = 60.0
 class Limits:
     """What a provider allows one quota group. None means: not known, to be learned from answers.
 
-    `max_concurrent` is the number of live leases per credential; all other figures are counted per quota group. `burst`
-    is the number of requests that may be sent at once (None: one second's worth, at least one). `day_resets` is when
-    the provider's day begins: a time and a zone, such as `"00:00 America/Los_Angeles"`.
+    `max_concurrent` is the number of live leases per credential, or `"auto"`: learned from answers. All other figures
+    are counted per quota group. `burst` is the number of requests that may be sent at once (None: one second's worth,
+    at least one). `day_resets` is when the provider's day begins: a time and a zone, such as
+    `"00:00 America/Los_Angeles"`.
     """
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     requests_per_day: int | None = None
-    max_concurrent: int = 1
+    max_concurrent: int | str = 1
     burst: float | None = None
     day_resets: str = "00:00 UTC"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_concurrent, int) or isinstance(self.max_concurrent, bool) or self.max_concurrent < 1:
-            raise ValueError(f"max_concurrent must be a whole number from 1, not {self.max_concurrent!r}")
+        at_once = self.max_concurrent
+        if at_once != AUTO and (not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1):
+            raise ValueError(f"max_concurrent must be a whole number from 1, or 'auto'; not {at_once!r}")
         for name in ("requests_per_minute", "tokens_per_minute", "requests_per_day", "burst"):
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -44,6 +50,11 @@ class Limits:
                 raise ValueError(f"{name} must be at least 1, not {value!r}")
         if not isinstance(self.day_resets, str) or not _is_time_and_zone(self.day_resets):
             raise ValueError(f"day_resets must look like '00:00 UTC', not {self.day_resets!r}")
+
+    @property
+    def first_concurrent(self) -> int:
+        """Return the number of live leases per credential before anything is learned."""
+        return concurrency.START if isinstance(self.max_concurrent, str) else self.max_concurrent
 
     @property
     def rate(self) -> float | None:

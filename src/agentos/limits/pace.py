@@ -85,7 +85,7 @@ class Pace:
 
     def declare(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:
         """Add the declaration of one more credential. The strictest figures of all declarations hold."""
-        self.max_concurrent += limits.max_concurrent
+        self.max_concurrent += limits.first_concurrent
         self._apply(replace(strictest(self.limits, limits), max_concurrent=1), day_ends_after, now)
 
     def restate(self, declarations: list[Limits], day_ends_after: Callable[[float], float], now: float) -> None:
@@ -93,7 +93,7 @@ class Pace:
         combined = Limits()
         for limits in declarations:
             combined = replace(strictest(combined, limits), max_concurrent=1)
-        self.max_concurrent = sum(limits.max_concurrent for limits in declarations)
+        self.max_concurrent = sum(limits.first_concurrent for limits in declarations)
         self._apply(combined, day_ends_after, now)
 
     def _apply(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:

@@ -124,7 +124,7 @@ def _changes(credentials: list[CredentialForecast], work: Work, outcome: Outcome
         changes["twice the workers"] = (credentials, sample._replace(workers=2 * sample.workers))
     elif outcome.bound_by == KEYS:
         changes["twice max_concurrent"] = (
-            [_with(c, max_concurrent=2 * c.limits.max_concurrent) for c in credentials],
+            [_with(c, max_concurrent=2 * c.limits.first_concurrent) for c in credentials],
             sample,
         )
     elif outcome.bound_by is not None:

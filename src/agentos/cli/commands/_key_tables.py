@@ -12,7 +12,7 @@ from typing import Any
 from agentos.durations import format_duration
 from agentos.errors import CredentialError
 from agentos.keys.keys_file import Keys
-from agentos.limits.declaration import Limits
+from agentos.limits.declaration import AUTO, Limits
 from agentos.pool.credential import Credential
 from agentos.pool.references import is_reference, resolve
 from agentos.pool.shared_state import PoolView
@@ -79,7 +79,14 @@ def _limits_text(limits: Limits) -> str:
         parts[-1] += f" from {limits.day_resets}"
     if limits.burst is not None:
         parts.append(f"burst {_number_text(limits.burst)}")
-    return ", ".join([*parts, f"{limits.max_concurrent} at once"])
+    return ", ".join(
+        [
+            *parts,
+            "as many at once as the provider serves"
+            if limits.max_concurrent == AUTO
+            else f"{limits.max_concurrent} at once",
+        ]
+    )
 
 
 def _declared_state(credential: Credential, keys: Keys, disabled: Mapping[str, str]) -> str:

@@ -176,6 +176,7 @@ class Allocator:
         self.members.take_over(old, credential)
         for group_ in dict.fromkeys((old.group, credential.group)):
             group_.pace.restate([member.limits for member in group_.members.values()], day_ends_after, now)
+            group_.pace.max_concurrent = sum(member.max_concurrent for member in group_.members.values())
         self._refuse_unservable()
         self.serve_all((old.group, credential.group), now)
 

@@ -47,7 +47,10 @@ class ProviderFeedback:
             self.mark_answered(record)
             if verdict.kind != AUTH_FAILED:  # limits in the answer to a refused key are not its own
                 has_limits = self._read_limits(credential, record, verdict, now)
-        if verdict.kind == RATE_LIMITED and record is not None:
+        is_too_many = record is not None and self._learn_concurrency(credential, record, verdict, now)
+        if is_too_many and verdict.kind == RATE_LIMITED:
+            self._allocator.cool(credential.group, scope, hint_of(verdict) or 0.0, RATE_LIMITED, now)
+        elif verdict.kind == RATE_LIMITED and record is not None:
             self._rate_limited(credential, record, verdict, now)
         elif verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
             sent_at = now if record is None else record.granted_at
@@ -96,6 +99,19 @@ class ProviderFeedback:
             for _, charge in record.charges:
                 if charge.estimator is not None:
                     charge.estimator.answer(record.granted_at)
+
+    def _learn_concurrency(
+        self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float
+    ) -> bool:
+        """Lower the learned number of requests at once if the provider refused one because of it, or of overload.
+        Return whether other requests in flight explain the refusal: then no rate is learned from it."""
+        is_refused = verdict.kind == OVERLOADED or (verdict.kind == RATE_LIMITED and verdict.window == "concurrency")
+        if credential.concurrency is None or not is_refused:
+            return False
+        in_flight = len(credential.leases)
+        credential.concurrency.record_refusal(record.granted_at, in_flight, now)
+        credential.follow_concurrency()
+        return in_flight > 1
 
     def _rate_limited(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> None:
         """Cool the group for the time in the answer, or for the time of one request at the learned rate."""

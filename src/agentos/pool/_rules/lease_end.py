@@ -38,6 +38,9 @@ class LeaseEnd:
             allocator.feedback.apply(credential, record, None, now)
         if allocator.due and allocator.due[0][0] <= now:
             allocator.advance(now)
+        if credential.concurrency is not None and verdict is None and not (record.is_unused or record.is_answered):
+            credential.concurrency.record_success(record.granted_at, len(credential.leases), now)
+            credential.follow_concurrency()
         record.state = next_state
         del credential.leases[record.fence]
         allocator.sequence = credential.last_used = allocator.sequence + 1

@@ -70,6 +70,8 @@ class Membership:
         credential.quarantine, credential.is_proven = old.quarantine, old.is_proven
         credential.auth_failures, credential.auth_failed_by = old.auth_failures, old.auth_failed_by
         credential.used_requests, credential.used_tokens = old.used_requests, old.used_tokens
+        if credential.concurrency is not None and old.concurrency is not None:
+            credential.concurrency, credential.max_concurrent = old.concurrency, old.max_concurrent
 
     def fences(self) -> dict[str, int]:
         """Return the last fences of credentials that were removed."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from agentos.limits.declaration import Limits
+from agentos.limits.concurrency import LearnedConcurrency
+from agentos.limits.declaration import AUTO, Limits
 from agentos.limits.pace import Charge
 
 from .cooldown_scope import CooldownScope
@@ -118,6 +119,7 @@ class CredentialRecord:
     __slots__ = (
         "auth_failed_by",
         "auth_failures",
+        "concurrency",
         "cooldown_scopes",
         "cooled",
         "fence",
@@ -148,7 +150,8 @@ class CredentialRecord:
         self.cooldown_scopes: tuple[CooldownScope, ...] = (CooldownScope("credential", id_), group, provider)
         self.scopes = scopes  # empty: serves every scope
         self.limits = limits  # as declared
-        self.max_concurrent = limits.max_concurrent
+        self.max_concurrent = limits.first_concurrent  # live leases at once; changes while it is learned
+        self.concurrency = LearnedConcurrency() if limits.max_concurrent == AUTO else None
         self.leases: dict[int, LeaseRecord] = {}  # live, by fence
         self.fence = 0
         self.last_used = 0
@@ -162,6 +165,12 @@ class CredentialRecord:
         self.auth_failures = 0  # in a row
         self.auth_failed_by: str | None = None
         self.used_requests = self.used_tokens = 0  # by ended leases
+
+    def follow_concurrency(self) -> None:
+        """Apply a change of the learned number of leases at once."""
+        if self.concurrency is not None:
+            self.group.pace.max_concurrent += self.concurrency.limit - self.max_concurrent
+            self.max_concurrent = self.concurrency.limit
 
     def is_unrestricted(self) -> bool:
         """Return whether no cool-down, quarantine or removal forbids it, in any scope."""

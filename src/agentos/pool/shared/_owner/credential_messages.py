@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from agentos.limits.declaration import Limits, strictest
+from agentos.limits.declaration import AUTO, Limits, strictest
 from agentos.verdict import RATE_LIMITED
 
 from ..._rules.cooldown_scope import CooldownScope
@@ -106,7 +106,8 @@ class CredentialMessages(OwnedPool):
         combined = declared[0]
         for limits in declared[1:]:
             combined = strictest(combined, limits)
-        return replace(combined, max_concurrent=min(limits.max_concurrent for limits in declared))
+        numbers = [limits.max_concurrent for limits in declared if isinstance(limits.max_concurrent, int)]
+        return replace(combined, max_concurrent=min(numbers, default=AUTO))
 
     def keep_to_strictest(self, id_: str, now: float) -> None:
         """Apply the declarations that are left; the last one stays in force if none is."""
