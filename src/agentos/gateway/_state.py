@@ -36,8 +36,8 @@ class GatewayState:
     tokens: ClientTokens
     addresses: Mapping[str, ProviderAddress]
     hold: float
-    metrics: Metrics
     price: PriceOf | None = None
+    metrics: Metrics = field(default_factory=Metrics)
     upstream: Upstream | None = None  # made when the loop runs
     estimates: Estimates = field(default_factory=Estimates)
     affinity: Affinity = field(default_factory=Affinity)

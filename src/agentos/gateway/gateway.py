@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -67,7 +67,6 @@ class Gateway:
         allowed_hosts: Sequence[str] = (),
     ) -> None:
         check_installed()
-        from ._metrics import make_metrics
         from ._server import GatewayServer
         from ._state import GatewayState
 
@@ -80,7 +79,7 @@ class Gateway:
         self.url = ""
         self._tokens = ClientTokens(named)
         self._state: GatewayState = GatewayState(
-            pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold, make_metrics(), price
+            pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold, price
         )
         self._server: GatewayServer = GatewayServer(self._state, host, tuple(allowed_hosts))
         self._host, self._port = host, port
@@ -126,13 +125,7 @@ class Gateway:
             await self._shut(grace)
 
     def _run(self, started: Future[str]) -> None:
-        loop = _new_loop()
-        try:
-            loop.run_until_complete(self._serve_until_closed(started))
-        finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
+        run_on_loop(self._serve_until_closed(started))
 
     async def _serve_until_closed(self, started: Future[str]) -> None:
         self._stop = asyncio.Event()
@@ -211,10 +204,11 @@ def _cancel_all(client: Client) -> None:
             exchange.handler.cancel()
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop; uvloop's where that is installed."""
+def run_on_loop(serving: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine on a new event loop; uvloop's where that is installed. Blocks until it has ended."""
     try:
-        loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
+        factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     except ImportError:
-        return asyncio.new_event_loop()
-    return loop
+        factory = asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(serving)

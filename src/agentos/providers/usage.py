@@ -7,7 +7,7 @@ Shapes of answers: `openai-chat`, `openai-responses`, `openai-embeddings`, `anth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -39,9 +39,10 @@ def limit_tokens(shape: str, usage: TokenUsage) -> int:
 
 def usage_of_body(shape: str, body: bytes) -> TokenUsage | None:
     """Return the usage in the body of an answer (JSON, not compressed); None if it states none."""
-    answers = _decode_answers(body)
-    usages = [usage for answer in answers if (usage := _usage_of(shape, answer, None)) is not None]
-    return usages[-1] if usages else None
+    usage = None
+    for answer in _decode_answers(body):
+        usage = _usage_of(shape, answer, None) or usage
+    return usage
 
 
 class StreamUsage:
@@ -194,18 +195,17 @@ def _usage_of(shape: str, answer: _Answer, known: TokenUsage | None) -> TokenUsa
     return None
 
 
-def _stated(shape: str, answer: _Answer) -> Iterator[Any]:
-    """Yield the objects that may hold the usage."""
+def _stated(shape: str, answer: _Answer) -> tuple[Any, ...]:
+    """Return the objects that may hold the usage."""
     if shape == "gemini":
-        yield answer.usageMetadata
-        return
-    yield answer.usage
+        return (answer.usageMetadata,)
     if shape == "anthropic":
-        yield _table(answer.message).get("usage")
-    elif shape == "openai-responses" and answer.response is not None:
-        yield answer.response.usage
-    elif shape == "openai-chat":
-        yield _table(answer.x_groq).get("usage")
+        return answer.usage, _table(answer.message).get("usage")
+    if shape == "openai-responses" and answer.response is not None:
+        return answer.usage, answer.response.usage
+    if shape == "openai-chat":
+        return answer.usage, _table(answer.x_groq).get("usage")
+    return (answer.usage,)
 
 
 def _read_openai(usage: dict[str, Any], known: TokenUsage | None) -> TokenUsage | None:
