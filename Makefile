@@ -49,7 +49,8 @@ NAMES ?=
 bench: .tools/bench/.ready
 	$(BENCH_BIN)/python -m benchmarks --write docs/benchmarks.md $(NAMES)
 
-# Runs long random tests: histories for MINUTES minutes, then chaos and a thousand kills (about five minutes more).
+# Runs long random tests: histories for MINUTES minutes, a gateway under load and faults for twice as long, then chaos
+# and a thousand kills (about five minutes more).
 MINUTES ?= 5
 soak: setup
 	AGENTOS_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -q -s tests/soak

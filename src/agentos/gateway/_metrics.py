@@ -89,7 +89,9 @@ class Metrics:
     def _families(self, under_way: int) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        durations = {(provider, str(status)): each for (provider, status), each in self._requests.items()}
+        durations: dict[tuple[str, ...], _Durations] = {
+            (provider, str(status)): each for (provider, status), each in self._requests.items()
+        }
         yield _histogram("gen_ai_server_request_duration_seconds", "Time from a request to the end of its answer.",
                          [_PROVIDER, "http_response_status_code"], durations)  # fmt: skip
         yield _histogram("gen_ai_server_time_to_first_token_seconds",

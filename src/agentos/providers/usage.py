@@ -59,9 +59,18 @@ class StreamUsage:
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes of the stream (not compressed)."""
-        # The usual chunk has whole events of content only, so that it need not be divided or parsed.
-        if data.endswith((b"\n\n", b"\r\n\r\n")) and self._reader.is_between_events and not self._has_marker(data):
-            return
+        # The usual chunk has whole events, most of them of content only, which need not be parsed.
+        if data.endswith((b"\n\n", b"\r\n\r\n")) and self._reader.is_between_events:
+            if not self._has_marker(data):
+                return
+            if b"\r" not in data:
+                for part in data.split(b"\n\n"):
+                    if self._has_marker(part):
+                        self._read_events(part + b"\n\n")
+                return
+        self._read_events(data)
+
+    def _read_events(self, data: bytes) -> None:
         for event in self._reader.feed(data):
             if self._has_marker(event.data):
                 self._read(event.data)
@@ -103,12 +112,18 @@ class FirstEvents:
             return self.state
         data = data[: MAX_HANDSHAKE_BYTES - self._size]
         self._size += len(data)
-        for event in self._reader.feed(data):
-            kind = _kind_of(event)
-            if kind != "handshake":
-                self.state = kind
-                self.error = event.data if kind == "error" else None
-                return kind
+        start = 0
+        while start < len(data) and self.state == "handshake":
+            # One event at a time: those behind the first with content need not be parsed.
+            end = data.find(b"\n\n", start) + 2
+            end = len(data) if end < 2 else end
+            for event in self._reader.feed(data[start:end]):
+                kind = _kind_of(event)
+                if kind != "handshake":
+                    self.state = kind
+                    self.error = event.data if kind == "error" else None
+                    return kind
+            start = end
         if self._size >= MAX_HANDSHAKE_BYTES:
             self.state = "content"
         return self.state
