@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from agentos.costs.prices import Price, Prices
 from agentos.errors import GatewayError
 from agentos.gateway.client_tokens import ClientTokens, NamedClients, digest, new_token
 
@@ -104,3 +105,23 @@ def test_name_that_cannot_be_shown_is_refused(tmp_path: Path, name: str) -> None
 def test_unknown_name_cannot_be_removed(tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match="no client is named 'x'"):
         NamedClients(tmp_path / "clients.json").remove("x")
+
+
+PRICES = Prices({"m": Price(input=2.0, output=10.0)})
+
+
+def test_usage_of_attempt_has_the_cost_of_its_requests() -> None:
+    async def handler(call: Call) -> None:
+        await call.answer(200, chat_answer(prompt_tokens=1000, completion_tokens=100))
+
+    with Upstream(handler) as upstream, running_gateway(credentials(upstream.url, "a"), prices=PRICES) as served:
+        gateway, token = served
+        headers = {"authorization": f"Bearer {token}"}
+        assert gateway.usage(token).cost is None
+        for _ in range(2):
+            httpx.post(f"{gateway.url}/v1/chat/completions", headers=headers, content=chat_body())
+        httpx.get(f"{gateway.url}/v1/models", headers=headers)  # has no tokens
+        assert gateway.usage(token).cost == pytest.approx(2 * 0.003)
+        httpx.post(f"{gateway.url}/v1/chat/completions", headers=headers, content=chat_body(model="of no price"))
+        assert gateway.usage(token).cost is None
+        assert gateway.close(token).usage.cost is None

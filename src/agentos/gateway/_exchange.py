@@ -309,11 +309,10 @@ class Exchange:
         usage = stated if stated is not None else TokenUsage(*self._estimate)
         if stated is not None and not reader.is_complete:
             usage = stated._replace(output_tokens=max(stated.output_tokens, self._estimate[1]))
-        total, price = self.client.usage, self.state.price
-        cost = None if price is None or self.request.model is None else price(self.request.model, usage)
-        if self.request.route.shape is None:
-            cost = 0.0  # a list of models, a file: no tokens
-        total.cost = _sum(total, cost)
+        total = self.client.usage
+        route = self.request.route
+        if self.client.is_attempt and route.shape is not None:  # a list of models or a file costs no tokens
+            self.client.unpriced.append((route.provider, self.request.model, usage))
         total.requests += 1
         total.input_tokens += usage.input_tokens
         total.output_tokens += usage.output_tokens
@@ -345,14 +344,6 @@ class Exchange:
                 answer.release()
             else:
                 answer.close()
-
-
-def _sum(total: object, cost: float | None) -> float | None:
-    """Return the cost of all requests; None if that of one is unknown."""
-    known, requests = getattr(total, "cost", None), getattr(total, "requests", 0)
-    if cost is None or (known is None and requests):
-        return None
-    return (known or 0.0) + cost
 
 
 async def _read_all(answer: Answer, max_bytes: int) -> bytes:

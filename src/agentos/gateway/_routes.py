@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -46,6 +47,7 @@ class Route(NamedTuple):
         return self.shape or self.family
 
 
+@lru_cache(maxsize=256)
 def check_target(target: str) -> str | None:
     """Return why the target of a request is refused; None if it is a path that can be passed on as it is."""
     if not _TARGET.fullmatch(target):
@@ -61,10 +63,18 @@ def check_target(target: str) -> str | None:
 
 def find_route(path: str, headers: Mapping[str, str], addresses: Mapping[str, ProviderAddress]) -> Route | None:
     """Return the route of a path; None if it leads to no provider."""
+    provider, path = _provider_of(path, "x-goog-api-key" in headers, "anthropic-version" in headers)
+    address = addresses.get(provider)
+    return None if address is None or not path else _describe(provider, path, address.family)
+
+
+@lru_cache(maxsize=256)
+def _provider_of(path: str, has_gemini_key: bool, has_anthropic_version: bool) -> tuple[str, str]:
+    """Return the provider of a path, and the path as the provider gets it; an empty one if it leads nowhere."""
     segments = path.split("/")[1:]
     first, second = segments[0], segments[1] if len(segments) > 1 else ""
     if first == "v1":
-        provider = _provider_of_version_1(segments, headers)
+        provider = _provider_of_version_1(segments, has_gemini_key, has_anthropic_version)
     elif first in _GEMINI_VERSIONS:
         provider = "gemini"
     elif first in _OPENAI_ENDPOINTS:
@@ -74,21 +84,19 @@ def find_route(path: str, headers: Mapping[str, str], addresses: Mapping[str, Pr
     else:
         preset = preset_of(first)
         provider = first if preset is None else preset.name
-        path = "/" + "/".join(segments[1:])
-        if not second:
-            return None
-    address = addresses.get(provider)
-    return None if address is None else _describe(provider, path, address.family)
+        path = "/" + "/".join(segments[1:]) if second else ""
+    return provider, path
 
 
-def _provider_of_version_1(segments: list[str], headers: Mapping[str, str]) -> str:
+def _provider_of_version_1(segments: list[str], has_gemini_key: bool, has_anthropic_version: bool) -> str:
     if len(segments) > 1 and segments[1] in _ANTHROPIC:
         return "anthropic"
-    if ":" in segments[-1] or "x-goog-api-key" in headers:
+    if ":" in segments[-1] or has_gemini_key:
         return "gemini"
-    return "anthropic" if "anthropic-version" in headers else "openai"
+    return "anthropic" if has_anthropic_version else "openai"
 
 
+@lru_cache(maxsize=256)
 def _describe(provider: str, path: str, family: str) -> Route:
     name, _, verb = path.rpartition("/models/")[2].partition(":")
     if family == "gemini" and "/openai/" not in path:

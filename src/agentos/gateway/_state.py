@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
 from agentos.pool.lease_pool import LeasePool
 from agentos.providers.presets import preset_of
-from agentos.providers.usage import TokenUsage
 
 from ._affinity import Affinity
 from ._estimates import Estimates
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 # Seconds between two looks at the credentials of the pool.
 _LOOK_SECONDS = 5.0
 
-PriceOf = Callable[[str, TokenUsage], float | None]
-
 
 @dataclass(slots=True)
 class GatewayState:
@@ -36,8 +33,7 @@ class GatewayState:
     tokens: ClientTokens
     addresses: Mapping[str, ProviderAddress]
     hold: float
-    metrics: Metrics
-    price: PriceOf | None = None
+    metrics: Metrics = field(default_factory=Metrics)
     upstream: Upstream | None = None  # made when the loop runs
     estimates: Estimates = field(default_factory=Estimates)
     affinity: Affinity = field(default_factory=Affinity)

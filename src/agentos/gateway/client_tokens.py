@@ -13,6 +13,7 @@ import string
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from typing import Any
 
 from agentos.errors import GatewayError
 from agentos.items.access import AttemptUsage
+from agentos.providers.usage import TokenUsage
 from agentos.verdict import Verdict
 
 PREFIX = "agentos-"
@@ -50,6 +52,8 @@ class Client:
     is_attempt: bool = False
     is_patient: bool = False  # its program was set up to wait longer for an answer than it does by default
     usage: AttemptUsage = field(default_factory=AttemptUsage)
+    unpriced: deque[tuple[str, str | None, TokenUsage]] = field(default_factory=deque)  # provider, model: of answers
+    cost: float | None = 0.0  # of the answers before; None: one has no price
     verdict: Verdict | None = None  # why the last request was refused, if the client was told so
     is_open: bool = True
     exchanges: set[Any] = field(default_factory=set)  # requests under way

@@ -9,28 +9,28 @@ from __future__ import annotations
 import asyncio
 import importlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from agentos.clock import Clock
+from agentos.costs.prices import Prices, has_published_prices
 from agentos.errors import GatewayError
 from agentos.items.access import AttemptEnd, AttemptUsage
 from agentos.pool.lease_pool import LeasePool
-from agentos.providers.usage import TokenUsage
 
 from ._agent_homes import PATIENCE_VARIABLE
+from ._costs import RequestCosts
 from ._hold import DEFAULT_HOLD
 from .addresses import ProviderAddress, known_addresses
 from .client_settings import settings_for
-from .client_tokens import Client, ClientTokens, NamedClients, copy_of
+from .client_tokens import Client, ClientTokens, NamedClients
 
 if TYPE_CHECKING:
     from ._server import GatewayServer
     from ._state import GatewayState
 
-PriceOf = Callable[[str, TokenUsage], float | None]
 # Seconds to wait for the start of the server.
 START_SECONDS = 30.0
 MISSING = "the gateway needs aiohttp: pip install 'agentos-parallel[gateway]'"
@@ -48,9 +48,9 @@ class Gateway:
     """One gateway. `start` runs it on a thread of its own, `serve` on the caller's event loop.
 
     `providers` are addresses that differ from the known ones; `hold` is the longest time in seconds that a request is
-    held; `price` returns what a request of a model cost; `named` are clients beside the attempts of a run;
-    `allowed_hosts` are further names under which clients reach it. All methods but `serve` may be called from any
-    thread.
+    held; `prices` are those of models, by default the published ones (extra `prices`); `named` are clients beside the
+    attempts of a run; `allowed_hosts` are further names under which clients reach it. All methods but `serve` may be
+    called from any thread.
     """
 
     def __init__(
@@ -62,12 +62,11 @@ class Gateway:
         port: int = 0,
         hold: float | None = None,
         clock: Clock | None = None,
-        price: PriceOf | None = None,
+        prices: Prices | None = None,
         named: NamedClients | None = None,
         allowed_hosts: Sequence[str] = (),
     ) -> None:
         check_installed()
-        from ._metrics import make_metrics
         from ._server import GatewayServer
         from ._state import GatewayState
 
@@ -80,8 +79,9 @@ class Gateway:
         self.url = ""
         self._tokens = ClientTokens(named)
         self._state: GatewayState = GatewayState(
-            pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold, make_metrics(), price
+            pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold
         )
+        self._costs = RequestCosts(prices or Prices())
         self._server: GatewayServer = GatewayServer(self._state, host, tuple(allowed_hosts))
         self._host, self._port = host, port
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,6 +94,8 @@ class Gateway:
     def start(self) -> str:
         """Start the server on an event-loop thread of its own; return its URL. Raises `GatewayError`."""
         started: Future[str] = Future()
+        # Loads the table of prices, which takes a second, before the first attempt asks for its cost.
+        threading.Thread(target=has_published_prices, name="agentos-prices", daemon=True).start()
         self._thread = threading.Thread(target=self._run, args=(started,), name="agentos-gateway", daemon=True)
         self._thread.start()
         return started.result(START_SECONDS)
@@ -126,13 +128,7 @@ class Gateway:
             await self._shut(grace)
 
     def _run(self, started: Future[str]) -> None:
-        loop = _new_loop()
-        try:
-            loop.run_until_complete(self._serve_until_closed(started))
-        finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
+        run_on_loop(self._serve_until_closed(started))
 
     async def _serve_until_closed(self, started: Future[str]) -> None:
         self._stop = asyncio.Event()
@@ -185,14 +181,14 @@ class Gateway:
             return AttemptEnd(AttemptUsage(), None)
         for exchange in tuple(client.exchanges):
             exchange.count_usage()
-        usage = copy_of(client.usage)
+        usage = self._costs.usage_of(client)
         self._call(_cancel_all, client)
         return AttemptEnd(usage, client.verdict)
 
     def usage(self, token: str, /) -> AttemptUsage:
         """Return a copy of what was used so far."""
         client = self._tokens.attempt(token)
-        return AttemptUsage() if client is None else copy_of(client.usage)
+        return AttemptUsage() if client is None else self._costs.usage_of(client)
 
     def environment(self, token: str, arguments: Sequence[str], folder: str, /) -> Mapping[str, str | None]:
         """Return the variables that a command needs to use the gateway (None: remove the variable). May write
@@ -211,10 +207,11 @@ def _cancel_all(client: Client) -> None:
             exchange.handler.cancel()
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop; uvloop's where that is installed."""
+def run_on_loop(serving: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine on a new event loop; uvloop's where that is installed. Blocks until it has ended."""
     try:
-        loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
+        factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     except ImportError:
-        return asyncio.new_event_loop()
-    return loop
+        factory = asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(serving)

@@ -89,12 +89,12 @@ def serve(keys_file: str | None, key_env: str | None, listen: str, hold: float |
       agentos gateway --keys keys.toml
       agentos gateway serve --keys keys.toml --hold 60 --allow-host gateway.internal
     """
-    from agentos.gateway.gateway import check_installed
+    from agentos.gateway.gateway import check_installed, run_on_loop
 
     try:
         check_installed()
         gateway = _make(keys_file, key_env, _address(listen), hold, store, allow_host)
-        asyncio.run(_serve(gateway, listen, grace))
+        run_on_loop(_serve(gateway, listen, grace))
     except GatewayError as error:
         raise Failure(str(error)) from None
 
