@@ -287,7 +287,7 @@ class RateEstimator:
         if self._is_mark_refusal and admitted <= earlier:
             self._search.retreat()
             self.estimate = self._search.rate
-        elif self._is_mark_refusal and admitted < self._level - 1.0:
+        elif self._is_mark_refusal and admitted < math.floor(self._level):
             self._stored_count = float(admitted)  # the provider stores less than assumed
         else:
             seconds = (refusal.empty_at if self._is_mark_refusal else refusal.sent_at) - self._mark_at
