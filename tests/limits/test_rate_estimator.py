@@ -9,7 +9,7 @@ import pytest
 from agentos.events import CredentialQuarantined, LimitLearned
 from agentos.limits._rate_estimator import RateEstimator
 from agentos.limits._rate_probe import MAX_UNEXPLAINED
-from agentos.limits._rate_search import MAX_GAP
+from agentos.limits._rate_search import MAX_GAP, Episode, RateSearch
 from agentos.limits.backoff import MAX_SECONDS
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import LeaseRecord
@@ -158,6 +158,21 @@ def test_refusals_at_any_rate_start_a_probe() -> None:
     assert rates[-1] > 5 * rates[-2]
 
 
+def test_early_refusals_reduce_a_proven_rate_in_growing_steps() -> None:
+    search = RateSearch()
+    search.start(10.0)
+    while not search.is_narrow:
+        search.record_success(1.0, 0.0)
+        if search.rate > 20.0:
+            search.refuse(Episode(1, 1, 0.1, 0.0, 0.0, 0.0, is_exact=False, after_refusal=False), 0.1, 1.0)
+    proven, rates = search.low, []
+    for _ in range(12):
+        search.refuse(Episode(0, 0, 0.01, 0.0, 0.0, 0.0, is_exact=False, after_refusal=True), 0.1, 1.0)
+        rates.append(search.rate)
+    assert rates[0] > 0.75 * proven
+    assert rates[-1] < 0.25 * proven
+
+
 def test_headers_of_an_older_request_are_ignored() -> None:
     estimator = make_estimator()
     estimator.observe(NOW + 1, 60, 60, 10, None, NOW + 2)
@@ -195,6 +210,18 @@ def pool_of(max_concurrent: int, provider: str | None = None) -> Allocator:
     pool = Allocator()
     pool.add("key", "key", provider, frozenset(), Limits(max_concurrent=max_concurrent), NOW)
     return pool
+
+
+def test_requests_sent_after_a_refused_one_do_not_count() -> None:
+    """The first of three requests is refused, and its answer comes last."""
+    pool = pool_of(3)
+    records = [LeaseRecord() for _ in range(3)]
+    for second, record in enumerate(records):
+        assert pool.request(record, NOW + second)
+    for record in records[1:]:
+        pool.lease_end.end(record, NOW + 3, success=True)
+    pool.lease_end.end(records[0], NOW + 4, Verdict(RATE_LIMITED))
+    assert pool.credentials["key"].group.pace.estimators[None].estimate == 1.0
 
 
 def test_new_pool_grants_several_leases_at_once() -> None:

@@ -245,8 +245,8 @@ MUTANTS = (
     Mutant(
         "The rate grows although requests do not wait for it",
         "limits/_rate_estimator.py",
-        "self._limited_share > MIN_LIMITED_SHARE",
-        "self._limited_share >= 0.0",
+        "self._limited_share <= MIN_LIMITED_SHARE",
+        "self._limited_share < 0.0",
         tests_of(SWEEP, "test_rate_that_is_not_used_does_not_grow"),
     ),
     Mutant(
@@ -275,14 +275,14 @@ MUTANTS = (
         "limits/pace.py",
         "            later = estimator.sent - charge.number\n",
         "            pass\n",
-        tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
+        tests_of(LEARNING, "test_requests_sent_after_a_refused_one_do_not_count"),
     ),
     Mutant(
         "One refusal discards a rate that many successes have proven",
         "limits/_rate_search.py",
         "self._proven, self._fall = self.high / self._fall,",
         "self._proven, self._fall = 0.0,",
-        tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
+        tests_of(LEARNING, "test_early_refusals_reduce_a_proven_rate_in_growing_steps"),
     ),
     Mutant(
         "An estimate without evidence doubles after every success",

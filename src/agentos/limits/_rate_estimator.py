@@ -185,21 +185,23 @@ class RateEstimator:
         if sent_at <= self._cut_at and self._in_flight_before:
             self._in_flight_before -= 1
 
-    def record_success(self, sent_at: float, max_in_flight: int, now: float) -> None:
-        """Count an answer that was no refusal."""
+    def record_success(self, sent_at: float, max_in_flight: int, now: float) -> bool:
+        """Count an answer that was no refusal; return whether that changes the estimate."""
         if sent_at <= self._cut_at:
-            return
+            return False
         self.refusals = 0
         if self.slow_start is not None:
             self.slow_start.record_success()
             if self.slow_start.is_over(max_in_flight):
                 self.slow_start = None
         if sent_at < self._mark_at or self.estimate is None or self._probe is not None:
-            return
-        if self._limited_share > MIN_LIMITED_SHARE and self._search.record_success(self._store, self._slack):
-            self.estimate = self._search.rate
-            self._mark(now, self.sent, is_refusal=False)
-            self._set_rate(now)
+            return False
+        if self._limited_share <= MIN_LIMITED_SHARE or not self._search.record_success(self._store, self._slack):
+            return False
+        self.estimate = self._search.rate
+        self._mark(now, self.sent, is_refusal=False)
+        self._set_rate(now)
+        return True
 
     def observe(self, sent_at: float, limit: float, period: float, remaining: float | None, reset: float | None,
                 now: float) -> None:  # fmt: skip
@@ -287,7 +289,7 @@ class RateEstimator:
         if self._is_mark_refusal and admitted <= earlier:
             self._search.retreat()
             self.estimate = self._search.rate
-        elif self._is_mark_refusal and admitted < self._level - 1.0:
+        elif self._is_mark_refusal and admitted < math.floor(self._level):
             self._stored_count = float(admitted)  # the provider stores less than assumed
         else:
             seconds = (refusal.empty_at if self._is_mark_refusal else refusal.sent_at) - self._mark_at

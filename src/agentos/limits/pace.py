@@ -173,17 +173,20 @@ class Pace:
         if charge.estimator is not None:
             charge.estimator.correct(more_requests, more_tokens, now)
 
-    def end(self, charge: Charge, lease: PacedLease, now: float) -> None:
-        """Count the end of a lease. Without a verdict it counts as a success."""
+    def end(self, charge: Charge, lease: PacedLease, now: float) -> bool:
+        """Count the end of a lease; return whether that changes the learned rate. Without a verdict it counts as a
+        success."""
         estimator = charge.estimator
         if estimator is None or lease.is_answered:
-            return
+            return False
         estimator.answer(lease.granted_at)
-        if not lease.is_unused and not estimator.is_idle:
-            estimator.record_success(lease.granted_at, self.max_concurrent, now)
-            if estimator.is_idle:
-                self._has_started = True
-                self._update_is_free()
+        if lease.is_unused or estimator.is_idle:
+            return False
+        has_learned = estimator.record_success(lease.granted_at, self.max_concurrent, now)
+        if estimator.is_idle:
+            self._has_started = True
+            self._update_is_free()
+        return has_learned
 
     # --- storing and restoring ------------------------------------------------------------------------------------
 

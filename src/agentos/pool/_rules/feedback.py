@@ -89,7 +89,7 @@ class ProviderFeedback:
             lease.tokens for member in members for lease in member.leases.values() if lease is not record
         )
         credential.group.pace.observe(record, verdict, tokens_in_flight, now)
-        self._announce_learned(credential, record.scope)
+        self.announce_learned(credential, record.scope)
         return True
 
     def mark_answered(self, record: LeaseRecord) -> None:
@@ -124,9 +124,10 @@ class ProviderFeedback:
         known_hint = None if hint is None else min(hint, MAX_COOL_DOWN)
         wait = group.pace.refuse(record, charge, len(others) - earlier, earlier, known_hint, now)
         self._allocator.cool(group, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)
-        self._announce_learned(credential, record.scope)
+        self.announce_learned(credential, record.scope)
 
-    def _announce_learned(self, credential: CredentialRecord, scope: str | None) -> None:
+    def announce_learned(self, credential: CredentialRecord, scope: str | None) -> None:
+        """Announce an undeclared limit once, when it has become known."""
         group = credential.group
         learned = group.pace.newly_learned(scope)
         if learned is not None:

@@ -62,7 +62,8 @@ class LeaseEnd:
         is_slow = False
         for cooldown_scope, charge in record.charges:
             is_slow = is_slow or (charge.estimator is not None and charge.estimator.slow_start is not None)
-            cooldown_scope.pace.end(charge, record, now)
+            if cooldown_scope.pace.end(charge, record, now):
+                self._allocator.feedback.announce_learned(credential, record.scope)
         if is_slow and len(credential.group.members) > 1:  # after a success of one member the others may start more
             self._allocator.wake_ups.look_again(credential.group, 0.0)
 
