@@ -17,6 +17,14 @@ COMPLETE = tests_of(RESTORE, "test_journal_shows_all_that_members_know")
 FAULTS = tests_of(SIMULATION, "test_faults_break_no_invariant")
 
 MUTANTS = (
+    # --- the member -----------------------------------------------------------------------------------------------
+    Mutant(
+        "A newcomer announces that a store answers again whose loss was not announced",
+        "pool/shared/_member/member_session.py",
+        "            if self._is_loss_announced:",
+        "            if True:",
+        tests_of(SESSION, "test_loss_before_first_greeting_is_not_announced"),
+    ),
     # --- the owner ------------------------------------------------------------------------------------------------
     Mutant(
         "The owner carries out a repeated message again",

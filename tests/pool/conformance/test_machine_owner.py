@@ -20,7 +20,7 @@ from agentos.pool.shared._machine import owner_lock
 from tests.conftest import BUSY, eventually
 
 from .faulty_owner import STEPS
-from .members import Process, Processes, keys
+from .members import PATIENCE, Process, Processes, keys
 
 JUDGE = Path(__file__).with_name("judge.py")
 MEMBERS = 8
@@ -48,7 +48,10 @@ class Pool:
              faults: int = 10_000) -> Process:  # fmt: skip
         """Start one more member. `steps`: at which the owners that it starts have a fault."""
         constants: list[tuple[str, str, Any]] = [
-            ("agentos.pool.shared._member.member_session", "SILENCE_SECONDS", SILENCE)
+            ("agentos.pool.shared._member.member_session", "SILENCE_SECONDS", SILENCE),
+            # A newcomer may meet one stopped owner after another: the test gives up, not the newcomer.
+            ("agentos.pool.shared._member.member", "LOST_SECONDS", PATIENCE),
+            ("agentos.pool.shared.shared_store", "OPEN_SECONDS", PATIENCE),
         ]
         if steps:
             command = [sys.executable, "-m", "tests.pool.conformance.faulty_owner", str(self.owners), steps, signals]

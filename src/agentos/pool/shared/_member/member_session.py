@@ -85,6 +85,7 @@ class MemberSession:
         self.lost_since: float | None = None  # by `now`
         self._broken_at: float | None = None
         self.lost_because = ""
+        self._is_loss_announced = False
         self.refused_because = ""
 
     # --- what callers do ------------------------------------------------------------------------------------------
@@ -398,6 +399,7 @@ class MemberSession:
             if self.owner is not None:  # else the caller of `open` is told
                 since = self._clock.epoch() - (self._now() - self.lost_since)
                 self._calls.append((self._on_event, (StoreUnreachable(self.name, reason, since),)))
+                self._is_loss_announced = True
 
     def _found(self) -> None:
         self._broken_at = None
@@ -405,7 +407,9 @@ class MemberSession:
         if self.lost_since is not None:
             lost_for = self._now() - self.lost_since
             self.lost_since = None
-            self._calls.append((self._on_event, (StoreReached(self.name, lost_for),)))
+            if self._is_loss_announced:
+                self._is_loss_announced = False
+                self._calls.append((self._on_event, (StoreReached(self.name, lost_for),)))
 
     def take_calls(self) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
         """Take the callbacks that replies have led to, with their arguments."""
