@@ -25,6 +25,13 @@ MUTANTS = (
         "            if True:",
         tests_of(SESSION, "test_loss_before_first_greeting_is_not_announced"),
     ),
+    Mutant(
+        "A caller that is interrupted while it receives leaves its request behind",
+        "pool/lease.py",
+        "            self._pool.withdraw(self._handle)\n            raise",
+        "            raise",
+        tests_of("pool/conformance/test_machine_owner", "test_interrupted_wait_leaks_nothing"),
+    ),
     # --- the owner ------------------------------------------------------------------------------------------------
     Mutant(
         "The owner carries out a repeated message again",

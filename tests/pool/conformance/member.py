@@ -229,15 +229,15 @@ class Member:
             os._exit(0)
         return child
 
-    def interrupt(self, method: str) -> str:
+    def interrupt(self, method: str, timeout: float | None) -> str:
         """Wait for a lease in this, the main thread, until Ctrl-C comes; return the name of the exception."""
         assert self.pool is not None
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             if method == "lease":
-                with self.pool.lease(timeout=20):
+                with self.pool.lease(timeout=timeout):
                     return "granted"
-            self.pool.reserve(timeout=20)
+            self.pool.reserve(timeout=timeout)
         except KeyboardInterrupt as error:
             return type(error).__name__
         return "returned"

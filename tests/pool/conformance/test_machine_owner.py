@@ -317,13 +317,14 @@ def test_death_of_parent_is_noticed_while_forked_child_lives(pool: Pool) -> None
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("timeout", [20, None])
 @pytest.mark.parametrize("method", ["lease", "reserve"])
-def test_interrupted_wait_leaks_nothing(pool: Pool, method: str) -> None:  # invariant 9
+def test_interrupted_wait_leaks_nothing(pool: Pool, method: str, timeout: float | None) -> None:  # invariant 9
     first, second = pool.open(ttl=30), pool.open(ttl=30)
     for n in range(5):
         first.lease(f"{n}")
         first.granted(f"{n}")
-    assert second.do("interrupt", method=method) == "KeyboardInterrupt"
+    assert second.do("interrupt", method=method, timeout=timeout) == "KeyboardInterrupt"
     assert second.do("get_stats")["waiting"] == 0
     for n in range(5):
         first.end(f"{n}")

@@ -235,17 +235,18 @@ class MemberSession:
     # --- time and replies -----------------------------------------------------------------------------------------
 
     def due_at(self) -> float:
-        """Return when a heartbeat is due, or the patience with a silent owner ends.
+        """Return when a heartbeat is due, or the patience with a silent owner ends. Needs no lock.
 
         Never late: a request makes the next heartbeat due earlier, and does not interrupt the thread that waits.
         """
-        due = self._beat_at if self._has_joined else self._now() + self._beat_seconds()
-        due = min(due, self._now() + MAX_BEAT_SECONDS)
-        return due if self._asked_at is None else min(due, self._asked_at + SILENCE_SECONDS)
+        now, asked_at = self._now(), self._asked_at
+        due = min(self._beat_at if self._has_joined else now + self._beat_seconds(), now + MAX_BEAT_SECONDS)
+        return due if asked_at is None else min(due, asked_at + SILENCE_SECONDS)
 
     def is_owner_silent(self) -> bool:
         """Return whether the owner must be replaced because it does not answer."""
-        return self._asked_at is not None and self._now() - self._asked_at >= SILENCE_SECONDS
+        asked_at = self._asked_at
+        return asked_at is not None and self._now() - asked_at >= SILENCE_SECONDS
 
     def beat(self) -> None:
         """Send a heartbeat if one is due."""
