@@ -32,11 +32,9 @@ FIRST_RETRY, LAST_RETRY = 0.02, 0.5
 CONNECT_SECONDS = 2.0
 # The thread receives again when no caller has done so for this many seconds, if nothing is expected meanwhile. As long
 # may a release wait for the next request of a caller that takes one lease after another.
-PARK_SECONDS = 0.01
-# Leases that callers receive in that time at least while their releases wait: with fewer, the looks of the thread cost
-# more than releases that are sent at once. Each look is then farther from the last one by this factor, up to a maximum
-# in seconds and to a share of the time to live, in which no heartbeat is due.
-MIN_PARK_LEASES = 8
+PARK_SECONDS = 0.025
+# If callers receive no lease in that time, each look of the parked thread is farther from the last one by this factor,
+# up to a maximum in seconds and to a share of the time to live, in which no heartbeat is due.
 PARK_GROWTH, MAX_PARK_SECONDS, MAX_PARK_SHARE = 4.0, 0.3, 0.1
 # A request follows a release at once if it comes within this many seconds.
 QUICK_SECONDS = 0.002
@@ -70,6 +68,7 @@ class Member(MemberSession):
         self._is_stopping_callers = False  # it must stop, because the link is about to be closed
         self._is_parked = False  # the thread lets callers receive, and looks again soon
         self._park_seconds = PARK_SECONDS  # until its next look
+        self._may_linger = False  # ... which is so soon that a release may wait for it
         self._alarm = threading.Lock()  # held: the thread parks until it is released, or until its next look
         self._alarm.acquire()
         self._is_quick = False  # the last release was soon followed by a request
@@ -116,8 +115,8 @@ class Member(MemberSession):
         return answer
 
     def receive_until(self, is_over: Callable[[], bool], until: float) -> None:
-        """Receive replies on the caller's thread until `is_over`, until an instant, or until the link breaks. Returns at
-        once if another thread receives, or other requests wait: the caller is then called back. The lock is not
+        """Receive replies on the caller's thread until `is_over`, until an instant, or until the link breaks. Returns
+        at once if another thread receives, or other requests wait: the caller is then called back. The lock is not
         held."""
         with self.lock:
             link = self._link
@@ -185,7 +184,7 @@ class Member(MemberSession):
         did the last time; the thread sends it otherwise. Not if the lease had to be waited for: others may wait now.
         The lock is held."""
         self._released_at = time.monotonic()
-        if self._is_quick and self._is_parked and self._park_seconds <= PARK_SECONDS and not handle.was_queued:
+        if self._is_quick and self._is_parked and self._may_linger and not handle.was_queued:
             self.say_lazily(message)
         else:
             self.say(message)
@@ -288,20 +287,17 @@ class Member(MemberSession):
                 self.changed.notify_all()
 
     def _park(self) -> None:
-        """Wait while callers receive. A look takes no lock and changes nothing, so that a caller that takes lease after
-        lease is not disturbed. It is soon, because that caller may leave a release unsent; not if leases come slowly,
-        or a caller waits for one."""
-        self._is_parked = True
+        """Wait while callers receive. The next look is soon while callers leave releases unsent; not if leases come
+        slowly, or a caller waits for one: a look costs as much as a lease."""
         self._park_seconds, receipts = PARK_SECONDS, self._caller_receipts
+        self._may_linger = self._is_parked = True
         while not self._may_receive() and not self._has_late_release():
             self._alarm.acquire(timeout=self._park_seconds)
             leases, receipts = self._caller_receipts - receipts, self._caller_receipts
-            if leases * PARK_SECONDS >= MIN_PARK_LEASES * self._park_seconds:
-                self._park_seconds = PARK_SECONDS
-            else:
-                with self.lock:  # a release that comes next is sent at once
-                    longer = min(PARK_GROWTH * self._park_seconds, MAX_PARK_SECONDS, MAX_PARK_SHARE * self.ttl)
-                    self._park_seconds = PARK_SECONDS if self._lazy else longer
+            with self.lock:
+                longer = min(PARK_GROWTH * self._park_seconds, MAX_PARK_SECONDS, MAX_PARK_SHARE * self.ttl)
+                self._may_linger = leases * PARK_SECONDS >= self._park_seconds or bool(self._lazy)
+                self._park_seconds = PARK_SECONDS if self._may_linger else longer
 
     def _has_late_release(self) -> bool:
         return bool(self._lazy) and time.monotonic() - self._released_at >= QUICK_SECONDS
