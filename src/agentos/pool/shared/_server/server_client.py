@@ -103,7 +103,7 @@ class PoolServer:
 
 
 class _Errors:
-    """A block in which errors are translated. A class: a generator would cost several times as much for each command."""
+    """A block in which errors are translated. A class: a generator would cost several times as much per command."""
 
     __slots__ = ("_server",)
 
