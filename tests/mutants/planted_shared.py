@@ -17,6 +17,21 @@ COMPLETE = tests_of(RESTORE, "test_journal_shows_all_that_members_know")
 FAULTS = tests_of(SIMULATION, "test_faults_break_no_invariant")
 
 MUTANTS = (
+    # --- hostile members ------------------------------------------------------------------------------------------
+    Mutant(
+        "The time zone of a doubled credential in a greeting is not checked",
+        "pool/shared/_owner/owner.py",
+        "            for declaration in hello.declarations:\n                self._check_zone(",
+        "            for declaration in {d.id: d for d in hello.declarations}.values():\n                self._check_zone(",
+        tests_of(OWNER, "test_doubled_credential_of_greeting_is_checked_each_time"),
+    ),
+    Mutant(
+        "A counted day in an unknown time zone makes the whole snapshot unreadable",
+        "pool/shared/_owner/restore.py",
+        "owner.day_ends_or_never(",
+        "owner.day_ends(",
+        tests_of(RESTORE, "test_counted_day_in_unknown_zone_is_restored"),
+    ),
     # --- the member -----------------------------------------------------------------------------------------------
     Mutant(
         "A newcomer announces that a store answers again whose loss was not announced",

@@ -34,5 +34,5 @@ def with_hint(counted_rate: float, hint: float, succeeded_at: float, now: float,
     rate = max(counted_rate, min(by_hint, MAX_HINT_FACTOR * counted_rate) if is_raised else by_hint)
     is_exact = not has_store and hint % 1.0 != 0.0
     if is_exact:  # nothing remained after one admission: the hint ends the time of one request
-        rate = max(rate, EXACT_SHARE / (hint + now - succeeded_at))
+        rate = max(rate, EXACT_SHARE / (hint + (now - succeeded_at)))  # not 0 for a short hint
     return FirstEstimate(rate, counted_rate if is_raised else 0.0, is_exact)
