@@ -21,8 +21,8 @@ MUTANTS = (
     Mutant(
         "The time zone of a doubled credential in a greeting is not checked",
         "pool/shared/_owner/owner.py",
-        "            for declaration in hello.declarations:\n                self._check_zone(",
-        "            for declaration in {d.id: d for d in hello.declarations}.values():\n                self._check_zone(",
+        "for declaration in hello.declarations:\n                self._check_zone(",
+        "for declaration in {d.id: d for d in hello.declarations}.values():\n                self._check_zone(",
         tests_of(OWNER, "test_doubled_credential_of_greeting_is_checked_each_time"),
     ),
     Mutant(
@@ -31,6 +31,20 @@ MUTANTS = (
         "owner.day_ends_or_never(",
         "owner.day_ends(",
         tests_of(RESTORE, "test_counted_day_in_unknown_zone_is_restored"),
+    ),
+    Mutant(
+        "The socket of an owner is named by a path that the note cannot hold",
+        "pool/shared/_machine/machine_gate.py",
+        " and is_text(beside):",
+        ":",
+        tests_of("pool/conformance/test_machine_faults", "test_path_that_is_no_text_is_used"),
+    ),
+    Mutant(
+        "A missing value in the journal ends its owner with an exception",
+        "pool/shared/_machine/sqlite_journal.py",
+        "    except msgspec.ValidationError as error:",
+        "    except ZeroDivisionError as error:",
+        tests_of(JOURNAL, "test_missing_value_is_damage"),
     ),
     # --- the member -----------------------------------------------------------------------------------------------
     Mutant(

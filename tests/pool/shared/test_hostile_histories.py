@@ -1,5 +1,5 @@
-"""Members that send valid messages in any order, with values that no program sends: the owner raises nothing, because an
-exception disconnects all members, and its journal can be read at any time."""
+"""Members that send valid messages in any order, with values that no program sends: the owner raises nothing, because
+an exception disconnects all members, and its journal can be read at any time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class Hostile:
 
     def verdict(self) -> list[Any]:
         figures = [self.one_of([None, *SECONDS]) for _ in range(6)]
-        fields = [self.one_of([None, "transient", "no kind", *RETRY_ON_OTHER_KEY]), *figures, None, self.one_of("su"), ""]
+        kind = self.one_of([None, "transient", "no kind", *RETRY_ON_OTHER_KEY])
+        fields = [kind, *figures, None, self.one_of("su"), ""]
         return [value if self.chance.random() < 0.98 else self.one_of(ANYTHING) for value in fields]
 
     def message(self) -> wire.Message:
