@@ -46,6 +46,13 @@ MUTANTS = (
         "    except ZeroDivisionError as error:",
         tests_of(JOURNAL, "test_missing_value_is_damage"),
     ),
+    Mutant(
+        "An instant in the keys of a server that is no number of seconds sets the clock",
+        "pool/shared/_server/redis_journal.py",
+        "return instant if 0.0 <= instant < MAX_INSTANT else None",
+        "return instant",
+        tests_of("pool/shared/test_redis_journal", "test_garbage_instead_of_instants_stops_no_clock"),
+    ),
     # --- the member -----------------------------------------------------------------------------------------------
     Mutant(
         "A newcomer announces that a store answers again whose loss was not announced",
