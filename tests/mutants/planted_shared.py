@@ -370,7 +370,7 @@ MUTANTS = (
     Mutant(
         "A silent owner is never replaced",
         "pool/shared/_member/member_session.py",
-        "return self._asked_at is not None and self._now() - self._asked_at >= SILENCE_SECONDS",
+        "return asked_at is not None and self._now() - asked_at >= SILENCE_SECONDS",
         "return False",
         tests_of(SESSION, "test_owner_without_answer_is_silent_after_a_while"),
     ),
