@@ -17,6 +17,57 @@ COMPLETE = tests_of(RESTORE, "test_journal_shows_all_that_members_know")
 FAULTS = tests_of(SIMULATION, "test_faults_break_no_invariant")
 
 MUTANTS = (
+    # --- hostile members ------------------------------------------------------------------------------------------
+    Mutant(
+        "The time zone of a doubled credential in a greeting is not checked",
+        "pool/shared/_owner/owner.py",
+        "for declaration in hello.declarations:\n                self._check_zone(",
+        "for declaration in {d.id: d for d in hello.declarations}.values():\n                self._check_zone(",
+        tests_of(OWNER, "test_doubled_credential_of_greeting_is_checked_each_time"),
+    ),
+    Mutant(
+        "A counted day in an unknown time zone makes the whole snapshot unreadable",
+        "pool/shared/_owner/restore.py",
+        "owner.day_ends_or_never(",
+        "owner.day_ends(",
+        tests_of(RESTORE, "test_counted_day_in_unknown_zone_is_restored"),
+    ),
+    Mutant(
+        "The socket of an owner is named by a path that the note cannot hold",
+        "pool/shared/_machine/machine_gate.py",
+        " and is_text(beside):",
+        ":",
+        tests_of("pool/conformance/test_machine_faults", "test_path_that_is_no_text_is_used"),
+    ),
+    Mutant(
+        "A missing value in the journal ends its owner with an exception",
+        "pool/shared/_machine/sqlite_journal.py",
+        "    except msgspec.ValidationError as error:",
+        "    except ZeroDivisionError as error:",
+        tests_of(JOURNAL, "test_missing_value_is_damage"),
+    ),
+    Mutant(
+        "An instant in the keys of a server that is no number of seconds sets the clock",
+        "pool/shared/_server/redis_journal.py",
+        "return instant if 0.0 <= instant < MAX_INSTANT else None",
+        "return instant",
+        tests_of("pool/shared/test_redis_journal", "test_garbage_instead_of_instants_stops_no_clock"),
+    ),
+    # --- the member -----------------------------------------------------------------------------------------------
+    Mutant(
+        "A newcomer announces that a store answers again whose loss was not announced",
+        "pool/shared/_member/member_session.py",
+        "            if self._is_loss_announced:",
+        "            if True:",
+        tests_of(SESSION, "test_loss_before_first_greeting_is_not_announced"),
+    ),
+    Mutant(
+        "A caller that is interrupted while it receives leaves its request behind",
+        "pool/lease.py",
+        "            self._pool.withdraw(self._handle)\n            raise",
+        "            raise",
+        tests_of("pool/conformance/test_machine_owner", "test_interrupted_wait_leaks_nothing"),
+    ),
     # --- the owner ------------------------------------------------------------------------------------------------
     Mutant(
         "The owner carries out a repeated message again",
@@ -319,7 +370,7 @@ MUTANTS = (
     Mutant(
         "A silent owner is never replaced",
         "pool/shared/_member/member_session.py",
-        "return self._asked_at is not None and self._now() - self._asked_at >= SILENCE_SECONDS",
+        "return asked_at is not None and self._now() - asked_at >= SILENCE_SECONDS",
         "return False",
         tests_of(SESSION, "test_owner_without_answer_is_silent_after_a_while"),
     ),

@@ -46,7 +46,7 @@ class MemoryStore:
 
     # --- leases: the paths that every item takes ------------------------------------------------------------------
 
-    def request(self, record: RecordHandle, wait: bool = True, front: bool = False, _blocks: bool = False) -> bool:
+    def request(self, record: RecordHandle, wait: bool = True, front: bool = False, _idle_until: float = 0.0) -> bool:
         """Return True if the lease is live. Else `record.deliver()` is called when it is, or never can be."""
         allocator = self._allocator
         self._acquire()

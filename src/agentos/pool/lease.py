@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex
 
-from agentos.clock import Timer
+from agentos.clock import SYSTEM_CLOCK, Timer
 from agentos.redaction.mask import MASK, refuse_to_copy
 
 from ._rules.lease_states import ENDED, LIVE, REFUSED
@@ -183,7 +183,7 @@ def wait(pool: LeasePool, handle: LeaseHandle, timeout: float | None) -> bool:
         return False
     calls: SimpleQueue[None] = SimpleQueue()  # not a lock: a second call may come before the thread waits again
     handle.deliver = lambda: calls.put(None)
-    with _Wait(pool, handle, timeout, blocks=timeout is None) as waiting:
+    with _Wait(pool, handle, timeout, is_idle=True) as waiting:
         while not waiting.is_over():
             calls.get()
     return waiting.has_lease
@@ -208,23 +208,27 @@ async def wait_async(pool: LeasePool, handle: LeaseHandle, timeout: float | None
 class _Wait:
     """One wait for a lease: requests it, gives up at the deadline, and withdraws unless it has the lease at the end."""
 
-    def __init__(self, pool: LeasePool, handle: LeaseHandle, timeout: float | None, *, blocks: bool = False) -> None:
+    def __init__(self, pool: LeasePool, handle: LeaseHandle, timeout: float | None, *, is_idle: bool = False) -> None:
         self._pool = pool
         self._handle = handle
-        self._blocks = blocks  # the caller's thread has nothing else to do until the lease is live
         self._deadline = None if timeout is None or timeout == math.inf else pool.clock.now() + timeout
+        # Until when the caller's thread has nothing else to do. A timer ends the wait on a clock that is not real.
+        deadline = math.inf if self._deadline is None else self._deadline
+        self._idle_until = deadline if is_idle and (deadline == math.inf or pool.clock is SYSTEM_CLOCK) else 0.0
         self._timer: Timer | None = None
         self.has_lease = False
 
     def __enter__(self) -> _Wait:
-        pool, handle = self._pool, self._handle
-        self._is_granted = pool.request(handle, True, False, self._blocks)
-        if not self._is_granted and self._deadline is not None:
-            self._timer = self._pool.clock.call_at(self._deadline, lambda: pool.expire(handle))
+        try:
+            self._is_granted = self._pool.request(self._handle, True, False, self._idle_until)
+        except BaseException:  # a Ctrl-C: the call may block, and there is no block yet whose end withdraws
+            self._pool.withdraw(self._handle)
+            raise
         return self
 
     def is_over(self) -> bool:
-        """Look at the state of the request; return False if the caller must wait (again)."""
+        """Look at the state of the request; return False if the caller must wait (again): it is called back, at the
+        deadline at the latest."""
         handle = self._handle
         if self._is_granted:
             self.has_lease = True
@@ -234,7 +238,10 @@ class _Wait:
             self.has_lease = self._pool.confirm(handle)
             if not self.has_lease and handle.state != LIVE and self._is_late():
                 self._pool.expire(handle)
-        return self.has_lease or handle.state == ENDED
+        is_over = self.has_lease or handle.state == ENDED
+        if not is_over and self._timer is None and self._deadline is not None:
+            self._timer = self._pool.clock.call_at(self._deadline, lambda: self._pool.expire(handle))
+        return is_over
 
     def _is_late(self) -> bool:
         return self._deadline is not None and self._pool.clock.now() >= self._deadline

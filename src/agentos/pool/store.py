@@ -70,7 +70,9 @@ class Store(Protocol[H]):
     def arrive(self) -> None:
         """Block until all members know what this one has done, or the store is lost."""
 
-    def request(self, handle: H, wait: bool = True, front: bool = False, blocks: bool = False, /) -> bool: ...
+    def request(self, handle: H, wait: bool = True, front: bool = False, idle_until: float = 0.0, /) -> bool:
+        """Return True if the lease is live; `handle.deliver` is called later otherwise. `idle_until`: the instant until
+        which the caller's thread has nothing else to do than to wait for it; the call may block as long."""
 
     def request_now(self, handle: H, timeout: float | None = None, /) -> bool:
         """Return True if the lease is live at once; else nothing has changed.

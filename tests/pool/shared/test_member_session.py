@@ -285,6 +285,17 @@ def test_short_break_is_not_announced(desk: Desk) -> None:
     assert [type(event) for event in desk.events] == [StoreUnreachable, StoreReached]
 
 
+def test_loss_before_first_greeting_is_not_announced(desk: Desk) -> None:
+    """The caller of `open` is told why it takes long: an end of that is no news either."""
+    desk.session.on_lost(StoreLost("its owner did not answer"))
+    desk.now += 2.0
+    desk.session.on_lost(StoreLost("its owner did not answer"))
+    assert desk.session.lost_since is not None
+    desk.greet()
+    assert desk.session.lost_since is None
+    assert not desk.events
+
+
 def test_rejected_message_is_not_repeated(desk: Desk) -> None:
     desk.greet()
     desk.session.say(wire.Cool("k0", 1.0))

@@ -331,6 +331,15 @@ def test_unknown_zone_is_an_error_of_its_sender_only(pool: OwnedPool) -> None:
     assert client.of(wire.Granted)
 
 
+def test_doubled_credential_of_greeting_is_checked_each_time(pool: OwnedPool) -> None:
+    other = pool.client("other", declaration())
+    unknown = wire.Declaration("k1", "g", None, [], {"requests_per_day": 5, "day_resets": "00:00 No/Where"}, "")
+    client = pool.client("m", unknown, declaration("k1"))
+    assert client.of(wire.Dismissed)
+    other.request()
+    assert other.of(wire.Granted)
+
+
 # --- losses of the journal ------------------------------------------------------------------------------------------
 
 

@@ -330,8 +330,9 @@ decode_replies = msgspec.msgpack.Decoder(ReplyFrame).decode
 InvalidMessage = msgspec.MsgspecError
 
 
-def encode_alone(reply: Reply) -> bytes:
-    """Return a frame with one reply that acknowledges nothing."""
+def encode_alone(reply: Rejected | Dismissed | Unavailable) -> bytes:
+    """Return a frame with one reply that acknowledges nothing. Its reason may hold a path, which may be no text."""
+    reply.reason = plain_text(reply.reason, MAX_TEXT)
     return encode(ReplyFrame(0, 0, 0, [reply]))
 
 
@@ -416,8 +417,13 @@ def plain_text(text: str, length: int) -> str:
     """Return a text that every member can encode and display: at most `length` characters, lone surrogates escaped."""
     if len(text) > length:
         text = f"{text[: length - 1]}…"
+    return text if is_text(text) else text.encode(errors="backslashreplace").decode()[:length]
+
+
+def is_text(text: str) -> bool:
+    """Return whether a text can be encoded: it has no lone surrogates, as paths and arguments may have."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        text = text.encode(errors="backslashreplace").decode()[:length]
-    return text
+        return False
+    return True

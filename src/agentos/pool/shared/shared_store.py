@@ -53,9 +53,8 @@ class SharedStore:
 
     # --- leases ---------------------------------------------------------------------------------------------------
 
-    def request(self, handle: MemberHandle, wait: bool = True, front: bool = False, blocks: bool = False) -> bool:
-        """Return True only if `wait` is False and the lease is live; a request that waits is always delivered.
-        `blocks`: the caller has nothing else to do until the lease is live."""
+    def request(self, handle: MemberHandle, wait: bool = True, front: bool = False, idle_until: float = 0.0) -> bool:
+        """Return True only if `wait` is False and the lease is live; a request that waits is always delivered."""
         if handle.requester is not None:
             handle.requester = wire.plain_text(self._redact(str(handle.requester)), wire.MAX_NAME)
         handle.waits = wait
@@ -63,9 +62,9 @@ class SharedStore:
         if not wait:
             return self._request_at_once(handle)
         with member.lock:
-            member.request(handle, front, blocks)
-        if blocks:
-            member.receive_until(lambda: handle.state != WAITING)
+            member.request(handle, front, idle_until > 0.0)
+        if idle_until > 0.0:
+            member.receive_until(lambda: handle.state != WAITING, idle_until)
         return False
 
     def _request_at_once(self, handle: MemberHandle) -> bool:
@@ -74,7 +73,7 @@ class SharedStore:
         with member.lock:
             try:
                 member.request(handle, False)
-                member.lock.wait_for(lambda: handle.state != WAITING or member.lost_since is not None, SYNC_SECONDS)
+                member.changed.wait_for(lambda: handle.state != WAITING or member.lost_since is not None, SYNC_SECONDS)
                 handle.is_delivered = handle.state == LIVE
             finally:  # also after a Ctrl-C: a lease that its caller does not get must not stay live
                 if not handle.is_delivered:

@@ -85,6 +85,7 @@ class MemberSession:
         self.lost_since: float | None = None  # by `now`
         self._broken_at: float | None = None
         self.lost_because = ""
+        self._is_loss_announced = False
         self.refused_because = ""
 
     # --- what callers do ------------------------------------------------------------------------------------------
@@ -234,17 +235,18 @@ class MemberSession:
     # --- time and replies -----------------------------------------------------------------------------------------
 
     def due_at(self) -> float:
-        """Return when a heartbeat is due, or the patience with a silent owner ends.
+        """Return when a heartbeat is due, or the patience with a silent owner ends. Needs no lock.
 
         Never late: a request makes the next heartbeat due earlier, and does not interrupt the thread that waits.
         """
-        due = self._beat_at if self._has_joined else self._now() + self._beat_seconds()
-        due = min(due, self._now() + MAX_BEAT_SECONDS)
-        return due if self._asked_at is None else min(due, self._asked_at + SILENCE_SECONDS)
+        now, asked_at = self._now(), self._asked_at
+        due = min(self._beat_at if self._has_joined else now + self._beat_seconds(), now + MAX_BEAT_SECONDS)
+        return due if asked_at is None else min(due, asked_at + SILENCE_SECONDS)
 
     def is_owner_silent(self) -> bool:
         """Return whether the owner must be replaced because it does not answer."""
-        return self._asked_at is not None and self._now() - self._asked_at >= SILENCE_SECONDS
+        asked_at = self._asked_at
+        return asked_at is not None and self._now() - asked_at >= SILENCE_SECONDS
 
     def beat(self) -> None:
         """Send a heartbeat if one is due."""
@@ -398,6 +400,7 @@ class MemberSession:
             if self.owner is not None:  # else the caller of `open` is told
                 since = self._clock.epoch() - (self._now() - self.lost_since)
                 self._calls.append((self._on_event, (StoreUnreachable(self.name, reason, since),)))
+                self._is_loss_announced = True
 
     def _found(self) -> None:
         self._broken_at = None
@@ -405,7 +408,9 @@ class MemberSession:
         if self.lost_since is not None:
             lost_for = self._now() - self.lost_since
             self.lost_since = None
-            self._calls.append((self._on_event, (StoreReached(self.name, lost_for),)))
+            if self._is_loss_announced:
+                self._is_loss_announced = False
+                self._calls.append((self._on_event, (StoreReached(self.name, lost_for),)))
 
     def take_calls(self) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
         """Take the callbacks that replies have led to, with their arguments."""

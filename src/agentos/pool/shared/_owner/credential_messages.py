@@ -43,7 +43,7 @@ class CredentialMessages(OwnedPool):
     def declare(self, session: Session, id_: str, group: str, provider: str | None, scopes: frozenset[str],
                 limits: Limits, fingerprint: str, now: float) -> None:  # fmt: skip
         """Add a credential to the pool and to a session. Of several declarations the strictest figures hold."""
-        ends_after = self._day_ends_or_never(limits.day_resets)
+        ends_after = self.day_ends_or_never(limits.day_resets)
         session.limits[id_] = limits
         combined = self._strictest(id_)
         known = self.allocator.credentials.get(id_)
@@ -77,7 +77,7 @@ class CredentialMessages(OwnedPool):
             return False
         return True
 
-    def _day_ends_or_never(self, day_resets: str) -> Callable[[float], float]:
+    def day_ends_or_never(self, day_resets: str) -> Callable[[float], float]:
         """Return `day_ends`; but a day in a zone that this process does not know never ends. Such a day is in the
         journal if an owner knew the zone: rather no request than one too many, until such an owner takes over."""
         ends_after = self.day_ends(day_resets)
@@ -118,7 +118,7 @@ class CredentialMessages(OwnedPool):
         if combined != known.limits:
             self.allocator.redeclare(
                 id_, str(known.group.name), known.provider.name, known.scopes, combined, now,
-                self._day_ends_or_never(combined.day_resets),
+                self.day_ends_or_never(combined.day_resets),
             )  # fmt: skip
 
     def _change_credentials(self, session: Session, ids: frozenset[str], now: float) -> None:
@@ -167,7 +167,7 @@ class CredentialMessages(OwnedPool):
 
     def restore_credential(self, row: kinds.CredentialRow, limits: Limits, at: float) -> None:
         """Add a credential of a snapshot."""
-        ends_after = self._day_ends_or_never(limits.day_resets)
+        ends_after = self.day_ends_or_never(limits.day_resets)
         self.allocator.add(row.id, row.group, row.provider, frozenset(row.scopes), limits, at, ends_after)
         credential = self.allocator.credentials[row.id]
         credential.fence = max(credential.fence, row.fence)

@@ -153,16 +153,15 @@ class Owner(LeaseMessages):
             self._reply_to(connection, wire.Dismissed(_other_version(hello.protocol)))
             return
         try:
-            declared = {declaration.id: wire.limits_of(declaration) for declaration in hello.declarations}
-            for limits in declared.values():
-                self._check_zone(limits, now)
+            for declaration in hello.declarations:
+                self._check_zone(wire.limits_of(declaration), now)
         except (ValueError, TypeError) as error:
             self._reply_to(connection, wire.Dismissed(str(error)))
             return
         session = self._linked_session(connection, hello, now)
         for declaration in hello.declarations:
             self._declare(session, declaration, now)
-        for id_ in session.credential_ids - declared.keys():
+        for id_ in session.credential_ids - {declaration.id for declaration in hello.declarations}:
             self._drop(session, wire.Drop(id_), now)
         self._welcome(session, hello, now)
         for request in hello.waiting:

@@ -203,7 +203,7 @@ class OwnerLoop:
         except StoreLost:
             return  # the next commit meets the same problem, and tells the members
 
-    def _tell_all(self, reply: wire.Reply) -> None:
+    def _tell_all(self, reply: wire.Unavailable) -> None:
         frame = wire.encode_alone(reply)
         links = [s.connection for s in self._owner.sessions.values() if s.connection is not None]
         self._endpoint.send([(connection, frame) for connection in links])
@@ -244,7 +244,7 @@ class OwnerLoop:
         reason = f"the pool could not carry this out: {type(error).__name__}: {error}"
         session = next((s for s in self._owner.sessions.values() if s.connection == connection), None)
         # Without a session it was a greeting, which would be repeated for ever.
-        reply = wire.Dismissed(reason) if session is None else wire.Rejected(session.heard, reason[: wire.MAX_TEXT])
+        reply = wire.Dismissed(reason) if session is None else wire.Rejected(session.heard, reason)
         rejected = wire.encode_alone(reply)
         if connection is not None:
             self._endpoint.send([(connection, rejected)])
@@ -267,10 +267,8 @@ def serve(endpoint: Endpoint) -> None:
 
 def _refuse(endpoint: Endpoint, error: StoreRefused | StoreLost) -> None:
     """Tell the members that connect why there is no pool, for a moment."""
-    reply: wire.Reply = wire.Dismissed(str(error))
-    if isinstance(error, StoreLost):
-        reply = wire.Unavailable(str(error))
-    frame = wire.encode_alone(reply)
+    is_lost = isinstance(error, StoreLost)
+    frame = wire.encode_alone(wire.Unavailable(str(error)) if is_lost else wire.Dismissed(str(error)))
     end = endpoint.clock.now() + REFUSAL_SECONDS
     while (left := end - endpoint.clock.now()) > 0:
         for connection, received in endpoint.receive(left):

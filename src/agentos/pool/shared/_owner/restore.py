@@ -142,7 +142,7 @@ def _restore_snapshot(owner: Owner, saved: Snapshot, now: float) -> None:
         if group is not None:
             if group_row.rows is not None:
                 usage = UsageState([UsageRow(*row) for row in group_row.rows], group_row.bucket)
-                group.pace.restore_usage(usage, owner.day_ends(group.pace.limits.day_resets), at)
+                group.pace.restore_usage(usage, owner.day_ends_or_never(group.pace.limits.day_resets), at)
             for model, rate in group_row.learned:
                 group.pace.start_with(model, rate / 60.0, at)
     for cooldown in saved.cooldowns:

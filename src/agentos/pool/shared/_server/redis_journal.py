@@ -32,6 +32,8 @@ UNUSED_SECONDS = 30 * 86_400
 UNKNOWN_TTL = 30.0
 # A server that has run for more seconds than this holds no lease of a journal that it had before its start.
 MIN_UPTIME = UNKNOWN_TTL
+# Seconds since 1970 that no clock shows: later instants are garbage.
+MAX_INSTANT = 1e11
 _BATCH = struct.Struct(">Qd")
 
 
@@ -58,11 +60,18 @@ class Content(NamedTuple):
         """Return the pool's clock. It continues by the wall clock or by the server's, whichever says that less time has
         passed: a step of one of them forgets no usage."""
         last_at = self.batches[-1][0] if self.batches else 0.0
-        try:
-            at, wall, server = (float(self.meta[name]) for name in ("at", "wall", "server"))
-        except (KeyError, ValueError):
+        at, wall, server = (self.instant(name) for name in ("at", "wall", "server"))
+        if at is None or wall is None or server is None:
             return max(last_at, wall_time())
         return max(last_at, at + max(0.0, min(wall_time() - wall, self.server_time - server)))
+
+    def instant(self, name: str) -> float | None:
+        """Return a field of `meta`; None if it is missing or no instant."""
+        try:
+            instant = float(self.meta[name])
+        except (KeyError, ValueError):
+            return None
+        return instant if 0.0 <= instant < MAX_INSTANT else None
 
     def longest_ttl(self) -> float:
         """Return the longest time to live of a lease that the journal may have granted."""
@@ -80,7 +89,7 @@ class Content(NamedTuple):
 def read_content(client: PoolClient) -> Content:
     """Read all keys of a journal. Raises `StoreLost` and `StoreRefused`."""
     meta_fields, rows, snapshot_fields, time, found = client.run("read")
-    meta = {name.decode(): value.decode(errors="replace") for name, value in _pairs(meta_fields)}
+    meta = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in _pairs(meta_fields)}
     saved = {name.decode(errors="replace"): value for name, value in _pairs(snapshot_fields)}
     if _number(meta.get("format")) > FORMAT:
         raise StoreRefused(
@@ -156,10 +165,8 @@ class RedisJournal:
 
     def _hold_seconds(self, content: Content, now: float) -> float:
         """Return for how long nothing must be granted, because leases may be live that the journal does not show."""
-        try:
-            left = float(content.meta.get("hold_until", 0.0)) - now
-        except ValueError:
-            left = UNKNOWN_TTL
+        hold_until = content.instant("hold_until") if "hold_until" in content.meta else now
+        left = UNKNOWN_TTL if hold_until is None else hold_until - now
         if content.is_new:
             is_sure = self._is_really_new()
         else:

@@ -29,8 +29,10 @@ ABSENCE_SECONDS = 5.0
 DEAF_SECONDS = 3.5
 # Seconds until the next attempt to subscribe.
 RETRY_SECONDS = 0.05
-# Seconds after which an owner ends that cannot reach the server: its members may have gone unnoticed.
-GIVE_UP_SECONDS = 600.0
+# Seconds after which an owner ends that cannot reach the server: its members may have gone unnoticed. Long enough for
+# a restart or a fail-over of the server, after which the owner writes anew what the server has lost. Members need it no
+# longer: the next owner reads the journal, or, if that is lost, learns from the members what they hold and have used.
+GIVE_UP_SECONDS = 60.0
 
 
 class _Link:
