@@ -27,7 +27,7 @@ from agentos.reporters.sentences import waiting_text
 from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
 from .credential import NO_VALUES, Credential, Sources, fingerprint_of
-from .lease import Lease, LeaseContext, LeasedKey, check_counts, check_name
+from .lease import Lease, LeaseContext, LeasedKey, check_amounts, check_name
 from .states import CredentialForecast, CredentialState
 from .store import LeaseHandle, Store, make_store
 from .store_url import StoreAt, passwords
@@ -111,17 +111,22 @@ class LeasePool:
         scope: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cost: float | None = None,
     ) -> LeaseContext:
         """Return a lease for a `with` or `async with` block, which waits for it in the order of requests.
 
         The block raises `LeaseTimeout` when no credential came within `timeout` seconds, `NoUsableCredential` when none
         can. An exception that leaves the block is read as the provider's answer and cools or quarantines the
-        credential; it is not swallowed.
+        credential; it is not swallowed. `tokens` is at least the sum of `input_tokens` and `output_tokens`; tokens of
+        unknown direction count as input and as output.
         """
-        check_counts(requests, tokens)
+        tokens, detail = check_amounts(requests, tokens, input_tokens, output_tokens, cost)
         check_name("scope", scope)
         check_name("prefer", prefer)
-        return LeaseContext(self, self.make_handle(requester_id, requests, tokens, scope, prefer), timeout)
+        handle = self.make_handle(requester_id, requests, tokens, scope, prefer, None, None, detail)
+        return LeaseContext(self, handle, timeout)
 
     def call(self, func: Callable[[str], T], *, tokens: int = 0, scope: str | None = None,
              timeout: float | None = None) -> T:  # fmt: skip
@@ -150,8 +155,8 @@ class LeasePool:
 
     def add(self, credential: Credential) -> str:
         """Add a credential while the pool is in use; return its id. Raises `CredentialError` if it cannot be read."""
-        if credential.limits.requests_per_day is not None:
-            seconds_to_reset(credential.limits.day_resets, self.clock.epoch())  # raises if there is no such zone
+        for resets in credential.limits.calendars():
+            seconds_to_reset(resets, self.clock.epoch())  # raises if there is no such zone
         secrets = credential.secrets
         if credential.id in secrets:
             raise ValueError("a credential's id is displayed and must not be the secret")
@@ -328,7 +333,7 @@ class LeasePool:
 
     def waiting_of(self, handle: LeaseHandle) -> PoolWaiting:
         """Return why a request waits, and for how long. Blocks for a round trip to the owner of a shared pool."""
-        need = handle.requests, handle.tokens
+        need = handle.requests, handle.tokens, handle.detail
         return self._store.waiting_for(handle.scope, need, handle.for_provider, handle.only)
 
     def fastest(self) -> tuple[float | None, float]:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from agentos.clock import Clock
 from agentos.errors import StoreError
 from agentos.events import PoolWaiting
+from agentos.limits.amounts import Detail
 from agentos.verdict import Verdict
 
 from ._memory import MemoryStore
+from ._rules.wait_reasons import Need
 from .credential import Credential
 from .states import CredentialForecast, CredentialState
 from .store_url import FILE, SERVERS, StoreAt, check_server
@@ -35,6 +37,7 @@ class LeaseHandle(Protocol):
     requester: str | None
     requests: int  # reserved; after `settle`: used
     tokens: int
+    detail: Detail | None  # its tokens by direction, and its cost
     scope: str | None
     prefer: str | None  # a credential id
     for_provider: str | None  # only credentials of this provider may serve it; None: any
@@ -87,11 +90,13 @@ class Store(Protocol[H]):
 
     def cool_and_end(self, handle: H, seconds: float, /) -> None: ...
 
-    def use_more(self, handle: H, requests: int, tokens: int, /) -> None: ...
+    def use_more(self, handle: H, requests: int, tokens: int, detail: Detail | None = None, /) -> None: ...
 
     def observed(self, handle: H, verdict: Verdict, /) -> None: ...
 
-    def settle(self, handle: H, requests: int | None, tokens: int | None, /) -> bool: ...
+    def settle(
+        self, handle: H, requests: int | None, tokens: int | None, detail: Detail | None = None, /
+    ) -> bool: ...
 
     def withdraw(self, handle: H, /) -> None: ...
 
@@ -114,7 +119,7 @@ class Store(Protocol[H]):
 
     def live_leases(self, credential_id: str, /) -> list[H]: ...
 
-    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, for_provider: str | None = None,
+    def waiting_for(self, scope: str | None, need: Need | None = None, for_provider: str | None = None,
                     only: str | None = None, /) -> PoolWaiting: ...  # fmt: skip
 
     def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None, /

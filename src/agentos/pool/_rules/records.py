@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from agentos.limits.amounts import Detail
 from agentos.limits.declaration import Limits
 from agentos.limits.pace import Charge
 
@@ -56,6 +57,7 @@ class LeaseRecord:
         "charges",
         "credential",
         "credential_id",
+        "detail",
         "fence",
         "for_provider",
         "granted_at",
@@ -89,10 +91,12 @@ class LeaseRecord:
         prefer: str | None = None,
         for_provider: str | None = None,
         only: str | None = None,
+        detail: Detail | None = None,
     ) -> None:
         self.requester = requester
         self.requests = requests  # reserved; after `settle`: used
         self.tokens = tokens
+        self.detail = detail  # its tokens by direction, and its cost; None: not known
         self.scope = scope
         self.prefer = prefer  # a credential id
         self.for_provider = for_provider  # serves only credentials of this provider; None: any
@@ -110,6 +114,22 @@ class LeaseRecord:
         self.too_large: str | None = None  # why no credential can ever serve it
         self.credential: CredentialRecord | None = None
         self.credential_id: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it needs one request, and states neither tokens nor a cost: every credential with room fits."""
+        return not self.tokens and self.requests <= 1 and self.detail is None
+
+
+def sum_of(record: LeaseRecord, tokens: int, detail: Detail | None) -> Detail | None:
+    """Return the detail of a lease that uses more: `tokens` by direction, if that is known."""
+    if record.detail is None and detail is None:
+        return None
+    before = Detail(record.tokens, record.tokens) if record.detail is None else record.detail
+    more = Detail(tokens, tokens) if detail is None else detail
+    return Detail(
+        before.input_tokens + more.input_tokens, before.output_tokens + more.output_tokens, before.cost + more.cost
+    )
 
 
 class CredentialRecord:
@@ -199,23 +219,26 @@ class CredentialRecord:
         """All groups in which its usage is counted."""
         return (self.group,) if self.shared is None else (self.group, self.shared)
 
-    def paced_until(self, scope: str | None, requests: int, tokens: int, now: float) -> float:
+    def paced_until(
+        self, scope: str | None, requests: int, tokens: int, now: float, detail: Detail | None = None
+    ) -> float:
         """Return the instant from which its limits admit this usage; 0 if they do now."""
         pace = self.group.pace
         if pace.is_free:
             return 0.0
-        at = pace.ready_at(scope, requests, tokens, now)
-        return at if self.shared is None else max(at, self.shared.pace.ready_at(scope, requests, tokens, now))
+        at = pace.ready_at(scope, requests, tokens, now, detail)
+        return at if self.shared is None else max(at, self.shared.pace.ready_at(scope, requests, tokens, now, detail))
 
     def full_until(self, now: float) -> float:
         """Return the instant until which its declared limits admit no request; 0 if they admit one now."""
         limiter = self.group.pace.limiter
-        return 0.0 if limiter is None else limiter.ready_at(1, 0, now)
+        return 0.0 if limiter is None else limiter.full_until(now)
 
-    def changes_at(self, scope: str | None, tokens: int, now: float) -> float:
-        """Return a lower bound of the instant at which its limits admit more than now."""
-        plain_at = self.paced_until(scope, 1, 0, now)
-        return plain_at or min(cooldown_scope.pace.changes_at(tokens, now) for cooldown_scope in self.paced_by)
+    def changes_at(self, record: LeaseRecord, now: float) -> float:
+        """Return a lower bound of the instant at which its limits admit more than now for a request."""
+        plain_at = self.paced_until(record.scope, 1, 0, now)
+        what = record.scope, record.tokens, now, record.detail
+        return plain_at or min(cooldown_scope.pace.changes_at(*what) for cooldown_scope in self.paced_by)
 
     def is_usable(self, scope: str | None, now: float) -> bool:
         """Return whether one more request of a scope could be granted it now."""

@@ -17,6 +17,7 @@ from typing import Any
 from agentos.clock import Clock
 from agentos.errors import StoreError
 from agentos.events import CoolDownStarted, CredentialQuarantined, StoreReached, StoreUnreachable
+from agentos.limits.amounts import Detail
 
 from ..._rules.lease_states import ENDED, LIVE, REFUSED, WAITING
 from .. import messages as wire
@@ -156,9 +157,9 @@ class MemberSession:
         ended: an owner ends them when it sees that the link is closed."""
         return self._link is not None and self._now() - self._heard_at <= (1.0 - FRESH_SHARE) * self.ttl
 
-    def count_used(self, credential_id: str, requests: int, tokens: int) -> None:
+    def count_used(self, credential_id: str, requests: int, tokens: int, detail: Detail | None = None) -> None:
         """Remember usage beyond a reservation."""
-        self.used.add(credential_id, requests, tokens, self._now())
+        self.used.add(credential_id, requests, tokens, detail, self._now())
 
     def leave(self) -> None:
         """Send the last message: the leases of this process end."""
@@ -306,7 +307,8 @@ class MemberSession:
         handle.fence, handle.granted_at = granted.fence, granted.at
         handle.is_doubtful = False
         handle.was_queued = granted.was_queued
-        self.used.add(granted.credential, handle.requests, handle.tokens, self._now(), self._position)
+        what = handle.requests, handle.tokens, handle.detail
+        self.used.add(granted.credential, *what, self._now(), self._position)
         self._calls.append((handle.deliver, ()))
 
     def _denied(self, denied: wire.Denied) -> None:

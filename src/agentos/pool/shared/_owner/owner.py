@@ -123,7 +123,7 @@ class Owner(LeaseMessages):
         groups = {credential.group: None for credential in self.allocator.credentials.values()}
         for group in groups:
             if group.pace.limiter is not None:
-                group.pace.limiter.recalculate_day(now)
+                group.pace.limiter.recalculate_days(now)
         self.allocator.serve_all(groups, now)
         self._collect(None, now)
 
@@ -153,7 +153,7 @@ class Owner(LeaseMessages):
             self._reply_to(connection, wire.Dismissed(_other_version(hello.protocol)))
             return
         try:
-            declared = {declaration.id: wire.limits_of(declaration) for declaration in hello.declarations}
+            declared = {declaration.id: wire.limits_of(declaration.limits) for declaration in hello.declarations}
             for limits in declared.values():
                 self._check_zone(limits, now)
         except (ValueError, TypeError) as error:
@@ -238,7 +238,8 @@ class Owner(LeaseMessages):
     def _count_used(self, hello: wire.Hello, now: float) -> None:
         """Count what a member used before the journal was lost."""
         for usage in hello.used:
-            self.count_debt(usage.credential, usage.requests, usage.tokens, now - max(0.0, usage.age), now)
+            at, detail = now - max(0.0, usage.age), wire.detail_of(usage.detail)
+            self.count_debt(usage.credential, usage.requests, usage.tokens, at, now, None, detail)
 
     def _is_held(self, session: Session, held: wire.HeldLease, now: float) -> bool:
         """Return whether a lease of a greeting is live; restore it if the journal has lost it."""
@@ -249,7 +250,7 @@ class Owner(LeaseMessages):
         credential = self.allocator.credentials.get(held.credential)
         if not self.is_recovering or credential is None or held.fence in credential.leases:
             return False
-        what = (held.requests, held.tokens, held.scope, held.requester)
+        what = (held.requests, held.tokens, held.scope, held.requester, wire.detail_of(held.detail))
         self.adopt(session, held.lease, held.credential, held.fence, *what, now)
         record = session.leases[held.lease]
         record.restrict(session, held.for_provider, held.only)
