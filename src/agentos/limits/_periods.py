@@ -48,7 +48,7 @@ class Period:
 
     def _add(self, amount: float, now: float) -> None:
         self.total = max(0.0, self.total + amount)
-        if now >= self._late_from() and amount > 0:
+        if now >= self._late_from() and amount >= 0:  # also a request that uses nothing may begin a period
             self._late += amount
             self._late_at = min(self._late_at, now)
 
@@ -73,8 +73,8 @@ class Period:
 
     def _end(self, now: float) -> None:
         """Forget the usage of a period that has ended, but for what was taken late."""
-        if now >= self.ends_at + self.seconds + ARRIVAL_SECONDS:
-            self._late = 0.0  # the next period would have ended, too
+        if now >= self.ends_at + self.seconds + ARRIVAL_SECONDS:  # the next period would have ended, too
+            self._late, self._late_at = 0.0, math.inf
         self.total, self._late, self.others = self._late, 0.0, 0.0
         self._begin(now)
         self._late_at = math.inf
@@ -145,7 +145,7 @@ class FirstUsePeriod(Period):
         self.is_confirmed = False
         self.began_at = min(now, self._late_at)
         # What was taken late may have begun it, at the end of the last one at the latest.
-        self.ends_at = self.ends_at + self.seconds + ARRIVAL_SECONDS if self.total else 0.0
+        self.ends_at = self.ends_at + self.seconds + ARRIVAL_SECONDS if self._late_at < math.inf else 0.0
 
     def _use(self, now: float) -> None:
         if not self.ends_at:
@@ -172,8 +172,8 @@ class FirstUsePeriod(Period):
         end = now + self.seconds + ARRIVAL_SECONDS if ends_at is None else ends_at
         if end > now:
             self.total, self.began_at, self.ends_at, self.is_confirmed = amount, began_at, end, ends_at is not None
-            self._late = amount if now >= self._late_from() else 0.0
-            self._late_at = now if self._late else math.inf
+            if now >= self._late_from():
+                self._late, self._late_at = amount, began_at + self.seconds - ARRIVAL_SECONDS
 
     def includes(self, at: float, now: float) -> bool:
         """Return whether an instant lies in the present period, or in one that would go on."""

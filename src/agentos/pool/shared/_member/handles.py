@@ -9,7 +9,7 @@ from math import inf
 from agentos.limits.amounts import Detail
 
 from ..._rules.lease_states import REFUSED, WAITING
-from ..messages import HeldLease, Request, Usage, detail_fields
+from ..messages import DetailFields, HeldLease, Request, Usage, detail_fields
 
 # Seconds of usage that share one entry, and the number of entries that are kept per credential. Beyond it the oldest
 # are merged.
@@ -139,8 +139,15 @@ class UsageMemory:
     def report(self, now: float, kept: int) -> list[Usage]:
         """Return the usage of the longest window that is not in the journal up to position `kept`."""
         return [
-            Usage(credential_id, max(0.0, now - last), int(requests), int(tokens), (int(input_), int(output), cost))
+            Usage(credential_id, max(0.0, now - last), int(requests), int(tokens), _detail(tokens, input_, output, cost))
             for credential_id, slots in self._slots.items()
             for _, last, position, requests, tokens, input_, output, cost in slots
             if now - last < MAX_AGE and position > kept
         ]
+
+
+def _detail(tokens: float, input_tokens: float, output_tokens: float, cost: float) -> DetailFields | None:
+    """Return a detail for a report; None if it says no more than `tokens`."""
+    if input_tokens == output_tokens == tokens and not cost:
+        return None
+    return int(input_tokens), int(output_tokens), cost
