@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias
 
-from ._periods import CalendarPeriod, FirstUsePeriod
+from ._periods import CalendarPeriod, FirstUsePeriod, Period
 from ._windows import MAX_EXACT_SECONDS, Bucket, Entry, PacedRolling, Rolling, SlottedRolling
 from .amounts import Detail, amount_of
 from .declaration import (
@@ -26,6 +26,8 @@ from .declaration import (
 )
 from .usage_state import FIRST_USE_END, LeaseShare, UsageRow, UsageState
 
+# Seconds from which a window is a long one, whose quota is worth using before it resets.
+LONG_SECONDS = 3_600.0
 # Windows that are declared no more and go on counting, for the case that they are declared again.
 MAX_UNDECLARED = 32
 # Scopes whose windows are remembered; then all are found again.
@@ -330,6 +332,18 @@ class RateLimiter:
                 counted.counter.ready_at(0, now)
                 usage[counted.name] = (counted.counter.total, counted.counter.limit)
         return usage
+
+    def resets_at(self, now: float) -> float:
+        """Return when the first window of at least LONG_SECONDS resets of which something is left; infinite if none
+        does. What is left of a rolling window does not expire."""
+        ends = []
+        for counted in self._windows.values():
+            counter = counted.counter
+            if isinstance(counter, Period) and counter.seconds >= LONG_SECONDS and counter.limit < math.inf:
+                counter.ready_at(0, now)
+                if counter.total < counter.limit and counter.ends_at > now:
+                    ends.append(counter.ends_at)
+        return min(ends, default=math.inf)
 
     @property
     def bucket(self) -> Bucket | None:

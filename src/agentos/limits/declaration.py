@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
@@ -114,6 +115,14 @@ class Window:
             if self.seconds % seconds == 0 and (self.seconds > _DAY or unit != "days"):
                 return f"{self.seconds / seconds:g} {unit}"
         return f"{self.seconds:g} s"
+
+
+def short_name(name: str) -> str:
+    """Return the name of a limit for a narrow column: `requests/min`, `tokens/5h for *opus*`."""
+    noun, _, length = name.partition(" per ")
+    for unit, short in (("minutes", "min"), ("minute", "min"), ("hours", "h"), ("hour", "h"), ("days", "d")):
+        length = re.sub(rf"^(\d*) ?{unit}\b", rf"\g<1>{short}", length)
+    return f"{noun}/{length}" if length else noun
 
 
 def _starting_with(day: str, time_and_zone: str) -> str | None:

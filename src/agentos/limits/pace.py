@@ -208,6 +208,10 @@ class Pace:
                 self._has_started = True
                 self._update_is_free()
 
+    def resets_at(self, now: float) -> float:
+        """Return when the first long window with quota left resets; infinite if there is none."""
+        return math.inf if self.limiter is None else self.limiter.resets_at(now)
+
     def confirm(self, charge: Charge, lease: PacedLease, now: float) -> None:
         """Note that the request of a lease has arrived: windows that begin with their first use have begun. No-op if it
         was never sent."""

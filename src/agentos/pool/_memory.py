@@ -21,6 +21,7 @@ from agentos.verdict import RATE_LIMITED, Verdict
 from ._record_handle import RecordHandle
 from ._rules import wait_reasons
 from ._rules.allocator import Allocator
+from ._rules.order import LEAST_LOADED
 from ._rules.lease_states import LIVE, WAITING
 from ._rules.records import CredentialRecord, RestrictedScope, request_class_of
 from .credential import Credential
@@ -34,14 +35,14 @@ _jitter = random.random
 class MemoryStore:
     """A `Store` of one process."""
 
-    def __init__(self, clock: Clock, on_event: Callable[[Any], None]) -> None:
+    def __init__(self, clock: Clock, on_event: Callable[[Any], None], order: str = LEAST_LOADED) -> None:
         self._now = clock.now
         self._clock = clock
         self._on_event = on_event
         self._lock = threading.Lock()  # guards _allocator and _wake
         # Used on the path of every lease: half the cost of a `with`.
         self._acquire, self._release = self._lock.acquire, self._lock.release
-        self._allocator = Allocator()
+        self._allocator = Allocator(order=order)
         self._wake: Timer | None = None
         self.make_handle = RecordHandle
 

@@ -26,6 +26,7 @@ from agentos.reporters import writers as reporters
 from agentos.reporters.sentences import waiting_text
 from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
+from ._rules.order import LEAST_LOADED, check_order
 from .credential import NO_VALUES, Credential, Sources, fingerprint_of
 from .lease import Lease, LeaseContext, LeasedKey, check_amounts, check_name
 from .states import CredentialForecast, CredentialState
@@ -42,7 +43,9 @@ class LeasePool:
     machine, `redis://…` (`rediss://…`, `unix://…`) for several machines. `lease_ttl` (seconds) is how long a shared
     store keeps the lease of a process that died; the memory store has no use for it. `reporter` is called with the
     pool's events while no run listens to them; without one they are printed. `hidden_secrets` are not in the pool, but
-    redacted like the secrets that are.
+    redacted like the secrets that are. `order` is which of several usable credentials is granted: `"least-loaded"`,
+    `"soonest-reset"` (the one whose window of an hour or more resets soonest, so that its quota does not expire unused)
+    or `"listed"` (the first one until it has no room).
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class LeasePool:
         clock: Clock | None = None,
         reporter: reporters.Reporter | None = None,
         hidden_secrets: Iterable[str] = (),
+        order: str = LEAST_LOADED,
     ) -> None:
+        check_order(order)
         if not lease_ttl > 0:
             raise ValueError(f"lease_ttl must be above 0 seconds, not {lease_ttl!r}")
         self.lease_ttl = lease_ttl
@@ -69,7 +74,7 @@ class LeasePool:
         self._ids: dict[str, tuple[str, ...]] = {}
         self._tokens: RecentTokens | None = None  # client tokens of attempts, in a run with a gateway
         self._redactor: Redactor | None = None  # of all secrets; made when first needed, because it takes milliseconds
-        self._store: Store[Any] = make_store(store, self.clock, self._announce, lease_ttl, self.redact)
+        self._store: Store[Any] = make_store(store, self.clock, self._announce, lease_ttl, self.redact, order)
         self._hidden_secrets = set(hidden_secrets)
         if store is not None:
             self._hidden_secrets |= passwords(store if isinstance(store, str) else store.url)

@@ -16,6 +16,7 @@ from agentos.limits.amounts import Detail
 from agentos.verdict import Verdict
 
 from ._memory import MemoryStore
+from ._rules.order import LEAST_LOADED
 from ._rules.wait_reasons import Need
 from .credential import Credential
 from .states import CredentialForecast, CredentialState
@@ -143,19 +144,19 @@ _KINDS = "'memory:', 'sqlite:///PATH', 'redis://HOST:PORT/DB', 'rediss://…' or
 
 
 def make_store(at: str | StoreAt | None, clock: Clock, on_event: Callable[[Any], None], ttl: float,
-               redact: Callable[[str], str]) -> Store[Any]:  # fmt: skip
+               redact: Callable[[str], str], order: str = LEAST_LOADED) -> Store[Any]:  # fmt: skip
     """Make the store that a URL names; nothing is opened yet. `redact` takes secrets out of texts that other processes
     will see. Raises `ValueError` for a URL of no store, and `StoreError` if a library for it is not installed."""
     store_at = at if isinstance(at, StoreAt) else StoreAt(MEMORY if at is None else str(at))
     if store_at.url == MEMORY:
-        return MemoryStore(clock, on_event)
+        return MemoryStore(clock, on_event, order)
     from .shared.copied_store import CopiedStore
     from .shared.shared_store import SharedStore  # imported where it is needed: a pool in memory must start quickly
     from .shared.transport import StoreLost, StoreRefused
 
     gate = make_gate(store_at.url)
     if not store_at.is_copy:
-        return SharedStore(gate, clock, on_event, ttl, redact, store_at.run)
+        return SharedStore(gate, clock, on_event, ttl, redact, store_at.run, order)
     try:
         return CopiedStore(gate.look(), clock, on_event)
     except (StoreLost, StoreRefused) as error:

@@ -29,6 +29,7 @@ from .guessed_cool_downs import GuessedCoolDowns
 from .lease_end import LeaseEnd
 from .lease_states import LIVE, REFUSED
 from .membership import Membership
+from .order import LEAST_LOADED
 from .ready_heaps import ReadyHeaps
 from .records import CredentialRecord, LeaseRecord, RequestClass, later_ids_of, scope_of, sum_of
 from .wait_queue import WaitQueue, first_that_fits
@@ -49,16 +50,18 @@ def _without_calendar(resets: str, now: float) -> float:
 
 
 class Allocator:
-    """The rules of one pool. `store` and `first_fence`: see `Membership`."""
+    """The rules of one pool. `store` and `first_fence`: see `Membership`. `order`: see the module of that name."""
 
-    def __init__(self, store: CooldownScope | None = None, first_fence: int = 0) -> None:
+    def __init__(
+        self, store: CooldownScope | None = None, first_fence: int = 0, order: str = LEAST_LOADED
+    ) -> None:
         self.served: list[LeaseRecord] = []
         self.events: list[Any] = []
         self.members = Membership(store, first_fence)
         self.credentials = self.members.credentials
         self.wake_ups = WakeUps()
         self.due = self.wake_ups.heap
-        self.ready = ReadyHeaps(self.credentials, self.wake_ups)
+        self.ready = ReadyHeaps(self.credentials, self.wake_ups, order)
         self.queue = WaitQueue(self.wake_ups)
         self.waiting = self.queue.by_class
         self.feedback = ProviderFeedback(self)
@@ -260,8 +263,8 @@ class Allocator:
         return self.sequence
 
     def _choose(self, record: LeaseRecord, now: float) -> CredentialRecord | None:
-        """Return the usable credential with the least load, of several the least recently used; or the preferred one,
-        if usable."""
+        """Return the usable credential that is first by the order, of several the least recently used; or the preferred
+        one, if usable."""
         scope, request_class = record.scope, record.request_class
         if record.prefer is not None:
             preferred = self.credentials.get(record.prefer)
@@ -277,6 +280,9 @@ class Allocator:
             _, last_used, credential = entry
             if last_used != credential.last_used:
                 continue  # a stale hint
+            if (moved := self.ready.moved(entry, request_class, now)) is not None:
+                heappush(heap, moved)
+                continue
             if (
                 credential.quarantine is None
                 and not credential.removed

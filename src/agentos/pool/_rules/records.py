@@ -20,12 +20,13 @@ class RestrictedScope(NamedTuple):
     credential_ids: frozenset[str] | None  # those that may be granted; None: all
     provider: str | None = None  # None: any
     later_ids: frozenset[str] = frozenset()  # that the requester will use later: its request can wait without others
+    order: str | None = None  # in which credentials are granted; None: that of the pool
 
     def without(self, excluded_ids: frozenset[str], later_ids: frozenset[str]) -> RestrictedScope:
         """Return the class of a request that uses some credentials not at all, and others not now."""
         assert self.credential_ids is not None
         ids = self.credential_ids - excluded_ids
-        return RestrictedScope(self.scope, ids - later_ids, self.provider, ids & later_ids)
+        return self._replace(credential_ids=ids - later_ids, later_ids=ids & later_ids)
 
 
 # Requests of one class are served by the same credentials and wait in one queue. A plain scope (None: the request named
@@ -149,6 +150,7 @@ class CredentialRecord:
         "limits",
         "max_concurrent",
         "offered",
+        "position",
         "probe_deadline",
         "provider",
         "quarantine",
@@ -173,6 +175,7 @@ class CredentialRecord:
         self.max_concurrent = limits.max_concurrent
         self.leases: dict[int, LeaseRecord] = {}  # live, by fence
         self.fence = 0
+        self.position = 0  # in the order in which credentials joined
         self.last_used = 0
         self.offered: dict[RequestClass, int] = {}  # class -> `last_used` of its hint in that heap
         self.cooled = 0  # running cool-downs of its `cooldown_scopes`: 0 spares a search
@@ -192,7 +195,7 @@ class CredentialRecord:
     def serves(self, request_class: RequestClass) -> bool:
         """Return whether requests of a class may be granted it."""
         if type(request_class) is RestrictedScope:
-            request_class, credential_ids, provider, _ = request_class
+            request_class, credential_ids, provider, _, _ = request_class
             if credential_ids is not None and self.id not in credential_ids:
                 return False
             if provider is not None and self.provider.name != provider:

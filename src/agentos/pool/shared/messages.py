@@ -222,6 +222,7 @@ class Hello(_Message, tag="hello"):
     seen: tuple[Name, Number] | None = None  # identity and highest position of the journal, as owners have told
     used: list[Usage] = []  # sent if the journal may have been lost
     seen_owner: Name = ""  # nonce of the owner that has told `seen`
+    order: Name = ""  # in which it is granted credentials; empty: the least loaded first
 
 
 Message: TypeAlias = (

@@ -37,10 +37,10 @@ class SharedStore:
     """A `Store` that a member process has."""
 
     def __init__(self, gate: Gate, clock: Clock, on_event: Callable[[Any], None], ttl: float,
-                 redact: Callable[[str], str], run: str | None = None) -> None:  # fmt: skip
+                 redact: Callable[[str], str], run: str | None = None, order: str = "") -> None:  # fmt: skip
         self._redact = redact
         self._clock = clock
-        self._member = Member(gate, clock, on_event, ttl, None if run is None else wire.plain_text(run, 1000))
+        self._member = Member(gate, clock, on_event, ttl, None if run is None else wire.plain_text(run, 1000), order)
         self._known: dict[str, Any] = {}  # last answers to queries
         self.make_handle = MemberHandle
 

@@ -46,9 +46,10 @@ class MemberSession:
     """
 
     def __init__(self, name: str, clock: Clock, on_event: Callable[[Any], None], ttl: float, run: str | None,
-                 now: Callable[[], float]) -> None:  # fmt: skip
+                 now: Callable[[], float], order: str = "") -> None:  # fmt: skip
         self.name = name  # of the store, for people
         self.ttl = ttl
+        self.order = order  # in which credentials are granted; empty: the least loaded first
         self.run = run  # the name of the run in this process, which other members see
         self.declared: dict[str, wire.Declaration] = {}
         self._clock = clock
@@ -230,6 +231,7 @@ class MemberSession:
             self._seen,
             self.used.report(self._now(), self._kept) if self._wants_usage else [],
             self._seen_owner,
+            self.order,
         )
 
     # --- time and replies -----------------------------------------------------------------------------------------

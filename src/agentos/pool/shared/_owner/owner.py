@@ -22,6 +22,7 @@ from typing import Any
 from agentos.events import STORE_LOST
 
 from ..._rules.lease_states import LIVE, WAITING
+from ..._rules.order import ORDERS
 from .. import messages as wire
 from ..transport import Loaded
 from . import entries as kinds
@@ -186,6 +187,8 @@ class Owner(LeaseMessages):
         session.replies = []  # those of an older link: the greeting says what is still to be answered
         self._links[connection] = session
         session.ttl = ttl
+        session.order = hello.order if hello.order in ORDERS else None
+        session.request_classes = {}
         session.expires_at = now + ttl
         self._check_at = min(self._check_at, session.expires_at)
         return session
