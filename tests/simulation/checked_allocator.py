@@ -63,13 +63,15 @@ class CheckedAllocator(Allocator):
             self.oracle.corrected(record, requests, tokens, now)
         super().correct(record, requests, tokens, detail, now)
 
-    def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None, now: float, detail: Detail | None = None) -> bool:  # fmt: skip
+    def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None, now: float,
+               detail: Detail | None = None) -> bool:  # fmt: skip
         if self.oracle is not None and record.state == LIVE and not record.settled:
             used = (record.requests if requests is None else requests, record.tokens if tokens is None else tokens)
             self.oracle.corrected(record, *used, now)
         return super().settle(record, requests, tokens, now, detail)
 
-    def use_more(self, record: LeaseRecord, requests: int, tokens: int, now: float, detail: Detail | None = None) -> None:  # fmt: skip
+    def use_more(self, record: LeaseRecord, requests: int, tokens: int, now: float,
+                 detail: Detail | None = None) -> None:  # fmt: skip
         if self.oracle is not None and record.state == LIVE:
             self.oracle.corrected(record, record.requests + requests, record.tokens + tokens, now)
         super().use_more(record, requests, tokens, now, detail)

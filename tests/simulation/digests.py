@@ -14,7 +14,9 @@ from agentos.limits._windows import Rolling
 
 _PLAIN = (int, float, str, bytes, bool, type(None))
 # Attributes that are no state.
-_PRIVATE = frozenset({"deliver", "oracle", "in_answers", "request_classes", "version", "_version", "plain_until", "_sets"})
+_PRIVATE = frozenset(
+    {"deliver", "oracle", "in_answers", "request_classes", "version", "_version", "plain_until", "_sets"}
+)
 
 
 def digest(thing: Any) -> str:

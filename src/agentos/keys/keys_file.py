@@ -32,7 +32,18 @@ from ._toml_table import Table, nearest, parse
 
 ENTRIES = ("credential", "group", "order", "pattern", "provider", "store")
 SETTINGS = ("base_url", "headers", "command_env")
-CREDENTIAL = ("secret", "id", "provider", "quota_group", "scopes", "credential_env", *SETTINGS, "limits", *LIMITS, WINDOWS)
+CREDENTIAL = (
+    "secret",
+    "id",
+    "provider",
+    "quota_group",
+    "scopes",
+    "credential_env",
+    *SETTINGS,
+    "limits",
+    *LIMITS,
+    WINDOWS,
+)
 PATTERN = ("match", "verdict", "retry_after")
 PROVIDER = ("credential_env", "day_resets", "base_url")
 

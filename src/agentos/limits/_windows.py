@@ -156,6 +156,10 @@ class Rolling:
         self._drop_expired(now)
         self._set_others(max(0.0, used - (self.total - self._others)), now + self.seconds if until is None else until)
 
+    def forget_others(self) -> None:
+        """Forget what a provider has reported."""
+        self._set_others(0.0, 0.0)
+
     def _set_others(self, amount: float, until: float) -> None:
         self.total += amount - self._others
         self._others, self._others_until = amount, until

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .declaration import COST, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from .declaration import COST, INPUT_TOKENS, OUTPUT_TOKENS, PLAN, REQUESTS, TOKENS
+
+# What a request uses of a plan, in percent, until the next answer tells: enough that none is sent when nothing is left.
+PLAN_SHARE = 1e-6
 
 
 class Detail(NamedTuple):
@@ -35,4 +38,6 @@ def amount_of(kind: str, requests: float, tokens: float, detail: Detail | None) 
         return tokens if detail is None else detail.input_tokens
     if kind == OUTPUT_TOKENS:
         return tokens if detail is None else detail.output_tokens
+    if kind == PLAN:
+        return PLAN_SHARE
     return detail.cost if kind == COST and detail is not None else 0.0

@@ -45,10 +45,10 @@ class Window:
     """An amount per length of time.
 
     `of` is `"requests"`, `"tokens"`, `"input_tokens"`, `"output_tokens"` or `"cost"`. `every` is a duration (`"60s"`,
-    `"5h"`, `"7d"`, seconds as a number) or `"month"`. `resets` is `"rolling"`, `"first-use"` (the window begins with its
-    first request), or a time and a zone for a day or a month (`"00:00 UTC"`), with a day of the week before it for a
-    week (`"mon 00:00 UTC"`). A month is one of the calendar; `"rolling"` then means `"00:00 UTC"`. `scope` is a model or
-    a pattern, such as `"*opus*"`: other requests do not count.
+    `"5h"`, `"7d"`, seconds as a number) or `"month"`. `resets` is `"rolling"`, `"first-use"` (the window begins with
+    its first request), or a time and a zone for a day or a month (`"00:00 UTC"`), with a day of the week before it for
+    a week (`"mon 00:00 UTC"`). A month is one of the calendar; `"rolling"` then means `"00:00 UTC"`. `scope` is a model
+    or a pattern, such as `"*opus*"`: other requests do not count.
     """
 
     of: str
@@ -83,8 +83,8 @@ class Window:
 
     @property
     def calendar(self) -> str | None:
-        """When the window begins, as `reset_times` reads it: a time and a zone, with `month` or a day of the week before
-        it; None for a window that does not follow the calendar."""
+        """When the window begins, as `reset_times` reads it: a time and a zone, with `month` or a day of the week
+        before it; None for a window that does not follow the calendar."""
         if self.every == "month":
             return "month 00:00 UTC" if self.resets == ROLLING else _starting_with("month", self.resets)
         if self.resets in (ROLLING, FIRST_USE):

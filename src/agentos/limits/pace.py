@@ -7,14 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ._limiter import RateLimiter, Taken
+from ._limiter import RateLimiter
 from ._rate_estimator import IDLE_SECONDS, RateEstimator
+from ._window_table import Taken
 from .amounts import Detail
 from .declaration import Calendar, Limits, strictest
 from .usage_state import LeaseShare, UsageState
 
 if TYPE_CHECKING:
-    from agentos.verdict import Verdict
+    from agentos.verdict import Verdict, WindowReport
 
 # Name of an undeclared limit, as users see it.
 LEARNED = "learned limit"
@@ -25,6 +26,11 @@ LOOK_AGAIN_SECONDS = 0.1
 MAX_ESTIMATORS = 64
 
 _NOTHING_TAKEN = Taken((), ())
+
+
+def _never(_resets: str, now: float) -> float:
+    """Return no end of a calendar period: no window of the calendar is declared."""
+    return now + 1e9
 
 
 class PacedLease(Protocol):
@@ -197,6 +203,8 @@ class Pace:
     def end(self, charge: Charge, lease: PacedLease, now: float) -> None:
         """Count the end of a lease. Without a verdict it counts as a success."""
         estimator = charge.estimator
+        if charge.limiter is not None and charge.entries is not None:
+            charge.limiter.end_report(charge.entries)
         if charge.limiter is not None and charge.limiter.has_first_use and not (lease.is_answered or lease.is_unused):
             self.confirm(charge, lease, now)
         if estimator is None or lease.is_answered:
@@ -287,6 +295,14 @@ class Pace:
         if verdict.limit_tokens is not None:
             period = verdict.tokens_period or 60.0
             estimator.observe_tokens(verdict.limit_tokens, period, verdict.remaining_tokens, reserved, now)
+
+    def report(self, lease: PacedLease, charge: Charge | None, reports: Sequence[WindowReport], now: float) -> None:
+        """Apply what an answer states about windows."""
+        if self.limiter is None:
+            self.limiter = RateLimiter(self.limits, self.calendar or _never, now)
+            self._update_is_free()
+        taken = None if charge is None else charge.entries
+        self.limiter.report(reports, lease.scope, lease.granted_at, taken, now)
 
     def rate(self) -> float | None:
         """Return requests per second, declared or learned; the smaller if both are known."""

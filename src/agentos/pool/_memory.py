@@ -21,8 +21,8 @@ from agentos.verdict import RATE_LIMITED, Verdict
 from ._record_handle import RecordHandle
 from ._rules import wait_reasons
 from ._rules.allocator import Allocator
-from ._rules.order import LEAST_LOADED
 from ._rules.lease_states import LIVE, WAITING
+from ._rules.order import LEAST_LOADED
 from ._rules.records import CredentialRecord, RestrictedScope, request_class_of
 from .credential import Credential
 from .states import CredentialForecast, CredentialState, credential_state, forecast

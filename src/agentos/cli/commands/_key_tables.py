@@ -208,13 +208,18 @@ def _pool_state(state: CredentialState) -> str:
 
 def _usage_text(state: CredentialState) -> str:
     parts = [
-        f"{_number_text(used if name.startswith(COST) else math.ceil(used))} of {_number_text(limit)} {short_name(name)}"
+        f"{_number_text(_used(name, used))} of {_number_text(limit)} {short_name(name)}"
         for name, (used, limit) in state.used.items()
     ]
     for scope, rate in state.learned.items():
         of_scope = f" for {shorten(scope, 20)}" if scope else ""
         parts.append(f"learned {_number_text(math.floor(rate))} requests/min{of_scope}")
     return ", ".join(parts) or EMPTY
+
+
+def _used(name: str, used: float) -> float:
+    """Return a used amount for display: whole requests and tokens, and fractions of money."""
+    return used if name.startswith(COST) else math.ceil(used)
 
 
 def _number_text(value: float) -> str:

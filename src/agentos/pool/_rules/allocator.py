@@ -52,9 +52,7 @@ def _without_calendar(resets: str, now: float) -> float:
 class Allocator:
     """The rules of one pool. `store` and `first_fence`: see `Membership`. `order`: see the module of that name."""
 
-    def __init__(
-        self, store: CooldownScope | None = None, first_fence: int = 0, order: str = LEAST_LOADED
-    ) -> None:
+    def __init__(self, store: CooldownScope | None = None, first_fence: int = 0, order: str = LEAST_LOADED) -> None:
         self.served: list[LeaseRecord] = []
         self.events: list[Any] = []
         self.members = Membership(store, first_fence)
@@ -316,9 +314,7 @@ class Allocator:
         """Return whether a credential's limits admit a request; if not, plan to look again when that may change."""
         is_free = credential.group.pace.is_free
         at = (
-            0.0
-            if is_free
-            else credential.paced_until(record.scope, record.requests, record.tokens, now, record.detail)
+            0.0 if is_free else credential.paced_until(record.scope, record.requests, record.tokens, now, record.detail)
         )
         if not at and record.waits_for_probe and not credential.is_proven and credential.leases:
             at = credential.probe_deadline if credential.probe_deadline > now else 0.0
@@ -362,8 +358,8 @@ class Allocator:
         self._grant(record, credential, now)
         credential.fence = max(newest, fence)
 
-    def restore_lease(self, record: LeaseRecord, credential_id: str, fence: int, usage: Sequence[LeaseShare] | None, now: float
-                      ) -> None:  # fmt: skip
+    def restore_lease(self, record: LeaseRecord, credential_id: str, fence: int, usage: Sequence[LeaseShare] | None,
+                      now: float) -> None:  # fmt: skip
         """Make a lease live that was live in a stored state; `usage` is what it occupied of the limits then."""
         credential = self.members.find(credential_id)
         credential.leases[fence] = record
@@ -443,9 +439,7 @@ class Allocator:
         too_large = None
         for credential in self.credentials.values():
             if credential.quarantine is None and credential.can_ever_serve(record.request_class):
-                too_large = credential.group.pace.too_large(
-                    record.requests, record.tokens, record.scope, record.detail
-                )
+                too_large = credential.group.pace.too_large(record.requests, record.tokens, record.scope, record.detail)
                 if too_large is None:
                     return True
         record.too_large = too_large

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 Need: TypeAlias = tuple[int, int, Detail | None]
 
 
-def explain(
-    pool: Allocator, request_class: RequestClass, now: float, need: Need | None = None
-) -> PoolWaiting:
+def explain(pool: Allocator, request_class: RequestClass, now: float, need: Need | None = None) -> PoolWaiting:
     """Return why a request of a class would wait: its credentials are in use, cool down or are at a limit.
 
     `need` is its requests, tokens and detail; without it those of the first waiter.

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 from agentos import events
 from agentos.limits.amounts import Detail
 from agentos.limits.declaration import Limits, Window
-from agentos.verdict import Verdict
+from agentos.verdict import Verdict, WindowReport
 
 # Number of this protocol. A member and an owner work together if their numbers differ by one at most.
 PROTOCOL = 3
@@ -414,8 +414,8 @@ def detail_of(fields: DetailFields | None) -> Detail | None:
 def verdict_of(fields: list[Any]) -> Verdict:
     """Return a verdict. Fields of newer versions are ignored. Raises `ValueError` for values of a wrong type."""
     verdict = Verdict(*(fields[:_VERDICT_FIELDS] or (None,)))
-    msgspec.convert(verdict._asdict(), _VerdictTypes)
-    return verdict
+    checked = msgspec.convert(verdict._asdict(), _VerdictTypes)
+    return verdict._replace(windows=tuple(WindowReport(*window) for window in checked.windows))
 
 
 class _VerdictTypes(Struct):
@@ -438,6 +438,10 @@ class _VerdictTypes(Struct):
     is_loose: bool
     is_printed: bool
     is_guess: bool
+    windows: Annotated[
+        list[tuple[Name, Annotated[float, Meta(ge=1, le=MAX_SECONDS)], Seconds | None, Seconds | None, Seconds | None]],
+        Meta(max_length=50),
+    ]
 
 
 def check(message: Message) -> None:

@@ -344,7 +344,8 @@ def _excess(detail: Detail, handle: MemberHandle) -> Detail:
 def _verdict_fields(verdict: Verdict) -> list[Any]:
     """Return the fields of a verdict as the owner accepts them: providers send numbers of any size."""
     fields = verdict._replace(scope=None if verdict.scope is None else wire.plain_text(verdict.scope, wire.MAX_NAME))
-    return [_plain(value) for value in fields]
+    windows = [[_plain(value) for value in window] for window in fields.windows[:50] if window.seconds >= 1]
+    return [*(_plain(value) for value in fields[:-1]), windows]
 
 
 def _plain(value: Any) -> Any:

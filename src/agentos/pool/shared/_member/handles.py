@@ -139,7 +139,9 @@ class UsageMemory:
     def report(self, now: float, kept: int) -> list[Usage]:
         """Return the usage of the longest window that is not in the journal up to position `kept`."""
         return [
-            Usage(credential_id, max(0.0, now - last), int(requests), int(tokens), _detail(tokens, input_, output, cost))
+            Usage(
+                credential_id, max(0.0, now - last), int(requests), int(tokens), _detail(tokens, input_, output, cost)
+            )
             for credential_id, slots in self._slots.items()
             for _, last, position, requests, tokens, input_, output, cost in slots
             if now - last < MAX_AGE and position > kept

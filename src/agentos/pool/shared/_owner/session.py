@@ -73,7 +73,5 @@ class Session:
             if len(self.request_classes) > 1000:
                 self.request_classes.clear()  # equal classes are one class: nothing refers to the object itself
             ids = self.credential_ids if only is None else self.credential_ids & {only}
-            request_class = self.request_classes[key] = RestrictedScope(
-                scope, ids, for_provider, order=self.order
-            )
+            request_class = self.request_classes[key] = RestrictedScope(scope, ids, for_provider, order=self.order)
         return request_class
