@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from . import _reports, _usage_rows
 from ._periods import CalendarPeriod, FirstUsePeriod, Period
 from ._window_table import Taken, WindowSet, WindowTable
-from ._windows import PacedRolling
+from ._windows import Entry, PacedRolling
 from .amounts import Detail, amount_of
 from .declaration import REQUESTS, Calendar, Limits
 from .usage_state import LeaseShare, UsageState
@@ -39,23 +39,18 @@ class RateLimiter(WindowTable):
         self, requests: int, tokens: int, now: float, scope: str | None = None, detail: Detail | None = None
     ) -> float:
         """Return the instant from which the amount may be used; 0 for now."""
-        windows = self.set_of(scope) if self._is_scoped else self._base
-        if requests == 1 and not tokens and detail is None:
-            return self._plain_until(windows, now)
-        return self._ready_at(windows, requests, tokens, detail, now)
+        return self.ready_in(self.set_of(scope), requests, tokens, detail, now)
 
     def full_until(self, now: float) -> float:
         """Return the instant until which no request of any scope is admitted; 0 if some may be."""
-        return self._plain_until(self._base, now)
+        return self.ready_in(self.base, 1, 0, None, now)
 
-    def _plain_until(self, windows: WindowSet, now: float) -> float:
-        if windows.version == self._version and (not windows.plain_until or now < windows.plain_until):
-            return windows.plain_until  # usage has not grown: what was admitted still is
-        windows.plain_until = self._ready_at(windows, 1, 0, None, now)
-        windows.version = self._version
-        return windows.plain_until
-
-    def _ready_at(self, windows: WindowSet, requests: int, tokens: int, detail: Detail | None, now: float) -> float:
+    def ready_in(self, windows: WindowSet, requests: int, tokens: int, detail: Detail | None, now: float) -> float:
+        """`ready_at` for a scope whose windows are known."""
+        is_plain = requests == 1 and not tokens and detail is None
+        # If usage has not grown since, what was admitted still is.
+        if is_plain and windows.version == self._version and (not windows.plain_until or now < windows.plain_until):
+            return windows.plain_until
         at = 0.0
         if requests:
             for counter in windows.requests:
@@ -65,9 +60,12 @@ class RateLimiter(WindowTable):
         for counter in windows.tokens:
             if (next_at := counter.ready_at(tokens, now)) > at:
                 at = next_at
-        for kind, counter in windows.details:
-            if (next_at := counter.ready_at(amount_of(kind, requests, tokens, detail), now)) > at:
-                at = next_at
+        if windows.details:
+            for kind, counter in windows.details:
+                if (next_at := counter.ready_at(amount_of(kind, requests, tokens, detail), now)) > at:
+                    at = next_at
+        if is_plain:
+            windows.plain_until, windows.version = at, self._version
         return at
 
     def binding(
@@ -121,12 +119,16 @@ class RateLimiter(WindowTable):
         self, requests: int, tokens: int, now: float, scope: str | None = None, detail: Detail | None = None
     ) -> Taken:
         self._version += 1
-        windows = self.set_of(scope) if self._is_scoped else self._base
-        entries = [counter.take(requests, now) for counter in windows.requests]
-        if windows.tokens:
-            entries += [counter.take(tokens, now) for counter in windows.tokens]
-        for kind, counter in windows.details:
-            entries.append(counter.take(amount_of(kind, requests, tokens, detail), now))
+        windows = self.set_of(scope) if self.is_scoped else self.base
+        # Loops, because comprehensions take longer for one or no window.
+        entries: list[Entry] = []
+        for counter in windows.requests:
+            entries.append(counter.take(requests, now))  # noqa: PERF401
+        for counter in windows.tokens:
+            entries.append(counter.take(tokens, now))  # noqa: PERF401
+        if windows.details:
+            for kind, counter in windows.details:
+                entries.append(counter.take(amount_of(kind, requests, tokens, detail), now))
         return Taken(windows.windows, entries)
 
     def correct(
@@ -141,7 +143,7 @@ class RateLimiter(WindowTable):
             more = amount - amount_of(counted.kind, *before)
             if more:
                 counted.counter.correct(entry, amount, more, now)
-        windows = self.set_of(scope) if self._is_scoped else self._base
+        windows = self.set_of(scope) if self.is_scoped else self.base
         if windows.windows is not taken.windows:
             for counted in windows.windows:
                 more = amount_of(counted.kind, *after) - amount_of(counted.kind, *before)
@@ -196,18 +198,20 @@ class RateLimiter(WindowTable):
                 usage[counted.name] = (counted.counter.total, counted.counter.limit)
         return usage
 
+    def end(self, taken: Taken, has_arrived: bool, now: float) -> None:
+        """Note the end of a lease, if `looks_at_ends`. `has_arrived`: the provider has had its request."""
+        if self._has_reports and _reports.end_report(taken):
+            self._version += 1
+        if has_arrived:
+            self.confirm(taken, now)
+
     def report(
         self, reports: Sequence[WindowReport], scope: str | None, sent_at: float, taken: Taken | None, now: float
     ) -> None:
         """Count what a provider has counted, by an answer to a request of a scope."""
         self._version += 1
-        self._has_reports = True
+        self._has_reports = self.looks_at_ends = True
         _reports.apply_reports(self, reports, scope, sent_at, taken, now)
-
-    def end_report(self, taken: Taken) -> None:
-        """Note that a lease ends whose answer was read."""
-        if self._has_reports and _reports.end_report(taken):
-            self._version += 1
 
     def resets_at(self, now: float) -> float:
         """Return when the first window of at least LONG_SECONDS resets of which something is left; infinite if none

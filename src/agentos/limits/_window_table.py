@@ -86,11 +86,22 @@ class WindowSet:
 class WindowTable:
     """All windows of a quota group: declared, declared no more, and reported by answers."""
 
-    __slots__ = ("_base", "_calendar", "_is_scoped", "_sets", "_version", "has_first_use", "limits", "windows")
+    __slots__ = (
+        "_calendar",
+        "_sets",
+        "_version",
+        "base",
+        "has_first_use",
+        "is_scoped",
+        "limits",
+        "looks_at_ends",
+        "windows",
+    )
 
     def __init__(self, limits: Limits, calendar: Calendar, now: float) -> None:
         self.windows: dict[WindowKey, CountedWindow] = {}
         self._version = 0
+        self.looks_at_ends = False  # the end of a lease changes a window
         self.change(limits, calendar, now)
 
     def change(self, limits: Limits, calendar: Calendar, now: float) -> None:
@@ -155,13 +166,17 @@ class WindowTable:
     def index(self) -> None:
         """Find the windows of each scope again."""
         windows = tuple(self.windows.values())
-        self._is_scoped = any(counted.window.scope != EVERY_SCOPE for counted in windows)
+        self.is_scoped = any(counted.window.scope != EVERY_SCOPE for counted in windows)
         self.has_first_use = any(isinstance(counted.counter, FirstUsePeriod) for counted in windows)
-        self._base = WindowSet([counted for counted in windows if counted.window.scope == EVERY_SCOPE])
+        self.looks_at_ends = self.looks_at_ends or self.has_first_use
+        self.base = WindowSet([counted for counted in windows if counted.window.scope == EVERY_SCOPE])
         self._sets: dict[str | None, WindowSet] = {}
         self._version += 1
 
     def set_of(self, scope: str | None) -> WindowSet:
+        """Return the windows that count requests of a scope. `base` has them, unless `is_scoped`."""
+        if not self.is_scoped:
+            return self.base
         windows = self._sets.get(scope)
         if windows is None:
             if len(self._sets) >= MAX_SETS:

@@ -128,7 +128,12 @@ class Pace:
         self, scope: str | None, requests: int, tokens: int, now: float, detail: Detail | None = None
     ) -> float:
         """Return the instant from which the amount may be used; 0 for now."""
-        at = 0.0 if self.limiter is None else self.limiter.ready_at(requests, tokens, now, scope, detail)
+        limiter = self.limiter
+        if limiter is None:
+            at = 0.0
+        else:
+            windows = limiter.set_of(scope) if limiter.is_scoped else limiter.base
+            at = limiter.ready_in(windows, requests, tokens, detail, now)
         estimator = self.estimators.get(scope)
         if estimator is not None and not estimator.is_idle:
             at = max(at, estimator.ready_at(requests, tokens, now))
@@ -203,10 +208,9 @@ class Pace:
     def end(self, charge: Charge, lease: PacedLease, now: float) -> None:
         """Count the end of a lease. Without a verdict it counts as a success."""
         estimator = charge.estimator
-        if charge.limiter is not None and charge.entries is not None:
-            charge.limiter.end_report(charge.entries)
-        if charge.limiter is not None and charge.limiter.has_first_use and not (lease.is_answered or lease.is_unused):
-            self.confirm(charge, lease, now)
+        if charge.limiter is not None and charge.limiter.looks_at_ends and charge.entries is not None:
+            has_arrived = not (lease.is_answered or lease.is_unused) and lease.requests > 0
+            charge.limiter.end(charge.entries, has_arrived, now)
         if estimator is None or lease.is_answered:
             return
         estimator.in_flight -= 1

@@ -28,7 +28,7 @@ from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
 from ._rules.order import LEAST_LOADED, check_order
 from .credential import NO_VALUES, Credential, Sources, fingerprint_of
-from .lease import Lease, LeaseContext, LeasedKey, check_amounts, check_name
+from .lease import Lease, LeaseContext, LeasedKey, check_amounts, check_counts, check_name
 from .states import CredentialForecast, CredentialState
 from .store import LeaseHandle, Store, make_store
 from .store_url import StoreAt, passwords
@@ -127,9 +127,12 @@ class LeasePool:
         credential; it is not swallowed. `tokens` is at least the sum of `input_tokens` and `output_tokens`; tokens of
         unknown direction count as input and as output.
         """
-        tokens, detail = check_amounts(requests, tokens, input_tokens, output_tokens, cost)
         check_name("scope", scope)
         check_name("prefer", prefer)
+        if input_tokens is None and output_tokens is None and cost is None:
+            check_counts(requests, tokens)
+            return LeaseContext(self, self.make_handle(requester_id, requests, tokens, scope, prefer), timeout)
+        tokens, detail = check_amounts(requests, tokens, input_tokens, output_tokens, cost)
         handle = self.make_handle(requester_id, requests, tokens, scope, prefer, None, None, detail)
         return LeaseContext(self, handle, timeout)
 

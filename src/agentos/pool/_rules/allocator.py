@@ -278,7 +278,7 @@ class Allocator:
             _, last_used, credential = entry
             if last_used != credential.last_used:
                 continue  # a stale hint
-            if (moved := self.ready.moved(entry, request_class, now)) is not None:
+            if type(entry[0]) is tuple and (moved := self.ready.moved(entry, request_class, now)) is not None:
                 heappush(heap, moved)
                 continue
             if (

@@ -27,6 +27,8 @@ class ReadyHeaps:
 
     def __init__(self, credentials: Mapping[str, CredentialRecord], wake_ups: WakeUps, order: str) -> None:
         self._order = order
+        self._is_least_loaded = order == LEAST_LOADED
+        self._has_own_orders = False  # a class has an order that is not that of the pool
         self.by_class: dict[RequestClass, list[Entry]] = {}
         self._credentials = credentials
         self._wake_ups = wake_ups
@@ -43,7 +45,7 @@ class ReadyHeaps:
             self._wake_ups.look_again(credential.group, full_until)
             return
         last_used = credential.last_used
-        if self._order == LEAST_LOADED:
+        if self._is_least_loaded:
             entry: Entry = (len(credential.leases) / credential.max_concurrent, last_used, credential)
         else:
             entry = (rank(self._order, credential, now), last_used, credential)
@@ -58,10 +60,9 @@ class ReadyHeaps:
                 if is_paced and (at := credential.paced_until(scope_of(request_class), 1, 0, now)):
                     self._wake_ups.look_again(credential.group, at)
                     continue
-                if type(request_class) is RestrictedScope and request_class.order not in (None, self._order):
-                    heappush(heap, (rank(request_class.order, credential, now), last_used, credential))
-                else:
-                    heappush(heap, entry)
+                if self._has_own_orders:
+                    entry = (rank(self.order_of(request_class), credential, now), last_used, credential)
+                heappush(heap, entry)
                 offered[request_class] = last_used
                 if len(heap) > MAX_STALE_ENTRIES and len(heap) > self.max_entries:
                     heap[:] = [e for e in heap if e[1] == e[2].last_used]
@@ -73,15 +74,15 @@ class ReadyHeaps:
         return self._order if own is None else own
 
     def moved(self, entry: Entry, request_class: RequestClass, now: float) -> Entry | None:
-        """Return the entry with its present rank, if time or an answer has changed it; else None."""
-        if type(entry[0]) is not tuple:
-            return None
+        """Return the entry with its present rank, if time or an answer has changed it; else None. Only ranks of
+        SOONEST_RESET, which are tuples, change."""
         present = rank(self.order_of(request_class), entry[2], now)
         return None if present == entry[0] else (present, *entry[1:])
 
     def build(self, request_class: RequestClass, now: float) -> list[Entry]:
         """Build and return the heap of a class that has none."""
         scope, order = scope_of(request_class), self.order_of(request_class)
+        self._has_own_orders = self._has_own_orders or order != self._order
         if len(self.by_class) >= MAX_CLASSES:
             self.by_class.clear()
             for credential in self._credentials.values():
