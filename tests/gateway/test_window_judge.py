@@ -23,11 +23,11 @@ WORDS = 20
 # Of one request: input is a quarter of the bytes of its text.
 TEXT = "word " * 24
 WINDOWS = [
-    Window("requests", 12, "2s"),
-    Window("input_tokens", 600, "3s"),
-    Window("output_tokens", 400, "2s", "first-use"),
-    Window("tokens", 500, "2s", "rolling", "*opus*"),
-    Window("requests", 8, "3s", "first-use", "haiku"),
+    Window("requests", 20, "2s"),
+    Window("input_tokens", 420, "3s"),
+    Window("output_tokens", 300, "2s", "first-use"),
+    Window("tokens", 200, "2s", "rolling", "*opus*"),
+    Window("requests", 4, "3s", "first-use", "haiku"),
 ]
 
 
@@ -37,12 +37,11 @@ def provider() -> Iterator[dict[str, Any]]:
         sys.executable, "-m", "agentos.testing", "--keys", "2", "--rate", "1000", "--burst", "1000", "--headers", "off",
         "--latency", "0.03", "--words", str(WORDS),
     ]  # fmt: skip
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    yield json.loads(process.stdout.readline())
-    process.stdin.close()
-    process.wait(30)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        process.stdin.close()  # it ends
 
 
 def ask(url: str, token: str, model: str) -> None:
@@ -52,8 +51,8 @@ def ask(url: str, token: str, model: str) -> None:
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             answer.read()
-    except urllib.error.HTTPError:  # not within its hold
-        return
+    except urllib.error.HTTPError as error:  # not within its hold
+        error.close()
 
 
 def amount(record: dict[str, Any], window: Window) -> float:
@@ -86,7 +85,7 @@ def most_used(records: list[dict[str, Any]], window: Window, slack: float) -> fl
 def test_provider_log_shows_no_window_exceeded(provider: dict[str, Any]) -> None:
     limits = Limits(windows=WINDOWS, max_concurrent=8, burst=20)
     keys = [
-        Credential(key, id=f"k{n}", provider="openai", base_url=provider["url"], quota_group="team", limits=limits)
+        Credential(key, id=f"k{n}", provider="openai", base_url=provider["base_url"], quota_group="team", limits=limits)
         for n, key in enumerate(provider["keys"])
     ]
     end = time.monotonic() + SECONDS
@@ -104,7 +103,7 @@ def test_provider_log_shows_no_window_exceeded(provider: dict[str, Any]) -> None
             thread.start()
         for thread in threads:
             thread.join()
-    with urllib.request.urlopen(f"{provider['url']}/_log") as answer:
+    with urllib.request.urlopen(f"{provider['base_url']}/_log") as answer:
         records = [record for record in json.load(answer) if record["status"] == 200]
     assert len(records) > 12  # more than one window's worth
     in_flight = 8 * max(record["output_tokens"] for record in records)  # estimates that were too low are debt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 
 from agentos.errors import NoUsableCredential, PoolError, RequestTooLarge
@@ -88,13 +89,13 @@ async def _hold(pool: LeasePool, handle: LeaseHandle, deadline: float) -> bool:
     pause = FIRST_LOOK
     try:
         if not await _is_in_time(pool, handle, deadline):
-            return _give_up(waiting)
+            return _at_last(waiting)
         while True:
             await asyncio.wait((waiting,), timeout=pause)
             if waiting.done():
                 return waiting.result()
             if not await _is_in_time(pool, handle, deadline):
-                return _give_up(waiting)
+                return _at_last(waiting)
             pause = min(2 * pause, MAX_LOOK)
     except BaseException:
         if not _give_up(waiting):
@@ -111,11 +112,16 @@ def _give_up(waiting: asyncio.Future[bool]) -> bool:
     return not waiting.cancelled() and waiting.exception() is None and waiting.result()
 
 
+def _at_last(waiting: asyncio.Future[bool]) -> bool:
+    """`_give_up`, but raise what the wait has raised: the pool has refused the request for good."""
+    return waiting.result() if waiting.done() else _give_up(waiting)
+
+
 async def _is_in_time(pool: LeasePool, handle: LeaseHandle, deadline: float) -> bool:
     """Return whether a credential may become usable before the deadline."""
     waiting = await _explain(pool, handle)
-    if waiting.reason != RATE_LIMITED or waiting.usable_in is None:
-        return True
+    if waiting.reason != RATE_LIMITED or waiting.usable_in is None or waiting.usable_in == math.inf:
+        return True  # infinite: no limit is large enough, and the pool refuses the request
     return pool.clock.now() + waiting.usable_in <= deadline
 
 
