@@ -76,11 +76,13 @@ def _window(table: Table) -> Window:
     resets, scope = table.text("resets") or ROLLING, table.text("scope") or EVERY_SCOPE
     try:
         window = Window(of, amount, every, resets, scope)
-        if window.calendar is not None:
-            seconds_to_reset(window.calendar, time.time())
     except ValueError as error:
-        text = str(error).rpartition(" not ")[0].rstrip(",;") or str(error)
-        if "time zone" in str(error):
-            text = "resets: this machine does not know the time zone"
-        table.fail(text.partition(" ")[0] if text.partition(" ")[0] in _WINDOW else None, text)
+        text = str(error).rpartition(" not ")[0].rstrip(",;") or str(error)  # without the value
+        name = text.partition(" ")[0]
+        table.fail(name if name in _WINDOW else None, text)
+    if window.calendar is not None:
+        try:
+            seconds_to_reset(window.calendar, time.time())
+        except ValueError:
+            table.fail("resets", "resets: this machine does not know the time zone")
     return window
