@@ -530,7 +530,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 
 def test_examples_in_documentation_load(write: Write) -> None:
     keys = load(write, "\n".join(re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)))
-    assert [key.id for key in keys.credentials][:3] == ["team-a", "team-b", "azure-eu"]
+    assert [key.id for key in keys.credentials][:4] == ["team-a", "team-b", "max-plan", "azure-eu"]
     assert [key.id for key in keys.credentials if not key.has_secret] == ["claude-a", "claude-b"]
     assert [pattern.verdict for pattern in keys.patterns] == ["rate_limited", "quota_exhausted"]
 

@@ -81,10 +81,12 @@ def _is_claimed(pool: Allocator, credential: CredentialRecord, record: LeaseReco
     """Return whether an older request of another class waits for more tokens of this credential than are free now: a
     younger request must not take them."""
     limiter = credential.group.pace.limiter
-    if not record.tokens or limiter is None:
+    if record.is_plain or limiter is None:
         return False
     return any(
-        other.tokens and other.sequence < record.sequence and limiter.next_tokens_at(other.tokens, now)
+        not other.is_plain
+        and other.sequence < record.sequence
+        and limiter.next_room_at(other.scope, other.tokens, other.detail, now, record.scope)
         for request_class, queue in pool.waiting.items()
         if request_class != record.request_class and credential.serves(request_class)
         for other in queue.values()

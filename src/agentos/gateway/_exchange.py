@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from multidict import CIMultiDict
 
+from agentos.limits.amounts import Detail
 from agentos.pool.credential import Credential
 from agentos.pool.store import LeaseHandle
 from agentos.providers import verdicts
@@ -114,10 +115,14 @@ class Exchange:
         prefer = None
         if only is None and len(request.body) >= MIN_BYTES:
             prefer = state.affinity.credential(self._conversation(), state.pool.clock.now())
+        estimate = Detail(*self._estimate, self._cost(TokenUsage(*self._estimate)) or 0.0)
         return Wanted(
-            client.name, state.provider_name(route.provider), route.error_shape, request.model, sum(self._estimate),
-            prefer, only,
-        )  # fmt: skip
+            client.name, state.provider_name(route.provider), route.error_shape, request.model, estimate, prefer, only
+        )
+
+    def _cost(self, _usage: TokenUsage) -> float | None:
+        """Return what tokens of the requested model cost; None if its price is not known."""
+        return None
 
     def _conversation(self) -> tuple[str | None, ...]:
         """Return what identifies the prompt cache of this request. Requests of a named client without a session have
@@ -205,7 +210,7 @@ class Exchange:
             self.request, handle.credential_id, self._secret, self.state.objects, is_stream, is_readable
         )
         limits = self._verdict(answer, credential, None)
-        if limits.limit_requests is not None or limits.limit_tokens is not None:
+        if limits.limit_requests is not None or limits.limit_tokens is not None or limits.windows:
             self.state.pool.observed(handle, limits)
         self.state.metrics.first_byte(self.request.route.provider, self.state.pool.clock.now() - self.sent_at)
         return True
@@ -287,7 +292,9 @@ class Exchange:
         shape = self.request.route.shape
         stated = None if reader is None else reader.usage()
         if reader is not None and stated is not None and is_complete and shape is not None:
-            pool.settle(handle, None, limit_tokens(shape, stated))
+            input_tokens, output_tokens = limit_tokens(shape, stated)
+            cost = self._cost(stated) or 0.0
+            pool.settle(handle, None, input_tokens + output_tokens, Detail(input_tokens, output_tokens, cost))
             self.state.estimates.learn(self.request.model, self.request.facts.text_bytes, stated)
         else:
             pool.settle(handle, None, None)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ._limiter import RateLimiter, UsageEntries
+from ._limiter import RateLimiter
 from ._rate_estimator import IDLE_SECONDS, RateEstimator
-from .declaration import Limits, strictest
-from .usage_state import LeaseUsage, UsageState
+from ._window_table import Taken
+from .amounts import Detail
+from .declaration import Calendar, Limits, strictest
+from .usage_state import LeaseShare, UsageState
 
 if TYPE_CHECKING:
-    from agentos.verdict import Verdict
+    from agentos.verdict import Verdict, WindowReport
 
 # Name of an undeclared limit, as users see it.
 LEARNED = "learned limit"
@@ -23,7 +25,12 @@ LOOK_AGAIN_SECONDS = 0.1
 # Number of scopes of a group that have an estimator each; beyond it, estimators that restrict nothing are dropped.
 MAX_ESTIMATORS = 64
 
-_NO_ENTRIES = UsageEntries(None, None, 0.0)
+_NOTHING_TAKEN = Taken((), ())
+
+
+def _never(_resets: str, now: float) -> float:
+    """Return no end of a calendar period: no window of the calendar is declared."""
+    return now + 1e9
 
 
 class PacedLease(Protocol):
@@ -32,6 +39,7 @@ class PacedLease(Protocol):
     scope: str | None
     requests: int
     tokens: int
+    detail: Detail | None
     granted_at: float
     is_answered: bool  # a verdict was reported: the request is no longer in flight, although the lease is live
     is_unused: bool  # returned before any request was sent
@@ -42,7 +50,7 @@ class Charge(NamedTuple):
     """What one lease took from one pace, and where: corrections must reach the same objects after any change."""
 
     limiter: RateLimiter | None
-    entries: UsageEntries | None
+    entries: Taken | None
     estimator: RateEstimator | None
     number: int = 0  # of the request, as the estimator counts them
 
@@ -60,7 +68,7 @@ class Pace:
         "_has_started",
         "_last_at",
         "_sent",
-        "day_ends_after",
+        "calendar",
         "estimators",
         "is_free",
         "limiter",
@@ -72,7 +80,7 @@ class Pace:
     def __init__(self) -> None:
         self.limits = Limits()
         self.limiter: RateLimiter | None = None  # None: no limit is declared
-        self.day_ends_after: Callable[[float], float] | None = None  # returns the end of the provider's day
+        self.calendar: Calendar | None = None
         self.estimators: dict[str | None, RateEstimator] = {}  # by scope
         self.max_concurrent = 0  # live leases at once, over all its credentials
         self.wake_at = math.inf  # when the pool looks at it again
@@ -83,67 +91,77 @@ class Pace:
         self._sent = self._busy_sent = 0
         self._busy_since = self._last_at = -math.inf
 
-    def declare(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:
+    def declare(self, limits: Limits, calendar: Calendar, now: float) -> None:
         """Add the declaration of one more credential. The strictest figures of all declarations hold."""
         self.max_concurrent += limits.first_concurrent
-        self._apply(replace(strictest(self.limits, limits), max_concurrent=1), day_ends_after, now)
+        self._apply(replace(strictest(self.limits, limits), max_concurrent=1), calendar, now)
 
-    def restate(self, declarations: list[Limits], day_ends_after: Callable[[float], float], now: float) -> None:
+    def restate(self, declarations: list[Limits], calendar: Calendar, now: float) -> None:
         """Replace the declarations of all credentials; usage remains counted."""
         combined = Limits()
         for limits in declarations:
             combined = replace(strictest(combined, limits), max_concurrent=1)
         self.max_concurrent = sum(limits.first_concurrent for limits in declarations)
-        self._apply(combined, day_ends_after, now)
+        self._apply(combined, calendar, now)
 
-    def _apply(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:
+    def _apply(self, limits: Limits, calendar: Calendar, now: float) -> None:
         """Enforce new limits. Their `max_concurrent` is 1, because leases are counted per credential."""
         if limits != self.limits and (limits.is_paced or self.limiter is not None):
-            if self.day_ends_after is None or limits.day_resets != self.limits.day_resets:
-                self.day_ends_after = day_ends_after
+            self.calendar = calendar
             if self.limiter is None:
-                self.limiter = RateLimiter(limits, self.day_ends_after, now)
+                self.limiter = RateLimiter(limits, calendar, now)
             else:
-                self.limiter.change(limits, self.day_ends_after, now)
+                self.limiter.change(limits, calendar, now)
         self.limits = limits
         self._update_is_free()
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
-    def ready_at(self, scope: str | None, requests: int, tokens: int, now: float) -> float:
+    def ready_at(
+        self, scope: str | None, requests: int, tokens: int, now: float, detail: Detail | None = None
+    ) -> float:
         """Return the instant from which the amount may be used; 0 for now."""
-        at = 0.0 if self.limiter is None else self.limiter.ready_at(requests, tokens, now)
+        limiter = self.limiter
+        if limiter is None:
+            at = 0.0
+        else:
+            windows = limiter.set_of(scope) if limiter.is_scoped else limiter.base
+            at = limiter.ready_in(windows, requests, tokens, detail, now)
         estimator = self.estimators.get(scope)
         if estimator is not None and not estimator.is_idle:
             at = max(at, estimator.ready_at(requests, tokens, now))
         return at
 
-    def binding(self, scope: str | None, requests: int, tokens: int, now: float) -> tuple[float, str | None]:
+    def binding(
+        self, scope: str | None, requests: int, tokens: int, now: float, detail: Detail | None = None
+    ) -> tuple[float, str | None]:
         """Return the instant from which the amount may be used, and the name of the limit that decides it."""
-        at, name = (0.0, None) if self.limiter is None else self.limiter.binding(requests, tokens, now)
+        at, name = (0.0, None) if self.limiter is None else self.limiter.binding(requests, tokens, now, scope, detail)
         estimator = self.estimators.get(scope)
         learned_at = 0.0 if estimator is None else estimator.ready_at(requests, tokens, now)
         return (learned_at, LEARNED) if learned_at > at else (at, name)
 
-    def changes_at(self, tokens: int, now: float) -> float:
-        """Return the instant from which it may admit more tokens or requests at once than now."""
-        if self.limiter is not None and tokens:
-            at = self.limiter.next_tokens_at(tokens, now)
+    def changes_at(self, scope: str | None, tokens: int, now: float, detail: Detail | None = None) -> float:
+        """Return the instant from which it may admit more tokens, money or requests at once than now."""
+        if self.limiter is not None and (tokens or detail is not None):
+            at = self.limiter.next_room_at(scope, tokens, detail, now, scope)
             if at > now:
                 return at
         return now + LOOK_AGAIN_SECONDS
 
     def token_room(self, scope: str | None, now: float) -> float:
         """Return the number of tokens that may be used now; negative in debt, infinite without a limit."""
-        room = math.inf if self.limiter is None else self.limiter.token_room(now)
+        room = math.inf if self.limiter is None else self.limiter.token_room(scope, now)
         estimator = self.estimators.get(scope)
         if estimator is None or estimator.token_bucket is None:
             return room
         return min(room, estimator.token_bucket.level(now))
 
-    def too_large(self, requests: int, tokens: int) -> str | None:
+    def too_large(
+        self, requests: int, tokens: int, scope: str | None = None, detail: Detail | None = None
+    ) -> str | None:
         """Return a sentence about the limit that the amount alone exceeds; None if it can be admitted."""
-        return None if self.limiter is None else self.limiter.too_large(requests, tokens)
+        return None if self.limiter is None else self.limiter.too_large(requests, tokens, scope, detail)
 
     # --- using ----------------------------------------------------------------------------------------------------
 
@@ -157,19 +175,24 @@ class Pace:
     def take(self, lease: PacedLease, now: float) -> Charge:
         self.count(lease.requests, now)
         limiter, estimator = self.limiter, self.estimators.get(lease.scope)
-        entries = None if limiter is None else limiter.take(lease.requests, lease.tokens, now)
+        entries = (
+            None if limiter is None else limiter.take(lease.requests, lease.tokens, now, lease.scope, lease.detail)
+        )
         if estimator is None:
             estimator = self._estimator(lease.scope, now, starts_full=not lease.waits_for_probe)
         estimator.take(lease.requests, lease.tokens, now)
         return Charge(limiter, entries, estimator, estimator.sent)
 
-    def correct(self, charge: Charge, lease: PacedLease, requests: int, tokens: int, now: float) -> None:
+    def correct(
+        self, charge: Charge, lease: PacedLease, requests: int, tokens: int, detail: Detail | None, now: float
+    ) -> None:
         """Replace what the lease reserved by what it used."""
-        more_requests, more_tokens = requests - lease.requests, tokens - lease.tokens
+        before, after = (lease.requests, lease.tokens, lease.detail), (requests, tokens, detail)
         if charge.limiter is not None and charge.entries is not None:
-            charge.limiter.correct(charge.entries, more_requests, more_tokens, requests, tokens, now)
+            charge.limiter.correct(charge.entries, before, after, now, lease.scope)
         elif self.limiter is not None:  # declared after the grant
-            self.limiter.correct(_NO_ENTRIES, max(0, more_requests), more_tokens, requests, tokens, now)
+            self.limiter.correct(_NOTHING_TAKEN, before, after, now, lease.scope)
+        more_requests, more_tokens = requests - lease.requests, tokens - lease.tokens
         if charge.estimator is not None:
             charge.estimator.correct(more_requests, more_tokens, now)
 
@@ -177,6 +200,9 @@ class Pace:
         """Count the end of a lease; return whether that changes the learned rate. Without a verdict it counts as a
         success."""
         estimator = charge.estimator
+        if charge.limiter is not None and charge.limiter.looks_at_ends and charge.entries is not None:
+            has_arrived = not (lease.is_answered or lease.is_unused) and lease.requests > 0
+            charge.limiter.end(charge.entries, has_arrived, now)
         if estimator is None or lease.is_answered:
             return False
         estimator.answer(lease.granted_at)
@@ -188,6 +214,16 @@ class Pace:
             self._update_is_free()
         return has_learned
 
+    def resets_at(self, now: float) -> float:
+        """Return when the first long window with quota left resets; infinite if there is none."""
+        return math.inf if self.limiter is None else self.limiter.resets_at(now)
+
+    def confirm(self, charge: Charge, lease: PacedLease, now: float) -> None:
+        """Note that the request of a lease has arrived: windows that begin with their first use have begun. No-op if it
+        was never sent."""
+        if charge.limiter is not None and charge.entries is not None and lease.requests:
+            charge.limiter.confirm(charge.entries, now)
+
     # --- storing and restoring ------------------------------------------------------------------------------------
 
     def usage_state(self, live: Iterable[Charge], now: float) -> UsageState | None:
@@ -198,21 +234,21 @@ class Pace:
         entries = [charge.entries for charge in live if charge.limiter is self.limiter and charge.entries is not None]
         return self.limiter.state(entries, now)
 
-    def restore_usage(self, state: UsageState, day_ends_after: Callable[[float], float], now: float) -> None:
+    def restore_usage(self, state: UsageState, calendar: Calendar, now: float) -> None:
         """Set the usage that `usage_state` returned."""
         if self.limiter is None:  # no limit is declared any more
-            self.day_ends_after = self.day_ends_after or day_ends_after
-            self.limiter = RateLimiter(self.limits, self.day_ends_after, now)
+            self.calendar = calendar
+            self.limiter = RateLimiter(self.limits, calendar, now)
             self._update_is_free()
-        self.limiter.restore(state, day_ends_after, now)
+        self.limiter.restore(state, now)
 
-    def lease_usage(self, charge: Charge) -> LeaseUsage | None:
+    def lease_usage(self, charge: Charge) -> list[LeaseShare] | None:
         """Return what a live lease occupies of the declared limits, for storage."""
         if self.limiter is None or charge.limiter is not self.limiter or charge.entries is None:
             return None
         return self.limiter.occupied_by(charge.entries)
 
-    def restore_lease(self, lease: PacedLease, usage: LeaseUsage | None, now: float) -> Charge:
+    def restore_lease(self, lease: PacedLease, usage: Sequence[LeaseShare] | None, now: float) -> Charge:
         """Charge a lease that was live when the usage was stored: what it occupies is restored, its rate is not."""
         charge = Charge(self.limiter, None, None)
         if self.limiter is not None and usage is not None:
@@ -257,6 +293,14 @@ class Pace:
         if verdict.limit_tokens is not None:
             period = verdict.tokens_period or 60.0
             estimator.observe_tokens(verdict.limit_tokens, period, verdict.remaining_tokens, reserved, now)
+
+    def report(self, lease: PacedLease, charge: Charge | None, reports: Sequence[WindowReport], now: float) -> None:
+        """Apply what an answer states about windows."""
+        if self.limiter is None:
+            self.limiter = RateLimiter(self.limits, self.calendar or _never, now)
+            self._update_is_free()
+        taken = None if charge is None else charge.entries
+        self.limiter.report(reports, lease.scope, lease.granted_at, taken, now)
 
     def rate(self) -> float | None:
         """Return requests per second, declared or learned; the smaller if both are known."""

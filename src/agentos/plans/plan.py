@@ -118,7 +118,7 @@ def _changes(credentials: list[CredentialForecast], work: Work, outcome: Outcome
     sample = work._replace(items=min(work.items, max_items))
     seconds = outcome.seconds if sample == work else simulate(credentials, sample).seconds
     first = credentials[0]
-    one_more = first._replace(id="one more", group="one more", cooling=0.0, used_today=0)
+    one_more = first._replace(id="one more", group="one more", cooling=0.0, used=())
     changes = {"one more credential": ([*credentials, one_more], sample)}
     if outcome.bound_by == WORKERS:
         changes["twice the workers"] = (credentials, sample._replace(workers=2 * sample.workers))

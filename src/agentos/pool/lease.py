@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex
 
 from agentos.clock import SYSTEM_CLOCK, Timer
+from agentos.limits.amounts import Detail, detail_of
 from agentos.redaction.mask import MASK, refuse_to_copy
 
 from ._rules.lease_states import ENDED, LIVE, REFUSED
@@ -33,6 +34,21 @@ def check_counts(*counts: Any) -> None:
             raise ValueError(f"requests and tokens are whole numbers from 0, not {count!r}")
         if count is not None and count > MAX_COUNT:
             raise ValueError(f"requests and tokens are at most {MAX_COUNT}, not {count}")
+
+
+def check_amounts(requests: Any, tokens: int | None, input_tokens: int | None, output_tokens: int | None,
+                  cost: float | None) -> tuple[Any, Detail | None]:  # fmt: skip
+    """Return the tokens of a request and its detail. Raise `ValueError` for amounts that cannot be counted."""
+    check_counts(requests, tokens)
+    if input_tokens is None and output_tokens is None and cost is None:
+        return tokens, None
+    check_counts(input_tokens, output_tokens)
+    is_number = isinstance(cost, int | float) and not isinstance(cost, bool)
+    if cost is not None and not (is_number and 0 <= cost < MAX_COUNT):
+        raise ValueError(f"cost is a number from 0, not {cost!r}")
+    if input_tokens is not None or output_tokens is not None:
+        tokens = max(tokens or 0, (input_tokens or 0) + (output_tokens or 0))
+    return tokens, detail_of(tokens or 0, input_tokens, output_tokens, cost)
 
 
 def check_name(what: str, name: Any) -> None:
@@ -86,10 +102,17 @@ class Lease:
         """The fencing token: it grows with every lease of the credential."""
         return self._handle.fence
 
-    def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None:
+    def settle(self, *, requests: int | None = None, tokens: int | None = None, input_tokens: int | None = None,
+               output_tokens: int | None = None, cost: float | None = None) -> None:  # fmt: skip
         """Set what was really used, once. More than was reserved is debt."""
-        check_counts(requests, tokens)
-        self._pool.settle(self._handle, requests, tokens)
+        reserved = self._handle.detail
+        if cost is not None and tokens is None and input_tokens is None and output_tokens is None:
+            tokens = self._handle.tokens
+            input_tokens, output_tokens = (None, None) if reserved is None else reserved[:2]
+        total, detail = check_amounts(requests, tokens, input_tokens, output_tokens, cost)
+        if detail is not None and cost is None and reserved is not None:
+            detail = detail._replace(cost=reserved.cost)
+        self._pool.settle(self._handle, requests, total, detail)
 
     def observe(self, response: Any) -> None:
         """Read an answer that raised nothing: its rate-limit headers set the pace, a 429 cools the group."""

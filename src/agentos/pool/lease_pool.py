@@ -26,8 +26,9 @@ from agentos.reporters import writers as reporters
 from agentos.reporters.sentences import waiting_text
 from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
+from ._rules.order import LEAST_LOADED, check_order
 from .credential import NO_VALUES, Credential, Sources, fingerprint_of
-from .lease import Lease, LeaseContext, LeasedKey, check_counts, check_name
+from .lease import Lease, LeaseContext, LeasedKey, check_amounts, check_counts, check_name
 from .states import CredentialForecast, CredentialState
 from .store import LeaseHandle, Store, make_store
 from .store_url import StoreAt, passwords
@@ -42,7 +43,9 @@ class LeasePool:
     machine, `redis://…` (`rediss://…`, `unix://…`) for several machines. `lease_ttl` (seconds) is how long a shared
     store keeps the lease of a process that died; the memory store has no use for it. `reporter` is called with the
     pool's events while no run listens to them; without one they are printed. `hidden_secrets` are not in the pool, but
-    redacted like the secrets that are.
+    redacted like the secrets that are. `order` is which of several usable credentials is granted: `"least-loaded"`,
+    `"soonest-reset"` (the one whose window of an hour or more resets soonest, so that its quota does not expire unused)
+    or `"listed"` (the first one until it has no room).
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class LeasePool:
         clock: Clock | None = None,
         reporter: reporters.Reporter | None = None,
         hidden_secrets: Iterable[str] = (),
+        order: str = LEAST_LOADED,
     ) -> None:
+        check_order(order)
         if not lease_ttl > 0:
             raise ValueError(f"lease_ttl must be above 0 seconds, not {lease_ttl!r}")
         self.lease_ttl = lease_ttl
@@ -69,7 +74,7 @@ class LeasePool:
         self._ids: dict[str, tuple[str, ...]] = {}
         self._tokens: RecentTokens | None = None  # client tokens of attempts, in a run with a gateway
         self._redactor: Redactor | None = None  # of all secrets; made when first needed, because it takes milliseconds
-        self._store: Store[Any] = make_store(store, self.clock, self._announce, lease_ttl, self.redact)
+        self._store: Store[Any] = make_store(store, self.clock, self._announce, lease_ttl, self.redact, order)
         self._hidden_secrets = set(hidden_secrets)
         if store is not None:
             self._hidden_secrets |= passwords(store if isinstance(store, str) else store.url)
@@ -111,17 +116,25 @@ class LeasePool:
         scope: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cost: float | None = None,
     ) -> LeaseContext:
         """Return a lease for a `with` or `async with` block, which waits for it in the order of requests.
 
         The block raises `LeaseTimeout` when no credential came within `timeout` seconds, `NoUsableCredential` when none
         can. An exception that leaves the block is read as the provider's answer and cools or quarantines the
-        credential; it is not swallowed.
+        credential; it is not swallowed. `tokens` is at least the sum of `input_tokens` and `output_tokens`; tokens of
+        unknown direction count as input and as output.
         """
-        check_counts(requests, tokens)
         check_name("scope", scope)
         check_name("prefer", prefer)
-        return LeaseContext(self, self.make_handle(requester_id, requests, tokens, scope, prefer), timeout)
+        if input_tokens is None and output_tokens is None and cost is None:
+            check_counts(requests, tokens)
+            return LeaseContext(self, self.make_handle(requester_id, requests, tokens, scope, prefer), timeout)
+        tokens, detail = check_amounts(requests, tokens, input_tokens, output_tokens, cost)
+        handle = self.make_handle(requester_id, requests, tokens, scope, prefer, None, None, detail)
+        return LeaseContext(self, handle, timeout)
 
     def call(self, func: Callable[[str], T], *, tokens: int = 0, scope: str | None = None,
              timeout: float | None = None) -> T:  # fmt: skip
@@ -150,8 +163,8 @@ class LeasePool:
 
     def add(self, credential: Credential) -> str:
         """Add a credential while the pool is in use; return its id. Raises `CredentialError` if it cannot be read."""
-        if credential.limits.requests_per_day is not None:
-            seconds_to_reset(credential.limits.day_resets, self.clock.epoch())  # raises if there is no such zone
+        for resets in credential.limits.calendars():
+            seconds_to_reset(resets, self.clock.epoch())  # raises if there is no such zone
         secrets = credential.secrets
         if credential.id in secrets:
             raise ValueError("a credential's id is displayed and must not be the secret")
@@ -328,7 +341,7 @@ class LeasePool:
 
     def waiting_of(self, handle: LeaseHandle) -> PoolWaiting:
         """Return why a request waits, and for how long. Blocks for a round trip to the owner of a shared pool."""
-        need = handle.requests, handle.tokens
+        need = handle.requests, handle.tokens, handle.detail
         return self._store.waiting_for(handle.scope, need, handle.for_provider, handle.only)
 
     def fastest(self) -> tuple[float | None, float]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from agentos.limits.declaration import REQUESTS_PER_DAY, Limits
+from agentos.limits.declaration import Calendar, Limits
 
 from ._rules.records import CredentialRecord, LeaseRecord
 
@@ -67,8 +66,8 @@ class CredentialForecast(NamedTuple):
     limits: Limits
     cooling: float = 0.0  # seconds until it can be used
     learned: float | None = None  # requests per minute, if no limit is declared
-    used_today: int = 0  # requests of its group
-    day_ends_after: Callable[[float], float] | None = None  # instant -> the next end of the provider's day
+    used: tuple[tuple[str, float], ...] = ()  # of each declared limit of its group, by name
+    calendar: Calendar | None = None  # ends of calendar windows; instants are seconds from now
 
 
 def credential_state(credential: CredentialRecord, now: float, epoch: float) -> CredentialState:
@@ -130,7 +129,7 @@ def _holder(record: LeaseRecord, now: float) -> Holder:
 def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
     """Return the limits and the state of a credential for a plan that starts now."""
     pace = credential.group.pace
-    limits, ends_after = credential.group.pace.limits, credential.group.pace.day_ends_after
+    limits, calendar = pace.limits, pace.calendar
     used = {} if credential.group.pace.limiter is None else credential.group.pace.limiter.usage(now)
     return CredentialForecast(
         credential.id,
@@ -140,6 +139,6 @@ def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
         replace(limits, max_concurrent=credential.max_concurrent),
         cooling=max(0.0, credential.usable_at(None) - now),
         learned=pace.learned_limits().get(None),
-        used_today=int(used.get(REQUESTS_PER_DAY, (0, 0))[0]),
-        day_ends_after=None if ends_after is None else lambda then: ends_after(now + then) - now,
+        used=tuple((name, amount) for name, (amount, _) in used.items() if amount),
+        calendar=None if calendar is None else lambda resets, then: calendar(resets, now + then) - now,
     )

@@ -31,10 +31,11 @@ class TokenUsage(NamedTuple):
     cache_write_tokens: int = 0  # the part of `input_tokens` that was written to a prompt cache
 
 
-def limit_tokens(shape: str, usage: TokenUsage) -> int:
-    """Return the tokens that count against a limit of the provider. Anthropic does not count cache reads, others do."""
+def limit_tokens(shape: str, usage: TokenUsage) -> tuple[int, int]:
+    """Return the input and the output tokens that count against limits of the provider. Anthropic does not count cache
+    reads, others do."""
     cached_tokens = 0 if shape == "anthropic" else usage.cached_tokens
-    return usage.input_tokens + usage.output_tokens + cached_tokens
+    return usage.input_tokens + cached_tokens, usage.output_tokens
 
 
 def usage_of_body(shape: str, body: bytes) -> TokenUsage | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agentos.durations import format_duration
 from agentos.events import ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
 from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
-from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE
+from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, short_name
 from agentos.pool.states import CredentialState
 from agentos.reporters.sentences import error_text, verdict_text, waiting_text
 from agentos.verdict import RATE_LIMITED
@@ -39,11 +39,8 @@ MIN_WIDTH_FOR_KEYS = 40
 LIMIT_BAR = 8
 MIN_STATE = 26
 
-LIMIT_UNITS = {
-    REQUESTS_PER_MINUTE: "requests/min",
-    TOKENS_PER_MINUTE: "tokens/min",
-    REQUESTS_PER_DAY: "requests/day",
-}
+# Limits that are shown first, if there is room.
+FIRST_LIMITS = (REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, REQUESTS_PER_DAY)
 
 _SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
@@ -240,7 +237,7 @@ class Display:
         state_texts = [self._state_text(state, now) for state in states]
         lines: list[list[Segment]] = [[("  " + name, "cyan")] for name in ids]
         room = width - 2 - max(map(text_width, ids)) - 2
-        for name in LIMIT_UNITS:
+        for name in dict.fromkeys((*FIRST_LIMITS, *(name for state in states for name in state.used))):
             column = [self._limit(name, state.used.get(name)) for state in states]
             cells = max(len(figures) for _, _, figures in column)
             if not cells or room - LIMIT_BAR - cells - 3 < MIN_STATE:
@@ -262,7 +259,7 @@ class Display:
         share = min(1.0, max(0.0, used / limit if limit else 1.0))
         full = max(int(LIMIT_BAR * share), used > 0)
         style = "red" if share >= 1.0 else "yellow" if share >= 0.8 else "green"
-        figures = f"{amount_text(used)}/{amount_text(limit)} {LIMIT_UNITS[name]}"
+        figures = f"{amount_text(used)}/{amount_text(limit)} {short_name(name)}"
         return (self._glyphs.full * full, style), (self._glyphs.empty * (LIMIT_BAR - full), "dim"), figures
 
     def _state_text(self, state: CredentialState, now: float) -> Segment:

@@ -33,9 +33,17 @@ def say(about: str, **fields: Any) -> None:
         _messages.flush()
 
 
+def limits_of(fields: dict[str, Any]) -> Limits:
+    if "windows" in fields:
+        from agentos.workflows.parallel import Window  # an older version has none
+
+        fields = {**fields, "windows": [Window(*window) for window in fields["windows"]]}
+    return Limits(**fields)
+
+
 def open_pool(keys: list[dict[str, Any]], store: str, ttl: float) -> CredentialCoordinator:
     credentials = [
-        Credential(key["secret"], id=key["id"], quota_group=key.get("group"), limits=Limits(**key.get("limits", {})))
+        Credential(key["secret"], id=key["id"], quota_group=key.get("group"), limits=limits_of(key.get("limits", {})))
         for key in keys
     ]
     pool = CredentialCoordinator(credentials, store=store, lease_ttl=ttl)

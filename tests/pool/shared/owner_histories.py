@@ -175,8 +175,4 @@ def usage_of(owner: Owner, now: float) -> dict[tuple[str | None, str], float]:
 def bucket_levels_of(owner: Owner, now: float) -> dict[str | None, float]:
     """Return the level of the token bucket of each group."""
     limiters = {c.group.name: c.group.pace.limiter for c in owner.allocator.credentials.values()}
-    return {
-        name: limiter._bucket.level(now)
-        for name, limiter in limiters.items()
-        if limiter is not None and limiter._bucket is not None
-    }
+    return {name: limiter.bucket.level(now) for name, limiter in limiters.items() if limiter and limiter.bucket}

@@ -12,7 +12,7 @@ from typing import Any
 from agentos.durations import format_duration
 from agentos.errors import CredentialError
 from agentos.keys.keys_file import Keys
-from agentos.limits.declaration import AUTO, Limits
+from agentos.limits.declaration import AUTO, COST, FIRST_USE, Limits, Window, short_name
 from agentos.pool.credential import Credential
 from agentos.pool.references import is_reference, resolve
 from agentos.pool.shared_state import PoolView
@@ -24,7 +24,6 @@ from agentos.reporters.sentences import verdict_text
 MAX_CELL = 60
 MAX_LAST_CELL = 200
 EMPTY = "-"
-_UNITS = {"requests_per_minute": "requests/min", "tokens_per_minute": "tokens/min", "requests_per_day": "requests/day"}
 
 
 # --- as declared --------------------------------------------------------------------------------------------------
@@ -72,21 +71,19 @@ def _group_name(credential: Credential) -> str | None:
 
 
 def _limits_text(limits: Limits) -> str:
-    parts = [
-        f"{_number_text(value)} {unit}" for name, unit in _UNITS.items() if (value := getattr(limits, name)) is not None
-    ]
-    if limits.requests_per_day is not None:
-        parts[-1] += f" from {limits.day_resets}"
+    parts = [f"{_number_text(w.amount)} {short_name(w.name)}{_reset_text(w)}" for w in limits.all_windows()]
     if limits.burst is not None:
         parts.append(f"burst {_number_text(limits.burst)}")
-    return ", ".join(
-        [
-            *parts,
-            "as many at once as the provider serves"
-            if limits.max_concurrent == AUTO
-            else f"{limits.max_concurrent} at once",
-        ]
-    )
+    if limits.reserve:
+        parts.append(f"{limits.reserve:.0%} left for people")
+    is_learned = limits.max_concurrent == AUTO
+    return ", ".join([*parts, "learned number at once" if is_learned else f"{limits.max_concurrent} at once"])
+
+
+def _reset_text(window: Window) -> str:
+    if window.calendar is not None:
+        return f" from {window.calendar.removeprefix('month ')}"
+    return " from the first use" if window.resets == FIRST_USE else ""
 
 
 def _declared_state(credential: Credential, keys: Keys, disabled: Mapping[str, str]) -> str:
@@ -212,7 +209,7 @@ def _pool_state(state: CredentialState) -> str:
 
 def _usage_text(state: CredentialState) -> str:
     parts = [
-        f"{_number_text(math.ceil(used))} of {_number_text(limit)} {_unit(name)}"
+        f"{_number_text(_used(name, used))} of {_number_text(limit)} {short_name(name)}"
         for name, (used, limit) in state.used.items()
     ]
     for scope, rate in state.learned.items():
@@ -221,9 +218,10 @@ def _usage_text(state: CredentialState) -> str:
     return ", ".join(parts) or EMPTY
 
 
-def _unit(limit: str) -> str:
-    return limit.replace(" per minute", "/min").replace(" per day", "/day")
+def _used(name: str, used: float) -> float:
+    """Return a used amount for display: whole requests and tokens, and fractions of money."""
+    return used if name.startswith(COST) else math.ceil(used)
 
 
 def _number_text(value: float) -> str:
-    return f"{value:,.10g}"
+    return f"{round(value, 4):,.10g}"

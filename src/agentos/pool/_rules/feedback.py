@@ -82,8 +82,11 @@ class ProviderFeedback:
 
     def _read_limits(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> bool:
         """Read the limits in an answer; return whether it has any."""
+        if verdict.windows:
+            charges = [charge for cooldown_scope, charge in record.charges if cooldown_scope is credential.group]
+            credential.group.pace.report(record, charges[0] if charges else None, verdict.windows, now)
         if verdict.limit_requests is None and verdict.limit_tokens is None:
-            return False
+            return bool(verdict.windows)
         members = credential.group.members.values()
         tokens_in_flight = sum(
             lease.tokens for member in members for lease in member.leases.values() if lease is not record

@@ -98,14 +98,14 @@ class LeaseEnd:
         if record.state == WAITING:
             self._allocator.queue.remove(record)
             return
-        requests, tokens = record.requests, record.tokens
+        requests, tokens, detail = record.requests, record.tokens, record.detail
         self._end_unused(record, now, WAITING)
-        record.requests, record.tokens = requests, tokens
+        record.requests, record.tokens, record.detail = requests, tokens, detail
         record.is_unused = record.is_answered = record.settled = False
         record.charges = ()
         record.credential = record.credential_id = None
 
     def _end_unused(self, record: LeaseRecord, now: float, next_state: str) -> None:
-        self._allocator.correct(record, 0, 0, now)
+        self._allocator.correct(record, 0, 0, None, now)
         record.is_unused = True
         self.end(record, now, next_state=next_state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from agentos.limits.amounts import Detail
 from agentos.limits.concurrency import LearnedConcurrency
 from agentos.limits.declaration import AUTO, Limits
 from agentos.limits.pace import Charge
@@ -20,12 +21,13 @@ class RestrictedScope(NamedTuple):
     credential_ids: frozenset[str] | None  # those that may be granted; None: all
     provider: str | None = None  # None: any
     later_ids: frozenset[str] = frozenset()  # that the requester will use later: its request can wait without others
+    order: str | None = None  # in which credentials are granted; None: that of the pool
 
     def without(self, excluded_ids: frozenset[str], later_ids: frozenset[str]) -> RestrictedScope:
         """Return the class of a request that uses some credentials not at all, and others not now."""
         assert self.credential_ids is not None
         ids = self.credential_ids - excluded_ids
-        return RestrictedScope(self.scope, ids - later_ids, self.provider, ids & later_ids)
+        return self._replace(credential_ids=ids - later_ids, later_ids=ids & later_ids)
 
 
 # Requests of one class are served by the same credentials and wait in one queue. A plain scope (None: the request named
@@ -57,6 +59,7 @@ class LeaseRecord:
         "charges",
         "credential",
         "credential_id",
+        "detail",
         "fence",
         "for_provider",
         "granted_at",
@@ -90,10 +93,12 @@ class LeaseRecord:
         prefer: str | None = None,
         for_provider: str | None = None,
         only: str | None = None,
+        detail: Detail | None = None,
     ) -> None:
         self.requester = requester
         self.requests = requests  # reserved; after `settle`: used
         self.tokens = tokens
+        self.detail = detail  # its tokens by direction, and its cost; None: not known
         self.scope = scope
         self.prefer = prefer  # a credential id
         self.for_provider = for_provider  # serves only credentials of this provider; None: any
@@ -111,6 +116,22 @@ class LeaseRecord:
         self.too_large: str | None = None  # why no credential can ever serve it
         self.credential: CredentialRecord | None = None
         self.credential_id: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it needs one request, and states neither tokens nor a cost: every credential with room fits."""
+        return not self.tokens and self.requests <= 1 and self.detail is None
+
+
+def sum_of(record: LeaseRecord, tokens: int, detail: Detail | None) -> Detail | None:
+    """Return the detail of a lease that uses more: `tokens` by direction, if that is known."""
+    if record.detail is None and detail is None:
+        return None
+    before = Detail(record.tokens, record.tokens) if record.detail is None else record.detail
+    more = Detail(tokens, tokens) if detail is None else detail
+    return Detail(
+        before.input_tokens + more.input_tokens, before.output_tokens + more.output_tokens, before.cost + more.cost
+    )
 
 
 class CredentialRecord:
@@ -131,6 +152,7 @@ class CredentialRecord:
         "limits",
         "max_concurrent",
         "offered",
+        "position",
         "probe_deadline",
         "provider",
         "quarantine",
@@ -154,6 +176,7 @@ class CredentialRecord:
         self.concurrency = LearnedConcurrency() if limits.max_concurrent == AUTO else None
         self.leases: dict[int, LeaseRecord] = {}  # live, by fence
         self.fence = 0
+        self.position = 0  # in the order in which credentials joined
         self.last_used = 0
         self.offered: dict[RequestClass, int] = {}  # class -> `last_used` of its hint in that heap
         self.cooled = 0  # running cool-downs of its `cooldown_scopes`: 0 spares a search
@@ -179,7 +202,7 @@ class CredentialRecord:
     def serves(self, request_class: RequestClass) -> bool:
         """Return whether requests of a class may be granted it."""
         if type(request_class) is RestrictedScope:
-            request_class, credential_ids, provider, _ = request_class
+            request_class, credential_ids, provider, _, _ = request_class
             if credential_ids is not None and self.id not in credential_ids:
                 return False
             if provider is not None and self.provider.name != provider:
@@ -196,19 +219,22 @@ class CredentialRecord:
         """Return the instant from which no cool-down forbids it; 0 if none does now."""
         return max(cooldown_scope.usable_at(scope) for cooldown_scope in self.cooldown_scopes) if self.cooled else 0.0
 
-    def paced_until(self, scope: str | None, requests: int, tokens: int, now: float) -> float:
+    def paced_until(
+        self, scope: str | None, requests: int, tokens: int, now: float, detail: Detail | None = None
+    ) -> float:
         """Return the instant from which its limits admit this usage; 0 if they do now."""
         pace = self.group.pace
-        return 0.0 if pace.is_free else pace.ready_at(scope, requests, tokens, now)
+        return 0.0 if pace.is_free else pace.ready_at(scope, requests, tokens, now, detail)
 
     def full_until(self, now: float) -> float:
         """Return the instant until which its declared limits admit no request; 0 if they admit one now."""
         limiter = self.group.pace.limiter
-        return 0.0 if limiter is None else limiter.ready_at(1, 0, now)
+        return 0.0 if limiter is None else limiter.full_until(now)
 
-    def changes_at(self, scope: str | None, tokens: int, now: float) -> float:
-        """Return a lower bound of the instant at which its limits admit more than now."""
-        return self.paced_until(scope, 1, 0, now) or self.group.pace.changes_at(tokens, now)
+    def changes_at(self, record: LeaseRecord, now: float) -> float:
+        """Return a lower bound of the instant at which its limits admit more than now for a request."""
+        plain_at = self.paced_until(record.scope, 1, 0, now)
+        return plain_at or self.group.pace.changes_at(record.scope, record.tokens, now, record.detail)
 
     def is_usable(self, scope: str | None, now: float) -> bool:
         """Return whether one more request of a scope could be granted it now."""

@@ -40,7 +40,7 @@ if _typing.TYPE_CHECKING:
     from agentos.items.context import CurrentItem, current_item
     from agentos.items.results import ProgressStats, WorkflowResult
     from agentos.ledger.reader import Ledger
-    from agentos.limits.declaration import Limits
+    from agentos.limits.declaration import Limits, Window
     from agentos.output.prefix import OutputPrefixer
     from agentos.pool.credential import Credential
     from agentos.pool.lease import Lease
@@ -68,6 +68,7 @@ __all__ = [
     "CredentialState",
     "Lease",
     "Limits",
+    "Window",
     # exceptions that a worker may raise, and verdicts
     "AuthFailed",
     "Interrupted",
@@ -104,7 +105,7 @@ __all__ = [
 
 # module -> its public names
 _NAMES = {
-    "agentos.limits.declaration": "Limits",
+    "agentos.limits.declaration": "Limits Window",
     "agentos.workers.command.command": "Command Pattern",
     "agentos.items.context": "CurrentItem current_item",
     "agentos.workflows.parallel.coordinator": "ParallelCoordinator",

@@ -35,7 +35,8 @@ class CredentialCoordinator(LeasePool):
     `store` is where its state lives: `memory:` (the default) for this process, `sqlite:///PATH` for all processes of a
     machine, `redis://…` (`rediss://…`, `unix://…`) for several machines. `lease_ttl` (seconds) is how long a shared
     store keeps the lease of a process that died; the memory store has no use for it. `reporter` is called with the
-    pool's events while no run listens to them; without one they are printed.
+    pool's events while no run listens to them; without one they are printed. `order` is which of several usable
+    credentials is granted: `"least-loaded"`, `"soonest-reset"` or `"listed"`.
     """
 
     RATE_LIMIT_BACKOFF_SECONDS = int(DEFAULT_COOL_DOWN[RATE_LIMITED])
@@ -48,6 +49,7 @@ class CredentialCoordinator(LeasePool):
         lease_ttl: float = 30,
         clock: Clock | None = None,
         reporter: reporters.Reporter | None = None,
+        order: str = "least-loaded",
     ) -> None:
         self._environment_size = -1  # of the last look for SIMULATE_429; the first request looks
         used, unused = _first_n(credentials)
@@ -62,6 +64,7 @@ class CredentialCoordinator(LeasePool):
             clock=clock,
             reporter=reporter,
             hidden_secrets=hidden,
+            order=order,
         )
 
     def add(self, credential: str | Credential) -> str:

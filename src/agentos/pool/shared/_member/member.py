@@ -51,9 +51,12 @@ class NoAnswer(Exception):
 class Member(MemberSession):
     """A session with a thread. The methods of `MemberSession` are called with the lock held."""
 
-    def __init__(self, gate: Gate, clock: Clock, on_event: Callable[[Any], None], ttl: float, run: str | None) -> None:
+    def __init__(self, gate: Gate, clock: Clock, on_event: Callable[[Any], None], ttl: float, run: str | None,
+                 order: str = "") -> None:  # fmt: skip
         self.gate = gate
-        super().__init__(gate.name, clock, on_event, ttl, run, boot_time)  # leases expire while a machine is suspended
+        super().__init__(
+            gate.name, clock, on_event, ttl, run, boot_time, order
+        )  # leases expire while a machine is suspended
         _OPEN.add(self)
 
     def _reset(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from agentos.clock import Clock
 from agentos.errors import StoreError
 from agentos.events import CoolDownStarted, CredentialQuarantined, StoreReached, StoreUnreachable
+from agentos.limits.amounts import Detail
 
 from ..._rules.lease_states import ENDED, LIVE, REFUSED, WAITING
 from .. import messages as wire
@@ -45,9 +46,10 @@ class MemberSession:
     """
 
     def __init__(self, name: str, clock: Clock, on_event: Callable[[Any], None], ttl: float, run: str | None,
-                 now: Callable[[], float]) -> None:  # fmt: skip
+                 now: Callable[[], float], order: str = "") -> None:  # fmt: skip
         self.name = name  # of the store, for people
         self.ttl = ttl
+        self.order = order  # in which credentials are granted; empty: the least loaded first
         self.run = run  # the name of the run in this process, which other members see
         self.declared: dict[str, wire.Declaration] = {}
         self._clock = clock
@@ -157,9 +159,9 @@ class MemberSession:
         ended: an owner ends them when it sees that the link is closed."""
         return self._link is not None and self._now() - self._heard_at <= (1.0 - FRESH_SHARE) * self.ttl
 
-    def count_used(self, credential_id: str, requests: int, tokens: int) -> None:
+    def count_used(self, credential_id: str, requests: int, tokens: int, detail: Detail | None = None) -> None:
         """Remember usage beyond a reservation."""
-        self.used.add(credential_id, requests, tokens, self._now())
+        self.used.add(credential_id, requests, tokens, detail, self._now())
 
     def leave(self) -> None:
         """Send the last message: the leases of this process end."""
@@ -230,6 +232,7 @@ class MemberSession:
             self._seen,
             self.used.report(self._now(), self._kept) if self._wants_usage else [],
             self._seen_owner,
+            self.order,
         )
 
     # --- time and replies -----------------------------------------------------------------------------------------
@@ -308,7 +311,8 @@ class MemberSession:
         handle.fence, handle.granted_at = granted.fence, granted.at
         handle.is_doubtful = False
         handle.was_queued = granted.was_queued
-        self.used.add(granted.credential, handle.requests, handle.tokens, self._now(), self._position)
+        what = handle.requests, handle.tokens, handle.detail
+        self.used.add(granted.credential, *what, self._now(), self._position)
         self._calls.append((handle.deliver, ()))
 
     def _denied(self, denied: wire.Denied) -> None:

@@ -23,7 +23,7 @@ import msgspec
 
 from .. import messages as wire
 from ..transport import Deposed, Endpoint, JournalMissing, Loaded, StoreLost, StoreRefused
-from .entries import decode_snapshot, encode_entries, encode_snapshot
+from .entries import FIRST_FORMAT, decode_snapshot, encode_entries, encode_snapshot
 from .owned_pool import Identity
 from .owner import Owner
 from .restore import read_batches, restore, snapshot
@@ -54,6 +54,7 @@ class OwnerLoop:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self._format = FIRST_FORMAT  # of the journal
         self._entries_since_snapshot = 0
         self._owner = self._restored(endpoint.load())
         self._waiting_frames: deque[tuple[Hashable, bytes | None]] = deque()  # arrived while nothing could be written
@@ -85,7 +86,7 @@ class OwnerLoop:
     def _new_owner(self, loaded: Loaded) -> Owner:
         clock = self._endpoint.clock
         identity = Identity(os.getpid(), socket.gethostname(), loaded.now + clock.wall_ahead())
-        return Owner(identity, loaded.identity, clock.day_ends, random.random, loaded.now)
+        return Owner(identity, loaded.identity, clock.ends_after, random.random, loaded.now)
 
     def run(self) -> None:
         """Serve the members. Raises `Deposed`."""
@@ -170,6 +171,9 @@ class OwnerLoop:
         is_told = False
         while True:
             try:
+                if self._owner.format > self._format:
+                    self._endpoint.raise_format(self._owner.format)
+                    self._format = self._owner.format
                 self._endpoint.commit(now, entries, frames)
                 break
             except JournalMissing:
