@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -17,6 +22,7 @@ from agentos.workflows.parallel import Credential, CredentialCoordinator, Parall
 
 from .support import CANARY, quiet
 
+ROOT = Path(__file__).parents[2]
 BODY = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Say something."}]}
 
 
@@ -78,3 +84,16 @@ def test_tokens_are_counted_before_the_request_and_cost_none(provider: Simulated
         assert counted.input_tokens > 0
         usage = gateway.usage(token)
         assert (usage.requests, usage.input_tokens, usage.output_tokens) == (1, 0, 0)
+
+
+def test_examples_of_the_page_run_unchanged(provider: SimulatedProvider, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "gateway.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    script = tmp_path / "example.py"
+    script.write_text("".join(blocks) + "\nprint([result.value for result in results])\n")
+    variables = {"OPENAI_API_KEY": provider.keys[1], "OPENAI_BASE_URL": f"{provider.base_url}/v1"}
+    done = subprocess.run(
+        [sys.executable, str(script)], env={**os.environ, **variables}, cwd=tmp_path, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert "Succeeded: 2" in done.stdout, done.stdout + done.stderr
