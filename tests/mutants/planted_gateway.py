@@ -170,9 +170,30 @@ MUTANTS = (
     Mutant(
         "Any Host is accepted",
         SERVER,
-        "if hosts and not self._is_own_name(hosts[0]):",
+        "if hosts and hosts[0] != self._usual_host and not self._is_own_name(hosts[0]):",
         "if False:",
         tests_of(HOSTILE, "test_hostile_request_is_refused"),
+    ),
+    Mutant(
+        "A request without a Host header makes an empty one usual",
+        SERVER,
+        "self._usual_host: str | None = None",
+        'self._usual_host: str | None = ""',
+        tests_of(HOSTILE, "test_hostile_request_is_refused"),
+    ),
+    Mutant(
+        "A connection whose head never ends is kept",
+        SERVER,
+        "if since is not None and loop.time() - since >= HEAD_SECONDS:",
+        "if since is None:",
+        tests_of(HOSTILE, "test_slow_head_is_closed"),
+    ),
+    Mutant(
+        "The cost of an attempt leaves requests without a price out",
+        "gateway/_costs.py",
+        "client.cost = None if cost is None or client.cost is None else client.cost + cost",
+        "client.cost = (client.cost or 0.0) + (cost or 0.0)",
+        tests_of(TOKENS, "test_usage_of_attempt_has_the_cost_of_its_requests"),
     ),
     Mutant(
         "A slow body is read without end",

@@ -1,6 +1,6 @@
 """RequestCosts: adds the cost of answered requests to the usage of their attempt.
 
-Looking a price up takes 0.1 ms, and loading the table of published prices a second: the gateway's loop only notes what
+Looking a price up takes 0.1 ms, a third of what all else takes for a small request: the gateway's loop only notes what
 was used, and the thread that asks for the usage of an attempt looks the prices up.
 """
 

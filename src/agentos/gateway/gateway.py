@@ -94,8 +94,9 @@ class Gateway:
     def start(self) -> str:
         """Start the server on an event-loop thread of its own; return its URL. Raises `GatewayError`."""
         started: Future[str] = Future()
-        # Loads the table of prices, which takes a second, before the first attempt asks for its cost.
-        threading.Thread(target=has_published_prices, name="agentos-prices", daemon=True).start()
+        # Loads the package of prices (0.3 s) before workers run: a thread that imports an SDK at the same time could
+        # find modules that both need half initialised.
+        has_published_prices()
         self._thread = threading.Thread(target=self._run, args=(started,), name="agentos-gateway", daemon=True)
         self._thread.start()
         return started.result(START_SECONDS)
