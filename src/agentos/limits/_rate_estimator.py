@@ -137,7 +137,7 @@ class RateEstimator:
         if self.bucket is not None:
             if self.estimate is not None:
                 self._slack += max(0.0, now - self._last_at - requests / self.bucket.rate)
-                self._limited_share += (self._has_waited - self._limited_share) / 8.0
+                self._limited_share += (self._has_waited - self._limited_share) / 4.0
                 self._has_waited = False
                 self._last_at = max(self._last_at, now)
             self.bucket.take(requests, now)
@@ -268,6 +268,7 @@ class RateEstimator:
         self._cut_at = now
         self._in_flight_before = self.in_flight
         self.refusals += 1
+        self._limited_share = 1.0  # requests wait now
         admitted = max(0, count - self._mark_count - 1)
         if self.estimate is None:
             self._estimate_first(admitted, refusal)
@@ -343,7 +344,7 @@ class RateEstimator:
         elif refusal.hint is None or admitted > FEW_STORED:
             self.estimate = max(1, admitted) / (self._stored_seconds + STORED_SECONDS)
         else:  # the provider stores next to nothing: a hint is the time of one request
-            self.estimate = 1.0 / max(MIN_WAIT, refusal.hint - refusal.error)
+            self.estimate = 1.0 / max(MIN_WAIT, refusal.hint - refusal.error / 2.0)
         self._search.start(self.estimate, min(self._store, self.estimate * refusal.wait))
 
     def _explain(self, admitted: int) -> None:

@@ -33,8 +33,6 @@ SMALL_STEP = 1.03
 MIN_PROOF = 6.0
 MAX_PROOF = 100.0
 PROOF = 1.2
-# and at least this share of what the last refusal cost: the dearer the next one, the more a step must prove before.
-COST_SHARE = 0.25
 # Successes until the next step at most, while stored requests explain all of them.
 UNUSED_PROOF = 40.0
 # Successes for which a rate is held in a narrow bracket; doubled each time.
@@ -227,6 +225,7 @@ class RateSearch:
     def _hold_until_proven(self) -> None:
         step = 1.0 - max(self.low, self.rate / FAST_STEP) / self.rate
         needed = PROOF * (self._credit + 1.0) / max(0.02, step)
-        self._hold = max(MIN_PROOF, min(MAX_PROOF, needed), COST_SHARE * self._cost)
+        # A step up from a limit that is known well must prove the more, the more the next refusal costs.
+        self._hold = max(MIN_PROOF, min(MAX_PROOF, needed), self._cost if self._is_known_well else 0.0)
         self._length = self._hold
         self._earn()
