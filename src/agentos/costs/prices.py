@@ -57,6 +57,11 @@ class Prices:
         )
         return money / TOKENS_PER_PRICE
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no model has a price: none is declared, and the published ones are not installed."""
+        return not self._declared and not has_published_prices()
+
     def is_known(self, model: str, provider: str | None) -> bool:
         """Return whether the model has a price."""
         return self.cost(model, provider, input_tokens=1, output_tokens=1) is not None

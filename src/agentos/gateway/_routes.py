@@ -23,6 +23,8 @@ _ENDINGS = (
     ("/embeddings", "openai-embeddings"),
     ("/messages", "anthropic"),
 )
+# Ends of paths to which a POST costs nothing; the answer to any other one that states no usage has an unknown price.
+_FREE = ("/files", "/uploads", "/parts", "/complete", "/cancel", "/count_tokens", "/input_tokens", ":countTokens")
 _GENERATE = frozenset({"generateContent", "streamGenerateContent"})
 _DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
@@ -79,6 +81,11 @@ def find_route(path: str, headers: Mapping[str, str], addresses: Mapping[str, Pr
             return None
     address = addresses.get(provider)
     return None if address is None else _describe(provider, path, address.family)
+
+
+def is_free(method: str, route: Route) -> bool:
+    """Return whether a request whose answer states no usage costs nothing."""
+    return method != "POST" or route.path.endswith(_FREE)
 
 
 def _provider_of_version_1(segments: list[str], headers: Mapping[str, str]) -> str:

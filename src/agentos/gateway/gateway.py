@@ -15,22 +15,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from agentos.clock import Clock
+from agentos.costs.prices import Prices
 from agentos.errors import GatewayError
-from agentos.items.access import AttemptEnd, AttemptUsage
+from agentos.items.access import AttemptEnd, AttemptUsage, RequestMeter
 from agentos.pool.lease_pool import LeasePool
-from agentos.providers.usage import TokenUsage
 
 from ._agent_homes import PATIENCE_VARIABLE
 from ._hold import DEFAULT_HOLD
 from .addresses import ProviderAddress, known_addresses
 from .client_settings import settings_for
-from .client_tokens import Client, ClientTokens, NamedClients, copy_of
+from .client_tokens import Client, ClientTokens, NamedClients
 
 if TYPE_CHECKING:
     from ._server import GatewayServer
     from ._state import GatewayState
 
-PriceOf = Callable[[str, TokenUsage], float | None]
 # Seconds to wait for the start of the server.
 START_SECONDS = 30.0
 MISSING = "the gateway needs aiohttp: pip install 'agentos-parallel[gateway]'"
@@ -48,7 +47,7 @@ class Gateway:
     """One gateway. `start` runs it on a thread of its own, `serve` on the caller's event loop.
 
     `providers` are addresses that differ from the known ones; `hold` is the longest time in seconds that a request is
-    held; `price` returns what a request of a model cost; `named` are clients beside the attempts of a run;
+    held; `prices` are those of models, by default the published ones; `named` are clients beside the attempts of a run;
     `allowed_hosts` are further names under which clients reach it. All methods but `serve` may be called from any
     thread.
     """
@@ -62,7 +61,7 @@ class Gateway:
         port: int = 0,
         hold: float | None = None,
         clock: Clock | None = None,
-        price: PriceOf | None = None,
+        prices: Prices | None = None,
         named: NamedClients | None = None,
         allowed_hosts: Sequence[str] = (),
     ) -> None:
@@ -79,8 +78,9 @@ class Gateway:
         self.hold = DEFAULT_HOLD if hold is None else hold
         self.url = ""
         self._tokens = ClientTokens(named)
+        self.prices = Prices() if prices is None else prices
         self._state: GatewayState = GatewayState(
-            pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold, make_metrics(), price
+            pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold, make_metrics(), self.prices
         )
         self._server: GatewayServer = GatewayServer(self._state, host, tuple(allowed_hosts))
         self._host, self._port = host, port
@@ -173,26 +173,26 @@ class Gateway:
 
     # --- attempts of a run: `AttemptAccess` ---------------------------------------------------------------------------
 
-    def open(self, run_id: str, item_id: str, attempt: int, /) -> str:
-        """Return a client token that is valid until `close`."""
+    def open(self, run_id: str, item_id: str, attempt: int, meter: RequestMeter | None = None, /) -> str:
+        """Return a client token that is valid until `close`. `meter`: may refuse its requests."""
         del run_id, attempt
-        return self._tokens.open(item_id)
+        return self._tokens.open(item_id, meter)
 
     def close(self, token: str, /) -> AttemptEnd:
         """End a token: its requests under way are cancelled and settled. Idempotent."""
         client = self._tokens.close(token)
         if client is None:
             return AttemptEnd(AttemptUsage(), None)
-        for exchange in tuple(client.exchanges):
-            exchange.count_usage()
-        usage = copy_of(client.usage)
+        for account in client.unsettled_requests():
+            account.count()
+        usage = client.usage_so_far()
         self._call(_cancel_all, client)
         return AttemptEnd(usage, client.verdict)
 
     def usage(self, token: str, /) -> AttemptUsage:
-        """Return a copy of what was used so far."""
+        """Return a copy of what was used so far. A request under way counts as it is estimated."""
         client = self._tokens.attempt(token)
-        return AttemptUsage() if client is None else copy_of(client.usage)
+        return AttemptUsage() if client is None else client.usage_so_far()
 
     def environment(self, token: str, arguments: Sequence[str], folder: str, /) -> Mapping[str, str | None]:
         """Return the variables that a command needs to use the gateway (None: remove the variable). May write

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from agentos.costs.budget import Budget
+
 from .scheduler import Halt
 
 
@@ -21,5 +23,6 @@ class Options(NamedTuple):
     grace_seconds: float
     max_wait: float | None
     reporter: Callable[[Any], None] | None
+    budget: Budget | None = None
     run_id: str = ""
     retry_failed: bool = False

@@ -84,7 +84,7 @@ def _reported_verdict(attempt: Attempt, reports: list[dict[str, Any]]) -> Verdic
     verdict: Verdict | None = None
     for report in reports:
         if "usage" in report:
-            attempt.report_usage(**report["usage"])
+            attempt.add_usage(**{"requests": 0, "tokens": 0, "cost": 0.0, **report["usage"]})
         else:
             verdict = _verdict_from_report(report)
     return verdict

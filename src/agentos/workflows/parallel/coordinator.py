@@ -6,11 +6,13 @@ import asyncio
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from agentos.clock import SYSTEM_CLOCK, Clock
+from agentos.costs.budget import Budget
+from agentos.costs.prices import Price, Prices
 from agentos.items.access import AttemptAccess
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.plurals import plural
@@ -20,6 +22,7 @@ from agentos.runs.options import (
     check_gateway,
     check_on_changed,
     check_options,
+    check_prices,
     check_run_id,
     check_workers,
     ledger_path,
@@ -60,6 +63,9 @@ class ParallelCoordinator:
     * `gateway`: True, or a `Gateway` that was started. Requests of the workers then go to `current_item().gateway_url`,
       which leases a credential for each of them; the worker gets a client token in place of a key, and items hold no
       lease. Needs the extra `[gateway]`.
+    * `budget`: what the runs may spend, a `Budget` or an amount of money. At the budget nothing new starts and running
+      items finish. The gateway counts what items spend, or the workers report it (`current_item().report_usage`).
+      `prices`: a `Price` by model or pattern, for models without a published one (extra `[prices]`).
     """
 
     DEFAULT_PARALLELISM = 3
@@ -87,6 +93,8 @@ class ParallelCoordinator:
         max_wait: float | None = None,
         clock: Clock | None = None,
         gateway: bool | AttemptAccess = False,
+        budget: Budget | float | None = None,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         check_workers(workers, send_secrets=send_secrets, admission=admission)
         check_gateway(gateway, workers, admission=admission, has_credentials=credential_coordinator is not None)
@@ -110,8 +118,13 @@ class ParallelCoordinator:
             max_wait=max_wait,
             has_credentials=credential_coordinator is not None,
             reporter=self._reporter,
+            budget=budget,
+            has_gateway=bool(gateway),
         )
         self._gateway = gateway
+        self._prices = Prices(prices) if isinstance(gateway, bool) else getattr(gateway, "prices", Prices(prices))
+        if gateway:
+            check_prices(self._options.budget, self._prices)
         self._rerun_changed = check_on_changed(on_changed) == "rerun"
         self._ledger = ledger_path(ledger)
         self._retry_failed = bool(retry_failed)
@@ -324,7 +337,7 @@ class ParallelCoordinator:
         from agentos.gateway.gateway import Gateway
 
         assert request.pool is not None
-        gateway = Gateway(request.pool)
+        gateway = Gateway(request.pool, prices=self._prices)
         gateway.start()
 
         def on_finished(run: RunHandle) -> None:
