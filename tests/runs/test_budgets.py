@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def test_nothing_starts_beyond_the_budget() -> None:
     assert len(results) == 5
     assert (stats.cost, stats.tokens, stats.budget) == (5.0, 50, 5)
     assert stats.stopped is not None
-    assert "the budget of 5 is used up: 5 spent" in stats.stopped
+    assert "the budget of 5.00 is used up: 5.00 spent" in stats.stopped
     assert coordinator.get_checkpoints() == ITEMS[5:]
 
 
@@ -147,7 +146,7 @@ def test_item_at_its_budget_fails_with_budget_exceeded() -> None:
     results = by_id(quiet(1, budget=budget).execute_parallel(["dear", "cheap"], worker)[1])
     assert results["cheap"].success
     assert results["dear"].metadata["error_type"] == "BudgetExceeded"
-    assert results["dear"].error == "the item has spent 0.6 of its budget of 0.5"
+    assert results["dear"].error == "the item has spent 0.60 of its budget of 0.50"
     assert (calls.count("dear"), results["dear"].attempts) == (2, 1)
 
 
@@ -167,8 +166,8 @@ def test_item_budget_counts_earlier_launches(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def access() -> Iterator[FakeAccess]:
-    yield FakeAccess()
+def access() -> FakeAccess:
+    return FakeAccess()
 
 
 def asking(access: FakeAccess, cost: float | None = 1.0, count: int = 1) -> Any:
@@ -273,5 +272,5 @@ def test_spending_of_a_run_without_a_budget_is_counted(access: FakeAccess) -> No
 def test_exceeded_budget_survives_pickling() -> None:
     import pickle
 
-    error = pickle.loads(pickle.dumps(BudgetExceeded("spent", is_of_run=True)))  # noqa: S301
+    error = pickle.loads(pickle.dumps(BudgetExceeded("spent", is_of_run=True)))
     assert (str(error), error.is_of_run) == ("spent", True)

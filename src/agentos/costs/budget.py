@@ -45,7 +45,7 @@ class Budget:
 
 def _is_amount(amount: object, *, is_zero_allowed: bool) -> bool:
     is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
-    return is_number and (0 <= amount if is_zero_allowed else 0 < amount) and amount < math.inf  # type: ignore[operator]
+    return is_number and (amount >= 0 if is_zero_allowed else amount > 0) and amount < math.inf  # type: ignore[operator]
 
 
 class BudgetCounter:

@@ -15,6 +15,7 @@ from agentos.costs.budget import Budget
 from agentos.costs.prices import Prices
 from agentos.identifiers import sanitize_identifier
 
+from ._rules.run_options import UNKNOWN_BEFORE as UNKNOWN_BEFORE
 from ._rules.run_options import Options
 from ._rules.scheduler import parse_halt
 
@@ -72,18 +73,17 @@ def _check_budget(budget: Any, *, has_gateway: bool) -> Budget | None:
     """Return the budget; a number is one of money. Raise ValueError if nothing counts what the items spend."""
     if budget is None:
         return None
-    if not isinstance(budget, Budget):
-        budget = Budget(budget)
-    if has_gateway and budget.is_reported:
+    checked = budget if isinstance(budget, Budget) else Budget(budget)
+    if has_gateway and checked.is_reported:
         raise ValueError("with a gateway, the gateway counts what items spend: omit is_reported of the budget")
-    if not has_gateway and not budget.is_reported:
+    if not has_gateway and not checked.is_reported:
         raise ValueError(
             "nothing counts what the items spend: pass gateway=True or, if the workers call report_usage, "
             "Budget(…, is_reported=True)"
         )
-    if budget.is_hard and not has_gateway:
+    if checked.is_hard and not has_gateway:
         raise ValueError("is_hard of a budget needs gateway=True: only a gateway can refuse requests of running items")
-    return budget
+    return checked
 
 
 def check_prices(budget: Budget | None, prices: Prices) -> None:
@@ -91,7 +91,7 @@ def check_prices(budget: Budget | None, prices: Prices) -> None:
     if budget is not None and budget.has_money and prices.is_empty:
         raise ValueError(
             "a budget of money needs the prices of models: pip install 'agentos-parallel[prices]', or declare them "
-            "(prices=…, in a keys file [price.\"MODEL\"])"
+            '(prices=…, in a keys file [price."MODEL"])'
         )
 
 

@@ -10,20 +10,17 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from agentos.costs.amounts import money_text
 from agentos.costs.budget import Budget, BudgetCounter
 from agentos.errors import BudgetExceeded, ExecutorBroken, WorkerStartError
 from agentos.items.attempt import Attempt
 from agentos.items.item import Item
 from agentos.items.results import ProgressStats, Spent
 
+from .._rules.run_options import UNKNOWN_BEFORE
+
 if TYPE_CHECKING:
     from agentos.ledger.record import RunRecord
-
-
-UNKNOWN_BEFORE = (
-    "what the run has spent so far is not known, because the price of a model was not: a budget of money would count it "
-    "as free. Start another run, with [price.\"MODEL\"] in the keys file"
-)
 
 
 class RunSpending:
@@ -127,6 +124,8 @@ class RunSpending:
         with self._lock:
             money, stats.tokens = self._money, int(self._tokens.spent)
             is_known = not self._has_unknown_cost and (self.is_tracked or money.spent > 0)
+            if not self.is_tracked and not money.spent:
+                stats.tokens = 0  # those of earlier launches were reserved, and may not have been used
             stats.cost = money.spent if is_known else None
             has_expected = is_known and self.is_tracked and items_to_come is not None and money.expected_item() > 0
             stats.expected_cost = money.expected_total(items_to_come or 0) if has_expected else None
@@ -172,7 +171,8 @@ class RunSpending:
 
     def _item_text(self, item_id: str) -> str:
         assert self.budget is not None
-        return f"the item has spent {self._by_item.get(item_id, 0.0):.4g} of its budget of {self.budget.item:g}"
+        spent, limit = self._by_item.get(item_id, 0.0), self.budget.item or 0.0
+        return f"the item has spent {money_text(spent)} of its budget of {money_text(limit)}"
 
     def _reached_text(self) -> str:
         money, tokens = self._money, self._tokens
@@ -180,8 +180,8 @@ class RunSpending:
             text = f"the budget of {tokens.limit:,.0f} tokens is used up: {tokens.spent:,.0f} spent"
             rest = "" if tokens.is_reached else f", and an item uses about {tokens.expected_item():,.0f}"
         else:
-            text = f"the budget of {money.limit:g} is used up: {money.spent:.4g} spent"
-            rest = "" if money.is_reached else f", and an item costs about {money.expected_item():.3g}"
+            text = f"the budget of {money_text(money.limit)} is used up: {money_text(money.spent)} spent"
+            rest = "" if money.is_reached else f", and an item costs about {money_text(money.expected_item())}"
         return text + rest
 
 
@@ -236,6 +236,6 @@ def _unpriced_text(model: str | None) -> str:
     if model is None:
         return "a request names no model, so that its price is not known: a run with a budget cannot send it"
     return (
-        f"the price of the model {model[:100]} is not known: add [price.\"{model[:100]}\"] with input and output (money "
+        f'the price of the model {model[:100]} is not known: add [price."{model[:100]}"] with input and output (money '
         "per million tokens) to the keys file"
     )

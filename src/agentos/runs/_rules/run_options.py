@@ -9,6 +9,11 @@ from agentos.costs.budget import Budget
 
 from .scheduler import Halt
 
+UNKNOWN_BEFORE = (
+    "what the run has spent so far is not known, because the price of a model was not: a budget of money would count "
+    'it as free. Start another run, with [price."MODEL"] in the keys file'
+)
+
 
 class Options(NamedTuple):
     """How a run is executed; see ParallelCoordinator."""

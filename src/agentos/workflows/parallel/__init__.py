@@ -119,10 +119,10 @@ _NAMES = {
     "agentos.workflows.parallel.credential_coordinator": "CredentialCoordinator CredentialState",
     "agentos.pool.credential": "Credential",
     "agentos.errors": (
-        "AgentosError AmbiguousRelease AttemptTimeout AuthFailed BudgetExceeded CommandFailed CredentialError GatewayError "
-        "Interrupted InvalidItemId LeaseTimeout LedgerError NoUsableCredential Overloaded Permanent QuotaExhausted "
-        "RateLimited RequestTooLarge RunBusy StoreError Transient UnknownCredential UnrecordableValue WorkerDied "
-        "WorkerStartError"
+        "AgentosError AmbiguousRelease AttemptTimeout AuthFailed BudgetExceeded CommandFailed CredentialError "
+        "GatewayError Interrupted InvalidItemId LeaseTimeout LedgerError NoUsableCredential Overloaded Permanent "
+        "QuotaExhausted RateLimited RequestTooLarge RunBusy StoreError Transient UnknownCredential UnrecordableValue "
+        "WorkerDied WorkerStartError"
     ),
     "agentos.identifiers": "sanitize_identifier",
     "agentos.pool.lease": "Lease",

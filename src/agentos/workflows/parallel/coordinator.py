@@ -243,12 +243,15 @@ class ParallelCoordinator:
         tokens: int = 0,
         tokens_func: Callable[[Any], int] | None = None,
         requests_per_item: float = 1.0,
+        item_cost: float | None = None,
+        budget: float | None = None,
     ) -> RunPlan:
         """Return how long a run would take, which limit binds it, and what another key or a higher limit would change.
 
         The run is simulated with the pool's own rules; nothing is started and nothing is used up. `items` is their
         number, or a collection; `item_seconds` is how long one takes, and `tokens` (or `tokens_func`) what it reserves.
-        `requests_per_item`: how many requests an item makes, one after the other, in a run with a gateway.
+        `requests_per_item`: how many requests an item makes, one after the other, in a run with a gateway. `item_cost`:
+        the money that an item costs; `budget`: that the run may spend, by default that of the coordinator.
         """
         from agentos.plans import plan as planning
         from agentos.pool.simulation import Work
@@ -270,9 +273,10 @@ class ParallelCoordinator:
             raise ValueError(f"requests_per_item must be a number from 1, not {requests_per_item!r}")
         pool = self.credential_coordinator
         credentials = pool.forecasts() if pool is not None and self._options.admission else None
-        return planning.make_plan(
-            credentials, Work(count, self.max_workers, item_seconds, needs or (0,)), requests_per_item
-        )
+        work = Work(count, self.max_workers, item_seconds, needs or (0,))
+        if budget is None and self._options.budget is not None:
+            budget = self._options.budget.money
+        return planning.with_cost(planning.make_plan(credentials, work, requests_per_item), item_cost, budget)
 
     def request_shutdown(self) -> None:
         """Stop all runs, as the first Ctrl-C does: start nothing new, ask running attempts to stop. From any thread."""
