@@ -70,8 +70,9 @@ def provider(sandbox: Sandbox) -> Iterator[Provider]:
         sandbox.write("client.py", CLIENT)
         sandbox.write(
             "keys.toml",
-            f'[[credential]]\nid = "k"\nsecret = "env:SECRET"\nprovider = "openai"\nbase_url = "{started["base_url"]}"\n'
-            f'max_concurrent = 20\n[price."sim-*"]\ninput = {INPUT:g}\noutput = {OUTPUT:g}\n',
+            f'[[credential]]\nid = "k"\nsecret = "env:SECRET"\nprovider = "openai"\n'
+            f'base_url = "{started["base_url"]}"\nmax_concurrent = 20\n'
+            f'[price."sim-*"]\ninput = {INPUT:g}\noutput = {OUTPUT:g}\n',
         )
         yield Provider(started["url"], log)
     finally:
@@ -145,7 +146,8 @@ def test_kill_forgets_no_spending(sandbox: Sandbox, provider: Provider) -> None:
     command = run("--budget", "1000", items=40)
     for launch in (1, 2):
         with sandbox.start(*(command if launch == 1 else ["resume", "r"])) as program:
-            eventually(lambda: len(provider.requests()) >= 8 * launch, PATIENCE)
+            enough = 8 * launch
+            eventually(lambda enough=enough: len(provider.requests()) >= enough, PATIENCE)  # type: ignore[misc]
             program.send_signal(signal.SIGKILL)
             program.wait(PATIENCE)
         eventually(lambda: shown(sandbox)["state"] == "killed", PATIENCE)
@@ -196,3 +198,17 @@ def test_reported_spending_stops_a_run(sandbox: Sandbox) -> None:
     assert done.returncode == 4, done.stderr
     assert shown(sandbox)["cost"] == 2.0
     assert "agentos resume r --budget 4 continues them" in done.stderr
+
+
+def test_kill_forgets_no_reported_spending(sandbox: Sandbox) -> None:
+    report = f"{sys.executable} -m agentos.cli report usage --cost 1"
+    command = sandbox.script(f"{report} && touch reported\n[ -e go ] || sleep 600\n")
+    arguments = ["run", "--run-id", "r", "--budget", "9", "--budget-reported", "--item", "a", "--", command]
+    with sandbox.start(*arguments) as program:
+        eventually((sandbox.path / "reported").exists, PATIENCE)
+        program.send_signal(signal.SIGKILL)
+        program.wait(PATIENCE)
+    sandbox.write("go", "")
+    done = sandbox.agentos("resume", "r")
+    assert done.returncode == 0, done.stderr
+    assert shown(sandbox)["cost"] == 2.0

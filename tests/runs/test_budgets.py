@@ -10,7 +10,6 @@ import pytest
 
 from agentos.workflows.parallel import (
     Budget,
-    BudgetExceeded,
     CredentialCoordinator,
     Ledger,
     Price,
@@ -267,10 +266,3 @@ def test_spending_of_a_run_without_a_budget_is_counted(access: FakeAccess) -> No
     assert quiet(1).execute_parallel(ITEMS[:3], lambda *_: None)[0].cost is None
     stats, _ = quiet(1, make_pool(), gateway=access).execute_parallel(ITEMS[:3], asking(access))
     assert (stats.cost, stats.tokens, stats.expected_cost) == (3.0, 15, 3.0)
-
-
-def test_exceeded_budget_survives_pickling() -> None:
-    import pickle
-
-    error = pickle.loads(pickle.dumps(BudgetExceeded("spent", is_of_run=True)))
-    assert (str(error), error.is_of_run) == ("spent", True)

@@ -28,6 +28,6 @@ class Options(NamedTuple):
     grace_seconds: float
     max_wait: float | None
     reporter: Callable[[Any], None] | None
-    budget: Budget | None = None
     run_id: str = ""
     retry_failed: bool = False
+    budget: Budget | None = None
