@@ -287,9 +287,9 @@ def summary_text(event: RunEnded, continuation: str) -> str:
         unfinished = "unread input" if event.unfinished is None else event.unfinished
         lines.append(f"  Unfinished: {unfinished} ({continuation})")
     lines.append(f"  Duration: {stats.elapsed:.2f}s")
+    lines.append(f"  Bound by: {event.bound_by}")
     if has_spent(stats):
         lines.append(f"  Cost: {stats_cost_text(stats)}")
-    lines.append(f"  Bound by: {event.bound_by}")
     return "\n".join(lines)
 
 

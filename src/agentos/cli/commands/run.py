@@ -104,6 +104,7 @@ def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> No
       ls *.py | agentos run --items - --parallel 8 -- ruff check {}
       agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer
       agentos run --items issues.jsonl --keys keys.toml --gateway -- claude -p "Fix {title}"
+      agentos run --items issues.jsonl --keys keys.toml --gateway --budget 20 -- claude -p "Fix {title}"
 
     Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 agentos failed (ledger, store, run busy, stdout on a
     full disk), 4 stopped (no usable credential, --budget, --max-wait, --stop-on-closed-output), 130 or 143 interrupted.
@@ -130,9 +131,8 @@ def resume(context: click.Context, /, run_id: str, **values: Any) -> None:
     Options given here replace the recorded ones.
 
     \b
-    Examples:
+    Example:
       agentos resume 20261116-093012-1f3a5c
-      agentos resume 20261116-093012-1f3a5c --budget 40
     """
     context.exit(_relaunch(run_id, values, retry_failed=False))
 
