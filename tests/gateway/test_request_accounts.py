@@ -13,7 +13,7 @@ from agentos.costs.prices import Price, Prices
 from agentos.pool.lease_pool import LeasePool
 from tests.conftest import eventually
 
-from .support import Call, RawClient, Upstream, at_rest, chat_answer, chat_body, credentials, quiet, running_gateway
+from .support import Call, RawClient, Upstream, at_rest, chat_body, credentials, quiet, running_gateway
 from .test_refusals import LIMIT, answering, post
 
 # Money per million tokens. The answers of the upstream have 7 input and 3 output tokens.
@@ -49,14 +49,15 @@ def test_request_is_on_record_before_it_is_sent() -> None:
     meter = Meter(is_durable=False)
     with (
         Upstream(answering()) as upstream,
-        running_gateway(credentials(upstream.url, "a"), prices=PRICES) as (gateway, _),
+        running_gateway(credentials(upstream.url, "a"), prices=PRICES) as (gateway, other_token),
     ):
         token = gateway.open("run", "item", 1, meter)
         sender = threading.Thread(target=post, args=(gateway, token))
         sender.start()
         eventually(lambda: meter.waiting)
         expected = gateway.usage(token)
-        assert (expected.requests, upstream.calls) == (1, [])
+        post(gateway, other_token)  # which the first request would have overtaken
+        assert (expected.requests, len(upstream.calls)) == (1, 1)
         assert (expected.cost or 0) > COST  # an answer of 500 tokens is expected of a new model
         meter.waiting[0]()
         sender.join(30)
@@ -90,6 +91,15 @@ def test_refused_request_is_not_sent(path: str, body: bytes, kind: str) -> None:
             assert answer.headers.get("x-should-retry") == (None if "v1beta" in path else "false")
             assert at_rest(pool)
             assert not any(state.requests for state in pool.states())
+
+
+def test_refused_request_does_not_wait_for_a_credential() -> None:
+    with Upstream(answering((429, LIMIT), lines=("retry-after: 3600",))) as upstream:
+        pool = LeasePool(credentials(upstream.url, "a"), reporter=quiet)
+        with running_gateway(pool, prices=PRICES, hold=1) as (gateway, other_token):
+            assert post(gateway, other_token).status_code == 429
+            token = gateway.open("run", "item", 1, Meter("the budget is used up"))
+            assert post(gateway, token).status_code == 402
 
 
 def test_refusal_of_a_provider_costs_nothing() -> None:

@@ -122,11 +122,11 @@ MUTANTS = (
         tests_of(ACCOUNTS, "test_refusal_of_a_provider_costs_nothing"),
     ),
     Mutant(
-        "A request that the budget refused uses up a limit",
+        "A request that the budget refuses waits for a credential before that",
         "gateway/_exchange.py",
         "        for _ in range(MAX_SENDS):\n            self._account.check()\n",
         "        for _ in range(MAX_SENDS):\n",
-        tests_of(ACCOUNTS, "test_refused_request_is_not_sent"),
+        tests_of(ACCOUNTS, "test_refused_request_does_not_wait_for_a_credential"),
     ),
     Mutant(
         "The price of a request leaves out the prompt cache",

@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         "An unreachable provider is counted as used",
         EXCHANGE,
-        "pool.settle(handle, 0, 0)",
-        "pool.settle(handle, None, None)",
+        "pool.settle(handle, 0, 0)\n            pool.cool",
+        "pool.settle(handle, None, None)\n            pool.cool",
         tests_of(REFUSALS, "test_unreachable_provider_is_reported_when_the_hold_ends"),
     ),
     # --- streams ------------------------------------------------------------------------------------------------------
