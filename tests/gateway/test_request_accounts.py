@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -91,6 +92,42 @@ def test_refused_request_is_not_sent(path: str, body: bytes, kind: str) -> None:
             assert answer.headers.get("x-should-retry") == (None if "v1beta" in path else "false")
             assert at_rest(pool)
             assert not any(state.requests for state in pool.states())
+
+
+def test_budget_reached_while_recording_refuses_the_request() -> None:
+    meter = Meter(is_durable=False)
+    answers: list[httpx.Response] = []
+    with (
+        Upstream(answering()) as upstream,
+        running_gateway(credentials(upstream.url, "a"), prices=PRICES) as (gateway, _),
+    ):
+        token = gateway.open("run", "item", 1, meter)
+        sender = threading.Thread(target=lambda: answers.append(post(gateway, token)))
+        sender.start()
+        eventually(lambda: meter.waiting)
+        meter.refuses = "the budget is used up"
+        meter.waiting[0]()
+        sender.join(30)
+        assert (answers[0].status_code, upstream.calls, meter.spendings) == (402, [], [])
+        assert gateway.close(token).usage.requests == 0
+
+
+def test_request_of_an_ended_attempt_is_not_sent() -> None:
+    """The attempt ends after its request was read and before it has a credential."""
+
+    class Ending(Meter):
+        def refusal(self, model: str | None, cost: float | None, /) -> str | None:
+            gateway.close(token)
+            return super().refusal(model, cost)
+
+    with (
+        Upstream(answering()) as upstream,
+        running_gateway(credentials(upstream.url, "a"), prices=PRICES) as (gateway, _),
+    ):
+        token = gateway.open("run", "item", 1, Ending())
+        with contextlib.suppress(httpx.RemoteProtocolError):  # its connection may be closed before it is answered
+            assert post(gateway, token).status_code == 401
+        assert upstream.calls == []
 
 
 def test_refused_request_does_not_wait_for_a_credential() -> None:

@@ -89,9 +89,23 @@ MUTANTS = (
     Mutant(
         "A request is sent before it is on record",
         "gateway/_request_account.py",
-        "            await _recorded(self._client.meter)\n",
-        "            self._client.meter.record(lambda: None)\n",
+        "        await _recorded(client.meter)\n",
+        "        client.meter.record(lambda: None)\n",
         tests_of(ACCOUNTS, "test_request_is_on_record_before_it_is_sent"),
+    ),
+    Mutant(
+        "A request is sent although the budget was reached while it was recorded",
+        "gateway/_request_account.py",
+        "        await _recorded(client.meter)\n        try:\n            self.check()\n",
+        "        self.check()\n        await _recorded(client.meter)\n        try:\n            pass\n",
+        tests_of(ACCOUNTS, "test_budget_reached_while_recording_refuses_the_request"),
+    ),
+    Mutant(
+        "A request is sent for an attempt whose record is closed",
+        "gateway/_request_account.py",
+        "            if not client.is_open:",
+        "            if False:",
+        tests_of(ACCOUNTS, "test_request_of_an_ended_attempt_is_not_sent"),
     ),
     Mutant(
         "The record of an attempt leaves out its requests under way",
@@ -133,6 +147,13 @@ MUTANTS = (
         "costs/prices.py",
         "            counts = input_tokens + cached_tokens, output_tokens, cached_tokens, cache_write_tokens\n",
         "            counts = input_tokens, output_tokens, cached_tokens, cache_write_tokens\n",
-        tests_of("costs/test_prices", "test_published_price_separates_cache_reads_and_writes"),
+        tests_of("costs/test_prices", "test_cost_is_that_of_the_package"),
+    ),
+    Mutant(
+        "A price with tiers is taken for one without",
+        "costs/prices.py",
+        " and isclose(large, sample * TOKENS_PER_PRICE)\n",
+        "\n",
+        tests_of("costs/test_prices", "test_cost_is_that_of_the_package"),
     ),
 )

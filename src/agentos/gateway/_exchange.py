@@ -109,15 +109,17 @@ class Exchange:
     def _wanted(self) -> Wanted:
         state, request, client = self.state, self.request, self.client
         route, facts = request.route, request.facts
+        estimate = (0, 0)
         if route.shape is not None:
-            self._account.estimate = state.estimates.of(request.model, facts.text_bytes, facts.max_tokens)
+            estimate = state.estimates.of(request.model, facts.text_bytes, facts.max_tokens)
+        self._account.expect(*estimate)
         only = self._owner()
         prefer = None
         if only is None and len(request.body) >= MIN_BYTES:
             prefer = state.affinity.credential(self._conversation(), state.pool.clock.now())
         return Wanted(
             client.name, state.provider_name(route.provider), route.error_shape, request.model,
-            sum(self._account.estimate), prefer, only,
+            self._account.expected_tokens, prefer, only,
         )  # fmt: skip
 
     def _conversation(self) -> tuple[str | None, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agentos.items.access import AttemptUsage, RequestMeter
 from agentos.providers.usage import TokenUsage
 
-from ._answers import error
+from ._answers import LocalAnswer, error
 from ._routes import is_free
 
 if TYPE_CHECKING:
@@ -27,34 +27,53 @@ class RequestAccount:
     """The account of one request. Changed on the gateway's loop; `count` and `add_expected` are called from any
     thread, with the client's lock."""
 
-    __slots__ = ("_client", "_is_counted", "_request", "_state", "estimate", "is_open", "reader")
+    __slots__ = ("_client", "_expected", "_is_counted", "_request", "_state", "is_open", "reader")
 
     def __init__(self, state: GatewayState, client: Client, request: ClientRequest) -> None:
         self._state = state
         self._client = client
         self._request = request
-        self.estimate = (0, 0)  # input and output tokens
+        self._expected: tuple[TokenUsage, float | None] = TokenUsage(), None  # usage and cost
         self.is_open = False  # it was sent, and its provider has not refused it
         self.reader: AnswerReader | None = None  # of an answer that is a success
         self._is_counted = False
+
+    def expect(self, input_tokens: int, output_tokens: int) -> None:
+        """Set what the request is expected to use."""
+        usage = TokenUsage(input_tokens, output_tokens)
+        self._expected = usage, self._cost(usage)
+
+    @property
+    def expected_tokens(self) -> int:
+        """Return the input and output tokens that the request is expected to use."""
+        return sum(self._expected[0])
 
     def check(self) -> None:
         """Raise `LocalAnswer` if the budget of the client's run refuses the request."""
         meter = self._client.meter
         if meter is None:
             return
-        refusal = meter.refusal(self._request.model, self._cost(TokenUsage(*self.estimate)))
+        refusal = meter.refusal(self._request.model, self._expected[1])
         if refusal is not None:
             raise error(self._request.route.error_shape, "budget_reached", refusal, is_final=True)
 
     async def open(self) -> None:
-        """Count the request as expected from now on; return when that is on record. Raises `LocalAnswer`."""
-        self.check()
-        with self._client.lock:
+        """Count the request as expected from now on; return when that is on record and the budget still admits it.
+        Raises `LocalAnswer`."""
+        client = self._client
+        with client.lock:
+            if not client.is_open:  # what is sent from now on would be in no record of its attempt
+                raise error(self._request.route.error_shape, "auth_failed", "the client token has ended", is_final=True)
             self.is_open = True
-            self._client.unsettled.add(self)
-        if self._client.meter is not None:
-            await _recorded(self._client.meter)
+            client.unsettled.add(self)
+        if client.meter is None:
+            return
+        await _recorded(client.meter)
+        try:
+            self.check()
+        except LocalAnswer:
+            self.withdraw()
+            raise
 
     def withdraw(self) -> None:
         """Forget the request: it was not sent, or its provider has refused it."""
@@ -79,21 +98,22 @@ class RequestAccount:
 
     def add_expected(self, total: AttemptUsage) -> None:
         """Add what the request is expected to use."""
-        usage = TokenUsage(*self.estimate)
-        _add(total, usage, self._cost(usage))
+        _add(total, *self._expected)
 
     def _usage(self) -> TokenUsage:
         reader = self.reader
         stated = None if reader is None else reader.usage()
         if reader is None or stated is None:
-            return TokenUsage(*self.estimate)
+            return self._expected[0]
         if reader.is_complete:
             return stated
-        return stated._replace(output_tokens=max(stated.output_tokens, self.estimate[1]))
+        return stated._replace(output_tokens=max(stated.output_tokens, self._expected[0].output_tokens))
 
     def _cost(self, usage: TokenUsage) -> float | None:
-        """Return what the request costs with this usage; None if that is not known."""
+        """Return what the request costs with this usage; None if that is not known, or no run asks for it."""
         request = self._request
+        if not self._client.is_attempt:
+            return None
         if request.route.shape is None:
             return 0.0 if is_free(request.method, request.route) else None
         if request.model is None:
