@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from genai_prices import Usage, calc_price
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentos.costs.prices import Price, Prices
 
@@ -30,6 +33,21 @@ def test_published_price_separates_cache_reads_and_writes() -> None:
     counts = {"input_tokens": 100_000, "output_tokens": 100_000, "cached_tokens": 50_000, "cache_write_tokens": 20_000}
     cost = Prices().cost("claude-sonnet-4-5", "anthropic", **counts)
     assert cost == pytest.approx(0.08 * 3 + 0.02 * 3.75 + 0.05 * 0.3 + 0.1 * 15)
+
+
+@pytest.mark.parametrize(("model", "provider"), [("gpt-4o", "openai"), ("gemini-2.5-pro", "gemini")])
+@given(counts=st.tuples(*[st.integers(0, 500_000)] * 4))
+def test_cost_is_that_of_the_package(model: str, provider: str, counts: tuple[int, int, int, int]) -> None:
+    """Also for the model whose long prompts cost more."""
+    whole_input, output, cached, written = counts[0] + counts[2] + counts[3], *counts[1:]
+    usage = Usage(input_tokens=whole_input, output_tokens=output, cache_read_tokens=cached, cache_write_tokens=written)
+    name = {"gemini": "google"}.get(provider, provider)
+    expected = float(calc_price(usage, model_ref=model, provider_id=name).total_price)
+    cost = Prices().cost(
+        model, provider, input_tokens=whole_input - cached, output_tokens=output, cached_tokens=cached,
+        cache_write_tokens=written,
+    )  # fmt: skip
+    assert cost == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

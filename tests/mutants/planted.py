@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     Mutant,
     planted_access,
+    planted_budgets,
     planted_credentials,
     planted_gateway,
     planted_inherited,
@@ -25,4 +26,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *planted_credentials.MUTANTS,
     *planted_gateway.MUTANTS,
     *planted_access.MUTANTS,
+    *planted_budgets.MUTANTS,
 )

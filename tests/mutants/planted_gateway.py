@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         "An unreachable provider is counted as used",
         EXCHANGE,
-        "pool.settle(handle, 0, 0)",
-        "pool.settle(handle, None, None)",
+        "pool.settle(handle, 0, 0)\n            pool.cool",
+        "pool.settle(handle, None, None)\n            pool.cool",
         tests_of(REFUSALS, "test_unreachable_provider_is_reported_when_the_hold_ends"),
     ),
     # --- streams ------------------------------------------------------------------------------------------------------
@@ -190,9 +190,9 @@ MUTANTS = (
     ),
     Mutant(
         "The cost of an attempt leaves requests without a price out",
-        "gateway/_costs.py",
-        "client.cost = None if cost is None or client.cost is None else client.cost + cost",
-        "client.cost = (client.cost or 0.0) + (cost or 0.0)",
+        "gateway/_request_account.py",
+        "is_known = cost is not None and not (total.cost is None and total.requests)",
+        "is_known = True",
         tests_of(TOKENS, "test_usage_of_attempt_has_the_cost_of_its_requests"),
     ),
     Mutant(

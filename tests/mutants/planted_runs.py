@@ -220,9 +220,9 @@ MUTANTS = (
     ),
     Mutant(
         "The ledger confirms a checkpoint before it is committed",
-        "ledger/_batch.py",
-        "        self.commit_events.append(committed)\n",
-        "        committed.set()\n",
+        "ledger/record.py",
+        "            self._batch.on_commit.append(committed.set)\n",
+        "            committed.set()\n",
         tests_of("ledger/test_checkpoints", "test_checkpoint_without_ledger_raises_in_the_worker"),
     ),
     Mutant(

@@ -19,6 +19,8 @@ _VARIABLES = {
     "--run-id": "AGENTOS_RUN_NAME",
     "--item": "AGENTOS_ITEM_TEXTS",
     "--gateway/--no-gateway": "AGENTOS_GATEWAY",
+    "--budget-hard/--no-budget-hard": "AGENTOS_BUDGET_HARD",
+    "--budget-reported/--no-budget-reported": "AGENTOS_BUDGET_REPORTED",
 }
 
 
@@ -164,6 +166,44 @@ EXECUTION = several(
         metavar="DURATION",
         help="Time for running items to end after Ctrl-C. [default: 5s]",
     ),
+)
+RUN_BUDGET = option(
+    "--budget",
+    type=click.FloatRange(0, min_open=True),
+    metavar="X",
+    help="Money that the run may spend: at the budget nothing new starts, and running items finish.",
+)
+ITEM_COST = option(
+    "--item-cost",
+    type=click.FloatRange(0),
+    metavar="X",
+    help="Money that an item is expected to cost, until the first has ended. [default: that of the last run, if known]",
+)
+BUDGET = several(
+    RUN_BUDGET,
+    option(
+        "--budget-tokens",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Tokens that the run may use: input and output, without those read from a prompt cache.",
+    ),
+    option(
+        "--item-budget",
+        type=click.FloatRange(0, min_open=True),
+        metavar="X",
+        help="Money that one item may spend: one that wants more fails with BudgetExceeded.",
+    ),
+    option(
+        "--budget-hard/--no-budget-hard",
+        default=None,
+        help="At the budget also refuse further requests of running items, which stay unfinished (with --gateway).",
+    ),
+    option(
+        "--budget-reported/--no-budget-reported",
+        default=None,
+        help="Without --gateway: the items report what they spend (agentos report usage, report_usage).",
+    ),
+    ITEM_COST,
 )
 STDIN_FIELD = option(
     "--stdin",

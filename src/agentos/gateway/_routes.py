@@ -24,6 +24,8 @@ _ENDINGS = (
     ("/embeddings", "openai-embeddings"),
     ("/messages", "anthropic"),
 )
+# Ends of paths to which a POST costs nothing; the answer to any other one that states no usage has an unknown price.
+_FREE = ("/files", "/uploads", "/parts", "/complete", "/cancel", "/count_tokens", "/input_tokens", ":countTokens")
 _GENERATE = frozenset({"generateContent", "streamGenerateContent"})
 _DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
@@ -86,6 +88,11 @@ def _provider_of(path: str, has_gemini_key: bool, has_anthropic_version: bool) -
         provider = first if preset is None else preset.name
         path = "/" + "/".join(segments[1:]) if second else ""
     return provider, path
+
+
+def is_free(method: str, route: Route) -> bool:
+    """Return whether a request whose answer states no usage costs nothing."""
+    return method != "POST" or route.path.endswith(_FREE)
 
 
 def _provider_of_version_1(segments: list[str], has_gemini_key: bool, has_anthropic_version: bool) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
+from agentos.costs.prices import Prices
 from agentos.pool.lease_pool import LeasePool
 from agentos.providers.presets import preset_of
 
@@ -33,6 +34,7 @@ class GatewayState:
     tokens: ClientTokens
     addresses: Mapping[str, ProviderAddress]
     hold: float
+    prices: Prices
     metrics: Metrics = field(default_factory=Metrics)
     upstream: Upstream | None = None  # made when the loop runs
     estimates: Estimates = field(default_factory=Estimates)

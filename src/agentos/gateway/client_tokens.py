@@ -13,7 +13,6 @@ import string
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agentos.errors import GatewayError
-from agentos.items.access import AttemptUsage
-from agentos.providers.usage import TokenUsage
+from agentos.items.access import AttemptUsage, RequestMeter
 from agentos.verdict import Verdict
 
 PREFIX = "agentos-"
@@ -52,11 +50,25 @@ class Client:
     is_attempt: bool = False
     is_patient: bool = False  # its program was set up to wait longer for an answer than it does by default
     usage: AttemptUsage = field(default_factory=AttemptUsage)
-    unpriced: deque[tuple[str, str | None, TokenUsage]] = field(default_factory=deque)  # provider, model: of answers
-    cost: float | None = 0.0  # of the answers before; None: one has no price
     verdict: Verdict | None = None  # why the last request was refused, if the client was told so
     is_open: bool = True
     exchanges: set[Any] = field(default_factory=set)  # requests under way
+    meter: RequestMeter | None = None  # of an attempt: its run may refuse requests
+    lock: threading.Lock = field(default_factory=threading.Lock)  # guards `usage` and `unsettled`
+    unsettled: set[Any] = field(default_factory=set)  # accounts of requests that were sent and are not counted yet
+
+    def unsettled_requests(self) -> tuple[Any, ...]:
+        """Return the accounts of requests that were sent and are not counted yet."""
+        with self.lock:
+            return tuple(self.unsettled)
+
+    def usage_so_far(self) -> AttemptUsage:
+        """Return a copy of what was used so far. A request under way counts as it is estimated."""
+        with self.lock:
+            total = replace(self.usage)
+            for account in self.unsettled:
+                account.add_expected(total)
+        return total
 
 
 class ClientTokens:
@@ -67,11 +79,11 @@ class ClientTokens:
         self._attempts: dict[str, Client] = {}  # digest -> client
         self._named = named
 
-    def open(self, name: str) -> str:
+    def open(self, name: str, meter: RequestMeter | None = None) -> str:
         """Return a token for an attempt, valid until `close`."""
         token = new_token()
         with self._lock:
-            self._attempts[digest(token)] = Client(name, is_attempt=True)
+            self._attempts[digest(token)] = Client(name, is_attempt=True, meter=meter)
         return token
 
     def close(self, token: str) -> Client | None:
@@ -185,8 +197,3 @@ def write_private(path: Path, content: str) -> None:
         with suppress(OSError):
             Path(temporary).unlink()
         raise
-
-
-def copy_of(usage: AttemptUsage) -> AttemptUsage:
-    """Return a copy of what was used so far."""
-    return replace(usage)

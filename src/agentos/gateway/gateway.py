@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Self
 from agentos.clock import Clock
 from agentos.costs.prices import Prices, has_published_prices
 from agentos.errors import GatewayError
-from agentos.items.access import AttemptEnd, AttemptUsage
+from agentos.items.access import AttemptEnd, AttemptUsage, RequestMeter
 from agentos.pool.lease_pool import LeasePool
 
 from ._agent_homes import PATIENCE_VARIABLE
-from ._costs import RequestCosts
 from ._hold import DEFAULT_HOLD
 from .addresses import ProviderAddress, known_addresses
 from .client_settings import settings_for
@@ -78,10 +77,10 @@ class Gateway:
         self.hold = DEFAULT_HOLD if hold is None else hold
         self.url = ""
         self._tokens = ClientTokens(named)
+        self.prices = Prices() if prices is None else prices
         self._state: GatewayState = GatewayState(
-            pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold
+            pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold, self.prices
         )
-        self._costs = RequestCosts(prices or Prices())
         self._server: GatewayServer = GatewayServer(self._state, host, tuple(allowed_hosts))
         self._host, self._port = host, port
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -121,6 +120,7 @@ class Gateway:
 
     async def serve(self, on_start: Callable[[str], None] = lambda _url: None, grace: float = 10.0) -> None:
         """Run on the caller's loop until cancelled; then drain for `grace` seconds. Raises `GatewayError`."""
+        has_published_prices()  # loads the package: else the first request would
         await self._open()
         on_start(self.url)
         try:
@@ -170,26 +170,26 @@ class Gateway:
 
     # --- attempts of a run: `AttemptAccess` ---------------------------------------------------------------------------
 
-    def open(self, run_id: str, item_id: str, attempt: int, /) -> str:
-        """Return a client token that is valid until `close`."""
+    def open(self, run_id: str, item_id: str, attempt: int, meter: RequestMeter | None = None, /) -> str:
+        """Return a client token that is valid until `close`. `meter`: may refuse its requests."""
         del run_id, attempt
-        return self._tokens.open(item_id)
+        return self._tokens.open(item_id, meter)
 
     def close(self, token: str, /) -> AttemptEnd:
         """End a token: its requests under way are cancelled and settled. Idempotent."""
         client = self._tokens.close(token)
         if client is None:
             return AttemptEnd(AttemptUsage(), None)
-        for exchange in tuple(client.exchanges):
-            exchange.count_usage()
-        usage = self._costs.usage_of(client)
+        for account in client.unsettled_requests():
+            account.count()
+        usage = client.usage_so_far()
         self._call(_cancel_all, client)
         return AttemptEnd(usage, client.verdict)
 
     def usage(self, token: str, /) -> AttemptUsage:
-        """Return a copy of what was used so far."""
+        """Return a copy of what was used so far. A request under way counts as it is estimated."""
         client = self._tokens.attempt(token)
-        return AttemptUsage() if client is None else self._costs.usage_of(client)
+        return AttemptUsage() if client is None else client.usage_so_far()
 
     def environment(self, token: str, arguments: Sequence[str], folder: str, /) -> Mapping[str, str | None]:
         """Return the variables that a command needs to use the gateway (None: remove the variable). May write

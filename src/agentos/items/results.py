@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 # Below this number of completed items, a rate computed from them is noise.
@@ -37,6 +39,15 @@ class Counts(NamedTuple):
         return self.succeeded + self.failed + self.unfinished
 
 
+class Spent(NamedTuple):
+    """What earlier launches of a run have spent."""
+
+    cost: float | None = 0.0  # None: the price of a model is not known
+    tokens: int = 0  # input and output, without what was read from a prompt cache
+    ended: int = 0  # items that have ended
+    by_item: Mapping[str, float] = MappingProxyType({})  # cost of the items that have not succeeded, by id
+
+
 class RunningItem(NamedTuple):
     """One attempt that is running."""
 
@@ -63,6 +74,11 @@ class ProgressStats:
     recorded: int = 0  # completed items whose outcome an earlier launch recorded
     fastest: float | None = None  # items per second that the limits of the credentials allow, if known
     not_before: float = 0.0  # seconds during which no credential can be used
+    cost: float | None = None  # money spent by all launches; None: not known, or nothing counts it
+    tokens: int = 0  # used by all launches, where that is counted
+    expected_cost: float | None = None  # of the whole run, by the mean of the items that have ended; None: not known
+    budget: float | None = None  # money that the run may spend
+    budget_tokens: int | None = None
 
     @property
     def elapsed(self) -> float:

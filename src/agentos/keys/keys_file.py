@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from agentos.costs.prices import Price
 from agentos.errors import KeysFileError
 from agentos.limits.declaration import Limits, strictest
 from agentos.pool.credential import Credential
@@ -30,7 +31,7 @@ from ._limits import LIMITS, WINDOWS, credential_limits, group_limits
 from ._settings import SettingsReader, read_source
 from ._toml_table import Table, nearest, parse
 
-ENTRIES = ("credential", "group", "order", "pattern", "provider", "store")
+ENTRIES = ("credential", "group", "order", "pattern", "price", "provider", "store")
 SETTINGS = ("base_url", "headers", "command_env")
 CREDENTIAL = (
     "secret",
@@ -45,6 +46,7 @@ CREDENTIAL = (
     WINDOWS,
 )
 PATTERN = ("match", "verdict", "retry_after")
+PRICE = ("input", "output", "cache_read", "cache_write")
 PROVIDER = ("credential_env", "day_resets", "base_url")
 
 
@@ -59,6 +61,7 @@ class Keys:
     # credential id -> `env:…`, `file:…` or `cmd:…`; no repr, as the arguments of a command may be secret
     references: dict[str, str] = field(default_factory=dict, repr=False)
     base_urls: dict[str, str] = field(default_factory=dict)  # by provider
+    prices: dict[str, Price] = field(default_factory=dict)  # by model or pattern
     store: str | None = field(default=None, repr=False)  # URL of the pool's store; may contain a password
     order: str = LEAST_LOADED  # in which credentials are granted
 
@@ -128,6 +131,9 @@ class _Reader:
         self._keys = replace(self._keys, store=self._store(), order=self._order())
         if "provider" in self._root.values:
             self._read_providers(self._root.sub_table("provider"))
+        if "price" in self._root.values:
+            prices = self._root.sub_table("price")
+            self._keys.prices.update({model: _price(prices.sub_table(model)) for model in prices.values})
         credentials = self._root.tables("credential")
         if not credentials:
             self._root.fail(None, 'there is no credential: write [[credential]] and below it secret = "env:NAME"')
@@ -308,6 +314,19 @@ def _scopes(table: Table) -> list[str]:
     if not isinstance(scopes, list) or not all(isinstance(scope, str) and scope for scope in scopes):
         table.fail("scopes", 'scopes must be a list of names, such as ["gpt-5-mini"]')
     return scopes
+
+
+def _price(table: Table) -> Price:
+    """Return the money per million tokens of a model."""
+    table.check_names(PRICE, "a price")
+    amounts: dict[str, float | None] = {}
+    for name in PRICE:
+        amount = amounts[name] = table.number(name, "money per million tokens, such as 2.5")
+        if amount is not None and not 0 <= amount < 1e9:
+            table.fail(name, f"{name} must be money per million tokens, from 0")
+    if amounts["input"] is None or amounts["output"] is None:
+        table.fail(None, "a price needs input and output: money per million tokens")
+    return Price(**amounts)  # type: ignore[arg-type]
 
 
 def _pattern(table: Table) -> Pattern:

@@ -17,13 +17,14 @@ from typing import Any
 from agentos.errors import LedgerError
 from agentos.identifiers import sanitize_identifier
 from agentos.items import codec
-from agentos.items.results import Counts
+from agentos.items.results import Counts, Spent
 
 from . import _checksums as checksums
 from . import _database as database
 from ._batch import FAILED, SUCCEEDED, decode_id, encode_id
 from ._checksums import Row
 from ._database import PAGE_ROWS, PAGE_SIZE
+from ._spent import read_spent
 
 UNFINISHED = "unfinished"
 DAMAGED = "damaged"
@@ -225,6 +226,11 @@ class Ledger:
         if not self._has_request_usage():
             return None
         return _request_usage(self._all(f"SELECT {_REQUEST_USAGE}", self._run)[0])
+
+    def spent(self) -> Spent:
+        """Return what all launches of the run have spent."""
+        with database.explained(self.path):
+            return read_spent(self._connection, self._run)
 
     def close(self) -> None:
         """Close the connection."""

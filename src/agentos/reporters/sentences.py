@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from agentos.costs.amounts import money_text, spent_text
 from agentos.durations import format_duration
 from agentos.events import (
     STORE_LOST,
@@ -32,7 +33,7 @@ from agentos.events import (
     StoreReached,
     StoreUnreachable,
 )
-from agentos.items.results import WorkflowResult
+from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.plurals import plural
 from agentos.verdict import RATE_LIMITED
 
@@ -227,7 +228,39 @@ def _run_stopping(event: RunStopping) -> str:
 
 
 def _run_ended(event: RunEnded) -> str:
-    return summary_text(event, "the same call continues them" if event.is_recorded else "see get_checkpoints()")
+    call = "the same call with a larger budget" if larger_budget(event.stats) else "the same call"
+    return summary_text(event, f"{call} continues them" if event.is_recorded else "see get_checkpoints()")
+
+
+def larger_budget(stats: ProgressStats) -> str:
+    """Return the option that a resume of the run needs, " --budget 40"; "" if no budget has stopped it."""
+    if stats.stopped is None or not stats.stopped.startswith("the budget of "):
+        return ""
+    if stats.budget_tokens is not None and "tokens is used up" in stats.stopped:
+        return f" --budget-tokens {2 * stats.budget_tokens}"
+    return "" if stats.budget is None else f" --budget {2 * stats.budget:g}"
+
+
+def cost_facts(stats: ProgressStats) -> list[str]:
+    """Return what a run has spent of what, for a line with little room; an empty list if it is not known."""
+    if stats.cost is None:
+        return []
+    if stats.budget is not None:
+        return [f"cost {money_text(stats.cost)} of {money_text(stats.budget)}"]
+    is_more = stats.expected_cost is not None and stats.expected_cost > stats.cost
+    return [
+        f"cost {money_text(stats.cost)}" + (f" of about {money_text(stats.expected_cost or 0.0)}" if is_more else "")
+    ]
+
+
+def has_spent(stats: ProgressStats) -> bool:
+    """Return whether it is counted what the run spends."""
+    return stats.cost is not None or stats.tokens > 0
+
+
+def stats_cost_text(stats: ProgressStats) -> str:
+    """Return what a run has spent and is expected to spend."""
+    return spent_text(stats.cost, stats.tokens, stats.budget, stats.budget_tokens, stats.expected_cost)
 
 
 def summary_text(event: RunEnded, continuation: str) -> str:
@@ -246,6 +279,8 @@ def summary_text(event: RunEnded, continuation: str) -> str:
         lines.append(f"  Unfinished: {unfinished} ({continuation})")
     lines.append(f"  Duration: {stats.elapsed:.2f}s")
     lines.append(f"  Bound by: {event.bound_by}")
+    if has_spent(stats):
+        lines.append(f"  Cost: {stats_cost_text(stats)}")
     return "\n".join(lines)
 
 

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentos.costs.budget import Budget
+from agentos.costs.prices import Prices
 from agentos.identifiers import sanitize_identifier
 
+from ._rules.run_options import UNKNOWN_BEFORE as UNKNOWN_BEFORE
 from ._rules.run_options import Options
 from ._rules.scheduler import parse_halt
 
@@ -35,6 +38,8 @@ def check_options(
     max_wait: Any,
     has_credentials: bool,
     reporter: Callable[[Any], None] | None,
+    budget: Any = None,
+    has_gateway: bool = False,
 ) -> Options:
     """Return the options of a coordinator's runs; raise ValueError for the first one that is wrong."""
     retries = whole_number("retries", retries, 0)
@@ -60,7 +65,34 @@ def check_options(
         grace_seconds=seconds("grace_seconds", grace_seconds, least=0.0) or 0.0,
         max_wait=seconds("max_wait", max_wait, least=0.0),
         reporter=reporter,
+        budget=_check_budget(budget, has_gateway=has_gateway),
     )
+
+
+def _check_budget(budget: Any, *, has_gateway: bool) -> Budget | None:
+    """Return the budget; a number is one of money. Raise ValueError if nothing counts what the items spend."""
+    if budget is None:
+        return None
+    checked = budget if isinstance(budget, Budget) else Budget(budget)
+    if has_gateway and checked.is_reported:
+        raise ValueError("with a gateway, the gateway counts what items spend: omit is_reported of the budget")
+    if not has_gateway and not checked.is_reported:
+        raise ValueError(
+            "nothing counts what the items spend: pass gateway=True or, if the workers call report_usage, "
+            "Budget(…, is_reported=True)"
+        )
+    if checked.is_hard and not has_gateway:
+        raise ValueError("is_hard of a budget needs gateway=True: only a gateway can refuse requests of running items")
+    return checked
+
+
+def check_prices(budget: Budget | None, prices: Prices) -> None:
+    """Raise ValueError if a budget is an amount of money and no model has a price."""
+    if budget is not None and budget.has_money and prices.is_empty:
+        raise ValueError(
+            "a budget of money needs the prices of models: pip install 'agentos-parallel[prices]', or declare them "
+            '(prices=…, in a keys file [price."MODEL"])'
+        )
 
 
 def check_workers(workers: Any, *, send_secrets: Any, admission: Any) -> None:

@@ -17,7 +17,7 @@ from agentos.events import ItemEnded, PoolWaiting, RunStopping, StoreReached, St
 from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, short_name
 from agentos.pool.states import CredentialState
-from agentos.reporters.sentences import error_text, verdict_text, waiting_text
+from agentos.reporters.sentences import cost_facts, error_text, verdict_text, waiting_text
 from agentos.verdict import RATE_LIMITED
 
 from ._cells import head, left_aligned, right_aligned, text_width
@@ -134,6 +134,7 @@ class Display:
         eta = seconds_to_go(stats.completed, stats.total, elapsed, stats.recorded, stats.fastest, stats.not_before)
         if eta and self._stopping is None:
             facts.append(f"about {countdown_text(eta)} to go")
+        facts += cost_facts(stats)
         if done >= MIN_ITEMS_FOR_RATE and elapsed > 0:
             facts.append(f"{amount_text(done / elapsed * 60)} items/min")
         run_id = self._safe(self._run.run_id)

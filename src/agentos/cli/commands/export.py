@@ -99,6 +99,8 @@ def _open_output(path: str | None) -> Iterator[BinaryIO]:
 
 def _row(item: RecordedItem) -> dict[str, Any]:
     row = {name: getattr(item, name) for name in COLUMNS}
+    if item.usage is not None:
+        row["cost"] = item.usage.cost  # also of attempts that were killed; None: not known
     row.update({name: None if item.usage is None else getattr(item.usage, name) for name in USAGE_COLUMNS})
     return row
 

@@ -101,6 +101,7 @@ def serve(keys_file: str | None, key_env: str | None, listen: str, hold: float |
 
 def _make(keys_file: str | None, key_env: str | None, address: tuple[str, int], hold: float | None,
           store: str | None, allow_host: tuple[str, ...]) -> Gateway:  # fmt: skip
+    from agentos.costs.prices import Prices
     from agentos.gateway.addresses import known_addresses
     from agentos.gateway.gateway import Gateway
     from agentos.reporters.writers import PlainReporter
@@ -120,7 +121,7 @@ def _make(keys_file: str | None, key_env: str | None, address: tuple[str, int], 
     host, port = address
     return Gateway(
         pool, providers=known_addresses(keys.base_urls), host=host, port=port, hold=hold, named=_named_clients(),
-        allowed_hosts=allow_host,
+        allowed_hosts=allow_host, prices=Prices(keys.prices),
     )  # fmt: skip
 
 

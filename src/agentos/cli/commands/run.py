@@ -45,12 +45,19 @@ _RECORDED_OPTIONS = (
     "max_wait",
     "grace",
     "on_changed",
+    "budget",
+    "budget_tokens",
+    "item_budget",
+    "budget_hard",
+    "budget_reported",
+    "item_cost",
 )
 
 # The parameters of `resume` and `retry`.
 _RESUME_PARAMETERS = options.several(
     options.PACE,
     options.EXECUTION,
+    options.BUDGET,
     options.ON_CHANGED,
     options.OUTPUT,
     click.argument("run_id", metavar="RUN", shell_complete=run_ids),
@@ -61,6 +68,7 @@ _RESUME_PARAMETERS = options.several(
 @options.ITEMS
 @options.PACE
 @options.EXECUTION
+@options.BUDGET
 @options.STDIN_FIELD
 @options.option("--run-id", metavar="NAME", help="Id of the run. An existing run with this id is continued.")
 @options.option("--dry-run", is_flag=True, help="Show what would run and how long it would take; start nothing.")
@@ -96,10 +104,11 @@ def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> No
       ls *.py | agentos run --items - --parallel 8 -- ruff check {}
       agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer
       agentos run --items issues.jsonl --keys keys.toml --gateway -- claude -p "Fix {title}"
+      agentos run --items issues.jsonl --keys keys.toml --gateway --budget 20 -- claude -p "Fix {title}"
 
     Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 agentos failed (ledger, store, run busy, stdout on a
-    full disk), 4 stopped (no usable credential, --max-wait, --stop-on-closed-output), 130 or 143 interrupted. After 4,
-    130 and 143 agentos resume continues.
+    full disk), 4 stopped (no usable credential, --budget, --max-wait, --stop-on-closed-output), 130 or 143 interrupted.
+    After 4, 130 and 143 agentos resume continues.
     """
     from ..launch.execute import dry_run, execute
 

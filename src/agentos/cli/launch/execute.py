@@ -138,7 +138,15 @@ def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, mode: 
         run.coordinator.execute_parallel(items, run.worker, run.items.id_of, dry_run=True, run_id=spec.run_id)
     seconds = item_seconds if item_seconds is not None else typical_item_seconds(folder)
     requests = spec.options.get("requests_per_item") or typical_requests(folder)
-    print(run.coordinator.plan(items, item_seconds=seconds, tokens_func=run.tokens_func, requests_per_item=requests))
+    plan = run.coordinator.plan(
+        items,
+        item_seconds=seconds,
+        tokens_func=run.tokens_func,
+        requests_per_item=requests,
+        item_cost=spec.options.get("item_cost") or typical_cost(folder),
+        budget=spec.options.get("budget"),
+    )
+    print(plan)
     return SUCCEEDED
 
 
@@ -158,3 +166,12 @@ def typical_requests(folder: RunFolder) -> float:
     with Ledger.open(folder.ledger) as ledger:
         usage, items = ledger.usage(), ledger.counts().succeeded
     return 1.0 if usage is None or not items else max(1.0, usage.requests / items)
+
+
+def typical_cost(folder: RunFolder) -> float | None:
+    """Return the mean cost of an item that has ended in a run; None if it is not known."""
+    if not folder.ledger.exists():
+        return None
+    with Ledger.open(folder.ledger) as ledger:
+        spent = ledger.spent()
+    return spent.cost / spent.ended if spent.cost and spent.ended else None

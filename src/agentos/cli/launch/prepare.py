@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from agentos.costs.budget import Budget
+from agentos.costs.prices import Prices
 from agentos.gateway.client_versions import version_warnings
 from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
@@ -28,6 +30,7 @@ from agentos.workers.engines.connect import Engine
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator
 
 from ..console import Failure
+from .budget_setup import check_models, check_spent, make_budget
 from .engine import LOCAL, connect_engine, engine_slots
 from .gateway_setup import check_gateway, start_gateway
 from .item_input import Items, SizedItems, read_items, token_counter
@@ -69,6 +72,11 @@ def prepare_run(
     for warning in keys.warnings if keys is not None else ():
         reporter.screen.message(f"Warning: {warning}")
     has_gateway = check_gateway(options, keys, has_engine=options.get("on", LOCAL) != LOCAL)
+    budget = make_budget(options, has_gateway=has_gateway)
+    prices = Prices({} if keys is None else keys.prices)
+    check_models(budget, prices, keys, spec.command)
+    if keep:
+        check_spent(folder, budget)
     store = choose_store(options.get("store"), keys, options.get("keys"))
     pool = None if keys is None else make_pool(keys, store, reporter, run=spec.run_id if keep else None)
     reporter.pool = pool
@@ -86,7 +94,7 @@ def prepare_run(
         reporter.screen.message("Warning: --max-wait has no effect in a run without keys: no item waits for one")
     gateway = None
     if has_gateway and keep and keys is not None and pool is not None:
-        gateway = start_gateway(options, keys, pool, resources)
+        gateway = start_gateway(options, keys, pool, prices, resources)
     make = functools.partial(
         make_coordinator,
         pool=pool,
@@ -95,6 +103,7 @@ def prepare_run(
         reporter=reporter,
         engine=engine,
         gateway=gateway,
+        budget=budget if keep else None,
     )
     coordinator = make(options)
     if keep and engine is None:
@@ -117,6 +126,7 @@ def make_coordinator(
     reporter: Callable[[Any], None] | None = None,
     engine: Engine | None = None,
     gateway: AttemptAccess | None = None,
+    budget: Budget | None = None,
 ) -> ParallelCoordinator:
     """Return a coordinator for options of `agentos run`; `retries` is the default of that option."""
     parallel, max_parallelism = options.get("parallel"), options.get("max_parallelism")
@@ -142,6 +152,7 @@ def make_coordinator(
             ledger=ledger,
             reporter=reporter,
             gateway=gateway or False,
+            budget=budget,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None

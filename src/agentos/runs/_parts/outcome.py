@@ -8,7 +8,7 @@ from typing import Any
 
 from agentos import foreign_exceptions
 from agentos.clock import Clock
-from agentos.errors import CommandFailed, ExecutorBroken, Interrupted, WorkerDied, WorkerError
+from agentos.errors import BudgetExceeded, CommandFailed, ExecutorBroken, Interrupted, WorkerDied, WorkerError
 from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, WORKER_DIED
 from agentos.items.results import WorkflowResult
@@ -37,6 +37,8 @@ class OutcomeClassifier:
         """Return kind and verdict. The kind is that of the verdict, WORKER_DIED, INTERRUPTED, or None for an exception
         that no provider caused. Raise what the user's `classify` raises, and TypeError for a wrong return value."""
         original = readable(_original(exc))
+        if isinstance(original, BudgetExceeded):
+            return INTERRUPTED if original.is_of_run else PERMANENT, NO_VERDICT
         if attempt.is_timed_out:
             return TRANSIENT, NO_VERDICT
         if isinstance(exc, ExecutorBroken):

@@ -17,6 +17,7 @@ from agentos.providers import verdicts
 from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, Verdict
 
 from ..capacity import Room
+from ._files import add_reported_usage
 from ._process import CommandProcess
 from .command import Command
 
@@ -81,13 +82,9 @@ def no_room_error(error: OSError, room: Room | None) -> WorkerStartError:
 
 def _reported_verdict(attempt: Attempt, reports: list[dict[str, Any]]) -> Verdict | None:
     """Return the last verdict that the command itself has reported; add up the usage that it has reported."""
-    verdict: Verdict | None = None
-    for report in reports:
-        if "usage" in report:
-            attempt.report_usage(**report["usage"])
-        else:
-            verdict = _verdict_from_report(report)
-    return verdict
+    add_reported_usage(attempt, reports)
+    verdicts_of_command = [_verdict_from_report(report) for report in reports if "verdict" in report]
+    return verdicts_of_command[-1] if verdicts_of_command else None
 
 
 def _verdict_from_report(report: dict[str, Any]) -> Verdict:

@@ -10,11 +10,14 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
+    from agentos.costs.budget import Budget
+    from agentos.costs.prices import Price
     from agentos.errors import (
         AgentosError,
         AmbiguousRelease,
         AttemptTimeout,
         AuthFailed,
+        BudgetExceeded,
         CommandFailed,
         CredentialError,
         GatewayError,
@@ -62,6 +65,8 @@ __all__ = [
     "CurrentItem",
     "current_item",
     "Ledger",
+    "Budget",
+    "Price",
     # credentials
     "CredentialCoordinator",
     "Credential",
@@ -82,6 +87,7 @@ __all__ = [
     "AgentosError",
     "AmbiguousRelease",
     "AttemptTimeout",
+    "BudgetExceeded",
     "CommandFailed",
     "CredentialError",
     "GatewayError",
@@ -105,6 +111,8 @@ __all__ = [
 
 # module -> its public names
 _NAMES = {
+    "agentos.costs.budget": "Budget",
+    "agentos.costs.prices": "Price",
     "agentos.limits.declaration": "Limits Window",
     "agentos.workers.command.command": "Command Pattern",
     "agentos.items.context": "CurrentItem current_item",
@@ -112,10 +120,10 @@ _NAMES = {
     "agentos.workflows.parallel.credential_coordinator": "CredentialCoordinator CredentialState",
     "agentos.pool.credential": "Credential",
     "agentos.errors": (
-        "AgentosError AmbiguousRelease AttemptTimeout AuthFailed CommandFailed CredentialError GatewayError "
-        "Interrupted InvalidItemId LeaseTimeout LedgerError NoUsableCredential Overloaded Permanent QuotaExhausted "
-        "RateLimited RequestTooLarge RunBusy StoreError Transient UnknownCredential UnrecordableValue WorkerDied "
-        "WorkerStartError"
+        "AgentosError AmbiguousRelease AttemptTimeout AuthFailed BudgetExceeded CommandFailed CredentialError "
+        "GatewayError Interrupted InvalidItemId LeaseTimeout LedgerError NoUsableCredential Overloaded Permanent "
+        "QuotaExhausted RateLimited RequestTooLarge RunBusy StoreError Transient UnknownCredential UnrecordableValue "
+        "WorkerDied WorkerStartError"
     ),
     "agentos.identifiers": "sanitize_identifier",
     "agentos.pool.lease": "Lease",

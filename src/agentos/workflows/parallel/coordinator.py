@@ -6,11 +6,13 @@ import asyncio
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from agentos.clock import SYSTEM_CLOCK, Clock
+from agentos.costs.budget import Budget
+from agentos.costs.prices import Price, Prices
 from agentos.items.access import AttemptAccess
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.plurals import plural
@@ -20,6 +22,7 @@ from agentos.runs.options import (
     check_gateway,
     check_on_changed,
     check_options,
+    check_prices,
     check_run_id,
     check_workers,
     ledger_path,
@@ -60,6 +63,9 @@ class ParallelCoordinator:
     * `gateway`: True, or a `Gateway` that was started. Requests of the workers then go to `current_item().gateway_url`,
       which leases a credential for each of them; the worker gets a client token in place of a key, and items hold no
       lease. Needs the extra `[gateway]`.
+    * `budget`: what the runs may spend, a `Budget` or an amount of money. At the budget nothing new starts and running
+      items finish. The gateway counts what items spend, or the workers report it (`current_item().report_usage`).
+      `prices`: a `Price` by model or pattern, for models without a published one (extra `[prices]`).
     """
 
     DEFAULT_PARALLELISM = 3
@@ -87,6 +93,8 @@ class ParallelCoordinator:
         max_wait: float | None = None,
         clock: Clock | None = None,
         gateway: bool | AttemptAccess = False,
+        budget: Budget | float | None = None,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         check_workers(workers, send_secrets=send_secrets, admission=admission)
         check_gateway(gateway, workers, admission=admission, has_credentials=credential_coordinator is not None)
@@ -110,8 +118,13 @@ class ParallelCoordinator:
             max_wait=max_wait,
             has_credentials=credential_coordinator is not None,
             reporter=self._reporter,
+            budget=budget,
+            has_gateway=bool(gateway),
         )
         self._gateway = gateway
+        self._prices = Prices(prices) if isinstance(gateway, bool) else getattr(gateway, "prices", Prices(prices))
+        if gateway:
+            check_prices(self._options.budget, self._prices)
         self._rerun_changed = check_on_changed(on_changed) == "rerun"
         self._ledger = ledger_path(ledger)
         self._retry_failed = bool(retry_failed)
@@ -230,12 +243,15 @@ class ParallelCoordinator:
         tokens: int = 0,
         tokens_func: Callable[[Any], int] | None = None,
         requests_per_item: float = 1.0,
+        item_cost: float | None = None,
+        budget: float | None = None,
     ) -> RunPlan:
         """Return how long a run would take, which limit binds it, and what another key or a higher limit would change.
 
         The run is simulated with the pool's own rules; nothing is started and nothing is used up. `items` is their
         number, or a collection; `item_seconds` is how long one takes, and `tokens` (or `tokens_func`) what it reserves.
-        `requests_per_item`: how many requests an item makes, one after the other, in a run with a gateway.
+        `requests_per_item`: how many requests an item makes, one after the other, in a run with a gateway. `item_cost`:
+        the money that an item costs; `budget`: that the run may spend, by default that of the coordinator.
         """
         from agentos.plans import plan as planning
         from agentos.pool.simulation import Work
@@ -257,9 +273,10 @@ class ParallelCoordinator:
             raise ValueError(f"requests_per_item must be a number from 1, not {requests_per_item!r}")
         pool = self.credential_coordinator
         credentials = pool.forecasts() if pool is not None and self._options.admission else None
-        return planning.make_plan(
-            credentials, Work(count, self.max_workers, item_seconds, needs or (0,)), requests_per_item
-        )
+        work = Work(count, self.max_workers, item_seconds, needs or (0,))
+        if budget is None and self._options.budget is not None:
+            budget = self._options.budget.money
+        return planning.with_cost(planning.make_plan(credentials, work, requests_per_item), item_cost, budget)
 
     def request_shutdown(self) -> None:
         """Stop all runs, as the first Ctrl-C does: start nothing new, ask running attempts to stop. From any thread."""
@@ -324,7 +341,7 @@ class ParallelCoordinator:
         from agentos.gateway.gateway import Gateway
 
         assert request.pool is not None
-        gateway = Gateway(request.pool)
+        gateway = Gateway(request.pool, prices=self._prices)
         gateway.start()
 
         def on_finished(run: RunHandle) -> None:
