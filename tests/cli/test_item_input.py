@@ -279,7 +279,7 @@ def test_flipped_bit_in_spec_is_noticed(folder: RunFolder, number: int) -> None:
     at = content.index(b'"version"') + number
     content[at] ^= 1
     path.write_bytes(content)
-    with pytest.raises(HomeError, match="run.json"):
+    with pytest.raises(HomeError, match=r"run\.json"):
         folder.read_spec()
 
 

@@ -110,7 +110,7 @@ def test_no_text_takes_a_key_out_of_use(texts: list[str], count: int, status: in
             assert state.waits_for is None
     run_all(clock, run)
     assert [id_ for id_ in failed_items(run) if id_ not in outputs] == []
-    if run.events_of(RunStopping):  # MAX_AUTH_REFUSALS items in a row said that each key is dead, and none that it works
+    if run.events_of(RunStopping):  # every key was called dead MAX_AUTH_REFUSALS times in a row
         assert len(texts) >= MAX_AUTH_REFUSALS
         return
     for id_ in pool.ids:

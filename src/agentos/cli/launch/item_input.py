@@ -258,14 +258,12 @@ def _prepare_spool(folder: RunFolder) -> None:
 
 def _complete_size(file: BinaryIO) -> int:
     """Return the size up to the end of the last complete line."""
-    size = file.seek(0, os.SEEK_END)
-    while size:
-        start = max(0, size - CHUNK_BYTES)
+    start = file.seek(0, os.SEEK_END)
+    while start:
+        size, start = start, max(0, start - CHUNK_BYTES)
         file.seek(start)
-        end = file.read(size - start).rfind(b"\n")
-        if end >= 0:
+        if (end := file.read(size - start).rfind(b"\n")) >= 0:
             return start + end + 1
-        size = start
     return 0
 
 
