@@ -17,6 +17,13 @@ EXCHANGE = "gateway/_exchange.py"
 SERVER = "gateway/_server.py"
 
 MUTANTS = (
+    Mutant(
+        "A key is blamed for the 401 of a path that only administrators may use",
+        "gateway/_exchange.py",
+        "is_about_path = verdict.kind == AUTH_FAILED and not",
+        "is_about_path = False and not",
+        tests_of("gateway/test_refusals", "test_client_cannot_spoil_a_key_with_an_administrators_path"),
+    ),
     # --- sent once, settled once --------------------------------------------------------------------------------------
     Mutant(
         "A request is sent again although its answer was lost",

@@ -43,6 +43,20 @@ MUTANTS = (
     ),
     # --- leases and usage -----------------------------------------------------------------------------------------
     Mutant(
+        "A bucket records any debt, so that a forged report of usage blocks its key for years",
+        "limits/_windows.py",
+        "max(level - amount, lowest))",
+        "level - amount)",
+        tests_of("pool/conformance/test_limits", "test_forged_usage_of_a_minute_is_forgotten_after_it"),
+    ),
+    Mutant(
+        "Limits in the headers of a printed body reach the pool of all runs",
+        "pool/lease_pool.py",
+        "verdict = Verdict(TRANSIENT, message=verdict.message, is_printed=True)",
+        "verdict = verdict._replace(kind=TRANSIENT)",
+        tests_of("runs/test_dead_key_properties", "test_no_text_takes_a_key_out_of_use"),
+    ),
+    Mutant(
         "A credential gets one live lease more than max_concurrent",
         "pool/_rules/records.py",
         "return len(self.leases) < self.max_concurrent and",

@@ -9,6 +9,20 @@ DECISION = "ledger/test_resume_decision"
 CRASHES = "acceptance/test_crashes"
 
 MUTANTS = (
+    Mutant(
+        "A command that was damaged in run.json is executed by a resume",
+        "home/run_folder.py",
+        "if checksum not in (None, _checksum(fields)):",
+        "if not fields:",
+        tests_of("cli/test_item_input", "test_flipped_bit_in_spec_is_noticed"),
+    ),
+    Mutant(
+        "Items of stdin that were damaged in the folder of their run are executed by a resume",
+        "cli/launch/item_input.py",
+        "    _check_kept(folder)\n    kept_items",
+        "    kept_items",
+        tests_of("cli/test_item_input", "test_resume_refuses_damaged_kept_items"),
+    ),
     # --- outcome of an attempt ------------------------------------------------------------------------------------
     Mutant(
         "An item gets one retry less than configured",

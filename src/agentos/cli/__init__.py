@@ -47,6 +47,7 @@ class LazyGroup(click.Group):
 
             leave_init()
         _restore_signals()
+        _open_closed_descriptors()
         return super().main(*args, **options)
 
     def list_commands(self, _context: click.Context) -> list[str]:
@@ -113,6 +114,16 @@ def _restore_signals() -> None:
         if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _open_closed_descriptors() -> None:
+    """Open /dev/null in the place of descriptors 0 to 2 that the parent process has closed. Else files and sockets get
+    these numbers, and a child process whose stdin or stdout is redirected replaces what it should inherit."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
 
 
 def _version_text() -> str:

@@ -17,7 +17,7 @@ from agentos.pool.credential import Credential
 from agentos.pool.store import LeaseHandle
 from agentos.providers import verdicts
 from agentos.providers.usage import FirstEvents, limit_tokens
-from agentos.verdict import RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
+from agentos.verdict import AUTH_FAILED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
 from ._affinity import MIN_BYTES
 from ._answers import LocalAnswer, error
@@ -189,10 +189,12 @@ class Exchange:
             body = b""
         plain = decoded(body, answer.headers.get("Content-Encoding", ""))
         verdict = self._verdict(answer, credential, plain)
-        if verdict.kind in RETRY_ON_OTHER_KEY:
+        is_about_path = verdict.kind == AUTH_FAILED and not self.request.route.is_open_to_every_key(self.request.method)
+        if verdict.kind in RETRY_ON_OTHER_KEY and not is_about_path:
             self._refused(handle, verdict)
             return False
-        self.state.pool.observed(handle, verdict)
+        if not is_about_path:
+            self.state.pool.observed(handle, verdict)
         self._account.withdraw()
         self.error_body = body
         return True

@@ -28,6 +28,7 @@ _ENDINGS = (
 _FREE = ("/files", "/uploads", "/parts", "/complete", "/cancel", "/count_tokens", "/input_tokens", ":countTokens")
 _GENERATE = frozenset({"generateContent", "streamGenerateContent"})
 _DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
+_MODELS = re.compile(r"(?:/v\d\w*)?/models(?:/[^/]+)?")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 # Visible ASCII without characters that no client has to send unescaped.
 _TARGET = re.compile(r"/[!$-;=?-\[\]_a-z|~]*")
@@ -42,6 +43,12 @@ class Route(NamedTuple):
     shape: str | None = None  # of `providers.usage`; None: the answer states no usage
     model: str | None = None  # where the path names it
     is_stream: bool = False  # the path asks for a stream
+
+    def is_open_to_every_key(self, method: str) -> bool:
+        """Return whether every valid key may send this request: only then a 401 or 403 is about the key. Others, such
+        as those for administrators, are refused with a good key, too; a client must not spoil it with them."""
+        is_listing = _MODELS.fullmatch(self.path) is not None or self.path.endswith("/count_tokens")
+        return (self.shape is not None and method == "POST") or (is_listing and method in ("GET", "HEAD", "POST"))
 
     @property
     def error_shape(self) -> str:

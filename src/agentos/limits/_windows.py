@@ -21,10 +21,14 @@ SLOT_SECONDS = 0.1
 # that much longer than it must, never shorter.
 MAX_EXACT_SECONDS = 60.0
 SLOTS = 500
+# Seconds in which a bucket fills the largest debt that it records. Usage is reported by workers and commands, which may
+# report anything; and no provider has served more in the last minute than its limit of a minute.
+MAX_DEBT_SECONDS = 60.0
 
 
 class Bucket:
-    """Fills at `rate` per second up to `capacity`. Taking more than it holds is debt, which is filled first."""
+    """Fills at `rate` per second up to `capacity`. Taking more than it holds is debt, which is filled first: at most
+    what the bucket holds or fills in MAX_DEBT_SECONDS."""
 
     __slots__ = ("_jitter", "_level", "_since", "capacity", "rate")
 
@@ -51,7 +55,8 @@ class Bucket:
         """Take an amount; a negative one is given back."""
         level = self.level(now)
         self._since = now + self._jitter if level >= self.capacity else max(now, self._since)
-        self._level = min(self.capacity, level - amount)
+        lowest = min(level, -max(self.capacity, self.rate * MAX_DEBT_SECONDS))
+        self._level = min(self.capacity, max(level - amount, lowest))
 
     def state(self) -> tuple[float, float]:
         """Return the level, and the instant from which it rises."""

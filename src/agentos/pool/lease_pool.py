@@ -277,7 +277,7 @@ class LeasePool:
         credential itself.
         """
         if verdict is not None and verdict.is_printed:
-            verdict = verdict._replace(kind=TRANSIENT)
+            verdict = Verdict(TRANSIENT, message=verdict.message, is_printed=True)
         self._store.end(handle, None if verdict is None else self._redacted(verdict), success)
 
     def end_after(self, handle: LeaseHandle, exc: BaseException | None) -> None:
@@ -420,8 +420,10 @@ class LeasePool:
 
 def _weakened(verdict: Verdict) -> Verdict:
     """Return a verdict that a program which leases by hand has read from the output of a command: whatever was printed,
-    the group cools for a minute at most."""
-    if not verdict.is_printed or verdict.kind not in RETRY_ON_OTHER_KEY:
+    the group cools for a minute at most, and learns no limit."""
+    if not verdict.is_printed:
         return verdict
+    if verdict.kind not in RETRY_ON_OTHER_KEY:
+        return Verdict(verdict.kind, message=verdict.message, is_printed=True)
     wait = min(hint_of(verdict) or MIN_COOL_DOWN, MAX_PRINTED_WAIT)
     return Verdict(RATE_LIMITED, wait, message=verdict.message, is_printed=True)
