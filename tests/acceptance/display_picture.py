@@ -1,7 +1,7 @@
-"""Draw docs/display.svg from a real run in a pseudo-terminal: `python -m tests.acceptance.display_picture docs/display.svg`.
+"""Draw docs/display.svg from a real run in a pseudo-terminal: `python -m tests.acceptance.display_picture FILE`.
 
-The run sends requests to the simulated provider and then stands still: its last items wait for the end of the program. Ages
-and rates differ from run to run, so a committed picture is replaced only if the words of the display have changed.
+The run sends requests to the simulated provider and then stands still: its last items wait for the end of the program.
+Ages and rates differ from run to run, so a committed picture is replaced only if the words of the display have changed.
 """
 
 from __future__ import annotations
@@ -58,15 +58,8 @@ def review(item, key):
         time.sleep(600)
     print("reviewed: nothing to change")
 """
-COLOURS = {
-    "": "#d6d9de",
-    "1": "#ffffff",
-    "2": "#7d8590",
-    "31": "#ff7b72",
-    "32": "#56d364",
-    "33": "#e3b341",
-    "36": "#6cb6ff",
-}
+COLOURS = {"": "#d6d9de", "1": "#ffffff", "2": "#7d8590", "31": "#ff7b72", "32": "#56d364"}
+COLOURS |= {"33": "#e3b341", "36": "#6cb6ff"}
 CELL, LINE, MARGIN = 8.0, 18, 16  # pixels: width of a character, height of a line, space around the text
 
 
@@ -93,7 +86,7 @@ class StyledEmulator(Emulator):
         super()._sequence(private, numbers, letter)
 
     def _print(self, text: str) -> None:
-        super()._print("".join(text))
+        super()._print(text)
         row = self.rows[self.row]
         for column in range(max(0, self.column - len(text)), self.column):
             row.cells[column] = Cell(row.cells[column], self._style)
@@ -154,10 +147,8 @@ def _text(text: str, x: float, y: float, style: str) -> str:
     x += (len(shown) - len(shown.lstrip(" "))) * CELL
     shown = shown.lstrip(" ")
     weight = ' font-weight="bold"' if style == "1" else ""
-    length = f' textLength="{len(shown) * CELL:g}" lengthAdjust="spacingAndGlyphs"'
-    return (
-        f'<text x="{x:g}" y="{y:g}"{length} fill="{COLOURS[style]}"{weight} xml:space="preserve">{escape(shown)}</text>'
-    )
+    length = f'textLength="{len(shown) * CELL:g}" lengthAdjust="spacingAndGlyphs" xml:space="preserve"'
+    return f'<text x="{x:g}" y="{y:g}" {length} fill="{COLOURS[style]}"{weight}>{escape(shown)}</text>'
 
 
 def words_of(picture: str) -> set[str]:
