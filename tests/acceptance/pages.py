@@ -10,7 +10,7 @@ The blocks of a page run in their order, in one folder. An HTML comment in the l
 - `<!-- killed after: N lines -->`: the command is killed when it has written this number of lines to stdout.
 - `<!-- not run: REASON -->`: the block is not run.
 
-Each line below a command in a `console` block must be in its output, but for figures; `…` stands for any text.
+TOML is loaded as a keys file. Each line below a command in a `console` block must be in its output, but for figures; `…` stands for any text.
 Nothing leaves the machine: base URLs point to the simulated provider, and agents are programs that send one request.
 """
 
@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentos.keys.keys_file import load_keys
 from agentos.testing import SimulatedProvider
 from tests.conftest import eventually
 
@@ -154,6 +155,8 @@ class Reader:
         kind, _, detail = block.mark.partition(": ")
         if kind == "not run":
             return
+        if block.language == "toml":
+            self._load_keys(text, block)
         if kind == "file":
             path = self.folder / detail
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,6 +170,11 @@ class Reader:
             self._python(text, block, is_program=kind == "program")
         elif block.language in ("console", "sh"):
             self._console(text, block, int(detail or 0) if kind == "exit" else 0)
+
+    def _load_keys(self, text: str, block: Block) -> None:
+        path = self.folder / "block.toml"
+        path.write_text(text)
+        assert load_keys(path), block.place  # raises an error that names the line
 
     def _python(self, text: str, block: Block, *, is_program: bool) -> None:
         text = re.sub(r"https://(?:\w+\.)?api\.openai\.com", self.provider.base_url, text)
