@@ -10,7 +10,8 @@ The blocks of a page run in their order, in one folder. An HTML comment in the l
 - `<!-- killed after: N lines -->`: the command is killed when it has written this number of lines to stdout.
 - `<!-- not run: REASON -->`: the block is not run.
 
-TOML is loaded as a keys file. Each line below a command in a `console` block must be in its output, but for figures; `…` stands for any text.
+TOML is loaded as a keys file. Each line below a command in a `console` block must be in its output, but for figures;
+`…` stands for any text.
 Nothing leaves the machine: base URLs point to the simulated provider, and agents are programs that send one request.
 """
 
@@ -172,9 +173,12 @@ class Reader:
             self._console(text, block, int(detail or 0) if kind == "exit" else 0)
 
     def _load_keys(self, text: str, block: Block) -> None:
+        """Load a keys file, or a part of one. An error names the line."""
+        if "[[credential]]" not in text:
+            text += '\n[[credential]]\nsecret = "env:TEAM_A_KEY"\n'
         path = self.folder / "block.toml"
         path.write_text(text)
-        assert load_keys(path), block.place  # raises an error that names the line
+        assert load_keys(path).credentials, block.place
 
     def _python(self, text: str, block: Block, *, is_program: bool) -> None:
         text = re.sub(r"https://(?:\w+\.)?api\.openai\.com", self.provider.base_url, text)
