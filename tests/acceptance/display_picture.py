@@ -111,8 +111,11 @@ def take_picture() -> str:
 
 
 def stands_still(text: str) -> bool:
+    """Return whether the last six items have been running for two seconds or more."""
     last = text.rpartition("run nightly")[2]
-    return f"{DONE}/{ITEMS} done" in last and "running 6" in last and "0:02  issue" in last
+    ages = re.findall(r"^  (\d+):(\d\d)  issue-", last, re.MULTILINE)
+    has_waited = len(ages) == 6 and all((int(minutes), int(seconds)) >= (0, 2) for minutes, seconds in ages)
+    return has_waited and f"{DONE}/{ITEMS} done" in last
 
 
 def screen_of(session: TerminalSession) -> list[list[str]]:
