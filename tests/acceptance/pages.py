@@ -280,7 +280,7 @@ def commands_in(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def pattern_of(line: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(part) for part in without_figures(line).split("…")))
+    return re.compile(".*".join(re.escape(part.strip()) for part in without_figures(line).split("…")))
 
 
 def without_figures(line: str) -> str:
