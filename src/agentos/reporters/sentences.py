@@ -52,11 +52,11 @@ def event_text(event: Any) -> str | None:
     return _TEXTS.get(type(event), _no_text)(event)
 
 
-def failure_line(result: WorkflowResult) -> str:
+def failure_line(result: WorkflowResult[Any]) -> str:
     return f"[COORDINATOR] Failed: {escape_controls(result.item_id)}: {error_text(result)}"
 
 
-def error_text(result: WorkflowResult) -> str:
+def error_text(result: WorkflowResult[Any]) -> str:
     """Return why an item failed, in one line."""
     kind, error = result.metadata.get("error_type"), first_line(result.error)
     return error if kind is None or kind == error else f"{kind}: {error}"

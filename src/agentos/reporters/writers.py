@@ -73,6 +73,15 @@ class JsonReporter(TextReporter):
         return redact_json(text, redact)
 
 
+def check_reporter(reporter: Reporter | None, redact: Callable[[str], str] | None) -> Reporter | None:
+    """Return the reporter, its texts redacted with `redact`; raise ValueError if it cannot be called with events."""
+    if reporter is not None and (isinstance(reporter, type) or not callable(reporter)):
+        raise ValueError(f"reporter must be None or a callable that takes an event, not {reporter!r}")
+    if redact is not None and isinstance(reporter, TextReporter):
+        reporter.redact_with(redact)
+    return reporter
+
+
 def json_line(event: Any) -> str:
     """Return an event as one line of JSON, without a line end."""
     values = {name: _json_value(value) for name, value in event._asdict().items()}

@@ -75,7 +75,7 @@ class Display:
 
     def __init__(
         self,
-        run: ResultStream,
+        run: ResultStream[Any],
         states: Callable[[], tuple[CredentialState, ...]] = tuple,
         *,
         clock: Callable[[], float] = time.time,

@@ -26,7 +26,7 @@ class LinesReporter(TextReporter):
     `run` is None in a dry run, which has no progress. `go_on`: the command that continues unfinished items."""
 
     def __init__(
-        self, stream: TextIO, run: ResultStream | None, *, quiet: bool = False, go_on: str = "agentos resume"
+        self, stream: TextIO, run: ResultStream[Any] | None, *, quiet: bool = False, go_on: str = "agentos resume"
     ) -> None:
         super().__init__(stream)
         self._results = run

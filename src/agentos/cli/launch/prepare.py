@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
 from agentos.keys.keys_file import Keys
 from agentos.reporters.format import escape_controls
+from agentos.runs.options import auto_workers
 from agentos.workers.capacity import room_for_run
 from agentos.workers.command.command import Command
 from agentos.workers.engines.connect import Engine
@@ -120,13 +120,11 @@ def make_coordinator(
 ) -> ParallelCoordinator:
     """Return a coordinator for options of `agentos run`; `retries` is the default of that option."""
     parallel, max_parallelism = options.get("parallel"), options.get("max_parallelism")
-    if parallel == "auto" or (parallel is None and engine is not None):
-        slots = engine_slots(engine) if engine is not None else os.cpu_count() or 1
-        if pool is not None and parallel == "auto":
-            leases = sum(state.max_concurrent for state in pool.states())
-            slots = min(leases, slots) if engine is not None else leases
-        parallel = slots
-        max_parallelism = max_parallelism or max(slots, ParallelCoordinator.MAX_PARALLELISM)
+    if engine is not None and parallel in (None, "auto"):
+        slots = engine_slots(engine)
+        leases = None if pool is None or parallel is None else auto_workers(pool, None)
+        parallel = slots if leases is None else min(leases, slots)
+        max_parallelism = max_parallelism or max(parallel, ParallelCoordinator.MAX_PARALLELISM)
     try:
         return ParallelCoordinator(
             parallel,

@@ -105,14 +105,14 @@ class RunReporter:
         self._descriptors = DescriptorCapture(redactor, self.show_output).__enter__()
         self._capture = capture.__enter__()
 
-    def start(self, run: ResultStream | None) -> None:
+    def start(self, run: ResultStream[Any] | None) -> None:
         """Choose the outputs, and send them the events so far. None: a dry run, which has no progress to display."""
         with self._lock:
             self._choose_outputs(run)
             for event in self._early_events:
                 self._report(event)
 
-    def _choose_outputs(self, run: ResultStream | None) -> None:
+    def _choose_outputs(self, run: ResultStream[Any] | None) -> None:
         redact = None if self.pool is None else self.pool.redact
         if self._mode.as_json:
             events = JsonReporter(self.screen.text_stream("stdout"))
@@ -135,7 +135,7 @@ class RunReporter:
         else:
             self._start_display(run, lines, redact)
 
-    def _start_display(self, run: ResultStream, lines: LinesReporter, redact: Callable[[str], str] | None) -> None:
+    def _start_display(self, run: ResultStream[Any], lines: LinesReporter, redact: Callable[[str], str] | None) -> None:
         from agentos.terminal.display import Display
 
         pool = self.pool
