@@ -33,7 +33,7 @@ from agentos.events import (
     StoreReached,
     StoreUnreachable,
 )
-from agentos.items.results import WorkflowResult
+from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.plurals import plural
 from agentos.verdict import RATE_LIMITED
 
@@ -111,6 +111,14 @@ def _item_ended(event: ItemEnded) -> str | None:
         of_total = "" if stats.total is None else f"/{stats.total} ({stats.completion_rate:.1f}%)"
         lines.append(f"[COORDINATOR] Progress: {stats.completed}{of_total}")
     return "\n".join(lines) or None
+
+
+def progress_text(stats: ProgressStats) -> str:
+    """Return the progress of a run in one line."""
+    of_total = "" if stats.total is None else f"/{stats.total} ({stats.completion_rate:.1f}%)"
+    failed = f", {stats.failed} failed" if stats.failed else ""
+    to_go = "" if not stats.eta else f", about {format_duration(stats.eta)} to go"
+    return f"[COORDINATOR] Progress: {stats.completed}{of_total}{failed}{to_go}"
 
 
 def is_worth_a_line(completed: int, total: int | None) -> bool:

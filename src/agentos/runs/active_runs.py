@@ -18,6 +18,9 @@ class ActiveRuns:
         self._unfinished: list[str] = []
         self._unread: list[Iterator[str]] = []
 
+    def __len__(self) -> int:
+        return len(self._runs)
+
     def add(self, run: RunHandle) -> None:
         """Note that a run starts. The first of several forgets what earlier runs left unfinished."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""Checks the items and the worker of a run before it starts: errors that would otherwise fail every attempt."""
+"""Checks the worker of a run before it starts: errors that would otherwise fail every attempt."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ from typing import Any
 
 from agentos.pool.lease_pool import LeasePool
 from agentos.workers.command.command import Command
-
-
-def check_items(items: Any) -> None:
-    """Raise `TypeError` for a single text, whose characters would be the items."""
-    if isinstance(items, str | bytes | bytearray):
-        raise TypeError(f"items must be a list, a generator, …, not a single {type(items).__name__}: write [item]")
 
 
 def check_worker(

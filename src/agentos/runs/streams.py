@@ -37,9 +37,8 @@ class _Results(Generic[T]):
         self._has_recorded = False  # recorded results can be fetched when no new one is there
         self._is_at_end = False  # the run is over: only recorded results can come
         self._is_ended = False
-        self.leftover_results: deque[WorkflowResult[T]] = (
-            deque()
-        )  # those not yet taken when the stream was closed early
+        # Results that were not yet taken when the stream was closed early.
+        self.leftover_results: deque[WorkflowResult[T]] = deque()
 
     @property
     def stats(self) -> ProgressStats:

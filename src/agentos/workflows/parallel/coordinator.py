@@ -16,7 +16,7 @@ from agentos.plurals import plural
 from agentos.reporters import writers as reporters
 from agentos.runs import signals
 from agentos.runs.active_runs import ActiveRuns
-from agentos.runs.checks import check_items, check_worker
+from agentos.runs.checks import check_worker
 from agentos.runs.options import (
     auto_workers,
     check_gateway,
@@ -353,7 +353,6 @@ class ParallelCoordinator:
     ) -> RunRequest:
         pool = self.credential_coordinator
         has_gateway = bool(self._gateway)
-        check_items(items)
         check_worker(worker_func, self._workers, pool, send_secrets=self._send_secrets, has_gateway=has_gateway)
         options = self._options._replace(
             run_id=check_run_id(run_id, has_ledger=self._ledger is not None),
