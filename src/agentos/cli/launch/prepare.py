@@ -10,7 +10,7 @@ import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from .gateway_setup import check_gateway, start_gateway
 from .item_input import Items, SizedItems, read_items, token_counter
 from .pool_setup import StoreChoice, choose_store, make_pool, pool_warnings, read_keys
 from .reporter import RunReporter
+from .selection import filtered, limited, only_failed, shuffled
 
 # Default of `--retries` for a function. A command has 0: a second attempt could repeat half of its side effects.
 FUNCTION_RETRIES = 2
@@ -57,9 +58,10 @@ def prepare_run(
     *,
     keep: bool = True,
     is_resume: bool = False,
+    only: Collection[str] = (),
 ) -> PreparedRun:
     """Return a run that can be started; `resources` closes its engine and its gateway. `keep=False`: write nothing and
-    start no gateway, for a dry run.
+    start no gateway, for a dry run. `only`: classes of failure, of a retry that runs only items which failed so.
 
     Raise `click.UsageError` with advice for what cannot be run, and the errors that `cli.console` reports. Items are
     read last: what came by stdin cannot be read again after an error.
@@ -100,10 +102,13 @@ def prepare_run(
     if keep and engine is None:
         coordinator = _within_limits(coordinator, spec, make, reporter)
     redact = None if pool is None else pool.redact_value
-    items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
-    tokens_func = token_counter(options.get("tokens"))
-    if isinstance(items, SizedItems):
-        _check_fields(items, worker, tokens_func)
+    with reporter.note_reading():
+        items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
+        items = shuffled(filtered(items, options.get("filter", ())), options.get("shuffle"))
+        tokens_func = token_counter(options.get("tokens"))
+        if isinstance(items, SizedItems):
+            _check_fields(items, worker, tokens_func)
+    items = only_failed(limited(items, options.get("limit"), folder), only, folder)
     gateway_url = None if gateway is None else gateway.url
     return PreparedRun(worker, pool, keys, store, items, coordinator, tokens_func, gateway_url)
 

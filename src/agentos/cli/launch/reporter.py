@@ -5,11 +5,12 @@ Also shows what items print, and remembers the events that the exit status depen
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -49,6 +50,9 @@ _ABOVE_DISPLAY = (
     RunResumed, RunStopping, CredentialQuarantined, CredentialBenched, LimitShared, StoreUnreachable, StoreReached,
     AttemptAbandoned,
 )  # fmt: skip
+
+# Seconds after which a person is told that items are being read.
+READING_SECONDS = 1.0
 
 
 class OutputMode(NamedTuple):
@@ -206,7 +210,22 @@ class RunReporter:
         name: Stream = "stderr" if stream == "stderr" else "stdout"
         self.screen.write_output(prefix_lines(_prefix(item_id), data) if item_id else data, name)
 
-    def suggest_next_command(self, folder: RunFolder, status: int) -> None:
+    @contextlib.contextmanager
+    def note_reading(self) -> Iterator[None]:
+        """Print "reading items…" if files of items take long to read, or stdin has to be read before the start."""
+        timer = threading.Timer(READING_SECONDS, self.screen.message, ["Reading items…"])
+        timer.daemon = True
+        if not self._mode.as_json and not self._mode.quiet:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def suggest_next_command(self, folder: RunFolder, status: int, pilot: str | None = None) -> None:
+        """Print what to do next. `pilot`: how to run the items that `--limit` left."""
+        if pilot is not None and not self._mode.as_json:
+            self.screen.message(pilot)
         if self._mode.as_json or status == SUCCEEDED:
             return
         if status == SOME_FAILED:
