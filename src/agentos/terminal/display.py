@@ -16,8 +16,9 @@ from agentos.durations import format_duration
 from agentos.events import ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
 from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE
+from agentos.pool.pauses import longest_pause
 from agentos.pool.states import CredentialState
-from agentos.reporters.sentences import error_text, verdict_text, waiting_text
+from agentos.reporters.sentences import error_text, waiting_text
 from agentos.verdict import RATE_LIMITED
 
 from ._cells import head, left_aligned, right_aligned, text_width
@@ -270,21 +271,13 @@ class Display:
         learned = f", learned {amount_text(min(state.learned.values()))} requests/min" if state.learned else ""
         if kind == QUARANTINED:
             return f"quarantined: {self._safe(state.quarantined or '')}", "red"
-        if kind == COOLING:
-            return self._cooling_text(state, now), "yellow"
+        if kind == PAUSED:
+            pause = longest_pause(state, now, SHORT_WAIT)
+            return "" if pause is None else self._safe(pause.text(now)), "yellow"
         if kind == FREE:
             return f"free{learned}", "dim"
         leases = f" {state.live_leases}/{state.max_concurrent}" if state.max_concurrent > 1 else ""
         return f"in use{leases}{learned}", ""
-
-    def _cooling_text(self, state: CredentialState, now: float) -> str:
-        end = state.rate_limited_until
-        if end is None or end - now < SHORT_WAIT:
-            scope, end = max(state.cooling.items(), key=lambda entry: entry[1])
-            reason = f"{state.cooled_by.get(scope, RATE_LIMITED)} for {self._safe(scope)}"
-        else:
-            reason = state.cooled_by.get("") or state.waits_for or RATE_LIMITED
-        return f"cooling {countdown_text(end - now)}: {verdict_text(reason)}"
 
     def _failed(self, rows: int, width: int) -> list[list[Segment]]:
         lines: list[list[Segment]] = []
@@ -344,23 +337,20 @@ class Display:
 
 
 # States of a credential, in the order of the list if not all of them fit.
-COOLING, QUARANTINED, IN_USE, FREE = STATES = ("cooling", "quarantined", "in use", "free")
+PAUSED, QUARANTINED, IN_USE, FREE = STATES = ("paused", "quarantined", "in use", "free")
 
 
 def _state_of(state: CredentialState, now: float) -> str:
     if state.quarantined is not None:
         return QUARANTINED
-    end = state.rate_limited_until
-    if end is not None and end - now >= SHORT_WAIT:
-        return COOLING
-    if any(end - now >= SHORT_WAIT for end in state.cooling.values()):
-        return COOLING
+    if longest_pause(state, now, SHORT_WAIT) is not None:
+        return PAUSED
     return IN_USE if state.in_use else FREE
 
 
 def _state_counts(states: Sequence[CredentialState], now: float) -> str:
     kinds = [_state_of(state, now) for state in states]
-    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in (IN_USE, FREE, COOLING, QUARANTINED) if kind in kinds)
+    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in (IN_USE, FREE, PAUSED, QUARANTINED) if kind in kinds)
 
 
 def _waiting_counts(stats: ProgressStats) -> str:

@@ -1,0 +1,65 @@
+"""Says, for people, why a credential is not used now and until when. The live display and `agentos keys` share it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from agentos.events import STORE_LOST
+from agentos.reporters.sentences import verdict_text
+from agentos.verdict import RATE_LIMITED
+
+from .states import CredentialState
+
+# Seconds. A shorter pause is counted down; a longer one ends at a time of day.
+COUNTDOWN = 120.0
+# Seconds from which on a time of day needs its date.
+SAME_DAY = 20 * 3600.0
+
+
+class Pause(NamedTuple):
+    """Why a credential is not used, until an instant in epoch seconds. `scope`: for which model; None for all."""
+
+    until: float
+    reason: str
+    scope: str | None = None
+
+    def text(self, now: float) -> str:
+        scope = "" if self.scope is None else f" for {self.scope}"
+        return f"{self.reason}{scope} {until_text(self.until, now)}"
+
+
+def pauses(state: CredentialState) -> Iterator[Pause]:
+    """Yield the cool-down and the limit that keep all requests from a credential, then those of single models."""
+    if state.cooled_until is not None:
+        yield Pause(state.cooled_until, _reason(state.cooled_by.get("", RATE_LIMITED)))
+    if state.limited_until is not None:
+        limit = "" if state.waits_for is None else f" ({state.waits_for})"
+        yield Pause(state.limited_until, f"at its limit{limit}")
+    if state.cooled_until is None and state.limited_until is None and state.rate_limited_until is not None:
+        yield Pause(state.rate_limited_until, verdict_text(RATE_LIMITED))
+    for scope, until in state.cooling.items():
+        yield Pause(until, _reason(state.cooled_by.get(scope, RATE_LIMITED)), scope)
+
+
+def longest_pause(state: CredentialState, now: float, shortest: float = 0.0) -> Pause | None:
+    """Return the pause for all requests that ends last, else that for one model; None if none lasts `shortest`
+    seconds."""
+    lasting = [pause for pause in pauses(state) if pause.until - now >= shortest]
+    return max(lasting, key=lambda pause: (pause.scope is None, pause.until), default=None)
+
+
+def until_text(until: float, now: float) -> str:
+    """Return when a pause ends: `for 12 s`, `until 22:15`, or `until Nov 20, 22:15`."""
+    left = max(0.0, until - now)
+    if left < COUNTDOWN:
+        return f"for {math.ceil(left)} s"
+    if left == math.inf:
+        return "for ever"
+    return time.strftime("until %H:%M" if left < SAME_DAY else "until %b %d, %H:%M", time.localtime(math.ceil(until)))
+
+
+def _reason(verdict: str) -> str:
+    return "waits until older leases expire," if verdict == STORE_LOST else verdict_text(verdict)
