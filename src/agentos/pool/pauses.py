@@ -27,8 +27,8 @@ class Pause(NamedTuple):
     scope: str | None = None
 
     def text(self, now: float) -> str:
-        scope = "" if self.scope is None else f" for {self.scope}"
-        return f"{self.reason}{scope} {until_text(self.until, now)}"
+        scope = "" if self.scope is None else f"{self.scope}: "
+        return f"{scope}{self.reason} {until_text(self.until, now)}"
 
 
 def pauses(state: CredentialState) -> Iterator[Pause]:
@@ -36,10 +36,9 @@ def pauses(state: CredentialState) -> Iterator[Pause]:
     if state.cooled_until is not None:
         yield Pause(state.cooled_until, _reason(state.cooled_by.get("", RATE_LIMITED)))
     if state.limited_until is not None:
-        limit = "" if state.waits_for is None else f" ({state.waits_for})"
-        yield Pause(state.limited_until, f"at its limit{limit}")
-    if state.cooled_until is None and state.limited_until is None and state.rate_limited_until is not None:
-        yield Pause(state.rate_limited_until, verdict_text(RATE_LIMITED))
+        yield Pause(
+            state.limited_until, "at its limit" if state.waits_for is None else f"at its limit ({state.waits_for})"
+        )
     for scope, until in state.cooling.items():
         yield Pause(until, _reason(state.cooled_by.get(scope, RATE_LIMITED)), scope)
 

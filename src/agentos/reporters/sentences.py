@@ -49,7 +49,7 @@ SMALL_RUN = 100
 _VERDICTS = {
     RATE_LIMITED: "rate-limited",
     QUOTA_EXHAUSTED: "out of quota",
-    OVERLOADED: "provider overloaded",
+    OVERLOADED: "overloaded",
     AUTH_FAILED: "key refused",
     STORE_LOST: "the store is new or was emptied: older leases must expire",
 }
