@@ -250,7 +250,7 @@ def test_waiting_text() -> None:
         ),
         (
             CoolDownStarted("group", "team", None, 86_400.0, "rate_limited", 100_000.0),
-            "[COORDINATOR] Cooling down group team for 24.0 hours: rate_limited "
+            "[COORDINATOR] Cooling down group team for 24.0 hours: rate-limited "
             "(capped: the provider asked for 100000 s)\n",
         ),
     ],
@@ -479,7 +479,7 @@ def test_pool_reports_capped_wait() -> None:
     with pool.lease() as lease:
         lease.observe(httpx.Response(429, headers={"Retry-After": "100000"}))
     assert stream.getvalue() == (
-        "[COORDINATOR] Cooling down credential one for 24.0 hours: rate_limited "
+        "[COORDINATOR] Cooling down credential one for 24.0 hours: rate-limited "
         "(capped: the provider asked for 100000 s)\n"
     )
 

@@ -118,7 +118,7 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
     assert display.frame(100, 30) == [
         "run nightly-42  2:05 elapsed, about 3.1 minutes to go, 58 items/min",
         "━" * 31 + "─" * 46 + " 120/300 done, 2 failed",
-        "waiting for a credential: 2 of 4 credentials in use, 1 rate-limited",
+        "all usable credentials are busy: items wait for one",
         "running 3, 4 waiting",
         "  1:05  document-0001  key-1",
         "  0:12  文書-2         key-2  attempt 3",
@@ -247,7 +247,7 @@ def test_binding_declared_limit_is_named() -> None:
     state = CredentialState("k", limited_until=NOW + 300, waits_for="requests per day")
     until = time.strftime("%H:%M", time.localtime(NOW + 300))
     lines = display_of(ScriptedRun(keys=(state,))).frame(80, 9)
-    assert f"  k  at its limit (requests per day) until {until}" in lines
+    assert f"  k  next request at {until} (requests per day)" in lines
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_limit_that_outlasts_a_cool_down_is_the_reason() -> None:
         waits_for="requests per minute",
     )
     lines = display_of(ScriptedRun(keys=(state,))).frame(80, 9)
-    assert "  k  at its limit (requests per minute) for 40 s" in lines
+    assert "  k  next request in 40 s (requests per minute)" in lines
 
 
 def test_pause_between_requests_is_not_shown_as_paused() -> None:

@@ -20,15 +20,20 @@ SAME_DAY = 20 * 3600.0
 
 
 class Pause(NamedTuple):
-    """Why a credential is not used, until an instant in epoch seconds. `scope`: for which model; None for all."""
+    """Why a credential is not used, until an instant in epoch seconds."""
 
     until: float
-    reason: str
-    scope: str | None = None
+    reason: str  # of a cool-down; "" for a limit, which admits the next request then
+    scope: str | None = None  # the model that it is about; None for all
+    limit: str | None = None  # the name of a limit
 
     def text(self, now: float) -> str:
+        """Return the pause for people, its end first: a narrow terminal cuts the rest."""
+        if not self.reason:
+            limit = "" if self.limit is None else f" ({self.limit})"
+            return f"next request {when_text(self.until, now)}{limit}"
         scope = "" if self.scope is None else f"{self.scope}: "
-        return f"{scope}{self.reason} {until_text(self.until, now)}"
+        return f"{scope}{self.reason} {when_text(self.until, now, 'for', 'until')}"
 
 
 def pauses(state: CredentialState) -> Iterator[Pause]:
@@ -36,9 +41,7 @@ def pauses(state: CredentialState) -> Iterator[Pause]:
     if state.cooled_until is not None:
         yield Pause(state.cooled_until, _reason(state.cooled_by.get("", RATE_LIMITED)))
     if state.limited_until is not None:
-        yield Pause(
-            state.limited_until, "at its limit" if state.waits_for is None else f"at its limit ({state.waits_for})"
-        )
+        yield Pause(state.limited_until, "", limit=state.waits_for)
     for scope, until in state.cooling.items():
         yield Pause(until, _reason(state.cooled_by.get(scope, RATE_LIMITED)), scope)
 
@@ -50,14 +53,15 @@ def longest_pause(state: CredentialState, now: float, shortest: float = 0.0) -> 
     return max(lasting, key=lambda pause: (pause.scope is None, pause.until), default=None)
 
 
-def until_text(until: float, now: float) -> str:
-    """Return when a pause ends: `for 12 s`, `until 22:15`, or `until Nov 20, 22:15`."""
+def when_text(until: float, now: float, short: str = "in", long: str = "at") -> str:
+    """Return an instant as `in 12 s`, `at 22:15`, or `at Nov 20, 22:15`, with these prepositions."""
     left = max(0.0, until - now)
     if left < COUNTDOWN:
-        return f"for {math.ceil(left)} s"
+        return f"{short} {math.ceil(left)} s"
     if left == math.inf:
         return "for ever"
-    return time.strftime("until %H:%M" if left < SAME_DAY else "until %b %d, %H:%M", time.localtime(math.ceil(until)))
+    clock = "%H:%M" if left < SAME_DAY else "%b %d, %H:%M"
+    return time.strftime(f"{long} {clock}", time.localtime(math.ceil(until)))
 
 
 def _reason(verdict: str) -> str:

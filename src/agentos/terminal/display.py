@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentos.durations import format_duration
-from agentos.events import ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
+from agentos.events import EXHAUSTED, ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
 from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE
 from agentos.pool.pauses import longest_pause
@@ -175,6 +175,8 @@ class Display:
         waiting = pool.waiting
         if waiting is None:
             return ""
+        if waiting.reason == EXHAUSTED:
+            return "all usable credentials are busy: items wait for one"  # the title of their list has the counts
         if waiting.reason != RATE_LIMITED or waiting.usable_in is None:
             return f"waiting for a credential: {waiting_text(waiting)}"
         if waiting.limit is not None and waiting.usable_in < SHORT_WAIT:
@@ -183,7 +185,7 @@ class Display:
         usable_in = countdown_text(waiting.usable_in - (now - pool.at))  # first: a narrow terminal cuts the end
         count = waiting.credentials
         credentials = "the only usable credential is" if count == 1 else f"all {count} usable credentials are"
-        return f"nothing starts for {usable_in}{limit}: {credentials} rate-limited"
+        return f"nothing starts for {usable_in}{limit}: {credentials} paused"
 
     # --- the lists ------------------------------------------------------------------------------------------------
 
@@ -274,8 +276,8 @@ class Display:
         if kind == PAUSED:
             pause = longest_pause(state, now, SHORT_WAIT)
             return "" if pause is None else self._safe(pause.text(now)), "yellow"
-        if kind == FREE:
-            return f"free{learned}", "dim"
+        if kind in (FREE, PACED):
+            return f"{'free' if kind == FREE else 'paced: next request in 1 s'}{learned}", "dim"
         leases = f" {state.live_leases}/{state.max_concurrent}" if state.max_concurrent > 1 else ""
         return f"in use{leases}{learned}", ""
 
@@ -337,7 +339,7 @@ class Display:
 
 
 # States of a credential, in the order of the list if not all of them fit.
-PAUSED, QUARANTINED, IN_USE, FREE = STATES = ("paused", "quarantined", "in use", "free")
+PAUSED, QUARANTINED, IN_USE, PACED, FREE = STATES = ("paused", "quarantined", "in use", "paced", "free")
 
 
 def _state_of(state: CredentialState, now: float) -> str:
@@ -345,12 +347,16 @@ def _state_of(state: CredentialState, now: float) -> str:
         return QUARANTINED
     if longest_pause(state, now, SHORT_WAIT) is not None:
         return PAUSED
-    return IN_USE if state.in_use else FREE
+    if state.in_use:
+        return IN_USE
+    return FREE if state.is_available else PACED
 
 
 def _state_counts(states: Sequence[CredentialState], now: float) -> str:
     kinds = [_state_of(state, now) for state in states]
-    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in (IN_USE, FREE, PAUSED, QUARANTINED) if kind in kinds)
+    return ", ".join(
+        f"{kinds.count(kind)} {kind}" for kind in (IN_USE, PACED, FREE, PAUSED, QUARANTINED) if kind in kinds
+    )
 
 
 def _waiting_counts(stats: ProgressStats) -> str:

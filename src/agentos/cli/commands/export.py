@@ -152,8 +152,8 @@ def _input_text(item: RecordedItem, name: str) -> str | None:
 
 
 def _input_columns(ledger: Ledger, only: str | None) -> dict[str, str]:
-    """Return a column for each field of the items, in the order of the ledger; WHOLE for items that are texts and differ
-    from their ids."""
+    """Return a column for each field of the items, in the order of the ledger; WHOLE for items that are texts and are
+    not their ids."""
     names: dict[str, None] = {}
     for item in ledger.items(only):
         if isinstance(item.input, dict):
