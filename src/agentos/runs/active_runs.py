@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from . import signals
-from .start import RunHandle
+
+if TYPE_CHECKING:
+    from .start import RunHandle
 
 
 class ActiveRuns:

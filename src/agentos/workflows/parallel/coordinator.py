@@ -1,8 +1,11 @@
-"""ParallelCoordinator: the facade of a run. It checks arguments; `agentos.runs` executes."""
+"""ParallelCoordinator: the facade of a run. It checks arguments; `agentos.runs` executes.
+
+The modules that execute runs are imported by the first run: importing this one is quick. The overloads, for type
+checkers only, make it longer than other modules.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -29,14 +32,14 @@ from agentos.runs.options import (
     whole_number,
 )
 from agentos.runs.signatures import AsyncWorker, ItemT, PlainWorker, RunKeywords, ValueT, Worker
-from agentos.runs.start import RunHandle, RunRequest, start_run, start_with_gateway
-from agentos.runs.streams import AsyncResultStream, ResultStream
 
 from .credential_coordinator import CredentialCoordinator
 
 if TYPE_CHECKING:
     from agentos.plans.plan import RunPlan
     from agentos.providers.verdicts import Verdict
+    from agentos.runs.start import RunHandle, RunRequest
+    from agentos.runs.streams import AsyncResultStream, ResultStream
 
 __all__ = ["ParallelCoordinator", "ProgressStats", "WorkflowResult"]
 
@@ -176,7 +179,7 @@ class ParallelCoordinator:
         read_ids: list[str] = []
         request = request._replace(dry_run=dry_run, read_ids=read_ids)
         results: list[WorkflowResult[Any]] = []
-        stream: ResultStream[Any] = ResultStream(self._start(request, results), signals.unwatch)
+        stream = self._stream(request, results)
         try:
             for result in stream:
                 results.append(result)  # noqa: PERF402 - a recorded result; the run appends new ones by itself
@@ -219,7 +222,7 @@ class ParallelCoordinator:
         """Start a run and return an iterator that yields each result when its item ends, in the order in which the
         items end, and in constant memory."""
         request = self._request(items, worker_func, item_id_func, tokens_func, scope_func, run_id, retry_failed)
-        return ResultStream(self._start(request._replace(dry_run=dry_run)), signals.unwatch)
+        return self._stream(request._replace(dry_run=dry_run))
 
     @overload
     async def execute_parallel_async(
@@ -351,6 +354,8 @@ class ParallelCoordinator:
         run_id: str | None,
         retry_failed: bool | None,
     ) -> RunRequest:
+        from agentos.runs.start import RunRequest
+
         pool = self.credential_coordinator
         has_gateway = bool(self._gateway)
         check_worker(worker_func, self._workers, pool, send_secrets=self._send_secrets, has_gateway=has_gateway)
@@ -374,14 +379,25 @@ class ParallelCoordinator:
         )
 
     def _start(self, request: RunRequest, results: list[WorkflowResult[Any]] | None = None) -> RunHandle:
+        from agentos.runs.start import start_run, start_with_gateway
+
         start = start_with_gateway if self._gateway is True and not request.dry_run else start_run
         if not isinstance(self._gateway, bool):
             request = request._replace(access=self._gateway)
         return start(request, on_start=self._runs.add, on_finished=self._runs.finished, collected=results)
 
+    def _stream(self, request: RunRequest, results: list[WorkflowResult[Any]] | None = None) -> ResultStream[Any]:
+        from agentos.runs.streams import ResultStream
+
+        return ResultStream(self._start(request, results), signals.unwatch)
+
     def _astream(self, request: RunRequest) -> AsyncResultStream[Any]:
-        loop = asyncio.get_running_loop()
-        return AsyncResultStream(self._start(request._replace(loop=loop)), signals.unwatch)
+        import asyncio
+
+        from agentos.runs.streams import AsyncResultStream
+
+        request = request._replace(loop=asyncio.get_running_loop())
+        return AsyncResultStream(self._start(request), signals.unwatch)
 
     def _worker_count(self, max_workers: int | str | None, max_parallelism: int | None) -> int:
         if max_workers == "auto":
