@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from agentos.cli import main
+from agentos.cli.launch import prepare, reporter
+from agentos.cli.launch.item_input import read_items
+from tests.support.patience import eventually
+
 from .cli_runs import agentos, program
 
 ITEMS = "id,status\n" + "".join(f"item-{n},{'open' if n % 2 else 'closed'}\n" for n in range(1, 11))
@@ -188,3 +193,40 @@ def test_retry_by_class_runs_only_those_failures() -> None:
     refused = agentos("retry", "r", "--only", "rate-limited", status=2)
     assert "no item of run r failed with rate_limited; it has " in refused.stderr
     assert "timeout (1)" in refused.stderr
+
+
+# --- before the start ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("pilot_workers:sane", "the module 'pilot_workers' has no function 'sane': did you mean same?"),
+        ("short_worker:one", "the worker one(item) cannot be called with (item, credential): too many positional"),
+    ],
+)
+def test_function_that_cannot_work_is_refused(function: str, message: str) -> None:
+    Path("short_worker.py").write_text("def one(item):\n    return item\n")
+    done = program("run", "--item", "a", function)
+    assert done.returncode == 2
+    assert message in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_reading_that_takes_long_is_announced(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """The reader of the items waits here until the person has been told."""
+    written: list[str] = []
+
+    def read_slowly(*arguments: Any, **options: Any) -> Any:
+        eventually(lambda: written.append(capfd.readouterr().err) or "Reading items…" in "".join(written))
+        return read_items(*arguments, **options)
+
+    monkeypatch.setattr(prepare, "read_items", read_slowly)
+    monkeypatch.setattr(reporter, "READING_SECONDS", 0.01)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--items", "items.csv", "--", "true"])
+    assert ended.value.code == 0
+
+
+def test_quick_reading_is_not_announced() -> None:
+    assert "Reading" not in run("--items", "items.csv", "pilot_workers:same")

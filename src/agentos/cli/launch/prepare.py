@@ -11,6 +11,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable, Collection
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
 from agentos.keys.keys_file import Keys
 from agentos.reporters.format import escape_controls
+from agentos.runs.checks import check_signature
 from agentos.runs.options import auto_workers
 from agentos.workers.capacity import room_for_run
 from agentos.workers.command.command import Command
@@ -225,10 +227,16 @@ def _load_function(spec: RunSpec) -> Callable[..., Any]:
         ) from error
     for attribute in name.split("."):
         if not hasattr(function, attribute):
-            raise click.UsageError(f"the module {module_name!r} has no function {name!r}")
+            similar = get_close_matches(attribute, [known for known in dir(function) if not known.startswith("_")], n=1)
+            hint = f": did you mean {similar[0]}?" if similar else ""
+            raise click.UsageError(f"the module {module_name!r} has no function {name!r}{hint}")
         function = getattr(function, attribute)
     if not callable(function):
         raise click.UsageError(f"{spec.function} is not a function: give one that takes (item, credential)")
+    try:
+        check_signature(function)
+    except TypeError as error:
+        raise click.UsageError(str(error)) from None
     checked: Callable[..., Any] = function
     return checked
 
