@@ -22,7 +22,7 @@ from agentos.pool.credential import Credential
 from agentos.pool.references import is_reference
 from agentos.pool.store_url import absolute, passwords
 from agentos.providers.patterns import Pattern
-from agentos.providers.presets import preset_of, preset_of_variable
+from agentos.providers.presets import PROVIDER_NAMES, preset_of, preset_of_variable
 from agentos.redaction.mask import MIN_REDACTED
 from agentos.verdict import VERDICT_KINDS
 
@@ -167,6 +167,7 @@ class _Reader:
         source = _secret(table) if has_secret else None
         names = {key: table.text(key) for key in ("id", "provider", "quota_group")}
         provider = None if names["provider"] is None else _canonical_name(names["provider"])
+        self._suggest_provider(table, provider)
         scopes = _scopes(table)
         if source is None:
             names["id"] = table.required_text("id", '"team-a"')
@@ -195,6 +196,17 @@ class _Reader:
             if variable in credential.sources.command_env:
                 table.fail("command_env", f"command_env and credential_env both name {variable}")
             self._keys.variables[credential.id] = variable
+
+    def _suggest_provider(self, table: Table, provider: str | None) -> None:
+        """Warn of a provider that is not known but spelled like one that is."""
+        if provider is None or provider in self._providers or preset_of(provider) is not None:
+            return
+        near = nearest(provider, [*PROVIDER_NAMES, *self._providers])
+        if near is not None:
+            line = table.line_of("provider")
+            self._keys.warnings.append(
+                f"{self._file}, line {line}: the provider {provider!r} is not known: did you mean {near}?"
+            )
 
     def _must_be_new(self, table: Table, key: tuple[str, str], description: str) -> None:
         if key in self._owners:
