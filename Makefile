@@ -36,7 +36,9 @@ check: lint
 docs: setup
 	$(BIN)/python -m tests.acceptance.cli_reference docs/cli.md
 	$(BIN)/python -m tests.acceptance.events_reference docs/events.md
+	$(BIN)/python -m tests.acceptance.errors_reference docs/errors.md
 	$(BIN)/python -m tests.acceptance.state_diagrams docs/design.md
+	$(BIN)/python -m tests.acceptance.display_picture docs/display.svg
 
 # Records the expected outputs of commands again; `make golden CASES="plan export"` only those cases.
 CASES ?=

@@ -558,3 +558,17 @@ def test_store_password_in_readable_file_is_refused(write: Write) -> None:
     assert CANARY not in repr(keys)
     assert "a plain-text password in a file that other users can read" in refusal(write(text, 0o640))
     assert "line 1: the store's address must look like" in refusal(write(text.replace("@", "/x@")))
+
+
+@pytest.mark.parametrize(
+    ("provider", "near"),
+    [("antropic", "anthropic"), ("opnai", "openai"), ("Claud", "claude"), ("our-gateway", None), ("openai", None)],
+)
+def test_misspelt_provider_is_a_warning(tmp_path: Path, provider: str, near: str | None) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[[credential]]\nid = "a"\nprovider = "{provider}"\nsecret = "env:A"\n')
+    warnings = load_keys(file).warnings
+    if near is None:
+        assert warnings == []
+    else:
+        assert warnings == [f"{file}, line 3: the provider {provider!r} is not known: did you mean {near}?"]

@@ -78,7 +78,7 @@ def test_other_events_get_their_usual_lines() -> None:
     assert lines == [
         "[COORDINATOR] Starting parallel execution of 300 items with 8 workers over 4 credentials",
         "[COORDINATOR] Credential key-1 is quarantined: no such key",
-        "[COORDINATOR] Cooling down provider p for 60.0 s: rate_limited",
+        "[COORDINATOR] Cooling down provider p for 60.0 s: rate-limited",
         "[COORDINATOR] 120/300 done, 2 failed, 8 running, about 3.1 minutes to go",
     ]
 
@@ -89,7 +89,7 @@ def test_quiet_reporter_writes_failures_and_summary() -> None:
         "[COORDINATOR] Failed: a: ValueError: bad",
         "[COORDINATOR] Execution stopped early: interrupted:",
     ]
-    assert lines_of(DryRun(1, ["a"]), quiet=True)
+    assert lines_of(DryRun(1, ["a"])) == []  # `agentos run --dry-run` prints the commands itself
 
 
 def test_tick_writes_line_only_after_progress() -> None:

@@ -30,7 +30,8 @@ PUBLIC_NAMES = {
     ),
     *("InvalidItemId", "LeaseTimeout", "LedgerError", "NoUsableCredential", "RequestTooLarge", "RunBusy"),
     *("UnknownCredential", "UnrecordableValue", "WorkerDied", "WorkerStartError"),
-    *("JsonReporter", "OutputPrefixer", "PlainReporter", "sanitize_identifier"),
+    *("JsonReporter", "OutputPrefixer", "PlainReporter", "Reporter", "sanitize_identifier"),
+    *("RecordedItem", "RunPlan"),
 }
 # Module -> names that programs import from it.
 MODULES = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import importlib.util
 import os
 import signal
 import threading
@@ -37,6 +38,14 @@ COMMANDS = {
     "gateway": ("commands.gateway", "Serve clients over HTTP: a credential for each of their requests."),
     "completion": ("completion", "Print the completion script for a shell."),
     "demo": ("commands.demo", "Run a demonstration on this machine. Needs no key."),
+}
+
+# Extra -> the modules that it installs.
+EXTRAS = {
+    "dask": ("distributed",),
+    "gateway": ("aiohttp", "prometheus_client", "zstandard"),
+    "prices": ("genai_prices",),
+    "redis": ("redis",),
 }
 
 
@@ -130,7 +139,9 @@ def _version_text() -> str:
     import platform
     import sqlite3
 
-    return f"agentos {__version__} (Python {platform.python_version()}, SQLite {sqlite3.sqlite_version})"
+    extras = ", ".join(name for name, modules in EXTRAS.items() if all(map(importlib.util.find_spec, modules)))
+    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    return f"agentos {__version__} ({versions}; extras: {extras or 'none'})"
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, is_requested: bool) -> None:

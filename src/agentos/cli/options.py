@@ -11,6 +11,7 @@ from agentos.home.run_folder import ItemSource
 
 from .completion import files
 from .duration_type import Duration
+from .item_choice import DRAW, Seed, check_filters
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,6 +97,29 @@ ITEMS = several(
     ),
     option("--delimiter", metavar="CHARACTER", help="Character between the fields of CSV. [default: a comma]"),
     option("--id-field", metavar="FIELD", help="The field of an object that is its id, instead of 'id'."),
+)
+CHOICE = several(
+    option(
+        "--filter",
+        multiple=True,
+        metavar="FIELD=VALUE",
+        callback=lambda _context, _parameter, value: check_filters(value),
+        help="Only items whose field has this value. May be repeated: all must match.",
+    ),
+    option(
+        "--shuffle",
+        type=Seed(),
+        is_flag=False,
+        flag_value=DRAW,
+        metavar="[SEED]",
+        help="Run the items in a random order; the same SEED gives the same order.",
+    ),
+)
+LIMIT = option(
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Run only the next N items; agentos resume runs the others.",
 )
 PACE = several(
     option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -151,4 +150,6 @@ class Checkpoint:
 
     async def asave(self, obj: Any) -> None:
         """Replace the saved object like `save`, without blocking the event loop of an async worker."""
+        import asyncio  # loaded in any case where this runs; not with the package
+
         await asyncio.to_thread(self._attempt._save, obj)

@@ -6,24 +6,35 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 # Below this number of completed items, a rate computed from them is noise.
 MIN_ITEMS_FOR_RATE = 3
 
 
+T = TypeVar("T")
+
+
 @dataclass(slots=True)
-class WorkflowResult:
-    """The outcome of one item."""
+class WorkflowResult(Generic[T]):
+    """The outcome of one item. `T` is the type that the worker returns."""
 
     item_id: str
     success: bool
     error: str | None = None
     duration: float = 0.0  # seconds from the first start to the end
     metadata: dict[str, Any] = field(default_factory=dict)  # for a failure: verdict, error_type, traceback
-    value: Any = None  # what the worker returned
+    value: T | None = None  # what the worker returned; None if the item failed
     attempts: int = 1
     credential_id: str | None = None  # of the last attempt
+
+
+def sort_by_input(results: list[WorkflowResult[Any]], ids: list[str]) -> None:
+    """Sort results, in place, in the order of the ids of the input. An id that came twice counts where it was first."""
+    positions: dict[str, int] = {}
+    for item_id in ids:
+        positions.setdefault(item_id, len(positions))
+    results.sort(key=lambda result: positions[result.item_id])
 
 
 class Counts(NamedTuple):

@@ -23,7 +23,7 @@ from agentos.pool.order import LEAST_LOADED, ORDERS, check_order
 from agentos.pool.references import is_reference
 from agentos.pool.store_url import absolute, passwords
 from agentos.providers.patterns import Pattern
-from agentos.providers.presets import preset_of, preset_of_variable
+from agentos.providers.presets import PROVIDER_NAMES, preset_of, preset_of_variable
 from agentos.redaction.mask import MIN_REDACTED
 from agentos.verdict import VERDICT_KINDS
 
@@ -191,6 +191,7 @@ class _Reader:
         source = _secret(table) if has_secret else None
         names = {key: table.text(key) for key in ("id", "provider", "quota_group")}
         provider = None if names["provider"] is None else _canonical_name(names["provider"])
+        self._suggest_provider(table, provider)
         scopes = _scopes(table)
         if source is None:
             names["id"] = table.required_text("id", '"team-a"')
@@ -236,6 +237,17 @@ class _Reader:
             return limits
         of_group = group_limits(self._groups[group], day_resets)
         return replace(strictest(limits, of_group), max_concurrent=limits.max_concurrent)
+
+    def _suggest_provider(self, table: Table, provider: str | None) -> None:
+        """Warn of a provider that is not known but spelled like one that is."""
+        if provider is None or provider in self._providers or preset_of(provider) is not None:
+            return
+        near = nearest(provider, [*PROVIDER_NAMES, *self._providers])
+        if near is not None:
+            line = table.line_of("provider")
+            self._keys.warnings.append(
+                f"{self._file}, line {line}: the provider {provider!r} is not known: did you mean {near}?"
+            )
 
     def _must_be_new(self, table: Table, key: tuple[str, str], description: str) -> None:
         if key in self._owners:

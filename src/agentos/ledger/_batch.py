@@ -93,7 +93,7 @@ class Batch:
         self._success_rows: list[Row] = []  # successes without metadata
         self._outcome_rows: list[Row] = []  # all other outcomes
         self.on_commit: list[Callable[[], None]] = []  # called after the commit, for threads that wait for it
-        self.results: list[WorkflowResult] = []
+        self.results: list[WorkflowResult[Any]] = []
         self.size = 0  # characters of the inputs and values of `results`
 
     def is_empty(self) -> bool:
@@ -119,7 +119,7 @@ class Batch:
         ended_at = attempt.ended_at + self._epoch_minus_now
         self._attempt_rows.append(self._row(attempt.item, attempt, None, ended_at, verdict, error, None, None, None))
 
-    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> int:
+    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult[Any], value: str | None) -> int:
         """Add the outcome of an item; return its size in characters. `attempt` is None for an item that was not
         started."""
         self.results.append(result)

@@ -149,7 +149,7 @@ class RunRecord:
     # --- the run's thread -----------------------------------------------------------------------------------------
 
     def start(
-        self, on_recorded: Callable[[list[WorkflowResult], int], None], on_failed: Callable[[BaseException], None]
+        self, on_recorded: Callable[[list[WorkflowResult[Any]], int], None], on_failed: Callable[[BaseException], None]
     ) -> None:
         """Start the writer thread. It calls `on_recorded` with committed results and their size, or `on_failed` once,
         when nothing can be written any more."""
@@ -192,7 +192,7 @@ class RunRecord:
             self._batch.attempt_ended(attempt, verdict, error)
         self._commit_thread.request()
 
-    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> int:
+    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult[Any], value: str | None) -> int:
         """Record the outcome of an item; return its size in characters. `attempt` is None for an item that was not
         started."""
         with self._batch_lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Mapping
 from queue import SimpleQueue
@@ -17,6 +16,8 @@ from ._rules.lease_states import ENDED, LIVE, REFUSED
 from .credential import NO_VALUES, Credential
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .lease_pool import LeasePool
     from .store import LeaseHandle
 
@@ -218,6 +219,8 @@ async def wait_async(pool: LeasePool, handle: LeaseHandle, timeout: float | None
         return True
     if timeout is not None and timeout <= 0:
         return False
+    import asyncio  # loaded in any case where this runs; not with the package
+
     loop = asyncio.get_running_loop()
     gate = asyncio.Event()
     handle.deliver = lambda: _set_in_loop(loop, gate)

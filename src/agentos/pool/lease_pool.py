@@ -18,7 +18,6 @@ from agentos.errors import LeaseTimeout, NoUsableCredential, PoolError, RequestT
 from agentos.events import PoolWaiting
 from agentos.limits.cool_downs import MAX_PRINTED_WAIT, MIN_COOL_DOWN, hint_of
 from agentos.limits.reset_times import seconds_to_reset
-from agentos.providers import verdicts
 from agentos.redaction.mask import refuse_to_copy
 from agentos.redaction.recent_tokens import RecentTokens
 from agentos.redaction.redactor import Redactor
@@ -59,9 +58,12 @@ class LeasePool:
         hidden_secrets: Iterable[str] = (),
         order: str = LEAST_LOADED,
     ) -> None:
+        from agentos.providers import verdicts  # not on import: compiling its patterns takes long
+
         check_order(order)
         if not lease_ttl > 0:
             raise ValueError(f"lease_ttl must be above 0 seconds, not {lease_ttl!r}")
+        self._read_exception, self._read_answer = verdicts.from_exception, verdicts.from_observed
         self.lease_ttl = lease_ttl
         self.clock = clock if clock is not None else SYSTEM_CLOCK
         self._listeners: list[Callable[[Any], None]] = []
@@ -289,7 +291,7 @@ class LeasePool:
 
     def observe(self, handle: LeaseHandle, response: Any) -> None:
         """Read an answer that raised nothing: rate-limit headers set the pace, a 429 cools the group."""
-        self.observed(handle, verdicts.from_observed(response, provider=handle.provider, now=self.clock.epoch()))
+        self.observed(handle, self._read_answer(response, provider=handle.provider, now=self.clock.epoch()))
 
     def observed(self, handle: LeaseHandle, verdict: Verdict) -> None:
         """Apply the verdict on an answer in the middle of a lease."""
@@ -404,7 +406,7 @@ class LeasePool:
             listener(event)
 
     def _verdict_of(self, exc: BaseException, provider: str | None = None) -> Verdict:
-        return verdicts.from_exception(exc, provider=provider, now=self.clock.epoch())
+        return self._read_exception(exc, provider=provider, now=self.clock.epoch())
 
     def _redacted(self, verdict: Verdict) -> Verdict:
         return verdict._replace(message=self.redact(verdict.message)) if verdict.message else verdict

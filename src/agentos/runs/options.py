@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from agentos.costs.budget import Budget
 from agentos.costs.prices import Prices
 from agentos.identifiers import sanitize_identifier
+from agentos.pool.lease_pool import LeasePool
 
 from ._rules.run_options import UNKNOWN_BEFORE as UNKNOWN_BEFORE
 from ._rules.run_options import Options
@@ -167,6 +168,20 @@ def whole_number(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number from {least}, not {value!r}")
     return value
+
+
+def auto_workers(pool: LeasePool | None, max_parallelism: Any) -> int:
+    """Return the workers of "auto": as many as the credentials admit at once; without any, one per processor."""
+    count = os.cpu_count() or 1 if pool is None else sum(state.max_concurrent for state in pool.states())
+    return count if max_parallelism is None else min(count, whole_number("max_parallelism", max_parallelism, 1))
+
+
+def check_max_workers(max_workers: Any) -> int:
+    """Return the number; raise ValueError if it is none, with the place of an object that belongs elsewhere."""
+    if isinstance(max_workers, int):
+        return whole_number("max_workers", max_workers, 1)
+    hint = ": pass it as credential_coordinator=" if isinstance(max_workers, LeasePool) else ""
+    raise ValueError(f"max_workers must be a whole number from 1, or 'auto', not {max_workers!r}{hint}")
 
 
 def seconds(name: str, value: Any, *, least: float | None = None) -> float | None:

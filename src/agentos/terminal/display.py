@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentos.durations import format_duration
-from agentos.events import ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
+from agentos.events import EXHAUSTED, ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
 from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, short_name
+from agentos.pool.pauses import longest_pause
 from agentos.pool.states import CredentialState
-from agentos.reporters.sentences import cost_facts, error_text, verdict_text, waiting_text
+from agentos.reporters.sentences import cost_facts, error_text, waiting_text
 from agentos.verdict import RATE_LIMITED
 
 from ._cells import head, left_aligned, right_aligned, text_width
@@ -72,7 +73,7 @@ class Display:
 
     def __init__(
         self,
-        run: ResultStream,
+        run: ResultStream[Any],
         states: Callable[[], tuple[CredentialState, ...]] = tuple,
         *,
         clock: Callable[[], float] = time.time,
@@ -172,6 +173,8 @@ class Display:
         waiting = pool.waiting
         if waiting is None:
             return ""
+        if waiting.reason == EXHAUSTED:
+            return "all usable credentials are busy: items wait for one"  # the title of their list has the counts
         if waiting.reason != RATE_LIMITED or waiting.usable_in is None:
             return f"waiting for a credential: {waiting_text(waiting)}"
         if waiting.limit is not None and waiting.usable_in < SHORT_WAIT:
@@ -180,7 +183,7 @@ class Display:
         usable_in = countdown_text(waiting.usable_in - (now - pool.at))  # first: a narrow terminal cuts the end
         count = waiting.credentials
         credentials = "the only usable credential is" if count == 1 else f"all {count} usable credentials are"
-        return f"nothing starts for {usable_in}{limit}: {credentials} rate-limited"
+        return f"nothing starts for {usable_in}{limit}: {credentials} paused"
 
     # --- the lists ------------------------------------------------------------------------------------------------
 
@@ -268,21 +271,13 @@ class Display:
         learned = f", learned {amount_text(min(state.learned.values()))} requests/min" if state.learned else ""
         if kind == QUARANTINED:
             return f"quarantined: {self._safe(state.quarantined or '')}", "red"
-        if kind == COOLING:
-            return self._cooling_text(state, now), "yellow"
-        if kind == FREE:
-            return f"free{learned}", "dim"
+        if kind == PAUSED:
+            pause = longest_pause(state, now, SHORT_WAIT)
+            return "" if pause is None else self._safe(pause.text(now)), "yellow"
+        if kind in (FREE, PACED):
+            return f"{'free' if kind == FREE else 'paced: next request in 1 s'}{learned}", "dim"
         leases = f" {state.live_leases}/{state.max_concurrent}" if state.max_concurrent > 1 else ""
         return f"in use{leases}{learned}", ""
-
-    def _cooling_text(self, state: CredentialState, now: float) -> str:
-        end = state.rate_limited_until
-        if end is None or end - now < SHORT_WAIT:
-            scope, end = max(state.cooling.items(), key=lambda entry: entry[1])
-            reason = f"{state.cooled_by.get(scope, RATE_LIMITED)} for {self._safe(scope)}"
-        else:
-            reason = state.cooled_by.get("") or state.waits_for or RATE_LIMITED
-        return f"cooling {countdown_text(end - now)}: {verdict_text(reason)}"
 
     def _failed(self, rows: int, width: int) -> list[list[Segment]]:
         lines: list[list[Segment]] = []
@@ -342,23 +337,24 @@ class Display:
 
 
 # States of a credential, in the order of the list if not all of them fit.
-COOLING, QUARANTINED, IN_USE, FREE = STATES = ("cooling", "quarantined", "in use", "free")
+PAUSED, QUARANTINED, IN_USE, PACED, FREE = STATES = ("paused", "quarantined", "in use", "paced", "free")
 
 
 def _state_of(state: CredentialState, now: float) -> str:
     if state.quarantined is not None:
         return QUARANTINED
-    end = state.rate_limited_until
-    if end is not None and end - now >= SHORT_WAIT:
-        return COOLING
-    if any(end - now >= SHORT_WAIT for end in state.cooling.values()):
-        return COOLING
-    return IN_USE if state.in_use else FREE
+    if longest_pause(state, now, SHORT_WAIT) is not None:
+        return PAUSED
+    if state.in_use:
+        return IN_USE
+    return FREE if state.is_available else PACED
 
 
 def _state_counts(states: Sequence[CredentialState], now: float) -> str:
     kinds = [_state_of(state, now) for state in states]
-    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in (IN_USE, FREE, COOLING, QUARANTINED) if kind in kinds)
+    return ", ".join(
+        f"{kinds.count(kind)} {kind}" for kind in (IN_USE, PACED, FREE, PAUSED, QUARANTINED) if kind in kinds
+    )
 
 
 def _waiting_counts(stats: ProgressStats) -> str:

@@ -34,7 +34,7 @@ class LinesReporter(TextReporter):
     `run` is None in a dry run, which has no progress. `go_on`: the command that continues unfinished items."""
 
     def __init__(
-        self, stream: TextIO, run: ResultStream | None, *, quiet: bool = False, go_on: str = "agentos resume"
+        self, stream: TextIO, run: ResultStream[Any] | None, *, quiet: bool = False, go_on: str = "agentos resume"
     ) -> None:
         super().__init__(stream)
         self._results = run
@@ -59,7 +59,7 @@ class LinesReporter(TextReporter):
         if isinstance(event, RunEnded):
             hint = "; pass the unread input again" if event.unfinished is None else " them"
             return summary_text(event, f"{self._go_on}{larger_budget(event.stats)} continues{hint}")
-        if self._quiet and not isinstance(event, DryRun):
+        if self._quiet or isinstance(event, DryRun):  # a dry run has no progress; its commands are printed by itself
             return None
         if isinstance(event, Heartbeat):
             return progress_line(event.stats, event.waiting)

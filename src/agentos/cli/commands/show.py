@@ -274,17 +274,18 @@ def _failure_lines(causes: list[dict[str, Any]]) -> Iterator[str]:
     if not causes:
         return
     yield "\nFailures by cause:"
-    rows = []
+    width = len(str(causes[0]["count"]))
     for cause in causes[:MAX_CAUSES]:
         ids = ", ".join(shorten(item_id, MAX_ID) for item_id in cause["ids"])
         more = cause["count"] - len(cause["ids"])
-        kind = f"{escape_controls(cause['error_type'])}: " if cause["error_type"] else ""
-        rows.append((str(cause["count"]), f"{kind}{cause['error']}", ids + (", …" if more else "")))
-    for count, error, ids in rows:
-        yield f"  {count.rjust(len(rows[0][0]))} x {error}"
-        yield f"  {' ' * len(rows[0][0])}   {ids}"
-    if len(causes) > len(rows):
-        yield f"  and {plural(len(causes) - len(rows), 'more cause')}"
+        error_type = f"{escape_controls(cause['error_type'])}: " if cause["error_type"] else ""
+        kind = f" [{escape_controls(cause['kind'])}]" if cause["kind"] not in ("", cause["error_type"]) else ""
+        yield f"  {cause['count']:>{width}} x{kind} {error_type}{cause['error']}"
+        yield f"  {' ' * width}   items: {ids}" + (", …" if more else "")
+        if cause["example"] != cause["error"]:
+            yield f"  {' ' * width}   example: {shorten(cause['ids'][0], MAX_ID)}: {cause['example']}"
+    if len(causes) > MAX_CAUSES:
+        yield f"  and {plural(len(causes) - MAX_CAUSES, 'more cause')}"
 
 
 def _credential_lines(totals: list[dict[str, Any]]) -> Iterator[str]:

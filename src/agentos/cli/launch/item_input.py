@@ -42,6 +42,7 @@ class Items:
     def __init__(self, source: Iterable[Item], id_field: str | None, *, is_whole: bool = True) -> None:
         self.source = source
         self.total: int | None = None
+        self.left = 0  # items after `--limit`; of stdin, known when it was read to its end
         # False in a resume if stdin was not read to its end: items that were never read are missing.
         self.is_whole = is_whole
         self._id_field = id_field
@@ -52,6 +53,12 @@ class Items:
     def id_of(self, item: Item) -> str:
         """Return the id of an item. Raise `ValueError` if it has none."""
         return _id_of(item, self._id_field)
+
+    def replaced(self, source: Iterable[Item]) -> Items:
+        """Return items from another source: a choice of these."""
+        items = SizedItems(source, self._id_field) if isinstance(source, list) else Items(source, self._id_field)
+        items.is_whole = self.is_whole
+        return items
 
 
 class SizedItems(Items):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,8 @@ from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
 from agentos.keys.keys_file import Keys
 from agentos.reporters.format import escape_controls
+from agentos.runs.checks import check_signature
+from agentos.runs.options import auto_workers
 from agentos.workers.capacity import room_for_run
 from agentos.workers.command.command import Command
 from agentos.workers.engines.connect import Engine
@@ -36,6 +38,7 @@ from .gateway_setup import check_gateway, start_gateway
 from .item_input import Items, SizedItems, read_items, token_counter
 from .pool_setup import StoreChoice, choose_store, make_pool, pool_warnings, read_keys
 from .reporter import RunReporter
+from .selection import filtered, limited, only_failed, shuffled
 
 # Default of `--retries` for a function. A command has 0: a second attempt could repeat half of its side effects.
 FUNCTION_RETRIES = 2
@@ -60,9 +63,10 @@ def prepare_run(
     *,
     keep: bool = True,
     is_resume: bool = False,
+    only: Collection[str] = (),
 ) -> PreparedRun:
     """Return a run that can be started; `resources` closes its engine and its gateway. `keep=False`: write nothing and
-    start no gateway, for a dry run.
+    start no gateway, for a dry run. `only`: classes of failure, of a retry that runs only items which failed so.
 
     Raise `click.UsageError` with advice for what cannot be run, and the errors that `cli.console` reports. Items are
     read last: what came by stdin cannot be read again after an error.
@@ -109,10 +113,13 @@ def prepare_run(
     if keep and engine is None:
         coordinator = _within_limits(coordinator, spec, make, reporter)
     redact = None if pool is None else pool.redact_value
-    items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
-    tokens_func = token_counter(options.get("tokens"))
-    if isinstance(items, SizedItems):
-        _check_fields(items, worker, tokens_func)
+    with reporter.note_reading():
+        items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
+        items = shuffled(filtered(items, options.get("filter", ())), options.get("shuffle"))
+        tokens_func = token_counter(options.get("tokens"))
+        if isinstance(items, SizedItems):
+            _check_fields(items, worker, tokens_func)
+    items = only_failed(limited(items, options.get("limit"), folder), only, folder)
     gateway_url = None if gateway is None else gateway.url
     return PreparedRun(worker, pool, keys, store, items, coordinator, tokens_func, gateway_url)
 
@@ -130,13 +137,11 @@ def make_coordinator(
 ) -> ParallelCoordinator:
     """Return a coordinator for options of `agentos run`; `retries` is the default of that option."""
     parallel, max_parallelism = options.get("parallel"), options.get("max_parallelism")
-    if parallel == "auto" or (parallel is None and engine is not None):
-        slots = engine_slots(engine) if engine is not None else os.cpu_count() or 1
-        if pool is not None and parallel == "auto":
-            leases = sum(state.max_concurrent for state in pool.states())
-            slots = min(leases, slots) if engine is not None else leases
-        parallel = slots
-        max_parallelism = max_parallelism or max(slots, ParallelCoordinator.MAX_PARALLELISM)
+    if engine is not None and parallel in (None, "auto"):
+        slots = engine_slots(engine)
+        leases = None if pool is None or parallel is None else auto_workers(pool, None)
+        parallel = slots if leases is None else min(leases, slots)
+        max_parallelism = max_parallelism or max(parallel, ParallelCoordinator.MAX_PARALLELISM)
     try:
         return ParallelCoordinator(
             parallel,
@@ -233,10 +238,16 @@ def _load_function(spec: RunSpec) -> Callable[..., Any]:
         ) from error
     for attribute in name.split("."):
         if not hasattr(function, attribute):
-            raise click.UsageError(f"the module {module_name!r} has no function {name!r}")
+            similar = get_close_matches(attribute, [known for known in dir(function) if not known.startswith("_")], n=1)
+            hint = f": did you mean {similar[0]}?" if similar else ""
+            raise click.UsageError(f"the module {module_name!r} has no function {name!r}{hint}")
         function = getattr(function, attribute)
     if not callable(function):
         raise click.UsageError(f"{spec.function} is not a function: give one that takes (item, credential)")
+    try:
+        check_signature(function)
+    except TypeError as error:
+        raise click.UsageError(str(error)) from None
     checked: Callable[..., Any] = function
     return checked
 

@@ -294,7 +294,9 @@ class Driver:
         """Fail an item that cannot be started. `was_added`: the scheduler knows it."""
         self._scheduler.reject(item.id if was_added else None)
         metadata = {"error_type": problem.error_type, "verdict": PERMANENT if was_added else None}
-        result = WorkflowResult(item.id, False, self._context.redact(problem.text), metadata=metadata, attempts=0)
+        result: WorkflowResult[Any] = WorkflowResult(
+            item.id, False, self._context.redact(problem.text), metadata=metadata, attempts=0
+        )
         if problem.is_unrecorded:
             self.progress.deliver(result)
         else:

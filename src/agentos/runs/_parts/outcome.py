@@ -81,7 +81,7 @@ class OutcomeClassifier:
 
 def failed_result(
     attempt: Attempt, exc: BaseException, kind: str | None, redact: Callable[[str], str], now: float
-) -> WorkflowResult:
+) -> WorkflowResult[Any]:
     """Return the result of an item whose last attempt failed."""
     metadata = _metadata(exc, kind, redact)
     if attempt.usage is not None:

@@ -66,7 +66,7 @@ class RunProgress:
             if sys.stderr is not None:
                 sys.stderr.write(f"agentos: the reporter failed and is not used any more: {error!r}\n")
 
-    def deliver(self, result: WorkflowResult) -> None:
+    def deliver(self, result: WorkflowResult[Any]) -> None:
         """Count a result, queue it for the reader and report it."""
         stats = self.stats
         stats.completed += 1
@@ -78,7 +78,7 @@ class RunProgress:
         if self._reporter is not None:
             self.report(ItemEnded(result, self.refreshed_stats()))
 
-    def deliver_all(self, results: list[WorkflowResult], size: int) -> None:
+    def deliver_all(self, results: list[WorkflowResult[Any]], size: int) -> None:
         """Deliver results that the ledger has committed; `size`: the characters that it wrote for them."""
         self._results.note_size(len(results), size)
         if self._reporter is not None:

@@ -42,14 +42,15 @@ if _typing.TYPE_CHECKING:
     from agentos.identifiers import sanitize_identifier
     from agentos.items.context import CurrentItem, current_item
     from agentos.items.results import ProgressStats, WorkflowResult
-    from agentos.ledger.reader import Ledger
+    from agentos.ledger.reader import Ledger, RecordedItem
     from agentos.limits.declaration import Limits, Window
     from agentos.output.prefix import OutputPrefixer
+    from agentos.plans.plan import RunPlan
     from agentos.pool.credential import Credential
     from agentos.pool.lease import Lease
     from agentos.providers.patterns import Pattern
     from agentos.providers.verdicts import Verdict
-    from agentos.reporters.writers import JsonReporter, PlainReporter
+    from agentos.reporters.writers import JsonReporter, PlainReporter, Reporter
     from agentos.workers.command.command import Command
 
     from .coordinator import ParallelCoordinator
@@ -65,6 +66,8 @@ __all__ = [
     "CurrentItem",
     "current_item",
     "Ledger",
+    "RecordedItem",
+    "RunPlan",
     "Budget",
     "Price",
     # credentials
@@ -106,6 +109,7 @@ __all__ = [
     "JsonReporter",
     "OutputPrefixer",
     "PlainReporter",
+    "Reporter",
     "sanitize_identifier",
 ]
 
@@ -127,9 +131,10 @@ _NAMES = {
     ),
     "agentos.identifiers": "sanitize_identifier",
     "agentos.pool.lease": "Lease",
-    "agentos.ledger.reader": "Ledger",
+    "agentos.ledger.reader": "Ledger RecordedItem",
+    "agentos.plans.plan": "RunPlan",
     "agentos.output.prefix": "OutputPrefixer",
-    "agentos.reporters.writers": "JsonReporter PlainReporter",
+    "agentos.reporters.writers": "JsonReporter PlainReporter Reporter",
     "agentos.items.results": "ProgressStats WorkflowResult",
     "agentos.providers.verdicts": "Verdict",
 }
