@@ -6,6 +6,7 @@ from . import (
     Mutant,
     planted_access,
     planted_credentials,
+    planted_first_minutes,
     planted_gateway,
     planted_inherited,
     planted_pool,
@@ -25,4 +26,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *planted_credentials.MUTANTS,
     *planted_gateway.MUTANTS,
     *planted_access.MUTANTS,
+    *planted_first_minutes.MUTANTS,
 )
