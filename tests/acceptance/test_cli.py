@@ -84,11 +84,11 @@ def test_demo_leaves_a_run_that_commands_can_show(home: Path) -> None:
     printed = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", child.before)  # without colours and movements
     assert "key-4 is invalid, and key-5 is out of quota" in printed
     assert re.search("about .* to go", printed)
-    assert re.search(r"key-5 +out of quota (?:until \d\d:\d\d|for \d+ s)", printed)
-    assert "Credential key-4 is quarantined: refused by the provider 2 times in a row" in printed
+assert re.search(r"key-5 +out of quota (?:until \d\d:\d\d|for \d+ s)", printed)
+    assert re.search(r"key-4 +key refused for \d+ s", printed)
     assert "Succeeded: 58" in printed
     served = re.search(
-        r"60 requests were served in ([\d.]+) s; the limits of three valid keys allow 8.5 s at best", printed
+        r"6\d requests were served in ([\d.]+) s; the limits of three valid keys allow [89]\.\d s at best", printed
     )
     assert served is not None
     assert 8.0 <= float(served.group(1)) < 60

@@ -201,21 +201,30 @@ def test_resume_uses_the_store_from_any_folder(sandbox: Sandbox) -> None:
 
 def test_store_option_overrides_the_keys_file(sandbox: Sandbox) -> None:
     sandbox.write("keys.toml", 'store = "sqlite:///theirs.db"\n' + KEYS)
+    assert sandbox.agentos(*run("b", "keys.toml", 1, "true", options=("--store", "memory:"))).returncode == 0
+    assert not (sandbox.path / "theirs.db").exists()
     assert sandbox.agentos(*run("a", "keys.toml", 1, "true")).returncode == 0
     assert (sandbox.path / "theirs.db").exists()
     assert "In sqlite:///" in sandbox.agentos("keys", "--keys", "keys.toml").stdout
-    (sandbox.path / "theirs.db").unlink()
-    assert sandbox.agentos(*run("b", "keys.toml", 1, "true", options=("--store", "memory:"))).returncode == 0
-    assert not (sandbox.path / "theirs.db").exists()
     assert not (sandbox.home / "pool.db").exists()
+
+
+# Its exception reaches the pool; what a command prints or reports would rest the key for its run only.
+LIMITED_WORKER = """
+from agentos.workflows.parallel import RateLimited
+def ask(item, key):
+    raise RateLimited(retry_after=600)
+"""
 
 
 def test_plan_reads_the_store_and_changes_nothing(sandbox: Sandbox) -> None:
     plan = ["plan", "--count", "1", "--item-seconds", "1", "--keys", "one.toml"]
     assert "1 item: about 1.0 s" in sandbox.agentos(*plan).stdout
     assert not sandbox.home.exists()
-    limited = sandbox.script('echo \'{"verdict": "rate_limited", "retry_after": 600}\' >> "$AGENTOS_REPORT"; exit 1')
-    assert sandbox.agentos(*run("r", "one.toml", 1, limited, options=("--max-wait", "0.1"))).returncode == 4
+    sandbox.write("limits.py", LIMITED_WORKER)
+    limited = ["run", "--run-id", "r", "--keys", "one.toml", "--item", "a", "--max-wait", "0.1", "limits:ask"]
+    assert sandbox.agentos(*limited).returncode == 4
+    eventually(lambda: not (sandbox.home / "pool.db-wal").exists(), PATIENCE)  # the owner has ended
     before = (sandbox.home / "pool.db").read_bytes()
     assert re.search(r"1 item: about (10\.0|9\.\d) minutes", sandbox.agentos(*plan).stdout)
     dry = sandbox.agentos(*run("dry", "one.toml", 1, "true", options=("--dry-run", "--item-seconds", "1")))

@@ -162,6 +162,7 @@ def test_killed_run_in_profiles_is_resumed(sandbox: Sandbox) -> None:
             lambda: {line.split()[0] for line in sandbox.lines("seen")} >= {"item-0", "item-1", "item-2"}, PATIENCE
         )
         pids = [int(pid) for pid in sandbox.lines("pids")]
+        eventually(lambda: "1 succeeded" in sandbox.agentos("show", "r").stdout, PATIENCE)
         program.kill()
         program.wait()
     eventually(lambda: all_gone(pids))

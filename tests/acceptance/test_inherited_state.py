@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -170,6 +171,33 @@ def test_secret_helper_leaves_the_items_on_stdin(sandbox: Sandbox) -> None:
     )
     assert "Succeeded: 2" in done.stderr
     assert sandbox.lines("swallowed") == []
+
+
+# --- folder and descriptors ---------------------------------------------------------------------------------------
+
+
+def test_removed_folder_is_named(sandbox: Sandbox) -> None:
+    program = shlex.join([*AGENTOS, "run", "--item", "a", "--", "true"])
+    script = f"mkdir gone; cd gone; rmdir ../gone; {program}"
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=sandbox.path, env=sandbox.environ, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        3,
+        "Error: the current folder was removed: change to another one and run again\n",
+    )
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_descriptors_lose_no_item_and_no_log(closed: str, sandbox: Sandbox) -> None:
+    program = shlex.join([*AGENTOS, "run", "--run-id", "r", "--item", "a", "--item", "b", "--"])
+    command = "sh -c 'echo out; echo err >&2'"
+    done = subprocess.run(
+        ["sh", "-c", f"{program} {command} {closed}"], cwd=sandbox.path, env=sandbox.environ, check=False,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert sorted(sandbox.agentos("logs", "r", "b").stdout.split()) == ["err", "out"]
 
 
 # --- limits -------------------------------------------------------------------------------------------------------

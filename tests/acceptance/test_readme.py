@@ -41,7 +41,7 @@ def review(document, key):
         done = subprocess.run(
             [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
         )
-        assert "Counts(succeeded=1, failed=1, unfinished=0)\nb bad ['failed']\nkey-" in done.stdout
+        assert "Counts(succeeded=1, failed=1, unfinished=0)\nb bad ['failed', 'failed']\nkey-" in done.stdout
     assert "Resuming run main (launch 2); on record: 1 succeeded, 1 failed, 0 unfinished" in done.stdout
 
 

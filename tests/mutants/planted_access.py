@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         "A command in a run with a gateway inherits variables that hold a key",
         "workers/command/command.py",
-        "for name, value in os.environ.items() if not is_secret(value)}",
+        "for name, value in os.environ.items() if not _holds_secret(name, value, redactor)}",
         "for name, value in os.environ.items()}",
         tests_of(COMMANDS, "test_command_has_token_where_it_looks_for_a_key"),
     ),

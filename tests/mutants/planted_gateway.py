@@ -243,8 +243,8 @@ MUTANTS = (
     Mutant(
         "The owner of a shared pool forgets the provider of a request",
         "pool/shared/_member/handles.py",
-        "self.waits, front, self.for_provider, self.only,",
-        "self.waits, front, None, self.only,",
+        "self.excluded, self.later, self.for_provider, self.only,",
+        "self.excluded, self.later, None, self.only,",
         tests_of(RESTRICTED, "test_request_gets_credentials_of_its_provider_only"),
     ),
 )

@@ -93,8 +93,8 @@ MUTANTS = (
     Mutant(
         "A waiter gets a credential whose cool-down began between grant and pick-up",
         "pool/_rules/allocator.py",
-        "not credential.removed and credential.usable_at(record.scope) <= now:",
-        "not credential.removed:",
+        "and (credential.usable_at(record.scope) <= now or self.guessed.is_probe(record, credential.group))",
+        "and True",
         tests_of(POOL, "test_confirm_rejects_lease_of_unusable_credential"),
     ),
     Mutant(

@@ -63,8 +63,8 @@ MUTANTS = (
     Mutant(
         "The scheduler lets a refused item pause although another credential is usable",
         "runs/_rules/scheduler.py",
-        "                return AT_ONCE\n            item.failures += 1",
-        "                return Again(now)\n            item.failures += 1",
+        "if advice is not None and advice.pause else AT_ONCE",
+        "if advice is not None and advice.pause else Again(now)",
         tests_of("runs/test_item_states", "test_scheduler_makes_exactly_the_transitions_of_the_table"),
     ),
     Mutant(

@@ -12,8 +12,8 @@ MUTANTS = (
     Mutant(
         "The reader of HTTP clients believes only temporary refusals",
         "providers/_http_lines.py",
-        "    return not (\n        _OTHER_TOOL",
-        "    return False and (\n        _OTHER_TOOL",
+        "    return not (_OTHER_TOOL",
+        "    return False and (_OTHER_TOOL",
         tests_of(HTTP, "test_http_client_refusal_is_understood"),
     ),
     Mutant(
@@ -22,6 +22,13 @@ MUTANTS = (
         "        has_address = True\n",
         "        has_address = False\n",
         tests_of(HTTP, "test_refusal_by_another_server_says_nothing_about_the_key"),
+    ),
+    Mutant(
+        "An exception about another host is blamed on the key",
+        "providers/_sdk_objects.py",
+        "if verdict.kind in (AUTH_FAILED, QUOTA_EXHAUSTED) and names_other_host",
+        "if False and names_other_host",
+        tests_of(HTTP, "test_refusal_by_another_host_says_nothing_about_the_key"),
     ),
     Mutant(
         "A 403 of Google without a reason is a fault of the request",

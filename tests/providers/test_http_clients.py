@@ -3,9 +3,19 @@
 # ruff: noqa: E501 - tables of lines, as programs print them
 from __future__ import annotations
 
-import pytest
+import email.message
+import io
+import urllib.error
+from typing import Any
 
-from agentos.providers.verdicts import from_output
+import aiohttp
+import httpx
+import pytest
+import requests
+import yarl
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from agentos.providers.verdicts import from_exception, from_output
 
 NOW = 1794772800.0  # Sunday, 2026-11-15 20:00:00 UTC
 
@@ -124,3 +134,48 @@ OTHER_SERVERS = [
 def test_refusal_by_another_server_says_nothing_about_the_key(line: str) -> None:
     for text in (line, f"working\n{line}\nmake: *** Error 1"):
         assert from_output(text, 1, provider="openai", now=NOW).kind not in ("auth_failed", "quota_exhausted")
+
+
+# --- exceptions of HTTP libraries, which name the host that refused --------------------------------------------------
+
+
+def refused_by_httpx(url: str, status: int) -> BaseException:
+    request = httpx.Request("GET", url)
+    return httpx.HTTPStatusError("refused", request=request, response=httpx.Response(status, request=request))
+
+
+def refused_by_requests(url: str, status: int) -> BaseException:
+    response = requests.Response()
+    response.status_code, response.url = status, url
+    return requests.HTTPError("refused", response=response)
+
+
+def refused_by_urllib(url: str, status: int) -> BaseException:
+    return urllib.error.HTTPError(url, status, "refused", email.message.Message(), io.BytesIO())
+
+
+def refused_by_aiohttp(url: str, status: int) -> BaseException:
+    info = aiohttp.RequestInfo(yarl.URL(url), "GET", CIMultiDictProxy(CIMultiDict()), yarl.URL(url))
+    return aiohttp.ClientResponseError(info, (), status=status)
+
+
+LIBRARIES = [refused_by_httpx, refused_by_requests, refused_by_urllib, refused_by_aiohttp]
+
+
+@pytest.mark.parametrize("make", LIBRARIES)
+@pytest.mark.parametrize("status", [401, 402, 403])
+def test_refusal_by_another_host_says_nothing_about_the_key(make: Any, status: int) -> None:
+    for url in ("https://wiki.example.com/page", "https://intranet.example.org/v2/files/1"):
+        assert from_exception(make(url, status), provider="openai", now=NOW).kind in (None, "permanent"), url
+    assert from_exception(make("https://wiki.example.com/page", 429), provider="openai", now=NOW).kind == "rate_limited"
+
+
+@pytest.mark.parametrize("make", LIBRARIES)
+def test_refusal_by_the_provider_or_a_proxy_is_believed(make: Any) -> None:
+    for url in (
+        "https://api.openai.com/v1/responses",
+        "http://127.0.0.1:4000/anything",
+        "https://llm.example.com/v1/chat/completions",
+        "https://openai.example.com/x",
+    ):
+        assert from_exception(make(url, 401), provider="openai", now=NOW).kind == "auth_failed", url

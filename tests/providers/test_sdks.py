@@ -7,7 +7,6 @@ while a request waits for a cool-down, so no test waits.
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,8 +45,9 @@ class Fate(NamedTuple):
 
 FATES = {
     "limit": Fate("rate_limited", "group", HINT, 2.0),
-    "quota": Fate("quota_exhausted", "group", 600.0, math.inf),
-    "payment": Fate("quota_exhausted", "group", 600.0, math.inf),
+    # The provider named no time: the group is probed after a minute.
+    "quota": Fate("quota_exhausted", "group", 60.0, 60.0),
+    "payment": Fate("quota_exhausted", "group", 60.0, 60.0),
     "dead": Fate("auth_failed", "credential", 5.0, 5.0),
     "overloaded": Fate("overloaded", "provider", 0.5, 2.0),
 }

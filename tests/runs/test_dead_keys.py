@@ -110,6 +110,14 @@ def test_all_items_broken_bench_no_key() -> None:
     assert max(result.attempts for result in run.collected) <= 4
 
 
+def test_work_that_always_fails_costs_few_free_tries() -> None:
+    """500 items fail with each of 20 keys: after ten of them an item is tried twice, not with every key."""
+    names = items(500)
+    run = execute(with_dead((), broken=names), keys(20), names, workers=8)
+    assert sorted(failed_items(run)) == sorted(names)
+    assert len(run.starts) <= 2 * len(names) + 10 * (10 + 8)
+
+
 def test_only_key_is_never_set_aside() -> None:
     names = items(20)
     run = execute(with_dead({"key-0"}), keys(1), names)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.runs._rules import item_states as table
+from agentos.runs._rules.circuit_breaker import Advice
 from agentos.runs._rules.scheduler import AT_ONCE, FAILED, UNFINISHED, NoPool, Scheduler
 from agentos.verdict import AUTH_FAILED, PERMANENT, RATE_LIMITED, TRANSIENT
 
@@ -83,7 +84,8 @@ class History:
         no_pool = self.rng.choice([None, NoPool(None), NoPool(0.5)])
         kind = self.rng.choice(KINDS)
         usable_at = self.now + 1.0 if kind == RATE_LIMITED and self.rng.random() < 0.3 else None
-        decision = self.scheduler.fail_attempt(item, kind, self.now, 0.5, None, no_pool, usable_at)
+        advice = self.rng.choice([None, Advice(False), Advice(True), Advice(True, 0.5)])
+        decision = self.scheduler.fail_attempt(item, kind, self.now, 0.5, None, no_pool, advice, usable_at)
         del self.held[item]
         if decision is UNFINISHED:
             self.held[item] = table.UNFINISHED

@@ -106,6 +106,7 @@ def test_outcome_leaves_executor_without_values_of_headers() -> None:
         "base_url": None,
         "headers": {"X-Token": "env:SETTINGS_HEADER"},
         "fingerprint": "key-of-the-run",
+        "gateway_url": None,
     }
     outcome = run_attempt(pickle.dumps(fail_with_header), pickle.dumps(message))
     assert b"refused: ****" in outcome

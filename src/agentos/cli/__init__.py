@@ -104,6 +104,8 @@ class LazyGroup(click.Group):
                 raise
             from .console import Failure
 
+            if error.errno == errno.ENOENT and error.filename is None:  # of `getcwd`
+                raise Failure("the current folder was removed: change to another one and run again") from None
             raise Failure(f"{error.filename or 'stdout'}: {error.strerror}") from None
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:

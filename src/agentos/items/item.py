@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 WORKER_DIED = "worker_died"  # the worker process ended without a result
+FAILED_ATTEMPT = "failed"  # by an exception that no provider caused
 INTERRUPTED = "interrupted"  # the attempt stopped because the run is shutting down
 _NO_CREDENTIALS: frozenset[str] = frozenset()
 

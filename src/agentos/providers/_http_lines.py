@@ -60,13 +60,11 @@ def is_believed(line: str, kind: str, provider: str) -> bool:
         return False
     if kind in (RATE_LIMITED, OVERLOADED, TRANSIENT):
         return True
-    return not (
-        _OTHER_TOOL.search(line) or _DESCRIPTION.search(_URL.sub("", line)) or _names_other_host(line, provider)
-    )
+    return not (_OTHER_TOOL.search(line) or _DESCRIPTION.search(_URL.sub("", line)) or names_other_host(line, provider))
 
 
-def _names_other_host(line: str, provider: str) -> bool:
-    """Return whether the line has addresses, none of which can be that of the provider or of a gateway."""
+def names_other_host(line: str, provider: str) -> bool:
+    """Return whether a line, or an address, has hosts, none of which can be that of the provider or of a gateway."""
     has_address = False
     for host, path in _URL.findall(line):
         if (

@@ -11,13 +11,14 @@ from functools import lru_cache
 from typing import Any
 
 from agentos.foreign_exceptions import attribute, text
-from agentos.verdict import NO_VERDICT, TRANSIENT, Verdict
+from agentos.verdict import AUTH_FAILED, NO_VERDICT, QUOTA_EXHAUSTED, TRANSIENT, Verdict
 
 from . import _bodies as bodies
 from . import _evidence as evidence
 from . import _phrases as phrases
 from ._bodies import BodyFacts
 from ._headers import Headers, lower
+from ._http_lines import names_other_host
 
 # Libraries whose connection errors are recognised by name. Those of others wrap an exception of Python.
 _TRANSPORTS = frozenset(
@@ -42,6 +43,7 @@ _CONNECTION_ERRORS = frozenset(
 # What litellm writes before the message of the provider.
 _LITELLM_PREFIX = r"^(?:(?:litellm\.)?\w+(?:Error|Timeout): )*(?:\w*Exception(?: - |: ))?"
 _MAX_TEXT = 100_000
+_MAX_ADDRESS = 1000
 # The two private attributes that are read. litellm documents its own; aiohttp has no other way to a body that arrived.
 _LITELLM_HEADERS = "_hidden_params"
 _AIOHTTP_BODY = "_body"
@@ -70,7 +72,20 @@ def of_exception(exc: BaseException, provider: str, now: float) -> Verdict:
     facts.codes.extend(code for code in codes if " " not in code and len(code) < 200 and not code.isdigit())
     _add_message(facts, exc)
     verdict = evidence.judge(status, headers, facts, provider, now)
+    if verdict.kind in (AUTH_FAILED, QUOTA_EXHAUSTED) and names_other_host(_address(exc, response), provider):
+        return NO_VERDICT  # another server refused: that says nothing about the key
     return verdict if verdict.kind is not None else _of_broken_connection(exc)
+
+
+def _address(exc: BaseException, response: Any) -> str:
+    """Return the address of the request that an exception of an HTTP library is about; "" if it has none."""
+    holders = (attribute(exc, "request"), attribute(response, "request"), attribute(exc, "request_info"), response, exc)
+    for holder in holders:
+        for name in ("url", "real_url"):
+            address = attribute(holder, name)
+            if address is not None and not callable(address):
+                return str(address)[:_MAX_ADDRESS]
+    return ""
 
 
 @lru_cache(maxsize=512)

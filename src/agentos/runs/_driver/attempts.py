@@ -10,7 +10,7 @@ from agentos import foreign_exceptions
 from agentos.errors import ExecutorBroken, WorkerStartError
 from agentos.events import AttemptAbandoned, AttemptEnded
 from agentos.items.attempt import Attempt
-from agentos.items.item import INTERRUPTED, Item
+from agentos.items.item import FAILED_ATTEMPT, Item
 from agentos.items.results import RunningItem, WorkflowResult
 from agentos.limits.cool_downs import hint_of, item_wait
 from agentos.plurals import plural
@@ -149,7 +149,7 @@ class Attempts:
             self._shutdown.stop_if_halted()
             return
         error = context.redact(foreign_exceptions.text(exc))
-        self._recorder.attempt_ended(attempt, kind or INTERRUPTED, error)
+        self._recorder.attempt_ended(attempt, kind or FAILED_ATTEMPT, error)
         if decision is UNFINISHED:
             return
         assert isinstance(decision, Again)

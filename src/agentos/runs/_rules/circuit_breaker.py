@@ -10,8 +10,9 @@ use for more than a minute: then one item tries it.
   *discredited*, and what it prints rests no credential any more.
 - **A plain failure** may be the fault of the item or of the credential. It is the item's if the credential worked last
   time. Else the item is tried with another credential, without spending a retry, until it succeeds, or fails with one
-  that works, or has tried all. The credential rests when MIN_FAILURES items have failed with it in a row, while
-  another one worked on the same kind of work (the same scope). Failures of an item that also fails with a working
+  that works, or has tried all; only once more if many items have tried all and no credential has worked yet. The
+  credential rests when MIN_FAILURES items have failed with it in a row, while another one worked on the same kind of
+  work (the same scope). Failures of an item that also fails with a working
   credential, or with all, do not count against any.
 """
 
@@ -36,8 +37,11 @@ MAX_REST_SECONDS = 60.0 - PROBE_SECONDS
 FIRST_REST_SECONDS = 1.0
 # Items in a row that must fail with a credential before it rests.
 MIN_FAILURES = 3
-# Attempts of one item with further credentials that spend no retry.
+# Attempts of one item with further credentials that spend no retry; and the same once MAX_HOPELESS_ITEMS items have
+# failed with all credentials while none has worked: then the work itself is to blame, and free attempts cost money.
 MAX_FREE_TRIES = 10
+MAX_HOPELESS_TRIES = 1
+MAX_HOPELESS_ITEMS = 10
 # Longest pause (seconds) of an item between two printed refusals: other items go first, and show which text is wrong.
 MAX_ITEM_PAUSE = 10.0
 # Printed refusals of a key in a row, with rests between them, after which the run gives the credential up; and the
@@ -107,6 +111,7 @@ class CircuitBreaker:
         self.version = 0  # changes with the credentials to leave alone
         self._unwell: dict[str | None, dict[str, _Health]] = {}
         self._worked: dict[str | None, set[str]] = {}
+        self._hopeless: dict[str | None, int] = {}  # items that failed with all credentials, until one works
         self._last_success: dict[str | None, float] = {}
 
     # --- what happens to attempts ---------------------------------------------------------------------------------
@@ -126,6 +131,7 @@ class CircuitBreaker:
         if worked is None:
             if len(self._worked) >= MAX_SCOPES:
                 self._worked.clear()
+                self._hopeless.clear()
                 self._last_success = {scope: now}
             worked = self._worked[scope] = set()
         worked.add(credential_id)
@@ -182,7 +188,9 @@ class CircuitBreaker:
         if is_own or not has_others:
             self._exonerate(item, None if not has_others else credential_id)
         self._bench_if_failing(scope, credential_id, health, started_at, now)
-        is_free = not is_own and has_others and trail.free_tries < MAX_FREE_TRIES
+        is_free = not is_own and has_others and trail.free_tries < self._max_free_tries(scope)
+        if not is_free and not self._worked.get(scope):
+            self._hopeless[scope] = self._hopeless.get(scope, 0) + 1
         trail.free_tries += is_free
         trail.excluded = trail.failed_with if is_free else _NO_IDS
         self.version += 1
@@ -267,6 +275,10 @@ class CircuitBreaker:
         }
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _max_free_tries(self, scope: str | None) -> int:
+        is_hopeless = self._hopeless.get(scope, 0) >= MAX_HOPELESS_ITEMS and not self._worked.get(scope)
+        return MAX_HOPELESS_TRIES if is_hopeless else MAX_FREE_TRIES
 
     def _trail(self, item: Item) -> Trail:
         if item.trail is None:

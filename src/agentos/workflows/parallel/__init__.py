@@ -17,6 +17,7 @@ if _typing.TYPE_CHECKING:
         AuthFailed,
         CommandFailed,
         CredentialError,
+        GatewayError,
         Interrupted,
         InvalidItemId,
         LeaseTimeout,
@@ -85,6 +86,7 @@ __all__ = [
     "AttemptTimeout",
     "CommandFailed",
     "CredentialError",
+    "GatewayError",
     "StoreError",
     "InvalidItemId",
     "LeaseTimeout",
@@ -113,9 +115,10 @@ _NAMES = {
     "agentos.workflows.parallel.credential_coordinator": "CredentialCoordinator CredentialState",
     "agentos.pool.credential": "Credential",
     "agentos.errors": (
-        "AgentosError AmbiguousRelease AttemptTimeout AuthFailed CommandFailed CredentialError Interrupted "
-        "InvalidItemId LeaseTimeout LedgerError NoUsableCredential Overloaded Permanent QuotaExhausted RateLimited "
-        "RequestTooLarge RunBusy StoreError Transient UnknownCredential UnrecordableValue WorkerDied WorkerStartError"
+        "AgentosError AmbiguousRelease AttemptTimeout AuthFailed CommandFailed CredentialError GatewayError "
+        "Interrupted InvalidItemId LeaseTimeout LedgerError NoUsableCredential Overloaded Permanent QuotaExhausted "
+        "RateLimited RequestTooLarge RunBusy StoreError Transient UnknownCredential UnrecordableValue WorkerDied "
+        "WorkerStartError"
     ),
     "agentos.identifiers": "sanitize_identifier",
     "agentos.pool.lease": "Lease",
