@@ -102,7 +102,7 @@ FRAME = [
     r"^run shown  0:\d\d elapsed",
     r"━+─+ 1/4 done, 1 failed$",
     r"running 1",
-    r"^  (first|second)-key +cooling 3\d s: rate_limited$",
+    r"^  (first|second)-key +rate-limited for 3\d s$",
     r"^  (first|second)-key +in use$",
     r"^  0:\d\d  (limited|an-item-with.*…x*)  (first|second)-key",
     r"^failed failing: CommandFailed: exit status 7: oh no$",
@@ -119,9 +119,9 @@ def test_live_display_shows_everything_at_any_size(sandbox: Sandbox) -> None:
         # All patterns match in one frame; a read may end in the middle of a frame.
         session.until(lambda text: all(re.search(line, text, re.MULTILINE) for line in FRAME))
         assert not session.emulator.is_cursor_visible
-        counted = re.search(r"cooling (\d+) s", session.text)
+        counted = re.search(r"rate-limited for (\d+) s", session.text)
         assert counted is not None
-        session.until(lambda text: any(f"cooling {number} s" in text for number in range(1, int(counted[1]))))
+        session.until(lambda text: any(f"rate-limited for {number} s" in text for number in range(1, int(counted[1]))))
         drawn = session.emulator.drawn
         session.resize(20, 5)
         session.until(lambda _: session.emulator.drawn > drawn + 1)

@@ -7,6 +7,7 @@ from . import (
     planted_access,
     planted_budgets,
     planted_credentials,
+    planted_first_minutes,
     planted_gateway,
     planted_inherited,
     planted_pool,
@@ -27,4 +28,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *planted_gateway.MUTANTS,
     *planted_access.MUTANTS,
     *planted_budgets.MUTANTS,
+    *planted_first_minutes.MUTANTS,
 )

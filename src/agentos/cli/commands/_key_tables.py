@@ -76,11 +76,14 @@ def _key_state(
     keys: Keys | None,
     disabled: Mapping[str, str],
 ) -> str:
-    """Return the first reason not to use a credential: disabled, a secret that cannot be read, quarantine, a pause."""
+    """Return the first reason not to use a credential: disabled, a secret that cannot be read, quarantine, a pause. A
+    credential in use has a secret that other shells can read."""
     if id_ in disabled:
         return f"disabled: {disabled[id_]}"
     declared = USABLE if credential is None or keys is None else _declared_state(credential, keys, disabled)
-    return declared if declared != USABLE or state is None else _pool_state(state)
+    if state is None or (declared != USABLE and not state.in_use):
+        return declared
+    return _pool_state(state) if declared == USABLE else f"{_pool_state(state)}; in this shell: {declared}"
 
 
 # --- as declared --------------------------------------------------------------------------------------------------

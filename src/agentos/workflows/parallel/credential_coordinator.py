@@ -247,9 +247,7 @@ def _credential(credential: str | Credential) -> Credential:
         return Credential.literal(credential)
     if isinstance(credential, Credential):
         return credential
-    hint = (
-        ": is the variable set that should hold the key?" if credential is None else ", such as Credential('env:KEY')"
-    )
+    hint = ": is the variable set that should hold the key?" if credential is None else ""
     raise TypeError(f"a credential is a string or a Credential, not {type(credential).__name__}{hint}")
 
 
