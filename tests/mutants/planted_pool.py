@@ -325,10 +325,10 @@ MUTANTS = (
     Mutant(
         "A failed request gets its charge back",
         "pool/_rules/lease_end.py",
-        "            cooldown_scope.pace.end(charge, record, now)\n",
+        "            if cooldown_scope.pace.end(charge, record, now):\n",
         "            if record.is_answered:\n"
         "                cooldown_scope.pace.correct(charge, record, 0, record.tokens, now)\n"
-        "            cooldown_scope.pace.end(charge, record, now)\n",
+        "            if cooldown_scope.pace.end(charge, record, now):\n",
         tests_of(LIMITS, "test_failed_request_stays_counted"),
     ),
     Mutant(

@@ -44,6 +44,8 @@ WAITS_EARNED = 2.0
 REFUSALS_EARNED = 4.0
 # and sooner if it can gain more than this share.
 LARGE_GAIN = 0.15
+# Successes of a step up from a limit that is known well, for each request that the last refusal cost.
+STEP_EARNED = 3.0
 # Factor by which the limit falls at most after one refusal; that of a proven rate falls by MIN_FALL first, squared with
 # each further refusal.
 MAX_FALL = 8.0
@@ -226,6 +228,6 @@ class RateSearch:
         step = 1.0 - max(self.low, self.rate / FAST_STEP) / self.rate
         needed = PROOF * (self._credit + 1.0) / max(0.02, step)
         # A step up from a limit that is known well must prove the more, the more the next refusal costs.
-        self._hold = max(MIN_PROOF, min(MAX_PROOF, needed), self._cost if self._is_known_well else 0.0)
+        self._hold = max(MIN_PROOF, min(MAX_PROOF, needed), STEP_EARNED * self._cost if self._is_known_well else 0.0)
         self._length = self._hold
         self._earn()
