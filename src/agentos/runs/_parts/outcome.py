@@ -137,6 +137,6 @@ def _check(verdict: Any) -> None:
     if verdict.kind is not None and verdict.kind not in VERDICT_KINDS:
         raise TypeError(f"the kind of a verdict is one of {sorted(VERDICT_KINDS)} or None, not {verdict.kind!r}")
     for name, value in verdict._asdict().items():
-        expected: Any = str if name in _VERDICT_TEXTS else int | float
+        expected: Any = str if name in _VERDICT_TEXTS else tuple if name == "windows" else int | float
         if value is not None and not isinstance(value, expected):
             raise TypeError(f"the field {name} of a verdict has the wrong type, {type(value).__name__}")
