@@ -587,7 +587,7 @@ def test_default_limits_are_unknown_with_one_lease() -> None:
 
 def test_limits_keep_given_values() -> None:
     limits = Limits(0.5, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
-    assert dataclasses.astuple(limits) == (0.5, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
+    assert dataclasses.astuple(limits)[:6] == (0.5, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
     assert Credential(SECRET, limits=limits).limits is limits
     assert pickle.loads(pickle.dumps(limits)) == limits
 
