@@ -1,4 +1,4 @@
-"""Reads windows from answers that name them: the plan of a subscription, and quotas of Google that are used up."""
+"""Reads windows from answers that name them: the plan of a subscription, and quotas that Google says are used up."""
 
 from __future__ import annotations
 

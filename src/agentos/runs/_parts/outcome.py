@@ -13,7 +13,7 @@ from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, WORKER_DIED
 from agentos.items.results import WorkflowResult
 from agentos.providers import verdicts
-from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT, VERDICT_KINDS, Verdict
+from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT, VERDICT_KINDS, Verdict, WindowReport
 
 _WITH_VERDICT = (WorkerError, CommandFailed)
 # Fields of a verdict that are texts. The others are numbers.
@@ -136,7 +136,16 @@ def _check(verdict: Any) -> None:
     """Raise `TypeError` for a verdict that the pool could not apply: it comes from a user's code."""
     if verdict.kind is not None and verdict.kind not in VERDICT_KINDS:
         raise TypeError(f"the kind of a verdict is one of {sorted(VERDICT_KINDS)} or None, not {verdict.kind!r}")
-    for name, value in verdict._asdict().items():
-        expected: Any = str if name in _VERDICT_TEXTS else tuple if name == "windows" else int | float
+    if not isinstance(verdict.windows, tuple) or not all(map(_is_report, verdict.windows)):
+        raise TypeError("the field windows of a verdict is a tuple of WindowReport")
+    for name, value in verdict._replace(windows=None)._asdict().items():
+        expected: Any = str if name in _VERDICT_TEXTS else int | float
         if value is not None and not isinstance(value, expected):
             raise TypeError(f"the field {name} of a verdict has the wrong type, {type(value).__name__}")
+
+
+def _is_report(report: Any) -> bool:
+    if not isinstance(report, WindowReport) or not isinstance(report.of, str):
+        return False
+    is_length = isinstance(report.seconds, int | float)
+    return is_length and all(value is None or isinstance(value, int | float) for value in report[2:])
