@@ -16,7 +16,7 @@ from .world import simulate
 STEPS = 800
 # If changed rules make a situation rare, further seeds up to MAX_SEED are tried, too.
 SEEDS = range(120)
-MAX_SEED = 400
+MAX_SEED = 500
 
 
 def test_faults_break_no_invariant() -> None:

@@ -82,9 +82,6 @@ class Endpoint(Protocol):
     def is_current(self) -> bool:
         """Return whether members still find this owner."""
 
-    def pause(self, seconds: float) -> None:
-        """Let time pass, without receiving anything."""
-
     def disconnect_strangers(self, members: Container[Hashable]) -> None:
         """Close links that have had time to greet the owner, and are not among those of its members."""
 

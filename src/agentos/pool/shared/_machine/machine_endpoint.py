@@ -111,9 +111,6 @@ class MachineEndpoint:
         """Return whether members can find this owner: its lock and its socket are where they look."""
         return owner_lock.is_current(self._lock, self._path) and os.path.exists(self._note.socket)  # noqa: PTH110
 
-    def pause(self, seconds: float) -> None:
-        time.sleep(seconds)
-
     def save(self, at: float, snapshot: bytes, position: int) -> None:
         self._journal.save(at, snapshot, position)
 

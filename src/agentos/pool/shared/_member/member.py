@@ -35,7 +35,7 @@ CONNECT_SECONDS = 2.0
 PARK_SECONDS = 0.025
 # If callers receive no lease in that time, each look of the parked thread is farther from the last one by this factor,
 # up to a maximum in seconds and to a share of the time to live, in which no heartbeat is due.
-PARK_GROWTH, MAX_PARK_SECONDS, MAX_PARK_SHARE = 4.0, 0.3, 0.1
+PARK_GROWTH, MAX_PARK_SECONDS, MAX_PARK_SHARE = 8.0, 1.0, 0.1
 # A request follows a release at once if it comes within this many seconds.
 QUICK_SECONDS = 0.002
 # A newcomer gives a store up that has been lost for this many seconds: one owner after the other may end meanwhile.

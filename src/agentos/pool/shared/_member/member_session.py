@@ -74,6 +74,7 @@ class MemberSession:
         self._greeted_at = _NEVER
         self._heard_at = _NEVER  # when the last message was sent that the owner has heard
         self._beat_at = 0.0  # when the next heartbeat is due
+        self._beaten_at = 0.0  # when the owner was told the leases of this member last
         self._asked_at: float | None = None  # since when an answer is expected
         self._queries: dict[int, SimpleQueue[Any]] = {}
         self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -255,7 +256,7 @@ class MemberSession:
         """Send a heartbeat if one is due."""
         now = self._now()
         if self._has_joined and now >= self._beat_at and not self._is_closing:
-            self._beat_at = now + self._beat_seconds()
+            self._beat_at, self._beaten_at = now + self._beat_seconds(), now
             # Also leases that wait for the answer to `Confirm`: those that it does not name are ended.
             self._send(wire.Heartbeat([handle.id for handle in self._handles.values() if handle.fence]))
             self.expect_answer()
@@ -265,6 +266,9 @@ class MemberSession:
         self._asked_at = None
         while self._sent and self._sent[0][0] <= frame.heard:
             self._heard_at = max(self._heard_at, self._sent.popleft()[1])
+            # A message that was heard says as much as a heartbeat, but for the names of the leases.
+            postponed = min(self._heard_at + self._beat_seconds(), self._beaten_at + self.ttl / BEATS)
+            self._beat_at = max(self._beat_at, postponed)
         while self._unkept and self._unkept[0][0] <= frame.kept:
             self._unkept.popleft()
         self._position = frame.position
@@ -284,7 +288,8 @@ class MemberSession:
         self._seen, self._seen_owner = (welcome.identity, welcome.position), welcome.nonce
         self._has_joined = True
         self._heard_at = max(self._heard_at, self._greeted_at)
-        self._beat_at = self._now() + self._beat_seconds()
+        self._beaten_at = self._now()
+        self._beat_at = self._beaten_at + self._beat_seconds()
         for number in welcome.lost:
             self._lose(number)
         self._found()

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Hashable, Iterator
 from itertools import chain
@@ -216,7 +217,7 @@ class OwnerLoop:
         """Let time pass while the journal cannot be written. Members that send something are told why nothing comes;
         the next turn takes it."""
         if len(self._waiting_frames) >= MAX_WAITING_FRAMES:
-            self._endpoint.pause(RETRY_SECONDS)
+            time.sleep(RETRY_SECONDS)
             return
         frame = wire.encode_alone(wire.Unavailable(reason))
         for connection, received in self._endpoint.receive(RETRY_SECONDS):

@@ -16,9 +16,6 @@ from ..transport import Deposed, Loaded, StoreLost, StoreRefused
 from . import envelopes
 from .redis_journal import LOCK_MS, RedisJournal
 from .server_client import PoolServer, Subscription
-from .server_gate import ServerGate
-
-__all__ = ["ServerEndpoint", "ServerGate"]
 
 # Messages that are taken in one turn of the owner's loop.
 MAX_MESSAGES = 256
@@ -245,9 +242,6 @@ class ServerEndpoint:
             elif now - link.absent_since >= ABSENCE_SECONDS:
                 del self._links[link.key[: envelopes.ID_BYTES]]
                 self._closed.append(link.key)
-
-    def pause(self, seconds: float) -> None:
-        time.sleep(seconds)
 
     def disconnect_strangers(self, members: Container[Hashable]) -> None:
         """No-op: links take no descriptors, and those without a subscription are forgotten."""
