@@ -27,7 +27,7 @@ from .proxies.processes import Proxy
 from .simulator import ROOT, Settings, Simulator
 
 ROW_NAMES = ["latency", "cpu", "teamclaude", "teamclaude_tls", "litellm", "first_byte", "legal_speed", "memory"]
-ROUNDS = 7
+ROUNDS = 5
 # Requests on each of CONNECTIONS connections in a round, by the word that tells the upstream what to answer.
 CONNECTIONS = 4
 COUNTS = {"bench-small": 250, "bench-stream": 60, "bench-paced": 30}

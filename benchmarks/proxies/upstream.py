@@ -79,8 +79,9 @@ class Connection(asyncio.Protocol):
             if pace is None:
                 write(ANTHROPIC if b"/v1/messages" in head else OPENAI)
                 return
-            write(HEAD + FIRST)
-            self._loop.call_later(pace, self._continue, pace, EVENTS - 2)
+            # With content: events that only open a stream are held back by the gateway until content follows.
+            write(HEAD + FIRST + NEXT)
+            self._loop.call_later(pace, self._continue, pace, EVENTS - 3)
 
     def _continue(self, pace: float, left: int) -> None:
         if self._transport.is_closing():

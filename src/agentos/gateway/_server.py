@@ -358,8 +358,7 @@ class GatewayServer:
 class _TooMany(asyncio.Protocol):
     """A connection beyond the limit: it gets an answer and is closed."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.write(b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
         transport.close()
 
