@@ -174,7 +174,7 @@ def test_item_waits_longer_than_the_hold_and_succeeds(sandbox: Sandbox) -> None:
     first, second = item["history"]
     assert second["started_at"] - first["ended_at"] >= 6.0
     shown = sandbox.agentos("show", "r", "a").stdout
-    assert "3 answered" in shown
+    assert "Requests: 3; tokens: " in shown
     assert "cost " in shown
 
 

@@ -47,6 +47,15 @@ def test_interrupted_item_returns_its_rest_and_changes_no_mean() -> None:
     assert budget.admits_item()
 
 
+def test_mean_counts_all_attempts_of_an_item() -> None:
+    budget = BudgetCounter(10.0)
+    for is_finished in (False, True):
+        budget.start("a")
+        budget.spend("a", 1.0)
+        budget.end("a", is_finished=is_finished)
+    assert budget.expected_item() == 2.0
+
+
 def test_spending_of_earlier_launches_counts() -> None:
     assert not BudgetCounter(1.0, spent=1.0, ended=4).admits_item()
     assert BudgetCounter(1.0, spent=0.4, ended=4).expected_item() == 0.1

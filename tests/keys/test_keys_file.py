@@ -19,7 +19,7 @@ from agentos.keys.keys_file import CREDENTIAL as CREDENTIAL_NAMES
 from agentos.keys.keys_file import PATTERN as PATTERN_NAMES
 from agentos.keys.keys_file import PROVIDER as PROVIDER_NAMES
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
-from agentos.workflows.parallel import Limits
+from agentos.workflows.parallel import Limits, Price
 
 CANARY = "sk-canary-9f8e7d6c5b4a"
 DIGITS = "73190246851973024685"  # a key, too
@@ -158,6 +158,11 @@ def test_provider_table_overrides_preset(write: Write) -> None:
     assert keys.variables == {"a": "GOOGLE_API_KEY", "b": "GATEWAY_KEY"}
     assert keys.base_urls == {"gemini": "http://127.0.0.1:8080", "our-gateway": "http://gateway.example/v1"}
     assert keys.warnings == ["base_url of our-gateway is not https: keys would be sent unencrypted"]
+
+
+def test_prices_are_read_by_model_and_pattern(write: Write) -> None:
+    text = '[price."m-5.2"]\ninput = 1\noutput = 2.5\n[price."*"]\ninput = 3\noutput = 4\ncache_read = 0\n'
+    assert load(write, CREDENTIAL + text).prices == {"m-5.2": Price(1, 2.5), "*": Price(3, 4, cache_read=0)}
 
 
 def test_patterns_are_compiled(write: Write) -> None:
@@ -317,6 +322,11 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
             "match must be a regular expression: bad character in group name",
         ),
         (CREDENTIAL + "\n" + CREDENTIAL, 4, "the credential in line 1 already has the same secret"),
+        (CREDENTIAL + "[price.m]\ninput = 1\n", 3, "a price needs input and output: money per million tokens"),
+        (CREDENTIAL + "[price.m]\ninput = 1\noutput = -1\n", 5, "output must be money per million tokens, from 0"),
+        (CREDENTIAL + f"[price.m]\ninput = 1\noutput = '{CANARY}'\n", 5, "output must be money per million tokens, "),
+        (CREDENTIAL + "[price.m]\ninputs = 1\n", 4, "a price has no 'inputs': did you mean input?"),
+        (CREDENTIAL + "[price.m-5.2]\ninput = 1\n", 3, 'write the name of the model in quotes: [price."MODEL"]'),
         (CREDENTIAL + "[[pattern]]\nverdict = 'permanent'\n", 3, "match is missing"),
         (CREDENTIAL + "[[pattern]]\nmatch = 'x'\n", 3, "verdict is missing"),
         (CREDENTIAL + "[[pattern]]\nmatch = '('\nverdict = 'permanent'\n", 4, "match must be a regular expression: "),

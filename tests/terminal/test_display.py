@@ -443,3 +443,17 @@ def test_lost_store_is_shown_until_reached_again() -> None:
     assert display.frame(80, 10)[2] == "the pool's store is unreachable for 1:05: nothing new starts"
     display.note(StoreReached("redis://somewhere", 65.0))
     assert "is lost for" not in display.frame(80, 10)[2]
+
+
+@pytest.mark.parametrize(
+    ("figures", "text"),
+    [
+        ({"cost": 3.214}, ", cost 3.21"),
+        ({"cost": 3.214, "expected_cost": 8.0}, ", cost 3.21 of about 8.00"),
+        ({"cost": 0.0, "budget": 20.0, "expected_cost": 8.0}, ", cost 0.00 of 20.00"),
+        ({"tokens": 5}, ", 58 items/min"),
+    ],
+)
+def test_header_has_the_cost_if_it_is_known(figures: dict[str, Any], text: str) -> None:
+    run = ScriptedRun(figures=stats(**figures))
+    assert text in display_of(run).frame(120, 2)[0]

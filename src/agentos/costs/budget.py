@@ -51,7 +51,7 @@ def _is_amount(amount: object, *, is_zero_allowed: bool) -> bool:
 class BudgetCounter:
     """One amount that all items of a run share."""
 
-    __slots__ = ("_ended", "_ended_amount", "_estimate", "_reserved", "_running", "limit", "spent")
+    __slots__ = ("_earlier", "_ended", "_ended_amount", "_estimate", "_reserved", "_running", "limit", "spent")
 
     def __init__(self, limit: float, *, spent: float = 0.0, ended: int = 0, estimate: float = 0.0) -> None:
         """`spent`: by earlier launches of the run, of which `ended` items have ended. `estimate`: of one item, used
@@ -63,6 +63,7 @@ class BudgetCounter:
         self._estimate = estimate
         self._running: dict[Hashable, tuple[float, float]] = {}  # item -> (spent by it, rest that is expected)
         self._reserved = 0.0  # sum of these rests
+        self._earlier: dict[Hashable, float] = {}  # spent by earlier attempts of items that go on later
 
     def expected_item(self) -> float:
         """Return what one more item is expected to spend."""
@@ -88,7 +89,7 @@ class BudgetCounter:
         """Reserve what an item is expected to spend. Another attempt of a running item changes nothing."""
         if item not in self._running:
             expected = self.expected_item()
-            self._running[item] = (0.0, expected)
+            self._running[item] = (self._earlier.pop(item, 0.0), expected)
             self._reserved += expected
 
     def spend(self, item: Hashable, amount: float) -> None:
@@ -114,3 +115,5 @@ class BudgetCounter:
         if is_finished:
             self._ended += 1
             self._ended_amount += spent
+        elif spent:
+            self._earlier[item] = spent

@@ -330,6 +330,9 @@ def _scopes(table: Table) -> list[str]:
 
 def _price(table: Table) -> Price:
     """Return the money per million tokens of a model."""
+    for name, value in table.values.items():
+        if isinstance(value, dict):  # a dot in the name
+            table.sub_table(name).fail(None, 'write the name of the model in quotes: [price."MODEL"]')
     table.check_names(PRICE, "a price")
     amounts: dict[str, float | None] = {}
     for name in PRICE:

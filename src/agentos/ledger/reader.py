@@ -56,7 +56,7 @@ _TOTALS = """SELECT credential_id, count(*), total(verdict = 'succeeded'), total
 class RequestUsage:
     """What requests have used, as the gateway of a run counted them."""
 
-    requests: int  # that a provider answered with a success
+    requests: int  # that a provider has carried out; or may have, if their answer was cut or their launch killed
     input_tokens: int  # without those that were read from a prompt cache
     output_tokens: int
     cached_tokens: int  # input that was read from a prompt cache

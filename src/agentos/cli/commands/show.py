@@ -373,7 +373,7 @@ def _no_credential(attempt: RecordedAttempt) -> str:
 def _usage_text(usage: dict[str, Any]) -> str:
     """Return what requests used, as the gateway of the run counted them."""
     tokens = ", ".join(f"{usage[f'{name}_tokens']:,} {name}" for name in ("input", "output", "cached"))
-    parts = [f"{usage['requests']:,} answered", f"tokens: {tokens}"]
+    parts = [f"{usage['requests']:,}", f"tokens: {tokens}"]
     parts.append("cost not known" if usage["cost"] is None else f"cost {usage['cost']:.4g}")
     if usage["held_seconds"] >= 1:
         parts.append(f"held for {format_duration(usage['held_seconds'])}")
