@@ -10,6 +10,13 @@ CRASHES = "acceptance/test_crashes"
 
 MUTANTS = (
     Mutant(
+        "A reader shows a ledger whose -wal file was cut off as if it were complete",
+        "ledger/reader.py",
+        "        note = left_note(path)  #",
+        "        note: dict[str, Any] = {}  #",
+        tests_of("ledger/test_ownership", "test_reader_refuses_a_ledger_that_lost_transactions"),
+    ),
+    Mutant(
         "A command that was damaged in run.json is executed by a resume",
         "home/run_folder.py",
         "if checksum not in (None, _checksum(fields)):",
