@@ -127,15 +127,9 @@ MUTANTS = (
         "Errors that no other key would change are repeated",
         EXCHANGE,
         """\
-        if verdict.kind in RETRY_ON_OTHER_KEY:
-            self._refused(handle, verdict)
-            return False
-        self.state.pool""",
+        if verdict.kind in RETRY_ON_OTHER_KEY and not is_about_path:""",
         """\
-        if verdict.kind:
-            self._refused(handle, verdict)
-            return False
-        self.state.pool""",
+        if verdict.kind and not is_about_path:""",
         tests_of(REFUSALS, "test_error_that_no_other_key_would_change_is_passed_on"),
     ),
     Mutant(

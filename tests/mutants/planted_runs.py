@@ -256,8 +256,8 @@ MUTANTS = (
     Mutant(
         "The ledger opens a database that lost its last transactions",
         "ledger/ownership.py",
-        "== ledger_id and committed > commits:",
-        "== ledger_id and committed < commits:",
+        "isinstance(committed, int) and committed > commits:",
+        "isinstance(committed, int) and committed < commits:",
         tests_of(CRASHES, "test_damaged_wal_file_is_detected"),
     ),
     Mutant(
