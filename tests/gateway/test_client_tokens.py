@@ -81,6 +81,25 @@ def test_running_gateway_notices_changed_file(tmp_path: Path) -> None:
     assert tokens.find([second]) is None
 
 
+@pytest.mark.parametrize("damage", ["", '{"clients": 3}', "[" * 100_000])
+def test_damaged_file_ends_no_token_of_a_running_gateway(tmp_path: Path, damage: str) -> None:
+    """Every request was answered with 500, also those of other clients."""
+    path = tmp_path / "clients.json"
+    now = [0.0]
+    clients = NamedClients(path, clock=lambda: now[0])
+    token = clients.add("laptop")
+    path.write_text(damage)
+    for now[0] in (1.5, 3.0):
+        found = clients.find(digest(token))
+        assert found is not None
+        assert found.name == "laptop"
+    path.unlink()
+    second = NamedClients(path).add("other")
+    now[0] = 4.5
+    assert clients.find(digest(token)) is None
+    assert clients.find(digest(second)) is not None
+
+
 def test_named_client_is_served(tmp_path: Path) -> None:
     named = NamedClients(tmp_path / "clients.json")
     token = named.add("laptop")

@@ -18,6 +18,20 @@ SERVER = "gateway/_server.py"
 
 MUTANTS = (
     Mutant(
+        "A damaged file of client tokens answers all clients of a running gateway with an error",
+        "gateway/client_tokens.py",
+        '                _log.error("%s. Until then its clients stay as they were", error)\n',
+        "                raise error\n",
+        tests_of("gateway/test_client_tokens", "test_damaged_file_ends_no_token_of_a_running_gateway"),
+    ),
+    Mutant(
+        "The first token of a gateway makes a home directory that others can write to",
+        "cli/commands/gateway.py",
+        "    make_private(folder)\n",
+        "",
+        tests_of("gateway/test_command", "test_first_token_makes_a_private_home"),
+    ),
+    Mutant(
         "A key is blamed for the 401 of a path that only administrators may use",
         "gateway/_exchange.py",
         "is_about_path = verdict.kind == AUTH_FAILED and not",
@@ -113,15 +127,9 @@ MUTANTS = (
         "Errors that no other key would change are repeated",
         EXCHANGE,
         """\
-        if verdict.kind in RETRY_ON_OTHER_KEY:
-            self._refused(handle, verdict)
-            return False
-        self.state.pool""",
+        if verdict.kind in RETRY_ON_OTHER_KEY and not is_about_path:""",
         """\
-        if verdict.kind:
-            self._refused(handle, verdict)
-            return False
-        self.state.pool""",
+        if verdict.kind and not is_about_path:""",
         tests_of(REFUSALS, "test_error_that_no_other_key_would_change_is_passed_on"),
     ),
     Mutant(

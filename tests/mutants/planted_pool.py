@@ -334,7 +334,7 @@ MUTANTS = (
     Mutant(
         "A token bucket forgets debt below zero",
         "limits/_windows.py",
-        "self._level = min(self.capacity, level - amount)",
+        "self._level = min(self.capacity, max(level - amount, lowest))",
         "self._level = max(0.0, min(self.capacity, level - amount))",
         tests_of(LIMITS, "test_bucket_in_debt_admits_nothing"),
     ),

@@ -10,6 +10,13 @@ CRASHES = "acceptance/test_crashes"
 
 MUTANTS = (
     Mutant(
+        "A reader shows a ledger whose -wal file was cut off as if it were complete",
+        "ledger/reader.py",
+        "        note = left_note(path)  #",
+        "        note: dict[str, Any] = {}  #",
+        tests_of("ledger/test_ownership", "test_reader_refuses_a_ledger_that_lost_transactions"),
+    ),
+    Mutant(
         "A command that was damaged in run.json is executed by a resume",
         "home/run_folder.py",
         "if checksum not in (None, _checksum(fields)):",
@@ -249,8 +256,8 @@ MUTANTS = (
     Mutant(
         "The ledger opens a database that lost its last transactions",
         "ledger/ownership.py",
-        "== ledger_id and committed > commits:",
-        "== ledger_id and committed < commits:",
+        "isinstance(committed, int) and committed > commits:",
+        "isinstance(committed, int) and committed < commits:",
         tests_of(CRASHES, "test_damaged_wal_file_is_detected"),
     ),
     Mutant(

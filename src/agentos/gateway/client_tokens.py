@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import secrets
 import string
@@ -22,6 +23,8 @@ from typing import Any
 from agentos.errors import GatewayError
 from agentos.items.access import AttemptUsage, RequestMeter
 from agentos.verdict import Verdict
+
+_log = logging.getLogger("agentos.gateway")
 
 PREFIX = "agentos-"
 _LENGTH = 32
@@ -122,9 +125,13 @@ class NamedClients:
         self._look()
 
     def find(self, mark: str) -> Client | None:
-        """Return the client whose token has this digest. A changed file is noticed within a second."""
+        """Return the client whose token has this digest. A changed file is noticed within a second; one that cannot be
+        read is reported, and the clients that were read before stay."""
         if self._clock() - self._looked_at >= _LOOK_SECONDS:
-            self._look()
+            try:
+                self._look()
+            except GatewayError as error:
+                _log.error("%s. Until then its clients stay as they were", error)
         return self._clients.get(mark)
 
     def names(self) -> list[str]:
@@ -166,12 +173,12 @@ class NamedClients:
         if stamp == self._stamp:
             return
         known = {client.name: client for client in self._clients.values()}
+        self._stamp = stamp  # also if it is damaged: it is read again when it has changed
         try:
             table = json.loads(self._path.read_text(encoding="utf-8"))["clients"]
             digests = {entry["sha256"]: name for name, entry in table.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise GatewayError(f"{self._path} cannot be read: remove it, and make the tokens again") from None
-        self._stamp = stamp
         self._clients = {mark: _same_or_new(known.get(name), name) for mark, name in digests.items()}
 
 

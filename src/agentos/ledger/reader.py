@@ -25,6 +25,7 @@ from ._batch import FAILED, SUCCEEDED, decode_id, encode_id
 from ._checksums import Row
 from ._database import PAGE_ROWS, PAGE_SIZE
 from ._spent import read_spent
+from .ownership import check_complete, left_note
 
 UNFINISHED = "unfinished"
 DAMAGED = "damaged"
@@ -145,13 +146,16 @@ class Ledger:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], run_id: str | None = None) -> Ledger:
-        """Open a run; without a `run_id`, the one that was launched last. Raise `LedgerError` if it cannot be read."""
+        """Open a run; without a `run_id`, the one that was launched last. Raise `LedgerError` if it cannot be read, or
+        has lost transactions."""
         path = Path(path).expanduser().resolve()
         if not database.check(path):
             raise LedgerError(f"there is no ledger {path}")
+        note = left_note(path)  # before transactions are counted: a launch may commit meanwhile
         with database.explained(path):
             connection = database.connect_reader(path)
             try:
+                check_complete(path, note, *connection.execute("SELECT ledger_id, commits FROM written").fetchone())
                 name, run = _find_run(connection, path, run_id)
                 return cls(path, name, run, connection)
             except BaseException:

@@ -116,7 +116,9 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
     except RuntimeError as error:
         if NO_THREAD not in str(error):
             raise
-        raise Failure(f"the run has no room for its threads ({error}): raise ulimit -u, or lower --parallel") from None
+        raise Failure(
+            f"the run has no room for its threads ({error}): raise ulimit -u or ulimit -v, or lower --parallel"
+        ) from None
     if (event := reporter.run_ended) is not None:
         with Ledger.open(folder.ledger) as ledger:
             launch = len(ledger.launches())
