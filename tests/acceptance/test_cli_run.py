@@ -618,7 +618,7 @@ def test_command_reports_limits_by_status_or_report(
 def test_dry_run_shows_the_plan_and_changes_nothing(sandbox: Sandbox) -> None:
     dry = sandbox.agentos("run", "--dry-run", "--item-seconds", "2", *ITEMS, "--", "touch", "{id}")
     assert dry.returncode == 0
-    assert "Dry run mode: 3 items would be processed, nothing is started:\n  - a\n  - b\n  - c" in dry.stderr
+    assert dry.stdout.startswith("3 items would run; nothing is started:\n  touch a\n  touch b\n  touch c\n")
     assert "3 items: about 2.0 s" in dry.stdout
     stdin = sandbox.agentos("run", "--dry-run", "--items", "-", "--", "touch", "{id}", input="a\nb\n")
     assert "2 items" in stdin.stdout
