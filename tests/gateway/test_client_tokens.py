@@ -100,6 +100,15 @@ def test_damaged_file_ends_no_token_of_a_running_gateway(tmp_path: Path, damage:
     assert clients.find(digest(second)) is not None
 
 
+def test_tokens_that_are_made_at_once_all_work(tmp_path: Path) -> None:
+    """Two programs have read the file before either writes it."""
+    path = tmp_path / "clients.json"
+    first, second = NamedClients(path), NamedClients(path)
+    tokens = [first.add("a"), second.add("b"), first.add("c")]
+    clients = NamedClients(path)
+    assert [clients.find(digest(token)) is not None for token in tokens] == [True] * 3
+
+
 def test_named_client_is_served(tmp_path: Path) -> None:
     named = NamedClients(tmp_path / "clients.json")
     token = named.add("laptop")

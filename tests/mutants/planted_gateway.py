@@ -18,6 +18,13 @@ SERVER = "gateway/_server.py"
 
 MUTANTS = (
     Mutant(
+        "A token that another program has made meanwhile is lost",
+        "gateway/client_tokens.py",
+        "            self._look()\n            yield",
+        "            yield",
+        tests_of("gateway/test_client_tokens", "test_tokens_that_are_made_at_once_all_work"),
+    ),
+    Mutant(
         "A damaged file of client tokens answers all clients of a running gateway with an error",
         "gateway/client_tokens.py",
         '                _log.error("%s. Until then its clients stay as they were", error)\n',

@@ -5,6 +5,7 @@ Tokens are kept as digests only: in memory for attempts, in a file of the AgentO
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -14,8 +15,8 @@ import string
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -142,17 +143,26 @@ class NamedClients:
         """Make a token for a name, which replaces an older one; write the file; return the token."""
         check_name(name)
         token = new_token()
-        digests = {client.name: mark for mark, client in self._clients.items()}
-        self._write(digests | {name: digest(token)})
+        with self._current_digests() as digests:
+            self._write(digests | {name: digest(token)})
         return token
 
     def remove(self, name: str) -> None:
         """Forget a client. Raises `GatewayError` if there is none of this name."""
-        digests = {client.name: mark for mark, client in self._clients.items()}
-        if name not in digests:
-            raise GatewayError(f"no client is named {name!r}: {', '.join(digests) or 'there is none'}")
-        del digests[name]
-        self._write(digests)
+        with self._current_digests() as digests:
+            if name not in digests:
+                raise GatewayError(f"no client is named {name!r}: {', '.join(digests) or 'there is none'}")
+            del digests[name]
+            self._write(digests)
+
+    @contextmanager
+    def _current_digests(self) -> Iterator[dict[str, str]]:
+        """Yield the digests in the file, by name. No other process changes it meanwhile: its token would be lost."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._path.with_name(f"{self._path.name}-lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._look()
+            yield {client.name: mark for mark, client in self._clients.items()}
 
     def _write(self, digests: dict[str, str]) -> None:
         content = json.dumps({"clients": {name: {"sha256": mark} for name, mark in digests.items()}}, indent=2)
