@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import Mutant, tests_of
 
 POOL = "pool/test_allocator"
+WINDOWS = "limits/test_windows"
 LIMITS = "limits/test_limiter"
 LEARNING = "limits/test_rate_estimator"
 SWEEP = "limits/test_sweep"
@@ -37,8 +38,8 @@ MUTANTS = (
     Mutant(
         "Small requests of another scope starve an older large request",
         "pool/_rules/allocator.py",
-        "return not (record.tokens and self.waiting and self.queue.has_older_token_claim(credential, record, now))",
-        "return True",
+        "not record.is_plain and self.queue.has_older_token_claim(credential, record, now)",
+        "False",
         tests_of(LIMITS, "test_small_requests_of_other_scopes_starve_no_large_one"),
     ),
     # --- leases and usage -----------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ MUTANTS = (
     Mutant(
         "A granted lease that its requester never picked up keeps its charge",
         "pool/_rules/lease_end.py",
-        "        self._allocator.correct(record, 0, 0, now)\n",
+        "        self._allocator.correct(record, 0, 0, None, now)\n",
         "",
         tests_of(LIMITS, "test_withdrawn_lease_uses_nothing"),
     ),
@@ -348,8 +349,8 @@ MUTANTS = (
     Mutant(
         "A request without a token estimate is granted while the token window is in debt",
         "limits/_limiter.py",
-        "if self._tokens is not None and (next_at :=",
-        "if tokens and self._tokens is not None and (next_at :=",
+        "if (next_at := counter.ready_at(tokens, now)) > at:",
+        "if tokens and (next_at := counter.ready_at(tokens, now)) > at:",
         tests_of(ANSWERS, "test_settled_overshoot_of_tokens_is_debt"),
     ),
     Mutant(
@@ -361,16 +362,16 @@ MUTANTS = (
     ),
     Mutant(
         "The daily counter is not reset when the day ends",
-        "limits/_windows.py",
-        "        if now >= self.ends_at:\n            self.total = 0.0\n",
-        "        if now >= self.ends_at:\n",
+        "limits/_periods.py",
+        "        self.total, self.late, self.others = self.late, 0.0, 0.0\n",
+        "",
         tests_of(LIMITS, "test_day_usage_resets_when_the_day_ends"),
     ),
     Mutant(
         "A correction of yesterday's usage changes today's counter",
-        "limits/_limiter.py",
-        "(more_requests > 0 or entries.day_ends_at == self._day.ends_at > now):",
-        "more_requests:",
+        "limits/_periods.py",
+        "if more > 0 or (entry.at == self.began_at and self.ends_at > now):",
+        "if more:",
         tests_of(LIMITS, "test_correction_after_the_reset_leaves_today_unchanged"),
     ),
     Mutant(
@@ -383,15 +384,72 @@ MUTANTS = (
     Mutant(
         "Adding a credential to a quota group resets the group's usage",
         "limits/pace.py",
-        "self.limiter.change(limits, self.day_ends_after, now)",
-        "self.limiter = RateLimiter(limits, self.day_ends_after, now)",
+        "self.limiter.change(limits, calendar, now)",
+        "self.limiter = RateLimiter(limits, calendar, now)",
         tests_of(LIMITS, "test_further_key_of_a_group_keeps_its_usage"),
     ),
     Mutant(
         "Settling for less does not make the freed tokens available to waiters",
         "limits/_limiter.py",
-        'only the excess counts."""\n        self.full_until = 0.0\n',
+        'only the excess counts."""\n        self._version += 1\n',
         'only the excess counts."""\n',
         tests_of(LIMITS, "test_requests_freed_by_settle_serve_a_waiter"),
+    ),
+    # --- windows --------------------------------------------------------------------------------------------------
+    Mutant(
+        "Requests of other models count in a window of one model",
+        "limits/_window_table.py",
+        "fnmatchcase(scope, pattern)",
+        "bool(pattern)",
+        tests_of(WINDOWS, "test_requests_of_other_models_do_not_count"),
+    ),
+    Mutant(
+        "A first-use window begins with a request that was never sent",
+        "limits/_periods.py",
+        "        if not self.is_confirmed:\n            self.ends_at = now",
+        "        if not self.ends_at:\n            self.ends_at = now",
+        tests_of(WINDOWS, "test_first_use_window_counts_from_its_first_success"),
+    ),
+    Mutant(
+        "What is taken just before midnight does not count after it",
+        "limits/_periods.py",
+        "            self.late += amount\n",
+        "",
+        tests_of(WINDOWS, "test_late_use_of_a_period_counts_in_the_next"),
+    ),
+    Mutant(
+        "A slot of a long window expires with its first request",
+        "limits/_windows.py",
+        "            last.at = now\n",
+        "",
+        tests_of(WINDOWS, "test_million_requests_in_a_week_need_bounded_memory"),
+    ),
+    Mutant(
+        "The reserve for people is used up",
+        "limits/declaration.py",
+        "amount = window.amount * (1.0 - self.reserve)",
+        "amount = window.amount",
+        tests_of(WINDOWS, "test_reserve_leaves_a_share_of_every_window"),
+    ),
+    Mutant(
+        "Input and output tokens of unknown direction do not count",
+        "limits/amounts.py",
+        "return tokens if detail is None else detail.input_tokens",
+        "return 0.0 if detail is None else detail.input_tokens",
+        tests_of(WINDOWS, "test_tokens_of_unknown_direction_count_as_either"),
+    ),
+    Mutant(
+        "An older answer replaces what a newer one has said about a window",
+        "limits/_reports.py",
+        "            if sent_at >= counted.reported_at:\n",
+        "            if True:\n",
+        tests_of("providers/test_reported_windows", "test_report_of_older_request_is_ignored"),
+    ),
+    Mutant(
+        "A day begins a second time when clocks go back",
+        "limits/reset_times.py",
+        "int(minutes), tzinfo=tz)",
+        "int(minutes), tzinfo=tz, fold=datetime.fromtimestamp(epoch, tz).fold)",
+        tests_of("pool/conformance/test_windows", "test_one_reset_a_day_while_clocks_change"),
     ),
 )

@@ -86,8 +86,8 @@ MUTANTS = (
     Mutant(
         "A grant is not committed before its reply is sent",
         "pool/shared/_owner/owned_pool.py",
-        "self._record(kinds.GRANT, session.index, record.id, *what, urgent=True, now=now)",
-        "self._record(kinds.GRANT, session.index, record.id, *what, now=now)",
+        "*what, *self.detail_of(record), urgent=True, now=now)",
+        "*what, *self.detail_of(record), now=now)",
         tests_of(OWNER, "test_grant_is_committed_before_reply_is_taken"),
     ),
     Mutant(
@@ -148,8 +148,8 @@ MUTANTS = (
     ),
     Mutant(
         "Debt is not counted in a day whose end is not known",
-        "limits/_limiter.py",
-        " or ends_at > now + 2 * DAY_SECONDS",
+        "limits/_periods.py",
+        " or self.ends_at > now + 2 * self.seconds",
         "",
         tests_of("pool/shared/test_owner_process", "test_day_in_zone_unknown_to_successor_does_not_end"),
     ),
@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant(
         "Usage of a lost lease is counted for its credential, not for its limits",
         "pool/shared/_owner/lease_messages.py",
-        "credential.group.pace.limiter.use(requests, tokens, at, now)",
+        "credential.group.pace.limiter.use(requests, tokens, at, now, scope, detail)",
         "pass",
         tests_of(OWNER, "test_usage_of_lost_lease_is_debt"),
     ),
@@ -291,7 +291,7 @@ MUTANTS = (
     Mutant(
         "A correction of usage is not replayed",
         "pool/shared/_owner/restore.py",
-        "        owner.allocator.correct(record, requests, tokens, at)\n",
+        "        owner.allocator.correct(record, requests, tokens, None if detail is None else Detail(*detail), at)\n",
         "        pass\n",
         EQUAL,
     ),
@@ -424,5 +424,19 @@ MUTANTS = (
         "            if length > MAX_FRAME:",
         "            if length > 2**40:",
         tests_of(FRAMES),
+    ),
+    Mutant(
+        "A journal with windows is opened by versions that do not know them",
+        "pool/shared/_owner/credential_messages.py",
+        "            self.format = kinds.FORMAT\n",
+        "            pass\n",
+        tests_of("pool/conformance/test_windows", "test_journal_is_marked_only_for_windows_that_need_it"),
+    ),
+    Mutant(
+        "An owner that takes over forgets that a first-use window has begun",
+        "pool/shared/_owner/restore.py",
+        "        if arrived:\n",
+        "        if False:\n",
+        tests_of(OWNER, "test_begun_window_ends_in_time_after_a_take_over"),
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ ARRIVAL_SECONDS = 2.0
 class Period:
     """Admits at most `limit` until the period ends, at `ends_at`."""
 
-    __slots__ = ("_late", "_late_at", "began_at", "ends_at", "limit", "others", "seconds", "total")
+    __slots__ = ("_late_at", "began_at", "ends_at", "late", "limit", "others", "seconds", "total")
 
     def __init__(self, limit: float, seconds: float) -> None:
         self.limit = limit
@@ -27,7 +27,7 @@ class Period:
         self.ends_at = 0.0  # 0: no period has begun
         self.began_at = 0.0  # identifies the period
         self.others = 0.0  # the part of `total` that a provider has counted, and this window has not
-        self._late = 0.0  # taken so late that it may count in the next period
+        self.late = 0.0  # taken so late that it may count in the next period
         self._late_at = math.inf  # the instant of the first
 
     def ready_at(self, amount: float, now: float) -> float:
@@ -49,7 +49,7 @@ class Period:
     def _add(self, amount: float, now: float) -> None:
         self.total = max(0.0, self.total + amount)
         if now >= self._late_from() and amount >= 0:  # also a request that uses nothing may begin a period
-            self._late += amount
+            self.late += amount
             self._late_at = min(self._late_at, now)
 
     def correct(self, entry: Entry, _amount: float, more: float, now: float) -> None:
@@ -74,8 +74,8 @@ class Period:
     def _end(self, now: float) -> None:
         """Forget the usage of a period that has ended, but for what was taken late."""
         if now >= self.ends_at + self.seconds + ARRIVAL_SECONDS:  # the next period would have ended, too
-            self._late, self._late_at = 0.0, math.inf
-        self.total, self._late, self.others = self._late, 0.0, 0.0
+            self.late, self._late_at = 0.0, math.inf
+        self.total, self.late, self.others = self.late, 0.0, 0.0
         self._begin(now)
         self._late_at = math.inf
 
@@ -120,7 +120,7 @@ class CalendarPeriod(Period):
         """Continue a period that was stored."""
         if ends_at > now:
             self.total, self.ends_at, self.began_at = amount, ends_at, ends_at
-            self._late = amount if now >= self._late_from() else 0.0
+            self.late = amount if now >= self._late_from() else 0.0
 
     def includes(self, at: float, now: float) -> bool:
         """Return whether an instant lies in the present period."""
@@ -167,13 +167,14 @@ class FirstUsePeriod(Period):
         if until is not None and until > now:
             self.ends_at, self.is_confirmed = until, True
 
-    def restore(self, began_at: float, ends_at: float | None, amount: float, now: float) -> None:
-        """Continue a period that was stored. `ends_at`: None if it was not confirmed."""
-        end = now + self.seconds + ARRIVAL_SECONDS if ends_at is None else ends_at
-        if end > now:
-            self.total, self.began_at, self.ends_at, self.is_confirmed = amount, began_at, end, ends_at is not None
+    def restore(
+        self, began_at: float, ends_at: float, is_confirmed: bool, amount: float, late: float, now: float
+    ) -> None:
+        """Continue a period that was stored."""
+        if ends_at > now:
+            self.total, self.began_at, self.ends_at, self.is_confirmed = amount, began_at, ends_at, is_confirmed
             if now >= self._late_from():
-                self._late, self._late_at = amount, began_at + self.seconds - ARRIVAL_SECONDS
+                self.late, self._late_at = late, self._late_from()
 
     def includes(self, at: float, now: float) -> bool:
         """Return whether an instant lies in the present period, or in one that would go on."""

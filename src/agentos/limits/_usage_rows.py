@@ -8,7 +8,7 @@ from ._periods import CalendarPeriod, FirstUsePeriod
 from ._window_table import CountedWindow, Taken, WindowTable
 from ._windows import Entry, PacedRolling, Rolling
 from .declaration import EVERY_SCOPE, FIRST_USE, ROLLING, Limits, Window
-from .usage_state import FIRST_USE_END, LeaseShare, UsageRow, UsageState
+from .usage_state import FIRST_USE_END, FIRST_USE_OPEN, LeaseShare, UsageRow, UsageState
 
 
 def usage_state(table: WindowTable, live: Collection[Taken], now: float) -> UsageState:
@@ -23,13 +23,14 @@ def usage_state(table: WindowTable, live: Collection[Taken], now: float) -> Usag
 
 def restore_usage(table: WindowTable, state: UsageState, now: float) -> None:
     """Set the usage that `usage_state` returned. Limits that are not declared any more go on counting."""
-    ends = {row[:3]: row.start for row in state.rows if row.kind.endswith(FIRST_USE_END)}
+    ends = {row[:3]: row for row in state.rows if row.kind.endswith((FIRST_USE_END, FIRST_USE_OPEN))}
     for row in sorted(state.rows, key=lambda row: row.start):
-        if not row.kind.endswith(FIRST_USE_END):
+        if row[:3] not in ends:
             counter = table.counted(_window_of(row.kind, row.scope, row.seconds, table.limits)).counter
             if isinstance(counter, FirstUsePeriod):
-                end_kind = row.kind.replace(FIRST_USE, FIRST_USE_END)
-                counter.restore(row.start, ends.get((end_kind, row.scope, row.seconds)), row.amount, now)
+                confirmed = ends.get((row.kind.replace(FIRST_USE, FIRST_USE_END), *row[1:3]))
+                end = confirmed or ends[row.kind.replace(FIRST_USE, FIRST_USE_OPEN), row.scope, row.seconds]
+                counter.restore(row.start, end.start, confirmed is not None, row.amount, end.amount, now)
             elif isinstance(counter, CalendarPeriod):
                 counter.restore(row.start, row.amount, now)
             elif row.start + counter.seconds > now:
@@ -96,7 +97,8 @@ def _rows(counted: CountedWindow, occupied: Collection[Entry], limits: Limits, n
         return [UsageRow(*key, counter.ends_at, counter.total)]
     if not counter.ends_at:
         return []
-    rows = [UsageRow(*key, counter.began_at, counter.total)]
-    if counter.is_confirmed:
-        rows.append(UsageRow(key[0].replace(FIRST_USE, FIRST_USE_END), *key[1:], counter.ends_at, 0.0))
-    return rows
+    end_kind = key[0].replace(FIRST_USE, FIRST_USE_END if counter.is_confirmed else FIRST_USE_OPEN)
+    return [
+        UsageRow(*key, counter.began_at, counter.total),
+        UsageRow(end_kind, *key[1:], counter.ends_at, counter.late),
+    ]

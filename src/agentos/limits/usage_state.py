@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# What follows the kind in a row of a window that is not rolling: its `resets`. A first-use window that is known to have
-# begun has a second row with its end.
+# What follows the kind in a row of a window that is not rolling: its `resets`. A first-use window has a second row, of
+# one of these kinds, with its end: the first one if it is known to have begun. The amount there is what may count in
+# the next period, too.
 FIRST_USE_END = "first-use-end"
+FIRST_USE_OPEN = "first-use-open"
 
 
 class UsageRow(NamedTuple):
