@@ -192,6 +192,7 @@ def test_longer_id_keeps_all_other_fields(colliding: tuple[str, str]) -> None:
         assert lease.secret == second
 
 
+@pytest.mark.filterwarnings("ignore:a string that begins with")
 def test_key_that_looks_like_reference_joins_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", SECRET)
     pool = CredentialCoordinator(["env:SOME_KEY", Credential("env:SOME_KEY")])
@@ -216,6 +217,7 @@ def test_incomplete_reference_is_the_key_itself(secret: str) -> None:
     assert Credential(secret).secret == secret
 
 
+@pytest.mark.filterwarnings("ignore:a string that begins with")
 @pytest.mark.parametrize("reference", ["env:SOME_KEY", "file:/no/such/file", "cmd:false", "cmd:no-such-command"])
 def test_pool_takes_reference_like_strings_as_keys(monkeypatch: pytest.MonkeyPatch, reference: str) -> None:
     monkeypatch.setenv("SOME_KEY", SECRET)
