@@ -84,6 +84,11 @@ def test_credential_has_all_values_of_its_table(write: Write) -> None:
     assert keys.warnings == []
 
 
+def test_concurrency_can_be_learned(write: Write) -> None:
+    keys = load(write, '[[credential]]\nsecret = "env:A"\nmax_concurrent = "auto"\n')
+    assert keys.credentials[0].limits == Limits(max_concurrent="auto")
+
+
 def test_limits_are_read_from_sub_table(write: Write) -> None:
     in_table = load(write, '[[credential]]\nsecret = "env:A"\n[credential.limits]\nburst = 3\nmax_concurrent = 2\n')
     in_line = load(write, '[[credential]]\nsecret = "env:A"\nlimits = { burst = 3, max_concurrent = 2 }\n')

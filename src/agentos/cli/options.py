@@ -128,7 +128,7 @@ PACE = several(
         metavar="N|auto",
         help="Items that run at a time; auto: as many as the credentials allow. [default: 3]",
     ),
-    option("--max-parallelism", type=click.IntRange(1), metavar="N", help="Maximum of --parallel. [default: 10]"),
+    option("--max-parallelism", type=click.IntRange(1), metavar="N", help="Maximum of --parallel. [default: none]"),
     option(
         "--keys",
         type=click.Path(dir_okay=False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from agentos.limits.declaration import EVERY_SCOPE, ROLLING, Limits, Window
+from agentos.limits.declaration import AUTO, EVERY_SCOPE, ROLLING, Limits, Window
 from agentos.limits.reset_times import seconds_to_reset
 from agentos.redaction.mask import MIN_REDACTED
 
@@ -53,7 +53,9 @@ def _limits(tables: list[Table], names: tuple[str, ...], day_resets: str | None)
     return Limits(**values, windows=tuple(windows))
 
 
-def _limit(table: Table, name: str) -> float | None:
+def _limit(table: Table, name: str) -> float | str | None:
+    if name == "max_concurrent" and table.values.get(name) == AUTO:
+        return AUTO
     value = table.number(name, "a number, such as 60")
     try:
         Limits(**{name: value})  # type: ignore[arg-type]

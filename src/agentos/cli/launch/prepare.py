@@ -141,7 +141,8 @@ def make_coordinator(
         slots = engine_slots(engine)
         leases = None if pool is None or parallel is None else auto_workers(pool, None)
         parallel = slots if leases is None else min(leases, slots)
-        max_parallelism = max_parallelism or max(parallel, ParallelCoordinator.MAX_PARALLELISM)
+    if max_parallelism is None and isinstance(parallel, int):
+        max_parallelism = parallel  # the cap of the class protects programs; a person who types 50 means 50
     try:
         return ParallelCoordinator(
             parallel,
