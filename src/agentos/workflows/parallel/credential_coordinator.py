@@ -241,9 +241,6 @@ class CredentialCoordinator(LeasePool):
 
 def _credential(credential: str | Credential) -> Credential:
     if isinstance(credential, str):
-        if is_reference(credential):
-            kind = credential.partition(":")[0]
-            _warn([f"a key that begins with {kind}: is used as it is; to read a reference pass Credential('{kind}:…')"])
         return Credential.literal(credential)
     if isinstance(credential, Credential):
         return credential
