@@ -282,7 +282,7 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
         (CREDENTIAL + "requests_per_minute = nan\n", 3, "requests_per_minute must be a number above 0, not nan"),
         (CREDENTIAL + f"requests_per_minute = -{DIGITS}\n", 3, "requests_per_minute must be a number above 0"),
         (CREDENTIAL + "requests_per_day = 1.5\n", 3, "requests_per_day must be a whole number, not 1.5"),
-        (CREDENTIAL + "max_concurrent = 0\n", 3, "max_concurrent must be a whole number from 1, not 0"),
+        (CREDENTIAL + "max_concurrent = 0\n", 3, "max_concurrent must be a whole number from 1, or 'auto', not 0"),
         (CREDENTIAL + "max_concurrent = 1.5\n", 3, "max_concurrent must be a whole number from 1"),
         (CREDENTIAL + "burst = 0.5\n", 3, "burst must be at least 1"),
         (CREDENTIAL + "day_resets = 'midnight'\n", 3, "such as '00:00 America/Los_Angeles'"),
