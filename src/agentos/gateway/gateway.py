@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from agentos.clock import Clock
-from agentos.costs.prices import Prices
+from agentos.costs.prices import Prices, has_published_prices
 from agentos.errors import GatewayError
 from agentos.items.access import AttemptEnd, AttemptUsage, RequestMeter
 from agentos.pool.lease_pool import LeasePool
@@ -79,6 +79,7 @@ class Gateway:
         self.url = ""
         self._tokens = ClientTokens(named)
         self.prices = Prices() if prices is None else prices
+        has_published_prices()  # loads the package (0.3 s) here, and not on the loop with the first request
         self._state: GatewayState = GatewayState(
             pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold, make_metrics(), self.prices
         )
