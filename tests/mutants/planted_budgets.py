@@ -145,15 +145,15 @@ MUTANTS = (
     Mutant(
         "The price of a request leaves out the prompt cache",
         "costs/prices.py",
-        "            counts = input_tokens + cached_tokens, output_tokens, cached_tokens, cache_write_tokens\n",
-        "            counts = input_tokens, output_tokens, cached_tokens, cache_write_tokens\n",
+        "                counts = input_tokens + cached_tokens, output_tokens, cached_tokens, cache_write_tokens\n",
+        "                counts = input_tokens, output_tokens, cached_tokens, cache_write_tokens\n",
         tests_of("costs/test_prices", "test_cost_is_that_of_the_package"),
     ),
     Mutant(
         "A price with tiers is taken for one without",
         "costs/prices.py",
-        " and isclose(large, sample * TOKENS_PER_PRICE)\n",
-        "\n",
+        "    return price, inf if isclose(large, sample * TOKENS_PER_PRICE) else USUAL_TOKENS\n",
+        "    return price, inf\n",
         tests_of("costs/test_prices", "test_cost_is_that_of_the_package"),
     ),
 )

@@ -17,6 +17,7 @@ from agentos.workflows import parallel
 
 PUBLIC_NAMES = {
     *("ParallelCoordinator", "ProgressStats", "WorkflowResult", "Command", "Pattern", "CurrentItem", "current_item"),
+    *("Budget", "BudgetExceeded", "Price"),
     *("Ledger", "CredentialCoordinator", "Credential", "CredentialState", "Lease", "Limits", "Verdict"),
     *("AuthFailed", "Interrupted", "Overloaded", "Permanent", "QuotaExhausted", "RateLimited", "Transient"),
     *(

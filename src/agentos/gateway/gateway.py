@@ -78,6 +78,7 @@ class Gateway:
         self.url = ""
         self._tokens = ClientTokens(named)
         self.prices = Prices() if prices is None else prices
+        has_published_prices()  # loads the package (0.3 s) here, and not on the loop with the first request
         self._state: GatewayState = GatewayState(
             pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold, self.prices
         )
