@@ -69,6 +69,7 @@ class LeaseEnd:
         """End a live lease and cool its credential's group on the caller's word, from which no limit is learned."""
         if record.state == LIVE and record.credential is not None:
             self._allocator.cool(record.credential.group, None, seconds, RATE_LIMITED, now)
+            self._allocator.feedback.mark_answered(record)
             self.end(record, now)
 
     def withdraw(self, record: LeaseRecord, now: float) -> bool:
