@@ -95,7 +95,7 @@ class LeaseMessages(CredentialMessages):
         is_first = proves and not record.credential.is_proven
         limiter = record.credential.group.pace.limiter
         if arrived and limiter is not None and limiter.has_first_use:
-            news: tuple[bool, ...] = (is_first, True)
+            news: tuple[float, ...] = (is_first, now)
         else:
             news = (True,) if is_first else ()
         self._record(kinds.END, record.credential_id, record.fence, *news, now=now)
