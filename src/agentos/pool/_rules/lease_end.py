@@ -47,7 +47,7 @@ class LeaseEnd:
         if record.tokens:
             credential.used_tokens += record.tokens
         if record.charges or allocator.feedback.sharing.suspicions:
-            self._learn_from_end(record, credential, now)
+            self._learn_from_end(record, credential, now, has_verdict=verdict is not None)
         if allocator.waiting or credential.removed or credential.quarantine is not None:
             allocator.serve(credential, now)
             allocator.advance(now)
@@ -55,11 +55,13 @@ class LeaseEnd:
             allocator.ready.push(credential, now)
         return True
 
-    def _learn_from_end(self, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
+    def _learn_from_end(
+        self, record: LeaseRecord, credential: CredentialRecord, now: float, *, has_verdict: bool
+    ) -> None:
         is_slow = False
         for cooldown_scope, charge in record.charges:
             is_slow = is_slow or (charge.estimator is not None and charge.estimator.slow_start is not None)
-            cooldown_scope.pace.end(charge, record, now)
+            cooldown_scope.pace.end(charge, record, now, has_verdict=has_verdict)
         if self._allocator.feedback.sharing.suspicions and not (record.is_answered or record.is_unused):
             self._allocator.feedback.admitted(credential, record, now)
         if is_slow and len(credential.paced_as.members) > 1:  # after a success of one member the others may start more
