@@ -427,8 +427,8 @@ MUTANTS = (
     Mutant(
         "The reserve for people is used up",
         "limits/declaration.py",
-        "amount = window.amount * (1.0 - self.reserve)",
-        "amount = window.amount",
+        "window.amount * (1.0 - self.reserve) if self.reserve else window.amount",
+        "window.amount",
         tests_of(WINDOWS, "test_reserve_leaves_a_share_of_every_window"),
     ),
     Mutant(

@@ -18,7 +18,7 @@ from agentos.workflows import parallel
 PUBLIC_NAMES = {
     *("ParallelCoordinator", "ProgressStats", "WorkflowResult", "Command", "Pattern", "CurrentItem", "current_item"),
     *("Budget", "BudgetExceeded", "Price"),
-    *("Ledger", "CredentialCoordinator", "Credential", "CredentialState", "Lease", "Limits", "Verdict"),
+    *("Ledger", "CredentialCoordinator", "Credential", "CredentialState", "Lease", "Limits", "Window", "Verdict"),
     *("AuthFailed", "Interrupted", "Overloaded", "Permanent", "QuotaExhausted", "RateLimited", "Transient"),
     *(
         "AgentosError",

@@ -158,7 +158,7 @@ class FirstUsePeriod(Period):
 
     def confirm(self, entry: Entry, now: float) -> None:
         """Note that the request of an entry has arrived: the provider's period has begun, now at the latest."""
-        if not self.is_confirmed and entry.at == self.began_at:
+        if not self.is_confirmed and entry.at == self.began_at and now < self.ends_at:
             self.is_confirmed = True
             self.ends_at = now + self.seconds
 

@@ -229,7 +229,7 @@ class Limits:
 
     def usable(self, window: Window) -> float:
         """Return the amount of a window without the reserve for people; at least one request."""
-        amount = window.amount * (1.0 - self.reserve)
+        amount = window.amount * (1.0 - self.reserve) if self.reserve else window.amount
         return max(1.0, amount) if window.of == REQUESTS else amount
 
     def calendars(self) -> frozenset[str]:

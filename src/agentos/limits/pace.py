@@ -196,12 +196,12 @@ class Pace:
         if charge.estimator is not None:
             charge.estimator.correct(more_requests, more_tokens, now)
 
-    def end(self, charge: Charge, lease: PacedLease, now: float) -> bool:
+    def end(self, charge: Charge, lease: PacedLease, now: float, *, has_verdict: bool = False) -> bool:
         """Count the end of a lease; return whether that changes the learned rate. Without a verdict it counts as a
-        success."""
+        success: its request has arrived."""
         estimator = charge.estimator
         if charge.limiter is not None and charge.limiter.looks_at_ends and charge.entries is not None:
-            has_arrived = not (lease.is_answered or lease.is_unused) and lease.requests > 0
+            has_arrived = not (has_verdict or lease.is_answered or lease.is_unused) and lease.requests > 0
             charge.limiter.end(charge.entries, has_arrived, now)
         if estimator is None or lease.is_answered:
             return False

@@ -50,7 +50,7 @@ class LeaseEnd:
         if record.tokens:
             credential.used_tokens += record.tokens
         if record.charges:
-            self._learn_from_end(record, credential, now)
+            self._learn_from_end(record, credential, now, has_verdict=verdict is not None)
         if allocator.waiting or credential.removed or credential.quarantine is not None:
             allocator.serve(credential, now)
             allocator.advance(now)
@@ -58,11 +58,13 @@ class LeaseEnd:
             allocator.ready.push(credential, now)
         return True
 
-    def _learn_from_end(self, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
+    def _learn_from_end(
+        self, record: LeaseRecord, credential: CredentialRecord, now: float, *, has_verdict: bool
+    ) -> None:
         is_slow = False
         for cooldown_scope, charge in record.charges:
             is_slow = is_slow or (charge.estimator is not None and charge.estimator.slow_start is not None)
-            if cooldown_scope.pace.end(charge, record, now):
+            if cooldown_scope.pace.end(charge, record, now, has_verdict=has_verdict):
                 self._allocator.feedback.announce_learned(credential, record.scope)
         if is_slow and len(credential.group.members) > 1:  # after a success of one member the others may start more
             self._allocator.wake_ups.look_again(credential.group, 0.0)
@@ -71,6 +73,7 @@ class LeaseEnd:
         """End a live lease and cool its credential's group on the caller's word, from which no limit is learned."""
         if record.state == LIVE and record.credential is not None:
             self._allocator.cool(record.credential.group, None, seconds, RATE_LIMITED, now)
+            self._allocator.feedback.mark_answered(record)
             self.end(record, now)
 
     def withdraw(self, record: LeaseRecord, now: float) -> bool:

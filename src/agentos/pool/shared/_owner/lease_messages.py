@@ -76,7 +76,8 @@ class LeaseMessages(CredentialMessages):
         if record is None or record.state != LIVE:
             return
         is_plain = end.cool_seconds is None and verdict is None
-        self._forget_lease(session, record, now, proves=is_plain and end.success, arrived=is_plain)
+        arrived = is_plain and not record.is_answered
+        self._forget_lease(session, record, now, proves=is_plain and end.success, arrived=arrived)
         if end.cool_seconds is not None:
             self.allocator.lease_end.cool_and_end(record, end.cool_seconds, now)
         else:
@@ -94,7 +95,7 @@ class LeaseMessages(CredentialMessages):
         is_first = proves and not record.credential.is_proven
         limiter = record.credential.group.pace.limiter
         if arrived and limiter is not None and limiter.has_first_use:
-            news: tuple[bool, ...] = (is_first, True)
+            news: tuple[float, ...] = (is_first, now)
         else:
             news = (True,) if is_first else ()
         self._record(kinds.END, record.credential_id, record.fence, *news, now=now)

@@ -240,12 +240,12 @@ def _find(owner: Owner, credential_id: str, fence: int) -> OwnedRecord | None:
 
 
 def _end(owner: Owner, at: float, credential_id: str, fence: int, is_first_success: bool = False,
-         arrived: bool = False) -> None:  # fmt: skip
+         arrived: float = 0.0) -> None:  # fmt: skip
     record = _find(owner, credential_id, fence)
     if record is not None:
         if arrived:
             for scope, charge in record.charges:
-                scope.pace.confirm(charge, record, at)
+                scope.pace.confirm(charge, record, arrived)
         if is_first_success and record.credential is not None:
             record.credential.is_proven = True
         record.owner.leases.pop(record.id, None)
