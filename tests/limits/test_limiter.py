@@ -202,6 +202,10 @@ LIMITS = st.fixed_dictionaries(
 )
 
 
+# Seconds by which the difference of two instants may be wrong.
+ROUNDING = 1e-6
+
+
 class GrantChecker:
     """Recount grants from plain lists and compare with the limits."""
 
@@ -215,9 +219,9 @@ class GrantChecker:
         self.tokens.append((now, record.tokens))
         limits = self.limits
         if limits.requests_per_minute is not None:
-            assert sum(n for at, n in self.requests if at > now - 60) <= limits.requests_per_minute
+            assert sum(n for at, n in self.requests if at > now - 60 + ROUNDING) <= limits.requests_per_minute
         if limits.tokens_per_minute is not None:
-            assert sum(n for at, n in self.tokens if at > now - 60) <= limits.tokens_per_minute
+            assert sum(n for at, n in self.tokens if at > now - 60 + ROUNDING) <= limits.tokens_per_minute
         if limits.requests_per_day is not None:
             today = day_end(now) - 100
             assert sum(n for at, n in self.requests if at >= today) <= limits.requests_per_day

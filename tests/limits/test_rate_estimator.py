@@ -221,7 +221,7 @@ def test_requests_sent_after_a_refused_one_do_not_count() -> None:
     for record in records[1:]:
         pool.lease_end.end(record, NOW + 3, success=True)
     pool.lease_end.end(records[0], NOW + 4, Verdict(RATE_LIMITED))
-    assert pool.credentials["key"].group.pace.estimators[None].estimate == 1.0
+    assert pool.credentials["key"].group.pace.estimators[None].estimate is None
 
 
 def test_new_pool_grants_several_leases_at_once() -> None:
@@ -289,12 +289,12 @@ def test_group_without_refusals_stays_on_the_fast_path() -> None:
 
 
 @pytest.mark.parametrize("hint", [1.0, None])
-def test_first_refusal_without_counted_requests_gives_an_estimate(hint: float | None) -> None:
+def test_refusal_before_any_success_gives_no_estimate(hint: float | None) -> None:
+    """Others may have used the limit up: the wait is obeyed, and says nothing about the rate."""
     estimator = RateEstimator(0.0, None, 1)
     estimator.begin(-math.inf, 0)
     assert estimator.refuse(0.0, 0, 0, hint, 0.0) == 1.0
-    assert estimator.estimate is not None
-    assert estimator.estimate > 0.1
+    assert estimator.estimate is None
 
 
 def test_sleep_of_the_machine_teaches_no_long_gap() -> None:

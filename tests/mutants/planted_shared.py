@@ -28,8 +28,8 @@ MUTANTS = (
     Mutant(
         "A counted day in an unknown time zone makes the whole snapshot unreadable",
         "pool/shared/_owner/restore.py",
-        "owner.day_ends_or_never(",
-        "owner.day_ends(",
+        "group.pace.restore_usage(usage, owner.ends_after, at)",
+        "group.pace.restore_usage(usage, owner._ends_after, at)",
         tests_of(RESTORE, "test_counted_day_in_unknown_zone_is_restored"),
     ),
     Mutant(
@@ -219,8 +219,8 @@ MUTANTS = (
     Mutant(
         "The greatest max_concurrent of several declarations holds",
         "pool/shared/_owner/credential_messages.py",
-        "max_concurrent=min(limits.max_concurrent for limits in declared)",
-        "max_concurrent=max(limits.max_concurrent for limits in declared)",
+        "max_concurrent=min(numbers, default=AUTO)",
+        "max_concurrent=max(numbers, default=AUTO)",
         tests_of(OWNER, "test_strictest_declaration_of_several_members_holds"),
     ),
     Mutant(

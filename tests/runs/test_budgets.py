@@ -67,7 +67,7 @@ def test_items_that_run_are_expected_to_cost_the_mean() -> None:
             running -= 1
 
     def spent() -> float:
-        return coordinator._runs[0].stats.cost or 0.0
+        return coordinator._runs._runs[0].stats.cost or 0.0
 
     coordinator = quiet(4, budget=Budget(9, is_reported=True))
     stats, _ = coordinator.execute_parallel(ITEMS, worker)
@@ -85,7 +85,7 @@ def test_estimate_bounds_the_first_items() -> None:
 
     with coordinator.stream(ITEMS, worker) as results:
         eventually(lambda: results.stats.running == 2)
-        bottleneck = coordinator._runs[0]._driver.progress.bottleneck
+        bottleneck = coordinator._runs._runs[0]._driver.progress.bottleneck
         eventually(lambda: bottleneck.reason == BUDGET)
         gate.set()
         assert len(list(results)) == 2

@@ -46,7 +46,10 @@ class Route(NamedTuple):
 
     def is_open_to_every_key(self, method: str) -> bool:
         """Return whether every valid key may send this request: only then a 401 or 403 is about the key. Others, such
-        as those for administrators, are refused with a good key, too; a client must not spoil it with them."""
+        as those for administrators, are refused with a good key, too; a client must not spoil it with them. Of a
+        provider of the keys file no path is known, and every key of it may send everything."""
+        if preset_of(self.provider) is None:
+            return True
         is_listing = _MODELS.fullmatch(self.path) is not None or self.path.endswith("/count_tokens")
         return (self.shape is not None and method == "POST") or (is_listing and method in ("GET", "HEAD", "POST"))
 

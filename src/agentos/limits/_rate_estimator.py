@@ -237,6 +237,8 @@ class RateEstimator:
         `earlier`: requests in flight that were sent before it."""
         self.refused += 1
         refusal = self._read(sent_at, self.sent - later, earlier, hint)
+        if self.estimate is None and self._max_rate is None and not self._admitted_first(refusal):
+            return self._wait_without_evidence(refusal, now)
         rate = math.inf if self.bucket is None else self.bucket.rate
         if sent_at > self._cut_at:
             wait = self._start_episode(refusal, now)
@@ -256,6 +258,21 @@ class RateEstimator:
             self._slack, self._last_at = 0.0, refusal.free_at - 1.0 / self.bucket.rate
         return wait
 
+    def _admitted_first(self, refusal: Refusal) -> int:
+        """Return the requests that were admitted before the first refusals."""
+        return max(0, refusal.number - self._mark_count - self.refused)
+
+    def _wait_without_evidence(self, refusal: Refusal, now: float) -> float:
+        """Return the seconds to wait if nothing was admitted yet: the limit may have been used up by others, so that
+        its rate is not known. One request goes on alone."""
+        if refusal.sent_at <= self._cut_at:
+            return refusal.hint or 0.0
+        self._cut_at, self._in_flight_before = now, self.in_flight
+        self.refusals += 1
+        wait = delay(self.refusals, 1.0, base=STORED_SECONDS) if refusal.hint is None else refusal.hint
+        self.slow_start = SlowStart(now + wait, 1, CAUTIOUS_RATE)
+        return wait
+
     def _read(self, sent_at: float, count: int, earlier: int, hint: float | None) -> Refusal:
         if hint is None:
             return Refusal(sent_at, count, earlier, None, math.inf, sent_at, sent_at)
@@ -271,6 +288,7 @@ class RateEstimator:
         self._limited_share = 1.0  # requests wait now
         admitted = max(0, count - self._mark_count - 1)
         if self.estimate is None:
+            admitted = self._admitted_first(refusal)
             self._estimate_first(admitted, refusal)
         elif self._probe is not None:
             self._judge_probe(self._probe)

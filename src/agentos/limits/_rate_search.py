@@ -50,6 +50,8 @@ STEP_EARNED = 3.0
 # each further refusal.
 MAX_FALL = 8.0
 MIN_FALL = 1.25
+# Refusals in a row that came too early to be explained, after which the sustained rate falls, too.
+MAX_RETREATS = 5
 # A rate learned from refusals lets the next request start after at most this many seconds. Limits of hours or days are
 # declared or stated in headers; a clock that was set, or a machine that slept, would feign one.
 MAX_GAP = 600.0
@@ -102,6 +104,7 @@ class RateSearch:
         "_length",
         "_next_hold",
         "_proven",
+        "_retreats",
         "_step",
         "high",
         "low",
@@ -120,6 +123,7 @@ class RateSearch:
         self._hold = self._length = 0.0  # successes until the next step, and from step to step
         self._next_hold = MIN_HOLD
         self._is_known_well = False  # the bracket was narrow, and was not refuted since
+        self._retreats = 0  # in a row
 
     @property
     def is_narrow(self) -> bool:
@@ -146,6 +150,7 @@ class RateSearch:
         raises the rate. `store`: requests that the provider can store; `slack`: seconds of this step that were not
         used."""
         self._hold -= 1.0
+        self._retreats = 0
         if self._hold > 0.0:
             return False
         credit = min(store, self._credit + slack * self.rate)
@@ -185,9 +190,15 @@ class RateSearch:
         self._close_in()
 
     def retreat(self) -> None:
-        """Go down towards the sustained rate, after refusals that came too early to be explained."""
-        if self.low:
+        """Go down towards the sustained rate, after refusals that came too early to be explained. If they come at that
+        rate, too, stored requests had sustained it: go down in small steps."""
+        self._retreats += 1
+        if self.low and self._retreats < MAX_RETREATS:
             self.rate = self.low if self.is_known else math.sqrt(self.low * self.rate)
+        else:
+            self.rate /= MIN_FALL
+            self.low = min(self.low, self.rate)
+            self._proven = min(self._proven, self.low)
 
     def charge(self) -> None:
         """Count another refusal of the same episode."""
