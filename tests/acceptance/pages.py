@@ -43,14 +43,23 @@ _GENERATED = re.compile(r"<!-- made by `make docs`.*?<!-- end of what is made --
 _MARKS = ("file: ", "program", "server", "exit: ", "killed after: ", "not run: ")
 KEYS = {
     name: f"sk-{name.lower().replace('_', '-')}-0123456789"
-    for name in ("TEAM_A_KEY", "TEAM_B_KEY", "NIGHT_KEY", "KEY_A", "KEY_B", "OPENAI_API_KEY_1", "OPENAI_API_KEY_2")
+    for name in (
+        "TEAM_A_KEY",
+        "TEAM_B_KEY",
+        "NIGHT_KEY",
+        "KEY_A",
+        "KEY_B",
+        "OPENAI_API_KEY",
+        "OPENAI_API_KEY_1",
+        "OPENAI_API_KEY_2",
+    )
 }
 # Ports that pages name; each is replaced by a free one.
 PORTS = ("8899", "8787")
 AGENT = """#!{python}
 import json, os, sys, urllib.request
 prompt = sys.argv[-1]
-body = {{"model": "sim-1", "max_tokens": 9, "messages": [{{"role": "user", "content": prompt}}]}}
+body = {{"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{{"role": "user", "content": prompt}}]}}
 if os.environ.get("ANTHROPIC_API_KEY"):
     url, headers = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", {{"x-api-key": os.environ["ANTHROPIC_API_KEY"]}}
     headers["anthropic-version"] = "2023-06-01"

@@ -302,8 +302,8 @@ MUTANTS = (
     Mutant(
         "An estimate without evidence doubles after every success",
         "limits/_rate_search.py",
-        "        self._hold -= 1.0\n        if self._hold > 0.0:",
-        "        if self._hold < 0.0:",
+        "        self._retreats = 0\n        if self._hold > 0.0:",
+        "        self._retreats = 0\n        if self._hold < 0.0:",
         tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
     ),
     Mutant(

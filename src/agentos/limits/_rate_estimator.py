@@ -237,7 +237,8 @@ class RateEstimator:
         `earlier`: requests in flight that were sent before it."""
         self.refused += 1
         refusal = self._read(sent_at, self.sent - later, earlier, hint)
-        if self.estimate is None and self._max_rate is None and not self._admitted_first(refusal):
+        is_evidence = sent_at > self._cut_at and self._admitted_first(refusal)
+        if self.estimate is None and self._max_rate is None and not is_evidence:
             return self._wait_without_evidence(refusal, now)
         rate = math.inf if self.bucket is None else self.bucket.rate
         if sent_at > self._cut_at:
