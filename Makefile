@@ -36,7 +36,9 @@ check: lint
 docs: setup
 	$(BIN)/python -m tests.acceptance.cli_reference docs/cli.md
 	$(BIN)/python -m tests.acceptance.events_reference docs/events.md
+	$(BIN)/python -m tests.acceptance.errors_reference docs/errors.md
 	$(BIN)/python -m tests.acceptance.state_diagrams docs/design.md
+	$(BIN)/python -m tests.acceptance.display_picture docs/display.svg
 
 # Records the expected outputs of commands again; `make golden CASES="plan export"` only those cases.
 CASES ?=
@@ -46,10 +48,11 @@ golden: setup
 # Measures speed as ratios to named peers in the same run, and writes docs/benchmarks.md; `make bench NAMES="items
 # stores"` measures only those. Peers are installed in a separate environment.
 NAMES ?=
-bench: .tools/bench/.ready
+bench: .tools/bench/.ready .tools/.peers
 	$(BENCH_BIN)/python -m benchmarks --write docs/benchmarks.md $(NAMES)
 
-# Runs long random tests: histories for MINUTES minutes, then chaos and a thousand kills (about five minutes more).
+# Runs long random tests: histories for MINUTES minutes, a gateway under load and faults for twice as long, then chaos
+# and a thousand kills (about five minutes more).
 MINUTES ?= 5
 soak: setup
 	AGENTOS_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -q -s tests/soak
@@ -70,6 +73,13 @@ setup: .venv/.ready
 	$(UV) venv --quiet --allow-existing --python python3 .tools/bench
 	$(UV) pip sync --quiet --python $(BENCH_BIN)/python benchmarks/requirements.lock
 	$(UV) pip install --quiet --python $(BENCH_BIN)/python --no-deps --no-build-isolation --editable .
+	touch $@
+
+# Peers of the gateway. One that cannot be installed is not compared.
+.tools/.peers: | $(UV)
+	$(UV) venv --quiet --allow-existing --python python3 .tools/litellm
+	-$(UV) pip install --quiet --python .tools/litellm/bin/python 'litellm[proxy]==1.106.2'
+	-npm install --prefix .tools/teamclaude --no-save --no-audit --no-fund --ignore-scripts @karpeleslab/teamclaude@1.1.13
 	touch $@
 
 .tools/clients/.ready: tests/clients/package.json tests/clients/package-lock.json tests/clients/.npmrc

@@ -31,6 +31,7 @@ NAMES = (
     "ledger",
     "reservations",
     "stores",
+    "gateway",
     "legal_speed",
 )
 # Distributions whose versions are printed.
@@ -45,6 +46,8 @@ PACKAGES = (
     "aiolimiter",
     "dbos",
     "redis",
+    "aiohttp",
+    "uvloop",
 )
 
 

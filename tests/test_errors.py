@@ -15,6 +15,7 @@ from agentos.errors import (
     AmbiguousRelease,
     AttemptTimeout,
     AuthFailed,
+    BudgetExceeded,
     CommandFailed,
     CredentialError,
     EngineNotInstalled,
@@ -60,6 +61,7 @@ SAMPLES: list[AgentosError] = [
     Overloaded("busy", retry_after=0.0),
     LeaseTimeout("no credential within 3 s", reason="rate_limited", usable_in=41.5),
     NoUsableCredential("no usable credential", reasons={"key-1": "quarantined", "key-2": "wrong scope"}),
+    BudgetExceeded("spent", is_of_run=True),
     RunBusy("in use", pid=123, host="a-host", since=1_700_000_000.0),
     CommandFailed("exit status 3", exit_status=3, verdict=Verdict("transient"), details={"log": "a.log"}),
     WorkerError(
@@ -77,6 +79,7 @@ BARE_SAMPLES: list[AgentosError] = [
     LeaseTimeout("none", reason="exhausted"),
     NoUsableCredential("none"),
     RequestTooLarge("no limit is large enough"),
+    BudgetExceeded("spent"),
     *(cls("a message") for cls in sorted(ALL - WITH_OWN_CONSTRUCTOR, key=lambda cls: cls.__name__)),
 ]
 
@@ -196,6 +199,7 @@ TREE: dict[type[AgentosError], set[type[Exception]]] = {
     StoreError: {PoolError},
     InvalidItemId: {RunError, ValueError, TypeError},
     AttemptTimeout: {RunError, TimeoutError, OSError},
+    BudgetExceeded: {RunError},
     UnrecordableValue: {RunError, TypeError},
     LedgerError: {RunError},
     RunBusy: {LedgerError, RunError},

@@ -149,6 +149,15 @@ class AttemptTimeout(RunError, TimeoutError):
     """An attempt took longer than `timeout`."""
 
 
+class BudgetExceeded(RunError):
+    """An item has spent its own budget: it fails, and is not retried. `is_of_run`: the budget of the whole run is used
+    up instead, so that the item stays unfinished and the run can be resumed with a larger one."""
+
+    def __init__(self, message: str, *, is_of_run: bool = False) -> None:
+        super().__init__(message)
+        self.is_of_run = is_of_run
+
+
 class UnrecordableValue(RunError, TypeError):
     """A result, an input or a checkpoint cannot be written to the ledger: it cannot be encoded as JSON."""
 

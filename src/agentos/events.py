@@ -20,6 +20,7 @@ WORKERS = "workers"
 KEYS = "keys"
 LIMITS = "limits"
 PAUSES = "pauses"
+BUDGET = "budget"
 INPUT = "input"
 READER = "reader"
 LEDGER = "ledger"
@@ -50,18 +51,10 @@ class CoolDownStarted(NamedTuple):
 class LimitLearned(NamedTuple):
     """An undeclared limit has become known."""
 
-    kind: str  # "group", or "shared": several groups seem to share it
+    kind: str  # "group"
     name: str | None  # of the group
     scope: str | None  # None: requests without a scope
     requests_per_minute: float  # as learned
-
-
-class LimitShared(NamedTuple):
-    """Groups that were declared separately seem to share a limit, or turned out not to."""
-
-    name: str | None  # of the limit
-    groups: tuple[str, ...]  # names of the groups
-    is_shared: bool  # False: they turned out not to share it
 
 
 class CredentialQuarantined(NamedTuple):

@@ -15,6 +15,16 @@ VERDICT_KINDS = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, AUTH_FAILED, OVERLOADE
 RETRY_ON_OTHER_KEY = frozenset({RATE_LIMITED, QUOTA_EXHAUSTED, AUTH_FAILED, OVERLOADED})
 
 
+class WindowReport(NamedTuple):
+    """A window as an answer states it. Durations in seconds; None for anything that it does not state."""
+
+    of: str  # what it counts, as `Window.of`; or "plan": percent of a subscription
+    seconds: float  # its length
+    limit: float | None
+    remaining: float | None
+    reset: float | None  # seconds until it is unused
+
+
 class Verdict(NamedTuple):
     """What an answer of a provider states. Durations in seconds; None for anything that it does not state."""
 
@@ -35,6 +45,7 @@ class Verdict(NamedTuple):
     is_loose: bool = False  # read from free text, not from a known format of a provider, an SDK or an agent
     is_printed: bool = False  # printed or reported by a command, which can print anything: concerns its run only
     is_guess: bool = False  # `cool_down` is our own estimate: the provider named no time
+    windows: tuple[WindowReport, ...] = ()  # what is left of which window
 
 
 NO_VERDICT = Verdict(None)

@@ -62,6 +62,7 @@ EXPECTED = {
     "ls *.py | agentos run --items - --parallel 8 -- ruff check {}": r"(?m)^\[workers.py\] All checks passed!$",
     "agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer": r"(?m)^\[what\?\] asked$",
     f"agentos plan --items issues.jsonl --keys keys.toml --like {RUN}": "2 items",
+    "agentos keys": r"(?m)^team-b +anthropic .*usable",
     "agentos keys check --keys keys.toml": r"team-b +anthropic +ok",
     "agentos keys --keys keys.toml check": r"team-b +anthropic +ok",
 }
@@ -162,7 +163,8 @@ def needed_by(name: str, example: str, world: dict[str, str], finished: Path) ->
         assert interrupted.returncode == 128 + signal.SIGTERM, interrupted.stderr
         (Path(world["PWD"]) / "go").touch()
     elif name == "agentos retry":
-        assert run_line(f"{start} test -e go", world).returncode == 1
+        failing = start.replace(" --item a", " --timeout 0.2 --item a") if "--only" in example else start
+        assert run_line(f"{failing} sh -c 'test -e go || sleep 1 && test -e go'", world).returncode == 1
         (Path(world["PWD"]) / "go").touch()
     elif name == "agentos stop":
         with subprocess.Popen(
@@ -184,6 +186,8 @@ def needed_by(name: str, example: str, world: dict[str, str], finished: Path) ->
         return
     else:
         shutil.copytree(finished, home)
+        if example == "agentos keys":
+            assert run_line("agentos run --item a --keys keys.toml -- true", world).returncode == 0
         if name == "agentos keys repair":
             (home / "pool.db").write_bytes(b"no database" * 1000)
         if name.startswith("agentos gateway"):

@@ -102,7 +102,7 @@ FRAME = [
     r"^run shown  0:\d\d elapsed",
     r"━+─+ 1/4 done, 1 failed$",
     r"running 1",
-    r"^  (first|second)-key +cooling 3\d s: rate_limited$",
+    r"^  (first|second)-key +rate-limited for 3\d s$",
     r"^  (first|second)-key +in use$",
     r"^  0:\d\d  (limited|an-item-with.*…x*)  (first|second)-key",
     r"^failed failing: CommandFailed: exit status 7: oh no$",
@@ -119,9 +119,9 @@ def test_live_display_shows_everything_at_any_size(sandbox: Sandbox) -> None:
         # All patterns match in one frame; a read may end in the middle of a frame.
         session.until(lambda text: all(re.search(line, text, re.MULTILINE) for line in FRAME))
         assert not session.emulator.is_cursor_visible
-        counted = re.search(r"cooling (\d+) s", session.text)
+        counted = re.search(r"rate-limited for (\d+) s", session.text)
         assert counted is not None
-        session.until(lambda text: any(f"cooling {number} s" in text for number in range(1, int(counted[1]))))
+        session.until(lambda text: any(f"rate-limited for {number} s" in text for number in range(1, int(counted[1]))))
         drawn = session.emulator.drawn
         session.resize(20, 5)
         session.until(lambda _: session.emulator.drawn > drawn + 1)
@@ -618,7 +618,7 @@ def test_command_reports_limits_by_status_or_report(
 def test_dry_run_shows_the_plan_and_changes_nothing(sandbox: Sandbox) -> None:
     dry = sandbox.agentos("run", "--dry-run", "--item-seconds", "2", *ITEMS, "--", "touch", "{id}")
     assert dry.returncode == 0
-    assert "Dry run mode: 3 items would be processed, nothing is started:\n  - a\n  - b\n  - c" in dry.stderr
+    assert dry.stdout.startswith("3 items would run; nothing is started:\n  touch a\n  touch b\n  touch c\n")
     assert "3 items: about 2.0 s" in dry.stdout
     stdin = sandbox.agentos("run", "--dry-run", "--items", "-", "--", "touch", "{id}", input="a\nb\n")
     assert "2 items" in stdin.stdout

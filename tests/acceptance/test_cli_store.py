@@ -118,7 +118,7 @@ def test_two_runs_share_limits_and_see_all_holders(sandbox: Sandbox) -> None:
     assert holders == {("one", "one-0", first.pid), ("two", "two-0", two.pid)}
     for id_, item, run_id, pid in (("first-key", "one-0", "one", first.pid), ("second-key", "two-0", "two", two.pid)):
         assert re.search(rf"^\S+-key +{item} +{run_id} +\S+ s +{socket.gethostname()}, pid {pid}$", table, re.MULTILINE)
-        assert re.search(rf"^{id_} +1 of 1 +- +usable$", table, re.MULTILINE)
+        assert re.search(rf"^{id_} +- +- +1 of 1 +- +usable$", table, re.MULTILINE)
 
     at_once: Counter[str] = Counter()
     for change, key, _, _ in held(sandbox):
@@ -205,7 +205,7 @@ def test_store_option_overrides_the_keys_file(sandbox: Sandbox) -> None:
     assert not (sandbox.path / "theirs.db").exists()
     assert sandbox.agentos(*run("a", "keys.toml", 1, "true")).returncode == 0
     assert (sandbox.path / "theirs.db").exists()
-    assert "In sqlite:///" in sandbox.agentos("keys", "--keys", "keys.toml").stdout
+    assert "Usage and leases: sqlite:///" in sandbox.agentos("keys", "--keys", "keys.toml").stdout
     assert not (sandbox.home / "pool.db").exists()
 
 
@@ -230,7 +230,7 @@ def test_plan_reads_the_store_and_changes_nothing(sandbox: Sandbox) -> None:
     dry = sandbox.agentos(*run("dry", "one.toml", 1, "true", options=("--dry-run", "--item-seconds", "1")))
     assert re.search(r"1 item: about (10\.0|9\.\d) minutes", dry.stdout)
     assert (sandbox.home / "pool.db").read_bytes() == before
-    assert "usable in" in sandbox.agentos("keys").stdout
+    assert "rate-limited until" in sandbox.agentos("keys").stdout
 
 
 WRONG = {

@@ -180,8 +180,8 @@ def test_profile_status_and_plan_need_no_key(sandbox: Sandbox) -> None:
     status = sandbox.agentos("keys", "--keys", "keys.toml", "--json")
     records = json.loads(status.stdout)["credentials"]
     assert [(each["id"], each["state"], each["limits"]["max_concurrent"]) for each in records] == [
-        ("claude-a", "ready", 1),
-        ("claude-b", "ready", 1),
+        ("claude-a", "usable", 1),
+        ("claude-b", "usable", 1),
     ]
     dry = sandbox.agentos("run", "--dry-run", *items(3), "--keys", "keys.toml", "--", "true")
     assert dry.returncode == 0, dry.stdout + dry.stderr

@@ -200,6 +200,15 @@ def test_closed_descriptors_lose_no_item_and_no_log(closed: str, sandbox: Sandbo
     assert sorted(sandbox.agentos("logs", "r", "b").stdout.split()) == ["err", "out"]
 
 
+@pytest.mark.parametrize("closed", ["<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_descriptors_let_the_pool_owner_start(closed: str, sandbox: Sandbox) -> None:
+    """The owner inherits its lock and its socket, which had the numbers of closed descriptors."""
+    sandbox.environ["OPENAI_API_KEY"] = "sk-closed-descriptors-1"
+    program = shlex.join([*AGENTOS, "run", "--item", "a", "--key-env", "OPENAI_API_KEY", "--", "true"])
+    done = subprocess.run(["sh", "-c", f"{program} {closed}"], cwd=sandbox.path, env=sandbox.environ, check=False)
+    assert done.returncode == 0
+
+
 # --- limits -------------------------------------------------------------------------------------------------------
 
 WORKER = "import time\n\ndef work(item, credential):\n    print('hi', item)\n    time.sleep(0.02)\n"

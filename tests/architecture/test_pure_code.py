@@ -27,7 +27,7 @@ IMPURE = {"limits/reset_times.py"}  # reads the time zone database
 
 # Modules of the standard library without state and without access to anything outside the process.
 ALLOWED = {"__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "heapq", "itertools"}
-ALLOWED |= {"math", "operator", "re", "typing"}
+ALLOWED |= {"fnmatch", "math", "operator", "re", "typing"}
 # Input and output, and functions that would bypass the check of imports.
 FORBIDDEN_NAMES = {"open", "print", "input", "breakpoint", "exec", "eval", "__import__"}
 # Clocks, random numbers and the environment, also where they come in as an argument: `now` is passed as a number.

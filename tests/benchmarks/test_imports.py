@@ -17,6 +17,7 @@ CONTRACT = {"agentos.workflows.parallel", "agentos.testing"}
 INNER_PARTS = {
     "benchmarks/ledger.py": {"clock", "items", "ledger", "runs"},  # writes rows of the ledger without a run
     "benchmarks/commands.py": {"output"},  # the peer prefixes lines, and does nothing else
+    "benchmarks/proxies/bare.py": {"pool"},  # the peer of the gateway takes and gives back one lease
     "benchmarks/store_workers.py": {"pool"},  # asks for the process of a pool's owner, whose CPU time is measured
 }
 

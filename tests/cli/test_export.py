@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from agentos.workflows.parallel import ParallelCoordinator
+
 from .cli_runs import (
     agentos,
     execute,
@@ -27,7 +29,9 @@ def test_export_writes_a_row_per_item() -> None:
     assert sorted(rows) == ["a", "b", "c", "d", "e", "f"]
     assert list(rows["a"]) == [
         "id",
+        "input",
         "outcome",
+        "output",
         "value",
         "error",
         "attempts",
@@ -101,3 +105,36 @@ def test_export_into_closed_pipe_prints_no_error() -> None:
     )
     assert json.loads(process.stdout)["outcome"] == "succeeded"
     assert process.stderr == ""
+
+
+def test_export_has_input_fields_and_plain_output() -> None:
+    """A field whose name a column has is `input.NAME`; the field that is the id is not repeated."""
+    folder = prepare("fields", [])
+    items = [{"id": "a", "title": "one, two", "outcome": 3}, {"id": "b", "tags": ["x"]}]
+    execute(folder, items, lambda item, _: item.get("title") or {"found": 2})
+    text = agentos("export", "fields", "--format", "csv").stdout
+    first, second = csv.DictReader(io.StringIO(text))
+    assert list(first)[:7] == ["id", "input.outcome", "title", "tags", "outcome", "output", "value"]
+    assert (first["title"], first["input.outcome"], first["tags"]) == ("one, two", "3", "")
+    assert (first["outcome"], first["output"], first["value"]) == ("succeeded", "one, two", '"one, two"')
+    assert (second["tags"], second["output"]) == ('["x"]', '{"found":2}')
+    rows = [json.loads(line) for line in agentos("export", "fields").stdout.splitlines()]
+    assert [row["input"] for row in rows] == items
+    assert rows[0]["output"] == "one, two"
+
+
+def test_exported_output_of_a_command_is_what_it_printed(tmp_path: Path) -> None:
+    agentos("run", "--run-id", "echo", "--item", "a", "--item", "b", "--", "echo", "hello {id}")
+    rows = list(csv.DictReader(io.StringIO(agentos("export", "echo", "--format", "csv").stdout)))
+    assert [(row["id"], row["output"]) for row in rows] == [("a", "hello a"), ("b", "hello b")]
+    assert "input" not in rows[0]  # the same as the id
+
+
+def test_exported_id_field_of_another_name_keeps_both() -> None:
+    folder = prepare("names", [])
+    items = [{"id": 1, "name": "x"}]
+    ParallelCoordinator(1, ledger=folder.ledger, reporter=None).execute_parallel(
+        items, lambda item, _: "y", lambda item: item["name"], run_id="names"
+    )
+    (row,) = csv.DictReader(io.StringIO(agentos("export", "names", "--format", "csv").stdout))
+    assert (row["id"], row["input.id"], row["name"]) == ("x", "1", "x")

@@ -268,6 +268,21 @@ def test_spec_keeps_arguments_that_are_not_utf8(folder: RunFolder) -> None:
     assert folder.read_spec() == spec
 
 
+@pytest.mark.parametrize("number", range(0, 120, 7))
+def test_flipped_bit_in_spec_is_noticed(folder: RunFolder, number: int) -> None:
+    """A resume would execute another command, or work on other items."""
+    spec = RunSpec(1, "run-1", 0.0, "/tmp", [ItemSource("inline", items=["a"])], command=["rm", "-r", "/tmp/a/b"])
+    folder.make()
+    folder.write_spec(spec)
+    path = folder.path / "run.json"
+    content = bytearray(path.read_bytes())
+    at = content.index(b'"version"') + number
+    content[at] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(HomeError, match=r"run\.json"):
+        folder.read_spec()
+
+
 # --- stdin --------------------------------------------------------------------------------------------------------
 
 
@@ -308,6 +323,16 @@ def test_resume_knows_whether_stdin_ended(folder: RunFolder, stdin: int) -> None
     again = stdin_items(folder, is_resume=True)
     assert list(again) == ["a"]
     assert again.is_whole
+
+
+@pytest.mark.parametrize("damaged", [b'"first"\n"secone"\n', b'"first"\n', b""])
+def test_resume_refuses_damaged_kept_items(folder: RunFolder, stdin: int, damaged: bytes) -> None:
+    feed(stdin, b"first\nsecond")
+    list(stdin_items(folder))
+    assert list(stdin_items(folder, is_resume=True)) == ["first", "second"]
+    folder.items.write_bytes(damaged)
+    with pytest.raises(BadItems, match="damaged"):
+        stdin_items(folder, is_resume=True)
 
 
 def test_resume_without_kept_items_does_not_read_stdin(folder: RunFolder, stdin: int) -> None:

@@ -96,19 +96,21 @@ def test_status_prints_declared_limits_and_state(agentos: Agentos, keys_file: Ca
     result = agentos("status", "--keys", keys_file(TWO))
     assert result.exit_code == 0
     head, first, second = (line.split("  ") for line in result.stdout.splitlines())
-    assert [cell.strip() for cell in head if cell] == ["ID", "PROVIDER", "GROUP", "LIMITS", "STATE"]
+    assert [cell.strip() for cell in head if cell] == ["ID", "PROVIDER", "GROUP", "IN USE", "LIMITS", "STATE"]
     assert [cell.strip() for cell in first if cell] == [
         "team-a",
         "openai",
         "org-1",
-        "60 requests/min, 1,000,000 tokens/min, 5 at once",
-        "ready",
+        "0 of 5",
+        "60 requests/min, 1,000,000 tokens/min",
+        "usable",
     ]
     assert [cell.strip() for cell in second if cell] == [
         "team-b",
         "gemini",
         "-",
-        "250 requests/day from 00:00 America/Los_Angeles, burst 2, 1 at once",
+        "0 of 1",
+        "250 requests/day from 00:00 America/Los_Angeles, burst 2",
         "variable TEST_NOT_SET not set",
     ]
 
@@ -132,7 +134,7 @@ def test_status_as_json(agentos: Agentos, keys_file: Callable[[str], str]) -> No
     first, second = record["credentials"]
     assert first["id"] == "team-a"
     assert first["limits"]["requests_per_minute"] == 60
-    assert (first["credential_env"], first["state"]) == ("OPENAI_API_KEY", "ready")
+    assert (first["credential_env"], first["state"]) == ("OPENAI_API_KEY", "usable")
     assert (second["quota_group"], second["state"]) == (None, "disabled: leaked")
     assert record["disabled"] == {"team-b": "leaked"}
     assert record["pool"] == []
@@ -149,7 +151,7 @@ def test_status_runs_no_secret_command(agentos: Agentos, keys_file: Callable[[st
         ]
     """
     lines = agentos("--keys", keys_file(text)).stdout.splitlines()
-    assert lines[1].endswith("ready")
+    assert lines[1].endswith("usable")
     assert "other users can read" in lines[2]
     assert not marker.exists()
 
@@ -217,15 +219,15 @@ def test_status_without_keys_prints_store(agentos: Agentos, store: str) -> None:
         pool.states()
         out = agentos("status").stdout
         record = json.loads(agentos("status", "--json").stdout)
-    assert out.startswith(f"In {store}:\n")
-    *tables, members = out.split("\n\n")
+    *tables, members, source = out.split("\n\n")
+    assert source == f"Usage and leases: {store}\n"
     rows, held = ([line.split() for line in part.splitlines() if line.startswith("team")] for part in tables)
     assert members.startswith("Owner: ")
     assert members.splitlines()[2].split()[:3] == ["nightly", "5", "0"]  # leases, and requests that wait
     lines = {row[0]: " ".join(row) for row in rows}
-    assert lines["team-a"] == "team-a 4 of 5 4 of 60 requests/min usable"
+    assert lines["team-a"] == "team-a - - 4 of 5 4 of 60 requests/min usable"
     assert lines["team-b"].endswith("quarantined: no credit")
-    assert re.search(r"usable in (90\.0|8\d\.\d) s: rate_limited$", lines["team-c"])
+    assert re.search(r"rate-limited for (90|8\d) s$", lines["team-c"])
     assert len(held) == 5
     assert all((row[2], row[-3:]) == ("nightly", [f"{socket.gethostname()},", "pid", str(os.getpid())]) for row in held)
 
@@ -254,7 +256,7 @@ def test_terminal_codes_in_item_id_are_escaped(agentos: Agentos, store: str) -> 
         pool.reserve_credential("\x1b[2J\nRun forged")
         out = agentos().stdout
     assert "\x1b" not in out
-    assert len(out.splitlines()) == 10
+    assert len(out.splitlines()) == 11
 
 
 def test_status_omits_released_lease(agentos: Agentos, store: str) -> None:
@@ -275,7 +277,7 @@ def test_disabled_key_stays_disabled_until_enabled(agentos: Agentos, keys_file: 
     assert result.stdout.startswith("team-a is disabled, also in executing runs. To undo:")
     assert disabled() == {"team-a": "leaked"}
     assert "disabled: leaked" in agentos("--keys", path).stdout
-    assert "team-a  leaked" in agentos().stdout  # without --keys, too
+    assert "disabled: leaked" in agentos().stdout  # without --keys, too
     assert agentos("enable", "team-a").stdout == "team-a is enabled.\n"
     assert disabled() == {}
     assert "No credential with this id was disabled or quarantined" in agentos("enable", "team-a").stdout
@@ -295,10 +297,7 @@ def test_reset_enables_all_or_declared_keys(agentos: Agentos, keys_file: Callabl
     agentos("disable", "team-b", "--keys", path)
     agentos("disable", "test-canary", "--key-env", "TEST_CANARY")
     assert disabled() == dict.fromkeys(("team-a", "team-b", "test-canary"), "by hand")
-    assert (
-        "Disabled credentials that are not in these keys:\nID           REASON\ntest-canary  by hand"
-        in agentos("--keys", path).stdout
-    )
+    assert re.search(r"^test-canary .* disabled: by hand$", agentos("--keys", path).stdout, re.MULTILINE)
     assert agentos("reset", "--keys", path).stdout == "Enabled: team-a, team-b.\n"
     assert agentos("reset").stdout == "Enabled: test-canary.\n"
     assert agentos("reset").stdout == "No credential was disabled or quarantined.\n"
@@ -451,7 +450,7 @@ def test_status_reports_settings_without_values(
     assert "hidden" not in result.stdout
     monkeypatch.setenv("TEST_NOT_SET", "x")
     (record,) = json.loads(agentos("status", "--json", "--keys", keys_file(text)).stdout)["credentials"]
-    assert record["state"] == "ready"
+    assert record["state"] == "usable"
     assert not (tmp_path / "called").exists()
 
 
@@ -594,3 +593,34 @@ def test_keys_commands_as_processes(home: Path, keys_file: Callable[[str], str])
     process = program("--keys", path)
     assert process.returncode == 2
     assert "line 1: secret is missing" in process.stderr
+
+
+# --- the keys of the newest run ---------------------------------------------------------------------------------------
+
+
+def test_keys_need_no_arguments_after_a_keyed_run(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    """One row for each credential: what its keys declare and what the store knows agree."""
+    path = keys_file('[[credential]]\nid = "team-a"\nsecret = "env:TEST_CANARY"\nrequests_per_minute = 60\nburst = 9\n')
+    runner = CliRunner()
+    arguments = ["run", "--run-id", "r", "--item", "a", "--keys", path, "--credential-env", "KEY", "--", "true"]
+    assert runner.invoke(main, arguments).exit_code == 0
+    result = agentos()
+    assert result.stderr == f"Keys of run r: {path}\n"
+    head, row = result.stdout.splitlines()[:2]
+    assert head.split("  ")[0] == "ID"
+    assert row.split("  ")[0] == "team-a"
+    assert "1 of 60 requests/min" in row
+    assert row.endswith("usable")
+    assert result.stdout.count("team-a") == 1
+    agentos("disable", "team-a", "--reason", "leaked")
+    assert agentos().stdout.splitlines()[1].endswith("disabled: leaked")
+
+
+def test_keys_of_a_run_whose_file_is_gone_show_the_store(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+    path = keys_file('[[credential]]\nid = "team-a"\nsecret = "env:TEST_CANARY"\n')
+    arguments = ["run", "--run-id", "r", "--item", "a", "--keys", path, "--credential-env", "KEY", "--", "true"]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    Path(path).unlink()
+    result = agentos()
+    assert "Warning: the keys of run r cannot be read: " in result.stderr
+    assert "team-a" in result.stdout

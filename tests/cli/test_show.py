@@ -35,7 +35,9 @@ def test_show_prints_run_failures_and_next_commands() -> None:
     assert re.search(r"  Launches:\n    1  \S+ \S+  \d+\.\d s  finished\n", out)
     assert "  Bound by: 2 workers, not the keys\n" in out
     assert re.search(
-        r"Failures by cause:\n  4 x ValueError: item <id> has 17 faults\n      [b-e], [b-e], [b-e], …\n", out
+        r"Failures by cause:\n  4 x ValueError: item <id> has 17 faults\n      items: [b-e], [b-e], [b-e], …\n"
+        r"      example: ([b-e]): item \1 has 17 faults\n",
+        out,
     )
     assert "Slowest items:\n" in out
     assert re.search(

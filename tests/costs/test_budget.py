@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.costs.budget import Budget
+from agentos.costs.budget import BudgetCounter
 
 
 def test_estimate_counts_until_an_item_has_ended() -> None:
-    budget = Budget(1.0, estimate=0.4)
+    budget = BudgetCounter(1.0, estimate=0.4)
     for item in ("a", "b"):
         assert budget.admits_item()
         budget.start(item)
@@ -17,7 +17,7 @@ def test_estimate_counts_until_an_item_has_ended() -> None:
 
 
 def test_mean_of_ended_items_replaces_the_estimate() -> None:
-    budget = Budget(1.0, estimate=0.6)
+    budget = BudgetCounter(1.0, estimate=0.6)
     budget.start("a")
     budget.spend("a", 0.1)
     budget.end("a", is_finished=True)
@@ -30,7 +30,7 @@ def test_mean_of_ended_items_replaces_the_estimate() -> None:
 
 
 def test_running_item_reserves_the_rest_of_its_amount() -> None:
-    budget = Budget(1.0, estimate=0.5)
+    budget = BudgetCounter(1.0, estimate=0.5)
     budget.start("a")
     budget.spend("a", 0.3)
     assert budget.admits_item()  # 0.3 spent, 0.2 expected of a, 0.5 of the next
@@ -39,7 +39,7 @@ def test_running_item_reserves_the_rest_of_its_amount() -> None:
 
 
 def test_interrupted_item_returns_its_rest_and_changes_no_mean() -> None:
-    budget = Budget(1.0, estimate=0.8)
+    budget = BudgetCounter(1.0, estimate=0.8)
     budget.start("a")
     budget.spend("a", 0.2)
     budget.end("a", is_finished=False)
@@ -47,13 +47,22 @@ def test_interrupted_item_returns_its_rest_and_changes_no_mean() -> None:
     assert budget.admits_item()
 
 
+def test_mean_counts_all_attempts_of_an_item() -> None:
+    budget = BudgetCounter(10.0)
+    for is_finished in (False, True):
+        budget.start("a")
+        budget.spend("a", 1.0)
+        budget.end("a", is_finished=is_finished)
+    assert budget.expected_item() == 2.0
+
+
 def test_spending_of_earlier_launches_counts() -> None:
-    assert not Budget(1.0, spent=1.0, ended=4).admits_item()
-    assert Budget(1.0, spent=0.4, ended=4).expected_item() == 0.1
+    assert not BudgetCounter(1.0, spent=1.0, ended=4).admits_item()
+    assert BudgetCounter(1.0, spent=0.4, ended=4).expected_item() == 0.1
 
 
 def test_late_spending_of_an_ended_item_counts() -> None:
-    budget = Budget(1.0)
+    budget = BudgetCounter(1.0)
     budget.start("a")
     budget.end("a", is_finished=True)
     budget.spend("a", 1.0)
@@ -62,7 +71,7 @@ def test_late_spending_of_an_ended_item_counts() -> None:
 
 
 def test_free_items_start_until_the_budget_is_reached() -> None:
-    budget = Budget(1.0)
+    budget = BudgetCounter(1.0)
     assert budget.admits_item()
     budget.spend("elsewhere", 1.0)
     assert not budget.admits_item()
@@ -76,7 +85,7 @@ def test_free_items_start_until_the_budget_is_reached() -> None:
 def test_only_running_items_spend_beyond_the_budget(
     limit: float, estimate: float, events: list[tuple[int, float, bool]]
 ) -> None:  # invariant 40
-    budget = Budget(limit, estimate=estimate)
+    budget = BudgetCounter(limit, estimate=estimate)
     running: set[int] = set()
     at_limit: set[int] | None = None  # items that were running when the budget was reached
     for number, (item, amount, ends) in enumerate(events):

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from agentos.costs.prices import Price, Prices
 from agentos.errors import GatewayError
 from agentos.gateway.client_tokens import ClientTokens, NamedClients, digest, new_token
 
@@ -80,6 +81,34 @@ def test_running_gateway_notices_changed_file(tmp_path: Path) -> None:
     assert tokens.find([second]) is None
 
 
+@pytest.mark.parametrize("damage", ["", '{"clients": 3}', "[" * 100_000])
+def test_damaged_file_ends_no_token_of_a_running_gateway(tmp_path: Path, damage: str) -> None:
+    """Every request was answered with 500, also those of other clients."""
+    path = tmp_path / "clients.json"
+    now = [0.0]
+    clients = NamedClients(path, clock=lambda: now[0])
+    token = clients.add("laptop")
+    path.write_text(damage)
+    for now[0] in (1.5, 3.0):
+        found = clients.find(digest(token))
+        assert found is not None
+        assert found.name == "laptop"
+    path.unlink()
+    second = NamedClients(path).add("other")
+    now[0] = 4.5
+    assert clients.find(digest(token)) is None
+    assert clients.find(digest(second)) is not None
+
+
+def test_tokens_that_are_made_at_once_all_work(tmp_path: Path) -> None:
+    """Two programs have read the file before either writes it."""
+    path = tmp_path / "clients.json"
+    first, second = NamedClients(path), NamedClients(path)
+    tokens = [first.add("a"), second.add("b"), first.add("c")]
+    clients = NamedClients(path)
+    assert [clients.find(digest(token)) is not None for token in tokens] == [True] * 3
+
+
 def test_named_client_is_served(tmp_path: Path) -> None:
     named = NamedClients(tmp_path / "clients.json")
     token = named.add("laptop")
@@ -104,3 +133,23 @@ def test_name_that_cannot_be_shown_is_refused(tmp_path: Path, name: str) -> None
 def test_unknown_name_cannot_be_removed(tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match="no client is named 'x'"):
         NamedClients(tmp_path / "clients.json").remove("x")
+
+
+PRICES = Prices({"m": Price(input=2.0, output=10.0)})
+
+
+def test_usage_of_attempt_has_the_cost_of_its_requests() -> None:
+    async def handler(call: Call) -> None:
+        await call.answer(200, chat_answer(prompt_tokens=1000, completion_tokens=100))
+
+    with Upstream(handler) as upstream, running_gateway(credentials(upstream.url, "a"), prices=PRICES) as served:
+        gateway, token = served
+        headers = {"authorization": f"Bearer {token}"}
+        assert gateway.usage(token).cost is None
+        for _ in range(2):
+            httpx.post(f"{gateway.url}/v1/chat/completions", headers=headers, content=chat_body())
+        httpx.get(f"{gateway.url}/v1/models", headers=headers)  # has no tokens
+        assert gateway.usage(token).cost == pytest.approx(2 * 0.003)
+        httpx.post(f"{gateway.url}/v1/chat/completions", headers=headers, content=chat_body(model="of no price"))
+        assert gateway.usage(token).cost is None
+        assert gateway.close(token).usage.cost is None

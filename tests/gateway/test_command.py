@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -97,6 +98,40 @@ def test_program_serves_and_writes_no_secret(tmp_path: Path, store: str | None) 
         token = program.token.encode()
         assert sum(token in content for content in written) == 1  # the file that was announced
         assert f"{program.home}/gateway/default.token" in program.output.read_text()
+
+
+def test_hang_up_drains_however_often_it_comes(tmp_path: Path) -> None:
+    """A shell and its terminal may both send SIGHUP; the terminal is gone by then, so that nothing can be printed."""
+    release: list[asyncio.Event] = []
+
+    async def handler(call: Call) -> None:
+        release.append(asyncio.Event())
+        await release[-1].wait()
+        await answer(call)
+
+    with (
+        Upstream(handler) as upstream,
+        running(tmp_path, upstream.url, "--store", "memory:", "--grace", "60") as program,
+    ):
+        results: list[httpx.Response] = []
+        request = threading.Thread(target=lambda: results.append(ask(program)))
+        request.start()
+        eventually(lambda: release)
+        program.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "Draining" in program.output.read_text())
+        program.process.send_signal(signal.SIGHUP)
+        upstream.signal(release[0])
+        request.join()
+        assert results[0].status_code == 200
+        assert program.process.wait(30) == 0
+
+
+def test_first_token_makes_a_private_home(tmp_path: Path) -> None:
+    """With umask 002 the home directory was open to the group, and every later command refused to use it."""
+    home = tmp_path / "new" / "home"
+    command = [*INTERRUPTIBLE, "gateway", "token", "laptop"]
+    subprocess.run(command, env=environment(home), umask=0, check=True)
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (home, home / "gateway")] == [0o700, 0o700]
 
 
 def test_first_interrupt_drains_second_ends_at_once(tmp_path: Path) -> None:

@@ -331,6 +331,25 @@ def test_connections_beyond_the_limit_are_refused(target: Target, monkeypatch: p
     assert target.answer(b"").startswith(b"HTTP/1.1 503")
 
 
+def test_refused_connection_needs_no_transport_of_asyncio() -> None:
+    """uvloop's transports are no subclasses of asyncio's."""
+
+    class Transport:
+        written = b""
+        is_closed = False
+
+        def write(self, data: bytes) -> None:
+            self.written += data
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    transport = Transport()
+    _server._TooMany().connection_made(transport)  # type: ignore[arg-type]
+    assert transport.written.startswith(b"HTTP/1.1 503 ")
+    assert transport.is_closed
+
+
 def test_open_connections_are_forgotten(target: Target) -> None:
     for _ in range(5):
         target.answer(head(first="GET /-/health HTTP/1.1"))

@@ -69,6 +69,36 @@ def test_refusal_leads_to_another_credential(status: int, body: dict[str, Any]) 
         assert at_rest(gateway.pool)
 
 
+@pytest.mark.parametrize(("method", "path"), [
+    ("GET", "/v1/organization/users"), ("DELETE", "/v1/models/ft-1"), ("GET", "/v1/chat/completions"),
+    ("POST", "/v1/organization/admin_api_keys"),
+])  # fmt: skip
+def test_client_cannot_spoil_a_key_with_an_administrators_path(method: str, path: str) -> None:
+    """Ordinary keys are refused there. Any client could have all keys quarantined, for all runs."""
+    refusals = [(401, DEAD)] * 6
+    with (
+        Upstream(answering(*refusals)) as upstream,
+        running_gateway(credentials(upstream.url, "a")) as (gateway, token),
+    ):
+        for _ in range(6):
+            with httpx.Client(timeout=60) as client:
+                answer = client.request(method, gateway.url + path, headers={"authorization": f"Bearer {token}"})
+            assert (answer.status_code, answer.json()) == (401, DEAD)
+        assert [(state.quarantined, state.cooled_until) for state in gateway.pool.states()] == [(None, None)]
+        assert post(gateway, token).status_code == 200
+        assert at_rest(gateway.pool)
+
+
+def test_refused_list_of_models_is_sent_with_another_key() -> None:
+    with (
+        Upstream(answering((401, DEAD))) as upstream,
+        running_gateway(credentials(upstream.url, "a", "b")) as (gateway, token),
+    ):
+        with httpx.Client(timeout=60) as client:
+            answer = client.get(f"{gateway.url}/v1/models", headers={"authorization": f"Bearer {token}"})
+        assert (answer.status_code, len(upstream.calls)) == (200, 2)
+
+
 @pytest.mark.parametrize("status", [503, 529])
 def test_overload_is_held_until_it_is_over(status: int) -> None:
     with (

@@ -26,7 +26,7 @@ _MASKS = [
     (re.compile(r"\b\d:\d\d\b(?!:)"), "#:##"),
     (re.compile(r"\babout \d+ s to go\b"), "about # s to go"),
     (re.compile(r"\busable in \d+ s\b"), "usable in ### s"),
-    (re.compile(r"\bcooling \d+ s\b"), "cooling ## s"),
+    (re.compile(r"\brate-limited for \d+ s\b"), "rate-limited for ## s"),
     # The bottleneck of a run depends on how its time was spent.
     (re.compile(r"((?:Duration:|hh:mm:ss) .*\n +Bound by: ).*"), r"\1<...>"),
     (re.compile(r'("bound_by": )"[^"]+"'), r'\1"<...>"'),

@@ -19,7 +19,7 @@ from agentos.keys.keys_file import CREDENTIAL as CREDENTIAL_NAMES
 from agentos.keys.keys_file import PATTERN as PATTERN_NAMES
 from agentos.keys.keys_file import PROVIDER as PROVIDER_NAMES
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
-from agentos.workflows.parallel import Limits
+from agentos.workflows.parallel import Limits, Price
 
 CANARY = "sk-canary-9f8e7d6c5b4a"
 DIGITS = "73190246851973024685"  # a key, too
@@ -82,6 +82,11 @@ def test_credential_has_all_values_of_its_table(write: Write) -> None:
     assert keys.variables == {"team-a": "OPENAI_API_KEY"}
     assert keys.references == {"team-a": "env:TEAM_A"}
     assert keys.warnings == []
+
+
+def test_concurrency_can_be_learned(write: Write) -> None:
+    keys = load(write, '[[credential]]\nsecret = "env:A"\nmax_concurrent = "auto"\n')
+    assert keys.credentials[0].limits == Limits(max_concurrent="auto")
 
 
 def test_limits_are_read_from_sub_table(write: Write) -> None:
@@ -158,6 +163,11 @@ def test_provider_table_overrides_preset(write: Write) -> None:
     assert keys.variables == {"a": "GOOGLE_API_KEY", "b": "GATEWAY_KEY"}
     assert keys.base_urls == {"gemini": "http://127.0.0.1:8080", "our-gateway": "http://gateway.example/v1"}
     assert keys.warnings == ["base_url of our-gateway is not https: keys would be sent unencrypted"]
+
+
+def test_prices_are_read_by_model_and_pattern(write: Write) -> None:
+    text = '[price."m-5.2"]\ninput = 1\noutput = 2.5\n[price."*"]\ninput = 3\noutput = 4\ncache_read = 0\n'
+    assert load(write, CREDENTIAL + text).prices == {"m-5.2": Price(1, 2.5), "*": Price(3, 4, cache_read=0)}
 
 
 def test_patterns_are_compiled(write: Write) -> None:
@@ -272,7 +282,7 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
         (CREDENTIAL + "requests_per_minute = nan\n", 3, "requests_per_minute must be a number above 0, not nan"),
         (CREDENTIAL + f"requests_per_minute = -{DIGITS}\n", 3, "requests_per_minute must be a number above 0"),
         (CREDENTIAL + "requests_per_day = 1.5\n", 3, "requests_per_day must be a whole number, not 1.5"),
-        (CREDENTIAL + "max_concurrent = 0\n", 3, "max_concurrent must be a whole number from 1, not 0"),
+        (CREDENTIAL + "max_concurrent = 0\n", 3, "max_concurrent must be a whole number from 1, or 'auto', not 0"),
         (CREDENTIAL + "max_concurrent = 1.5\n", 3, "max_concurrent must be a whole number from 1"),
         (CREDENTIAL + "burst = 0.5\n", 3, "burst must be at least 1"),
         (CREDENTIAL + "day_resets = 'midnight'\n", 3, "such as '00:00 America/Los_Angeles'"),
@@ -317,6 +327,11 @@ CREDENTIAL = '[[credential]]\nsecret = "env:A"\n'
             "match must be a regular expression: bad character in group name",
         ),
         (CREDENTIAL + "\n" + CREDENTIAL, 4, "the credential in line 1 already has the same secret"),
+        (CREDENTIAL + "[price.m]\ninput = 1\n", 3, "a price needs input and output: money per million tokens"),
+        (CREDENTIAL + "[price.m]\ninput = 1\noutput = -1\n", 5, "output must be money per million tokens, from 0"),
+        (CREDENTIAL + f"[price.m]\ninput = 1\noutput = '{CANARY}'\n", 5, "output must be money per million tokens, "),
+        (CREDENTIAL + "[price.m]\ninputs = 1\n", 4, "a price has no 'inputs': did you mean input?"),
+        (CREDENTIAL + "[price.m-5.2]\ninput = 1\n", 3, 'write the name of the model in quotes: [price."MODEL"]'),
         (CREDENTIAL + "[[pattern]]\nverdict = 'permanent'\n", 3, "match is missing"),
         (CREDENTIAL + "[[pattern]]\nmatch = 'x'\n", 3, "verdict is missing"),
         (CREDENTIAL + "[[pattern]]\nmatch = '('\nverdict = 'permanent'\n", 4, "match must be a regular expression: "),
@@ -530,7 +545,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 
 def test_examples_in_documentation_load(write: Write) -> None:
     keys = load(write, "\n".join(re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)))
-    assert [key.id for key in keys.credentials][:3] == ["team-a", "team-b", "azure-eu"]
+    assert [key.id for key in keys.credentials][:4] == ["team-a", "team-b", "max-plan", "azure-eu"]
     assert [key.id for key in keys.credentials if not key.has_secret] == ["claude-a", "claude-b"]
     assert [pattern.verdict for pattern in keys.patterns] == ["rate_limited", "quota_exhausted"]
 
@@ -558,3 +573,17 @@ def test_store_password_in_readable_file_is_refused(write: Write) -> None:
     assert CANARY not in repr(keys)
     assert "a plain-text password in a file that other users can read" in refusal(write(text, 0o640))
     assert "line 1: the store's address must look like" in refusal(write(text.replace("@", "/x@")))
+
+
+@pytest.mark.parametrize(
+    ("provider", "near"),
+    [("antropic", "anthropic"), ("opnai", "openai"), ("Claud", "claude"), ("our-gateway", None), ("openai", None)],
+)
+def test_misspelt_provider_is_a_warning(tmp_path: Path, provider: str, near: str | None) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[[credential]]\nid = "a"\nprovider = "{provider}"\nsecret = "env:A"\n')
+    warnings = load_keys(file).warnings
+    if near is None:
+        assert warnings == []
+    else:
+        assert warnings == [f"{file}, line 3: the provider {provider!r} is not known: did you mean {near}?"]

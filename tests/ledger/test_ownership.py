@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from agentos.ledger.ownership import Owner, Ownership, owner_of
-from agentos.workflows.parallel import LedgerError, ParallelCoordinator, RunBusy
+from agentos.workflows.parallel import Ledger, LedgerError, ParallelCoordinator, RunBusy
 
 from .runs import Doubling, coordinator_of
 
@@ -85,6 +87,23 @@ def test_note_of_a_killed_launch_is_ignored(tmp_path: Path) -> None:
     with owning_process(path) as second:
         assert owner_of(path) == Owner(second.pid, socket.gethostname(), None, None, is_here=True)
         assert second.pid != first.pid
+
+
+@pytest.mark.parametrize(("more", "is_refused"), [(0, False), (1, True)])
+def test_reader_refuses_a_ledger_that_lost_transactions(tmp_path: Path, more: int, is_refused: bool) -> None:
+    """The launch was killed and its -wal file was cut off: results were missing from every export, silently."""
+    path = tmp_path / "run.db"
+    ParallelCoordinator(ledger=path, reporter=None).execute_parallel(["a"], lambda item, _: item)
+    with closing(sqlite3.connect(path)) as connection:
+        ledger_id, commits = connection.execute("SELECT ledger_id, commits FROM written").fetchone()
+    note = {"ledger_id": ledger_id, "commits": commits + more}
+    path.with_name("run.db-lock").write_text(json.dumps(note))
+    if is_refused:
+        with pytest.raises(LedgerError, match=f"has lost {more} of {commits + more} transactions"):
+            Ledger.open(path)
+    else:
+        with Ledger.open(path) as ledger:
+            assert ledger.counts().succeeded == 1
 
 
 def test_owner_of_reports_the_calling_process(tmp_path: Path) -> None:

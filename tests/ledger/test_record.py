@@ -287,7 +287,7 @@ def test_older_attempt_overwrites_nothing(path: Path) -> None:  # invariant 23
         attempt.waited = 0.0
         new_batch = batch.Batch(1, 1, 0.0)
         new_batch.attempt_ended(attempt, "transient", f"of attempt {number}")
-        new_batch.save_checkpoint(attempt, f'"of attempt {number}"', threading.Event())
+        new_batch.save_checkpoint(attempt, f'"of attempt {number}"')
         new_batch.write(connection, str)
     assert connection.execute("SELECT n, error FROM items").fetchall() == [(2, "of attempt 2")]
     assert connection.execute("SELECT n, saved FROM checkpoints").fetchall() == [(2, '"of attempt 2"')]

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.limits._limiter import RateLimiter
-from agentos.limits._windows import JITTER_SECONDS, Bucket, Day, Window
+from agentos.limits._periods import CalendarPeriod
+from agentos.limits._windows import JITTER_SECONDS, Bucket, Rolling
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, strictest
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.lease_states import LIVE
@@ -26,8 +27,12 @@ def day_end(now: float) -> float:
     return (now // 100 + 1) * 100  # a day of a hundred seconds
 
 
+def calendar(_resets: str, now: float) -> float:
+    return day_end(now)
+
+
 def make_limiter(**limits: float) -> RateLimiter:
-    return RateLimiter(Limits(**limits), day_end, NOW)  # type: ignore[arg-type]
+    return RateLimiter(Limits(**limits), calendar, NOW)  # type: ignore[arg-type]
 
 
 # --- buckets, windows and days --------------------------------------------------------------------------------------
@@ -72,7 +77,7 @@ def test_returned_amount_does_not_overfill_a_bucket() -> None:
 
 
 def test_window_admits_when_its_oldest_entry_expires() -> None:
-    window = Window(2)
+    window = Rolling(2)
     window.take(1, NOW)
     window.take(1, NOW + 10)
     assert window.ready_at(1, NOW + 10) == NOW + 60
@@ -81,31 +86,31 @@ def test_window_admits_when_its_oldest_entry_expires() -> None:
 
 
 def test_window_never_admits_more_than_its_limit() -> None:
-    assert Window(2).ready_at(3, NOW) == math.inf
+    assert Rolling(2).ready_at(3, NOW) == math.inf
 
 
 def test_correction_counts_overshoot_from_now_and_frees_surplus() -> None:
-    window = Window(100)
+    window = Rolling(100)
     entry = window.take(50, NOW)
-    window.correct(entry, 120, NOW + 30)
+    window.correct(entry, 120, 0, NOW + 30)
     assert window.ready_at(1, NOW + 31) == NOW + 60  # in debt until then
     assert window.ready_at(40, NOW + 60) == NOW + 90  # the overshoot counts for its own minute
-    window = Window(100)
+    window = Rolling(100)
     entry = window.take(100, NOW)
-    window.correct(entry, 10, NOW + 1)
+    window.correct(entry, 10, 0, NOW + 1)
     assert window.ready_at(90, NOW + 1) == 0.0
 
 
 def test_repeated_corrections_of_an_entry_count_once() -> None:
-    window = Window(100)
+    window = Rolling(100)
     entry = window.take(10, NOW)
     for amount in (20, 30, 40):
-        window.correct(entry, amount, NOW + 1)
+        window.correct(entry, amount, 0, NOW + 1)
     assert window.total == 40
 
 
 def test_day_usage_resets_when_the_day_ends() -> None:
-    day = Day(2, day_end)
+    day = CalendarPeriod(2, 100, day_end)
     day.take(2, NOW + 30)
     assert day.ready_at(1, NOW + 50) == NOW + 100
     assert day.ready_at(1, NOW + 100) == 0.0
@@ -117,12 +122,12 @@ def test_restored_usage_counts_until_it_expires() -> None:  # invariant 2
     live = old.take(2, 200, NOW + 5)
     state, occupied = old.state([live], NOW + 10), old.occupied_by(live)
     new = make_limiter(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
-    new.restore(state, day_end, NOW + 10)
+    new.restore(state, NOW + 10)
     entries = new.restore_lease(occupied, NOW + 5)
     assert new.usage(NOW + 10) == old.usage(NOW + 10)
     assert new.ready_at(3, 0, NOW + 13) == pytest.approx(NOW + 60, abs=0.2)
     for limiter, lease in ((old, live), (new, entries)):
-        limiter.correct(lease, -1, -150, 1, 50, NOW + 20)
+        limiter.correct(lease, (2, 200, None), (1, 50, None), NOW + 20)
     assert new.usage(NOW + 20) == old.usage(NOW + 20)
     assert new.usage(NOW + 61)[REQUESTS_PER_MINUTE] == (1, 10)
     assert new.usage(NOW + 66)[TOKENS_PER_MINUTE] == (0, 1000)
@@ -131,10 +136,10 @@ def test_restored_usage_counts_until_it_expires() -> None:  # invariant 2
 def test_restored_usage_counts_for_limit_declared_again() -> None:
     old = make_limiter(requests_per_minute=10, tokens_per_minute=1000, requests_per_day=30)
     old.take(6, 600, NOW)
-    old.change(Limits(requests_per_minute=10), day_end, NOW)
+    old.change(Limits(requests_per_minute=10), calendar, NOW)
     new = make_limiter(requests_per_minute=10)
-    new.restore(old.state([], NOW), day_end, NOW)
-    new.change(Limits(tokens_per_minute=1000, requests_per_day=30), day_end, NOW)
+    new.restore(old.state([], NOW), NOW)
+    new.change(Limits(tokens_per_minute=1000, requests_per_day=30), calendar, NOW)
     assert new.usage(NOW + 1) == {TOKENS_PER_MINUTE: (600, 1000), REQUESTS_PER_DAY: (6, 30)}
 
 
@@ -197,6 +202,10 @@ LIMITS = st.fixed_dictionaries(
 )
 
 
+# Seconds by which the difference of two instants may be wrong.
+ROUNDING = 1e-6
+
+
 class GrantChecker:
     """Recount grants from plain lists and compare with the limits."""
 
@@ -210,9 +219,9 @@ class GrantChecker:
         self.tokens.append((now, record.tokens))
         limits = self.limits
         if limits.requests_per_minute is not None:
-            assert sum(n for at, n in self.requests if at > now - 60) <= limits.requests_per_minute
+            assert sum(n for at, n in self.requests if at > now - 60 + ROUNDING) <= limits.requests_per_minute
         if limits.tokens_per_minute is not None:
-            assert sum(n for at, n in self.tokens if at > now - 60) <= limits.tokens_per_minute
+            assert sum(n for at, n in self.tokens if at > now - 60 + ROUNDING) <= limits.tokens_per_minute
         if limits.requests_per_day is not None:
             today = day_end(now) - 100
             assert sum(n for at, n in self.requests if at >= today) <= limits.requests_per_day
@@ -226,7 +235,7 @@ def test_no_window_of_a_group_exceeds_its_limit(
     dice = random.Random(seed)
     pool, checker, now = Allocator(), GrantChecker(rules), NOW
     for number in range(members):
-        pool.add(f"key-{number}", "group", None, frozenset(), rules, NOW, day_end)
+        pool.add(f"key-{number}", "group", None, frozenset(), rules, NOW, calendar)
     live: list[LeaseRecord] = []
     waiting: list[LeaseRecord] = []
 
@@ -372,21 +381,21 @@ def test_credential_too_small_for_the_head_serves_the_next() -> None:
 def test_further_key_of_a_group_keeps_its_usage() -> None:
     pool = Allocator()
     rules = Limits(requests_per_minute=2, requests_per_day=3, burst=2, max_concurrent=5)
-    pool.add("a", "team", None, frozenset(), rules, NOW, day_end)
+    pool.add("a", "team", None, frozenset(), rules, NOW, calendar)
     assert [pool.request(LeaseRecord(), NOW) for _ in range(2)] == [True, True]
-    pool.add("b", "team", None, frozenset(), rules, NOW, day_end)
+    pool.add("b", "team", None, frozenset(), rules, NOW, calendar)
     assert not pool.request(LeaseRecord(), NOW, wait=False)
-    pool.add("c", "team", None, frozenset(), Limits(requests_per_minute=1), NOW, lambda now: now + 5)
+    pool.add("c", "team", None, frozenset(), Limits(requests_per_minute=1), NOW, lambda _resets, now: now + 5)
     assert not pool.request(LeaseRecord(), NOW + 59, wait=False)
     assert pool.request(LeaseRecord(), NOW + 60)
     assert not pool.request(LeaseRecord(), NOW + 90, wait=False)
 
 
 def test_correction_after_the_reset_leaves_today_unchanged() -> None:
-    day = RateLimiter(Limits(requests_per_day=10), day_end, NOW)
+    day = RateLimiter(Limits(requests_per_day=10), calendar, NOW)
     entries = day.take(10, 0, NOW + 99)
     day.take(10, 0, NOW + 101)
-    day.correct(entries, -9, 0, 1, 0, NOW + 102)
+    day.correct(entries, (10, 0, None), (1, 0, None), NOW + 102)
     assert day.ready_at(1, 0, NOW + 102) == NOW + 200
 
 

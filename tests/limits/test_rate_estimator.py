@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from agentos.events import CredentialQuarantined, LimitLearned, LimitShared
-from agentos.limits._rate_estimator import MAX_GAP, RateEstimator
+from agentos.events import CredentialQuarantined, LimitLearned
+from agentos.limits._rate_estimator import RateEstimator
 from agentos.limits._rate_probe import MAX_UNEXPLAINED
+from agentos.limits._rate_search import MAX_GAP, Episode, RateSearch
 from agentos.limits.backoff import MAX_SECONDS
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.records import LeaseRecord
@@ -35,12 +36,12 @@ def test_limit_in_headers_holds_from_the_first_answer() -> None:
 @pytest.mark.parametrize("retry_after", ["seconds", "whole", "ms", "date", None])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_limit_is_learned_from_refusals(retry_after: str | None, seed: int) -> None:
-    ran = virtual.run(retry_after=retry_after, seed=seed)
+    ran = virtual.run(requests=2000, retry_after=retry_after, seed=seed)
     assert ran.share > 0.9
     assert ran.refused <= 30
     events = [event for event in ran.told if isinstance(event, LimitLearned)]
     assert len(events) == 4  # one for each key
-    assert all(540 < event.requests_per_minute < 700 for event in events)
+    assert all(500 < event.requests_per_minute < 700 for event in events)
 
 
 @pytest.mark.parametrize("retry_after", ["seconds", None])
@@ -53,21 +54,37 @@ def test_slow_and_fast_limits_are_learned_alike(
     assert ran.refused <= 50
 
 
-def test_keys_that_share_a_limit_are_detected() -> None:
-    shared_groups = []
-    for seed in range(5):
-        ran = virtual.run(keys=8, sharing=4, requests=4000, seed=seed)
+@pytest.mark.parametrize("retry_after", ["seconds", "whole", None])
+def test_keys_that_secretly_share_a_limit_use_it(retry_after: str | None) -> None:
+    for seed in range(3):
+        ran = virtual.run(keys=8, sharing=4, requests=1600, retry_after=retry_after, seed=seed)
         assert ran.share > 0.85
         assert ran.refused <= 60
-        shared_groups += [event.groups for event in ran.told if isinstance(event, LimitShared) and event.is_shared]
-    assert shared_groups  # not in every run: detection needs many coincidences
-    assert all(set(groups) <= {"key-0", "key-1", "key-2", "key-3"} for groups in shared_groups)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_keys_with_equal_limits_are_not_taken_for_shared(seed: int) -> None:
-    ran = virtual.run(requests=1600, seed=seed)
-    assert not [event for event in ran.told if isinstance(event, LimitShared)]
+def test_refusals_of_one_group_never_slow_another() -> None:
+    """Declared groups are independent, however often they are refused together."""
+    pool = Allocator()
+    for name in ("a", "b"):
+        pool.add(name, f"group {name}", "provider", frozenset(), Limits(), 0.0)
+    now = NOW
+    for _ in range(100):
+        records = [LeaseRecord(prefer=name) for name in ("a", "b")]
+        assert all(pool.request(record, now) for record in records)
+        for record in records:
+            pool.lease_end.end(record, now + 0.01, Verdict(RATE_LIMITED, retry_after=0.1))
+        now += 60.0
+        pool.advance(now)
+        other = LeaseRecord(prefer="a")
+        assert pool.request(other, now)
+        pool.lease_end.end(other, now + 0.01, Verdict(RATE_LIMITED, retry_after=600))
+        assert pool.request(LeaseRecord(prefer="b"), now + 0.02, wait=False)
+        now += 700.0
+        pool.advance(now)
+        for lease in tuple(pool.credentials["b"].leases.values()):
+            pool.lease_end.end(lease, now, success=True)
+        now += 700.0
+        pool.advance(now)
 
 
 def test_dead_and_exhausted_keys_cost_few_requests() -> None:
@@ -88,11 +105,10 @@ def test_refusals_of_one_episode_cut_the_rate_once() -> None:
     estimator = make_estimator(4)
     for _ in range(4):
         estimator.take(1, 0, NOW)
-    estimator.in_flight = 0
-    estimator.refuse(NOW, 1, 0.1, NOW + 0.02)
+    estimator.refuse(NOW, 0, 0, 0.1, NOW + 0.02)
     estimate = estimator.estimate
     for _ in range(3):
-        estimator.refuse(NOW, 1, 0.1, NOW + 0.03)
+        estimator.refuse(NOW, 0, 0, 0.1, NOW + 0.03)
     assert estimator.estimate == estimate
 
 
@@ -100,14 +116,16 @@ def test_refusals_of_one_episode_double_the_wait_once() -> None:
     estimator = make_estimator(4)
     for _ in range(4):
         estimator.take(1, 0, NOW)
-    first = estimator.refuse(NOW, 1, None, NOW + 0.02)
+    first = estimator.refuse(NOW, 0, 0, None, NOW + 0.02)
     for _ in range(3):
-        assert estimator.refuse(NOW, 1, None, NOW + 0.03) <= first
+        assert estimator.refuse(NOW, 0, 0, None, NOW + 0.03) <= first
     assert estimator.refusals == 1
 
 
 def test_wait_after_a_refusal_equals_the_hint() -> None:
-    assert make_estimator().refuse(NOW, 1, 12.5, NOW) == 12.5
+    estimator = make_estimator()
+    assert estimator.refuse(NOW, 0, 0, 12.5, NOW) == 12.5
+    assert estimator.refuse(NOW + 13, 0, 0, 12.5, NOW + 13) == 12.5
 
 
 def test_wait_without_a_hint_doubles_until_a_success() -> None:
@@ -115,7 +133,7 @@ def test_wait_without_a_hint_doubles_until_a_success() -> None:
     for _ in range(12):
         estimator.take(1, 0, now)
         estimator.in_flight -= 1
-        waits.append(estimator.refuse(now, 1, None, now + 0.01))
+        waits.append(estimator.refuse(now, 0, 0, None, now + 0.01))
         now += waits[-1] + 1
     assert waits == sorted(waits)
     assert waits[3] == pytest.approx(2 * waits[2])
@@ -123,21 +141,36 @@ def test_wait_without_a_hint_doubles_until_a_success() -> None:
     estimator.record_success(now, 1, now + 0.1)
     estimator.take(1, 0, now + 1)
     estimator.in_flight -= 1
-    assert estimator.refuse(now + 1, 1, None, now + 1.1) < MAX_SECONDS
+    assert estimator.refuse(now + 1, 0, 0, None, now + 1.1) < MAX_SECONDS
 
 
 def test_refusals_at_any_rate_start_a_probe() -> None:
-    estimator, now, slowest = make_estimator(), NOW, 0.0
-    for _ in range(MAX_UNEXPLAINED):
+    estimator, now, rates = make_estimator(), NOW, []
+    for _ in range(MAX_UNEXPLAINED + 1):  # the first refusal only gives an estimate
         for _ in range(7):  # every seventh request is refused, at any rate
             now = max(now + 0.01, estimator.ready_at(1, 0, now))
             estimator.take(1, 0, now)
-            estimator.in_flight -= 1
+            estimator.answer(now)
             estimator.record_success(now, 1, now + 0.01)
-        slowest = estimator.bucket.rate if estimator.bucket is not None else 0.0
-        estimator.refuse(now, 1, 0.001, now + 0.01)
-    assert estimator.bucket is not None
-    assert estimator.bucket.rate > 5 * slowest
+        estimator.refuse(now, 0, 0, 0.001, now + 0.01)
+        assert estimator.bucket is not None
+        rates.append(estimator.bucket.rate)
+    assert rates[-1] > 5 * rates[-2]
+
+
+def test_early_refusals_reduce_a_proven_rate_in_growing_steps() -> None:
+    search = RateSearch()
+    search.start(10.0)
+    while not search.is_narrow:
+        search.record_success(1.0, 0.0)
+        if search.rate > 20.0:
+            search.refuse(Episode(1, 1, 0.1, 0.0, 0.0, 0.0, is_exact=False, after_refusal=False), 0.1, 1.0)
+    proven, rates = search.low, []
+    for _ in range(12):
+        search.refuse(Episode(0, 0, 0.01, 0.0, 0.0, 0.0, is_exact=False, after_refusal=True), 0.1, 1.0)
+        rates.append(search.rate)
+    assert rates[0] > 0.75 * proven
+    assert rates[-1] < 0.25 * proven
 
 
 def test_headers_of_an_older_request_are_ignored() -> None:
@@ -177,6 +210,18 @@ def pool_of(max_concurrent: int, provider: str | None = None) -> Allocator:
     pool = Allocator()
     pool.add("key", "key", provider, frozenset(), Limits(max_concurrent=max_concurrent), NOW)
     return pool
+
+
+def test_requests_sent_after_a_refused_one_do_not_count() -> None:
+    """The first of three requests is refused, and its answer comes last."""
+    pool = pool_of(3)
+    records = [LeaseRecord() for _ in range(3)]
+    for second, record in enumerate(records):
+        assert pool.request(record, NOW + second)
+    for record in records[1:]:
+        pool.lease_end.end(record, NOW + 3, success=True)
+    pool.lease_end.end(records[0], NOW + 4, Verdict(RATE_LIMITED))
+    assert pool.credentials["key"].group.pace.estimators[None].estimate is None
 
 
 def test_new_pool_grants_several_leases_at_once() -> None:
@@ -243,12 +288,13 @@ def test_group_without_refusals_stays_on_the_fast_path() -> None:
     assert pool.credentials["key"].group.pace.is_free
 
 
-def test_first_refusal_without_counted_requests_gives_an_estimate() -> None:
+@pytest.mark.parametrize("hint", [1.0, None])
+def test_refusal_before_any_success_gives_no_estimate(hint: float | None) -> None:
+    """Others may have used the limit up: the wait is obeyed, and says nothing about the rate."""
     estimator = RateEstimator(0.0, None, 1)
     estimator.begin(-math.inf, 0)
-    assert estimator.refuse(0.0, 1, 1.0, 0.0) == 1.0
-    assert estimator.estimate is not None
-    assert estimator.estimate > 0.1
+    assert estimator.refuse(0.0, 0, 0, hint, 0.0) == 1.0
+    assert estimator.estimate is None
 
 
 def test_sleep_of_the_machine_teaches_no_long_gap() -> None:
@@ -261,6 +307,6 @@ def test_sleep_of_the_machine_teaches_no_long_gap() -> None:
             estimator.take(1, 0, now)
             estimator.in_flight -= 1
         now += seconds_asleep
-        estimator.refuse(sent_at, 1, None, now)
+        estimator.refuse(sent_at, 0, 0, None, now)
         estimator.record_success(now, 1, now)
     assert estimator.ready_at(1, 0, now) - now <= 1.2 * MAX_GAP

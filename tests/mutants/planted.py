@@ -5,7 +5,9 @@ from __future__ import annotations
 from . import (
     Mutant,
     planted_access,
+    planted_budgets,
     planted_credentials,
+    planted_first_minutes,
     planted_gateway,
     planted_inherited,
     planted_pool,
@@ -25,4 +27,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *planted_credentials.MUTANTS,
     *planted_gateway.MUTANTS,
     *planted_access.MUTANTS,
+    *planted_budgets.MUTANTS,
+    *planted_first_minutes.MUTANTS,
 )

@@ -122,8 +122,8 @@ MUTANTS = (
     Mutant(
         "A chunk that begins inside an event is skipped like whole events",
         "providers/usage.py",
-        "and self._reader.is_between_events and",
-        "and",
+        'b"\\r\\n\\r\\n")) and self._reader.is_between_events:',
+        'b"\\r\\n\\r\\n")):',
         tests_of(CHUNKS, "test_usage_is_read_for_all_chunks_and_line_ends"),
     ),
     Mutant(

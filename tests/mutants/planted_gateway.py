@@ -17,6 +17,34 @@ EXCHANGE = "gateway/_exchange.py"
 SERVER = "gateway/_server.py"
 
 MUTANTS = (
+    Mutant(
+        "A token that another program has made meanwhile is lost",
+        "gateway/client_tokens.py",
+        "            self._look()\n            yield",
+        "            yield",
+        tests_of("gateway/test_client_tokens", "test_tokens_that_are_made_at_once_all_work"),
+    ),
+    Mutant(
+        "A damaged file of client tokens answers all clients of a running gateway with an error",
+        "gateway/client_tokens.py",
+        '                _log.error("%s. Until then its clients stay as they were", error)\n',
+        "                raise error\n",
+        tests_of("gateway/test_client_tokens", "test_damaged_file_ends_no_token_of_a_running_gateway"),
+    ),
+    Mutant(
+        "The first token of a gateway makes a home directory that others can write to",
+        "cli/commands/gateway.py",
+        "    make_private(folder)\n",
+        "",
+        tests_of("gateway/test_command", "test_first_token_makes_a_private_home"),
+    ),
+    Mutant(
+        "A key is blamed for the 401 of a path that only administrators may use",
+        "gateway/_exchange.py",
+        "is_about_path = verdict.kind == AUTH_FAILED and not",
+        "is_about_path = False and not",
+        tests_of("gateway/test_refusals", "test_client_cannot_spoil_a_key_with_an_administrators_path"),
+    ),
     # --- sent once, settled once --------------------------------------------------------------------------------------
     Mutant(
         "A request is sent again although its answer was lost",
@@ -56,8 +84,8 @@ MUTANTS = (
     Mutant(
         "An unreachable provider is counted as used",
         EXCHANGE,
-        "pool.settle(handle, 0, 0)",
-        "pool.settle(handle, None, None)",
+        "pool.settle(handle, 0, 0)\n            pool.cool",
+        "pool.settle(handle, None, None)\n            pool.cool",
         tests_of(REFUSALS, "test_unreachable_provider_is_reported_when_the_hold_ends"),
     ),
     # --- streams ------------------------------------------------------------------------------------------------------
@@ -106,15 +134,9 @@ MUTANTS = (
         "Errors that no other key would change are repeated",
         EXCHANGE,
         """\
-        if verdict.kind in RETRY_ON_OTHER_KEY:
-            self._refused(handle, verdict)
-            return False
-        self.state.pool""",
+        if verdict.kind in RETRY_ON_OTHER_KEY and not is_about_path:""",
         """\
-        if verdict.kind:
-            self._refused(handle, verdict)
-            return False
-        self.state.pool""",
+        if verdict.kind and not is_about_path:""",
         tests_of(REFUSALS, "test_error_that_no_other_key_would_change_is_passed_on"),
     ),
     Mutant(
@@ -170,9 +192,30 @@ MUTANTS = (
     Mutant(
         "Any Host is accepted",
         SERVER,
-        "if hosts and not self._is_own_name(hosts[0]):",
+        "if hosts and hosts[0] != self._usual_host and not self._is_own_name(hosts[0]):",
         "if False:",
         tests_of(HOSTILE, "test_hostile_request_is_refused"),
+    ),
+    Mutant(
+        "A request without a Host header makes an empty one usual",
+        SERVER,
+        "self._usual_host: str | None = None",
+        'self._usual_host: str | None = ""',
+        tests_of(HOSTILE, "test_hostile_request_is_refused"),
+    ),
+    Mutant(
+        "A connection whose head never ends is kept",
+        SERVER,
+        "if since is not None and loop.time() - since >= HEAD_SECONDS:",
+        "if since is None:",
+        tests_of(HOSTILE, "test_slow_head_is_closed"),
+    ),
+    Mutant(
+        "The cost of an attempt leaves requests without a price out",
+        "gateway/_request_account.py",
+        "is_known = cost is not None and not (total.cost is None and total.requests)",
+        "is_known = True",
+        tests_of(TOKENS, "test_usage_of_attempt_has_the_cost_of_its_requests"),
     ),
     Mutant(
         "A slow body is read without end",
@@ -243,8 +286,8 @@ MUTANTS = (
     Mutant(
         "The owner of a shared pool forgets the provider of a request",
         "pool/shared/_member/handles.py",
-        "self.excluded, self.later, self.for_provider, self.only,",
-        "self.excluded, self.later, None, self.only,",
+        "self.waits, front, self.excluded, self.later, self.for_provider, self.only,",
+        "self.waits, front, self.excluded, self.later, None, self.only,",
         tests_of(RESTRICTED, "test_request_gets_credentials_of_its_provider_only"),
     ),
 )

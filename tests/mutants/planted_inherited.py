@@ -14,6 +14,13 @@ ENVIRONMENT = "workers/test_environment_properties"
 
 MUTANTS = (
     Mutant(
+        "Closed descriptors stay closed, and the owner of a pool gets its lock as a descriptor that it replaces",
+        "cli/__init__.py",
+        "        _open_closed_descriptors()\n",
+        "",
+        tests_of(INHERITED, "test_closed_descriptors_let_the_pool_owner_start"),
+    ),
+    Mutant(
         "The command that prints a key inherits stdin, and may read the items of the run",
         "pool/references.py",
         "        stdin=subprocess.DEVNULL,\n",

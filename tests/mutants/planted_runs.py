@@ -9,6 +9,27 @@ DECISION = "ledger/test_resume_decision"
 CRASHES = "acceptance/test_crashes"
 
 MUTANTS = (
+    Mutant(
+        "A reader shows a ledger whose -wal file was cut off as if it were complete",
+        "ledger/reader.py",
+        "        note = left_note(path)  #",
+        "        note: dict[str, Any] = {}  #",
+        tests_of("ledger/test_ownership", "test_reader_refuses_a_ledger_that_lost_transactions"),
+    ),
+    Mutant(
+        "A command that was damaged in run.json is executed by a resume",
+        "home/run_folder.py",
+        "if checksum not in (None, _checksum(fields)):",
+        "if not fields:",
+        tests_of("cli/test_item_input", "test_flipped_bit_in_spec_is_noticed"),
+    ),
+    Mutant(
+        "Items of stdin that were damaged in the folder of their run are executed by a resume",
+        "cli/launch/item_input.py",
+        "    _check_kept(folder)\n    kept_items",
+        "    kept_items",
+        tests_of("cli/test_item_input", "test_resume_refuses_damaged_kept_items"),
+    ),
     # --- outcome of an attempt ------------------------------------------------------------------------------------
     Mutant(
         "An item gets one retry less than configured",
@@ -220,9 +241,9 @@ MUTANTS = (
     ),
     Mutant(
         "The ledger confirms a checkpoint before it is committed",
-        "ledger/_batch.py",
-        "        self.commit_events.append(committed)\n",
-        "        committed.set()\n",
+        "ledger/record.py",
+        "            self._batch.on_commit.append(committed.set)\n",
+        "            committed.set()\n",
         tests_of("ledger/test_checkpoints", "test_checkpoint_without_ledger_raises_in_the_worker"),
     ),
     Mutant(
@@ -235,8 +256,8 @@ MUTANTS = (
     Mutant(
         "The ledger opens a database that lost its last transactions",
         "ledger/ownership.py",
-        "== ledger_id and committed > commits:",
-        "== ledger_id and committed < commits:",
+        "isinstance(committed, int) and committed > commits:",
+        "isinstance(committed, int) and committed < commits:",
         tests_of(CRASHES, "test_damaged_wal_file_is_detected"),
     ),
     Mutant(

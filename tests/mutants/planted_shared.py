@@ -17,6 +17,57 @@ COMPLETE = tests_of(RESTORE, "test_journal_shows_all_that_members_know")
 FAULTS = tests_of(SIMULATION, "test_faults_break_no_invariant")
 
 MUTANTS = (
+    # --- hostile members ------------------------------------------------------------------------------------------
+    Mutant(
+        "The time zone of a doubled credential in a greeting is not checked",
+        "pool/shared/_owner/owner.py",
+        "for declaration in hello.declarations:\n                self._check_zone(",
+        "for declaration in {d.id: d for d in hello.declarations}.values():\n                self._check_zone(",
+        tests_of(OWNER, "test_doubled_credential_of_greeting_is_checked_each_time"),
+    ),
+    Mutant(
+        "A counted day in an unknown time zone makes the whole snapshot unreadable",
+        "pool/shared/_owner/restore.py",
+        "group.pace.restore_usage(usage, owner.ends_after, at)",
+        "group.pace.restore_usage(usage, owner._ends_after, at)",
+        tests_of(RESTORE, "test_counted_day_in_unknown_zone_is_restored"),
+    ),
+    Mutant(
+        "The socket of an owner is named by a path that the note cannot hold",
+        "pool/shared/_machine/machine_gate.py",
+        " and is_text(beside):",
+        ":",
+        tests_of("pool/conformance/test_machine_faults", "test_path_that_is_no_text_is_used"),
+    ),
+    Mutant(
+        "A missing value in the journal ends its owner with an exception",
+        "pool/shared/_machine/sqlite_journal.py",
+        "    except msgspec.ValidationError as error:",
+        "    except ZeroDivisionError as error:",
+        tests_of(JOURNAL, "test_missing_value_is_damage"),
+    ),
+    Mutant(
+        "An instant in the keys of a server that is no number of seconds sets the clock",
+        "pool/shared/_server/redis_journal.py",
+        "return instant if 0.0 <= instant < MAX_INSTANT else None",
+        "return instant",
+        tests_of("pool/shared/test_redis_journal", "test_garbage_instead_of_instants_stops_no_clock"),
+    ),
+    # --- the member -----------------------------------------------------------------------------------------------
+    Mutant(
+        "A newcomer announces that a store answers again whose loss was not announced",
+        "pool/shared/_member/member_session.py",
+        "            if self._is_loss_announced:",
+        "            if True:",
+        tests_of(SESSION, "test_loss_before_first_greeting_is_not_announced"),
+    ),
+    Mutant(
+        "A caller that is interrupted while it receives leaves its request behind",
+        "pool/lease.py",
+        "            self._pool.withdraw(self._handle)\n            raise",
+        "            raise",
+        tests_of("pool/conformance/test_machine_owner", "test_interrupted_wait_leaks_nothing"),
+    ),
     # --- the owner ------------------------------------------------------------------------------------------------
     Mutant(
         "The owner carries out a repeated message again",
@@ -35,8 +86,8 @@ MUTANTS = (
     Mutant(
         "A grant is not committed before its reply is sent",
         "pool/shared/_owner/owned_pool.py",
-        "self._record(kinds.GRANT, session.index, record.id, *what, urgent=True, now=now)",
-        "self._record(kinds.GRANT, session.index, record.id, *what, now=now)",
+        "*what, *self.detail_of(record), urgent=True, now=now)",
+        "*what, *self.detail_of(record), now=now)",
         tests_of(OWNER, "test_grant_is_committed_before_reply_is_taken"),
     ),
     Mutant(
@@ -97,8 +148,8 @@ MUTANTS = (
     ),
     Mutant(
         "Debt is not counted in a day whose end is not known",
-        "limits/_limiter.py",
-        " or ends_at > now + 2 * DAY_SECONDS",
+        "limits/_periods.py",
+        " or self.ends_at > now + 2 * self.seconds",
         "",
         tests_of("pool/shared/test_owner_process", "test_day_in_zone_unknown_to_successor_does_not_end"),
     ),
@@ -140,7 +191,7 @@ MUTANTS = (
     Mutant(
         "Usage of a lost lease is counted for its credential, not for its limits",
         "pool/shared/_owner/lease_messages.py",
-        "credential.group.pace.limiter.use(requests, tokens, at, now)",
+        "credential.group.pace.limiter.use(requests, tokens, at, now, scope, detail)",
         "pass",
         tests_of(OWNER, "test_usage_of_lost_lease_is_debt"),
     ),
@@ -168,8 +219,8 @@ MUTANTS = (
     Mutant(
         "The greatest max_concurrent of several declarations holds",
         "pool/shared/_owner/credential_messages.py",
-        "max_concurrent=min(limits.max_concurrent for limits in declared)",
-        "max_concurrent=max(limits.max_concurrent for limits in declared)",
+        "max_concurrent=min(numbers, default=AUTO)",
+        "max_concurrent=max(numbers, default=AUTO)",
         tests_of(OWNER, "test_strictest_declaration_of_several_members_holds"),
     ),
     Mutant(
@@ -240,7 +291,7 @@ MUTANTS = (
     Mutant(
         "A correction of usage is not replayed",
         "pool/shared/_owner/restore.py",
-        "        owner.allocator.correct(record, requests, tokens, at)\n",
+        "        owner.allocator.correct(record, requests, tokens, None if detail is None else Detail(*detail), at)\n",
         "        pass\n",
         EQUAL,
     ),
@@ -319,7 +370,7 @@ MUTANTS = (
     Mutant(
         "A silent owner is never replaced",
         "pool/shared/_member/member_session.py",
-        "return self._asked_at is not None and self._now() - self._asked_at >= SILENCE_SECONDS",
+        "return asked_at is not None and self._now() - asked_at >= SILENCE_SECONDS",
         "return False",
         tests_of(SESSION, "test_owner_without_answer_is_silent_after_a_while"),
     ),
@@ -373,5 +424,19 @@ MUTANTS = (
         "            if length > MAX_FRAME:",
         "            if length > 2**40:",
         tests_of(FRAMES),
+    ),
+    Mutant(
+        "A journal with windows is opened by versions that do not know them",
+        "pool/shared/_owner/credential_messages.py",
+        "            self.format = kinds.FORMAT\n",
+        "            pass\n",
+        tests_of("pool/conformance/test_windows", "test_journal_is_marked_only_for_windows_that_need_it"),
+    ),
+    Mutant(
+        "An owner that takes over forgets that a first-use window has begun",
+        "pool/shared/_owner/restore.py",
+        "        if arrived:\n",
+        "        if False:\n",
+        tests_of(OWNER, "test_begun_window_ends_in_time_after_a_take_over"),
     ),
 )  # fmt: skip

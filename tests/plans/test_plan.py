@@ -153,3 +153,15 @@ def test_extrapolated_plan_equals_full_simulation(limits: Limits, item_seconds: 
     assert outcome.seconds == pytest.approx(full.ended_at, rel=0.02)
     assert sum(outcome.requests.values()) == 6_000
     assert outcome.bound_by == max(full.bound_seconds, key=full.bound_seconds.__getitem__)
+
+
+def test_plan_has_cost_and_what_the_budget_is_enough_for() -> None:
+    runs = coordinator(5, Limits(max_concurrent=50))
+    plan = runs.plan(100, item_cost=0.25, budget=10)
+    assert plan.cost == 25.0
+    assert "  Cost: about 25.00 (0.25 per item); the budget is 10.00, enough for about 40 items" in str(plan)
+    assert "  Cost: about 25.00 (0.25 per item)" in str(runs.plan(100, item_cost=0.25))
+    assert "  Cost: not known; the budget is 10.00" in str(runs.plan(100, budget=10))
+    assert "Cost" not in str(runs.plan(100))
+    with pytest.raises(ValueError, match="item_cost"):
+        runs.plan(100, item_cost=-1)

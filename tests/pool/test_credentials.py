@@ -192,6 +192,7 @@ def test_longer_id_keeps_all_other_fields(colliding: tuple[str, str]) -> None:
         assert lease.secret == second
 
 
+@pytest.mark.filterwarnings("ignore:a string that begins with")
 def test_key_that_looks_like_reference_joins_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", SECRET)
     pool = CredentialCoordinator(["env:SOME_KEY", Credential("env:SOME_KEY")])
@@ -216,6 +217,7 @@ def test_incomplete_reference_is_the_key_itself(secret: str) -> None:
     assert Credential(secret).secret == secret
 
 
+@pytest.mark.filterwarnings("ignore:a string that begins with")
 @pytest.mark.parametrize("reference", ["env:SOME_KEY", "file:/no/such/file", "cmd:false", "cmd:no-such-command"])
 def test_pool_takes_reference_like_strings_as_keys(monkeypatch: pytest.MonkeyPatch, reference: str) -> None:
     monkeypatch.setenv("SOME_KEY", SECRET)
@@ -587,7 +589,7 @@ def test_default_limits_are_unknown_with_one_lease() -> None:
 
 def test_limits_keep_given_values() -> None:
     limits = Limits(0.5, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
-    assert dataclasses.astuple(limits) == (0.5, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
+    assert dataclasses.astuple(limits)[:6] == (0.5, 90_000.5, 1000, 4, 1.5, "23:59 Europe/Berlin")
     assert Credential(SECRET, limits=limits).limits is limits
     assert pickle.loads(pickle.dumps(limits)) == limits
 
@@ -604,7 +606,7 @@ def test_invalid_rate_is_refused_by_name(name: str, value: Any) -> None:
 def test_invalid_concurrency_is_refused(value: Any) -> None:
     with pytest.raises(ValueError) as caught:
         Limits(max_concurrent=value)
-    assert str(caught.value) == f"max_concurrent must be a whole number from 1, not {value!r}"
+    assert str(caught.value) == f"max_concurrent must be a whole number from 1, or 'auto'; not {value!r}"
 
 
 @pytest.mark.parametrize("value", ["", "00:00", "24:00 UTC", "12:60 UTC", "0:00 UTC", "midnight", "00:00 UTC\n"])

@@ -15,7 +15,7 @@ DAY = 86_400.0
 ANY: frozenset[str] = frozenset()
 
 
-def pool_of(*limits: Limits, group: str | None = None, ends_after: Any = lambda now: now + DAY) -> Allocator:
+def pool_of(*limits: Limits, group: str | None = None, ends_after: Any = lambda _resets, now: now + DAY) -> Allocator:
     pool = Allocator()
     for number, each in enumerate(limits):
         pool.add(f"k{number}", group or f"g{number}", "p", ANY, each, NOW, ends_after)
@@ -176,13 +176,13 @@ def test_usage_counts_for_limit_newer_than_lease() -> None:
 
 def test_usage_of_yesterday_is_dropped_with_new_limit() -> None:
     limits = Limits(requests_per_day=3, max_concurrent=9)
-    pool = pool_of(limits, ends_after=lambda now: (now // DAY + 1) * DAY)
+    pool = pool_of(limits, ends_after=lambda _resets, now: (now // DAY + 1) * DAY)
     assert [request(pool).state for _ in range(4)] == [LIVE, LIVE, LIVE, WAITING]
-    pool = pool_of(limits, ends_after=lambda now: (now // DAY + 1) * DAY)
+    pool = pool_of(limits, ends_after=lambda _resets, now: (now // DAY + 1) * DAY)
     for _ in range(3):
         request(pool)
     changed = Limits(requests_per_day=4, max_concurrent=9)
-    pool.redeclare("k0", "g0", "p", ANY, changed, NOW + DAY, lambda now: (now // DAY + 1) * DAY)
+    pool.redeclare("k0", "g0", "p", ANY, changed, NOW + DAY, lambda _resets, now: (now // DAY + 1) * DAY)
     assert [request(pool, at=NOW + DAY).state for _ in range(4)] == [LIVE] * 4
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,18 @@ def test_relative_file_counts_from_its_folder() -> None:
     assert absolute("sqlite:////there/pool.db", here) == "sqlite:////there/pool.db"
     assert absolute("sqlite:///~/pool.db", here) == f"sqlite:///{Path.home()}/pool.db"
     assert absolute("redis://host", here) == "redis://host"
+
+
+MEMORY_PROGRAM = """
+import os, sys
+from agentos.workflows.parallel import CredentialCoordinator
+with CredentialCoordinator(["sk-memory-secret"]) as pool, pool.lease():
+    assert not [name for name in sys.modules if name.startswith("agentos.pool.shared.")]
+    assert not os.path.exists(f"/proc/self/task/{os.getpid()}/children") or not open(
+        f"/proc/self/task/{os.getpid()}/children").read()
+"""
+
+
+def test_pool_in_memory_starts_no_process() -> None:
+    """It does not even import what starts one."""
+    subprocess.run([sys.executable, "-c", MEMORY_PROGRAM], check=True, timeout=60)

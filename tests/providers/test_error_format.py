@@ -80,6 +80,7 @@ def raised_by(sdk: Sdk) -> Any:
 OPENAI_CLASSES = {
     429: "RateLimitError",
     401: "AuthenticationError",
+    402: "APIStatusError",
     403: "PermissionDeniedError",
     400: "BadRequestError",
     404: "NotFoundError",
@@ -152,6 +153,7 @@ def test_sdk_repeats_no_final_refusal(server: ErrorServer, shape: str, sdk: type
     [
         ("rate_limited", {RATE_LIMITED}),
         ("quota_exhausted", {QUOTA_EXHAUSTED, RATE_LIMITED}),
+        ("budget_reached", {QUOTA_EXHAUSTED}),
         ("overloaded", {OVERLOADED}),
         ("auth_failed", {AUTH_FAILED}),
         ("invalid_request", {PERMANENT, None}),

@@ -31,7 +31,7 @@ from agentos.providers.verdicts import (
     from_output,
     from_response,
 )
-from agentos.verdict import VERDICT_KINDS
+from agentos.verdict import VERDICT_KINDS, WindowReport
 from agentos.workflows.parallel import RateLimited, Verdict
 
 NOW = 1794772800.0  # Sunday, 2026-11-15 20:00:00 UTC
@@ -218,7 +218,8 @@ def test_unread_body_of_requests_stays_unread() -> None:
 )
 def test_success_reports_remaining_requests(response: Any) -> None:
     verdict = from_observed(response, now=NOW)
-    assert verdict == Verdict(None, remaining_requests=7, limit_requests=60, requests_period=60)
+    reported = WindowReport("requests", 60, 60, 7, None)
+    assert verdict == Verdict(None, remaining_requests=7, limit_requests=60, requests_period=60, windows=(reported,))
 
 
 @pytest.mark.parametrize(

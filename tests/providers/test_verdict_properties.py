@@ -12,6 +12,7 @@ import httpx
 from hypothesis import example
 from hypothesis import strategies as st
 
+from agentos.limits.declaration import KINDS, PLAN
 from agentos.providers import verdicts
 from agentos.providers.verdicts import from_observed, from_output, from_response
 from agentos.verdict import VERDICT_KINDS, Verdict
@@ -34,8 +35,11 @@ DATES = [
 
 def is_sound(verdict: Verdict) -> None:
     numbers = verdict._asdict()
-    for name in ("kind", "window", "scope", "message"):
+    for name in ("kind", "window", "scope", "message", "windows"):
         numbers.pop(name)
+    for report in verdict.windows:
+        assert report.of in (*KINDS, PLAN)
+        assert all(each is None or (math.isfinite(each) and each >= 0) for each in report[1:]), verdict
     assert verdict.kind is None or verdict.kind in VERDICT_KINDS
     assert all(each is None or (math.isfinite(each) and each >= 0) for each in numbers.values()), verdict
     assert verdict.requests_period != 0 != verdict.tokens_period

@@ -30,7 +30,6 @@ from agentos.events import (
     Heartbeat,
     ItemEnded,
     LimitLearned,
-    LimitShared,
     Output,
     PoolWaiting,
     RunEnded,
@@ -87,7 +86,6 @@ def as_json(event: Any) -> dict[str, Any]:
 EVENTS: list[Any] = [
     PoolWaiting("exhausted", 3, 3, 0, None),
     CoolDownStarted("group", "team", None, 60.0, "rate_limited"),
-    LimitShared("a + b", ("credential a", "credential b"), True),
     StoreUnreachable("redis://somewhere:6379/0", "connection refused", 1e9),
     StoreReached("redis://somewhere:6379/0", 12.0),
     LimitLearned("group", "team", None, 594.3),
@@ -182,18 +180,21 @@ def test_failure_without_error_text_gets_line(error: str | None) -> None:
     assert text.count("\n") == 1
 
 
-@pytest.mark.parametrize("verdict", ["transient", "auth_failed", "quota_exhausted"])
-def test_retried_attempt_line_has_reason_and_pause(verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [("transient", "transient"), ("auth_failed", "key refused"), ("quota_exhausted", "out of quota")],
+)
+def test_retried_attempt_line_has_reason_and_pause(verdict: str, words: str) -> None:
     event = AttemptEnded("item-1", 2, "key-1", verdict, 1.5, "reset by peer\nmore")
-    assert plain(event) == f"[COORDINATOR] item-1: attempt 2 {verdict}, retry in 1.5 s: reset by peer\n"
+    assert plain(event) == f"[COORDINATOR] item-1: attempt 2: {words}, retry in 1.5 s: reset by peer\n"
     at_once = event._replace(retry_in=0.0)
-    assert plain(at_once) == f"[COORDINATOR] item-1: attempt 2 {verdict}, retry now: reset by peer\n"
+    assert plain(at_once) == f"[COORDINATOR] item-1: attempt 2: {words}, retry now: reset by peer\n"
 
 
 @pytest.mark.parametrize("verdict", ["rate_limited", "overloaded"])
 def test_rate_limited_attempt_gets_no_line(verdict: str) -> None:
     assert plain(AttemptEnded("item-1", 2, "key-1", verdict, 0.0, "HTTP 429")) == ""
-    assert verdict in plain(CoolDownStarted("group", "team", None, 60.0, verdict))
+    assert verdict.replace("_", "-") in plain(CoolDownStarted("group", "team", None, 60.0, verdict))
 
 
 def test_exhausted_pool_line_waits_for_release() -> None:
@@ -227,15 +228,15 @@ def test_waiting_text() -> None:
     [
         (
             CoolDownStarted("group", "team", None, 60.0, "rate_limited"),
-            "[COORDINATOR] Cooling down group team for 60.0 s: rate_limited\n",
+            "[COORDINATOR] Cooling down group team for 60.0 s: rate-limited\n",
         ),
         (
             CoolDownStarted("group", "credential key-1", None, 60.0, "rate_limited"),
-            "[COORDINATOR] Cooling down credential key-1 for 60.0 s: rate_limited\n",
+            "[COORDINATOR] Cooling down credential key-1 for 60.0 s: rate-limited\n",
         ),
         (
             CoolDownStarted("credential", "key-1", None, 5.0, "auth_failed"),
-            "[COORDINATOR] Cooling down credential key-1 for 5.0 s: auth_failed\n",
+            "[COORDINATOR] Cooling down credential key-1 for 5.0 s: key refused\n",
         ),
         (
             CoolDownStarted("provider", "acme", "model-a", 1.0, "overloaded"),
@@ -247,7 +248,7 @@ def test_waiting_text() -> None:
         ),
         (
             CoolDownStarted("group", "team", None, 86_400.0, "rate_limited", 100_000.0),
-            "[COORDINATOR] Cooling down group team for 24.0 hours: rate_limited "
+            "[COORDINATOR] Cooling down group team for 24.0 hours: rate-limited "
             "(capped: the provider asked for 100000 s)\n",
         ),
     ],
@@ -476,7 +477,7 @@ def test_pool_reports_capped_wait() -> None:
     with pool.lease() as lease:
         lease.observe(httpx.Response(429, headers={"Retry-After": "100000"}))
     assert stream.getvalue() == (
-        "[COORDINATOR] Cooling down credential one for 24.0 hours: rate_limited "
+        "[COORDINATOR] Cooling down credential one for 24.0 hours: rate-limited "
         "(capped: the provider asked for 100000 s)\n"
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 from hypothesis import strategies as st
 
-from agentos.events import CredentialQuarantined
+from agentos.events import CredentialQuarantined, RunStopping
 from agentos.items.attempt import Attempt
 from agentos.providers import verdicts
+from agentos.runs._rules.circuit_breaker import MAX_AUTH_REFUSALS
 from agentos.testing import FakeClock
 from tests.support.properties import holds_for
 from tests.support.virtual_runs import Outcome, VirtualRun, command_failed, run_all
@@ -56,6 +58,11 @@ def test_no_item_is_lost_to_keys_that_never_work(
         assert result.attempts <= 1 + retries + 10 + 25
 
 
+def _with_headers(wait: int, kind: str, limit: int) -> str:
+    headers = {"retry-after": f"{wait}", f"x-ratelimit-limit-{kind}": f"{limit}", f"x-ratelimit-remaining-{kind}": "0"}
+    return json.dumps({"error": {"code": "rate_limit_exceeded", "message": "slow"}, "headers": headers})
+
+
 _TEXTS = st.one_of(
     st.sampled_from([ECHO_401, ECHO_429, "HTTP 401 Unauthorized", "curl: (22) The requested URL returned error: 429"]),
     st.builds(
@@ -66,6 +73,7 @@ _TEXTS = st.one_of(
     ),
     st.builds("Claude AI usage limit reached|{}".format, st.integers(1_800_000_000, 1_900_000_000)),
     st.builds("anthropic.AuthenticationError: Error code: 401 - invalid x-api-key {}".format, st.integers()),
+    st.builds(_with_headers, st.integers(0, 10**6), st.sampled_from(["requests", "tokens"]), st.integers(1, 10)),
     st.text(max_size=60),
 )
 
@@ -98,8 +106,13 @@ def test_no_text_takes_a_key_out_of_use(texts: list[str], count: int, status: in
             assert state.quarantined is None
             assert state.cooled_until is None
             assert not state.cooling
+            assert not state.learned
+            assert state.waits_for is None
     run_all(clock, run)
     assert [id_ for id_ in failed_items(run) if id_ not in outputs] == []
+    if run.events_of(RunStopping):  # every key was called dead MAX_AUTH_REFUSALS times in a row
+        assert len(texts) >= MAX_AUTH_REFUSALS
+        return
     for id_ in pool.ids:
         starts = [start.at for start in run.starts if start.credential_id == id_]
         good = [start.at for start in run.starts if not start.item_id.startswith("echo")]

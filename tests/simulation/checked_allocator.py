@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentos.limits.amounts import Detail
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.cooldown_scope import CooldownScope
 from agentos.pool._rules.feedback import ProviderFeedback
@@ -57,21 +58,23 @@ class CheckedAllocator(Allocator):
         if self.oracle is not None:
             self.oracle.granted_count += 1
 
-    def correct(self, record: LeaseRecord, requests: int, tokens: int, now: float) -> None:
+    def correct(self, record: LeaseRecord, requests: int, tokens: int, detail: Detail | None, now: float) -> None:
         if self.oracle is not None and self.oracle.is_replaying:
             self.oracle.corrected(record, requests, tokens, now)
-        super().correct(record, requests, tokens, now)
+        super().correct(record, requests, tokens, detail, now)
 
-    def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None, now: float) -> bool:
+    def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None, now: float,
+               detail: Detail | None = None) -> bool:  # fmt: skip
         if self.oracle is not None and record.state == LIVE and not record.settled:
             used = (record.requests if requests is None else requests, record.tokens if tokens is None else tokens)
             self.oracle.corrected(record, *used, now)
-        return super().settle(record, requests, tokens, now)
+        return super().settle(record, requests, tokens, now, detail)
 
-    def use_more(self, record: LeaseRecord, requests: int, tokens: int, now: float) -> None:
+    def use_more(self, record: LeaseRecord, requests: int, tokens: int, now: float,
+                 detail: Detail | None = None) -> None:  # fmt: skip
         if self.oracle is not None and record.state == LIVE:
             self.oracle.corrected(record, record.requests + requests, record.tokens + tokens, now)
-        super().use_more(record, requests, tokens, now)
+        super().use_more(record, requests, tokens, now, detail)
 
     def cool(self, cooldown_scope: CooldownScope, scope: str | None, seconds: float, verdict: str, now: float) -> None:
         if self.oracle is not None and not self.in_answers:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from agentos.limits._windows import Day, Window
-from agentos.limits.declaration import WINDOW_SECONDS
+from agentos.limits._periods import Period
+from agentos.limits._windows import Rolling
 
 _PLAIN = (int, float, str, bytes, bool, type(None))
 # Attributes that are no state.
-_PRIVATE = frozenset({"deliver", "oracle", "in_answers", "full_until", "request_classes"})
+_PRIVATE = frozenset(
+    {"deliver", "oracle", "in_answers", "request_classes", "version", "_version", "plain_until", "_sets"}
+)
 
 
 def digest(thing: Any) -> str:
@@ -47,12 +49,13 @@ def _describe(thing: Any, numbers: dict[int, int], parts: list[str], now: float)
 
 
 def _inside(thing: Any, now: float) -> list[Any]:
-    if isinstance(thing, Day):
+    if isinstance(thing, Period):
         return [thing.limit, thing.total if thing.ends_at > now else 0.0]
-    if isinstance(thing, Window):
-        past = [entry for entry in thing._entries if entry.at + WINDOW_SECONDS <= now]
-        current = [entry for entry in thing._entries if entry.at + WINDOW_SECONDS > now]
-        return [thing.limit, round(thing.total - sum(e.amount for e in past), 3) if current else 0.0, *current]
+    if isinstance(thing, Rolling):
+        past = [entry for entry in thing._entries if entry.at + thing.seconds <= now]
+        current = [entry for entry in thing._entries if entry.at + thing.seconds > now]
+        total = round(thing.total - sum(e.amount for e in past), 3) if current else 0.0
+        return [thing.limit, total, getattr(thing, "bucket", None), *current]
     if isinstance(thing, dict):
         return [part for pair in thing.items() for part in pair]
     if hasattr(type(thing), "__iter__"):

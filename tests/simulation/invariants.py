@@ -81,10 +81,12 @@ def _is_claimed(pool: Allocator, credential: CredentialRecord, record: LeaseReco
     """Return whether an older request of another class waits for more tokens of this credential than are free now: a
     younger request must not take them."""
     limiter = credential.group.pace.limiter
-    if not record.tokens or limiter is None:
+    if record.is_plain or limiter is None:
         return False
     return any(
-        other.tokens and other.sequence < record.sequence and limiter.next_tokens_at(other.tokens, now)
+        not other.is_plain
+        and other.sequence < record.sequence
+        and limiter.next_room_at(other.scope, other.tokens, other.detail, now, record.scope)
         for request_class, queue in pool.waiting.items()
         if request_class != record.request_class and credential.serves(request_class)
         for other in queue.values()
@@ -169,6 +171,5 @@ def check_finished(world: World) -> None:
     assert not pool.waiting, "a request still waits"  # invariant 16
     assert not any(credential.leases for credential in pool.credentials.values()), "a lease is left"
     for credential in pool.credentials.values():
-        for cooldown_scope in credential.paced_by:
-            in_flight = [estimator.in_flight for estimator in cooldown_scope.pace.estimators.values()]
-            assert not any(in_flight), f"{credential.id}: {in_flight} requests stay in flight"
+        in_flight = [estimator.in_flight for estimator in credential.group.pace.estimators.values()]
+        assert not any(in_flight), f"{credential.id}: {in_flight} requests stay in flight"

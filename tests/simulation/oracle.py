@@ -115,10 +115,6 @@ class PoolOracle:
         self.fences[credential.id] = record.fence
         self._check_order(record, credential, grant)
         self._count(pool, record, credential, grant, now)
-        if credential.group.pace.paused_until > now:
-            assert credential.shared is not None or not credential.group.pace.is_learning, (
-                f"granted in a pause: {grant}"
-            )
 
     def _check_order(self, record: LeaseRecord, credential: CredentialRecord, grant: str) -> None:  # invariant 6
         position = self.positions.get(record)

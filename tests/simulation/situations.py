@@ -22,7 +22,7 @@ WAITS = ("wait exhausted", "wait rate_limited", "wait store_lost")
 POOL = (
     "waiter served", "greeted again", "member expired and came back", "messages repeated", "lost grant repeated",
     "repeated message counted once", "lease lost", "loss noticed by a member", "lease of a lost journal restored",
-    "journal written anew", "snapshot saved", "quarantined", "restored", "limit learned", "shared limit detected",
+    "journal written anew", "snapshot saved", "quarantined", "restored", "limit learned",
     "slow start after cool-down", "more used than reserved", "less used than reserved", "day limit", "too large",
     "no credential can serve", "credential added while a request waits", "credential redeclared", "request timed out",
 )  # fmt: skip

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from agentos.limits._windows import Window
+from agentos.limits._windows import Rolling
 
 from .situations import ALL, Situations
 from .world import simulate
@@ -16,7 +16,7 @@ from .world import simulate
 STEPS = 800
 # If changed rules make a situation rare, further seeds up to MAX_SEED are tried, too.
 SEEDS = range(120)
-MAX_SEED = 400
+MAX_SEED = 500
 
 
 def test_faults_break_no_invariant() -> None:
@@ -45,7 +45,7 @@ def test_history_depends_on_seed_only() -> None:
 
 
 def test_broken_invariant_names_command_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Window, "ready_at", lambda *_: 0.0)  # the window admits every request
+    monkeypatch.setattr(Rolling, "ready_at", lambda *_: 0.0)  # the window admits every request
     with pytest.raises(AssertionError, match="within a minute") as caught:
         for seed in SEEDS:
             simulate(seed, STEPS)

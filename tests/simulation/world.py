@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import Any
 from unittest import mock
 
-from agentos.events import CoolDownStarted, LimitLearned, LimitShared
+from agentos.events import CoolDownStarted, LimitLearned
 from agentos.items.item import Item
 from agentos.pool import _memory as memory
 from agentos.pool._memory import MemoryStore
@@ -181,8 +181,6 @@ class World:
         for event in events:
             if isinstance(event, LimitLearned):
                 self.situations.note("limit learned")
-            elif isinstance(event, LimitShared) and event.is_shared:
-                self.situations.note("shared limit detected")
             elif isinstance(event, CoolDownStarted):
                 assert event.seconds > 0
 

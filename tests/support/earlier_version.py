@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# The first landed commit whose pools have an owner: protocol 1, journal format 1.
-FIRST_WITH_OWNER = "32ce47b01c6b2bba67c346dbcbe2c01c8ad0d929"
+# A landed commit whose pools know no windows: protocol 2, journal format 1.
+BEFORE_WINDOWS = "5be813467c57b02d7098780b6e79e3b89c29ace4"
 # What a build reads.
 _SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE")
 

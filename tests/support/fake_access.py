@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from agentos.items.access import AttemptEnd, AttemptUsage
+from agentos.items.access import AttemptEnd, AttemptUsage, RequestMeter
 from agentos.verdict import Verdict
 
 
@@ -27,6 +27,7 @@ class FakeAccess:
         self._lock = threading.Lock()
         self._usage: dict[str, AttemptUsage] = {}
         self._verdicts: dict[str, Verdict | None] = {}
+        self.meters: dict[str, RequestMeter | None] = {}
 
     @property
     def open_tokens(self) -> list[str]:
@@ -41,6 +42,10 @@ class FakeAccess:
             usage = self._usage[token]
             for name, amount in used.items():
                 setattr(usage, name, (getattr(usage, name) or 0) + amount)
+        meter = self.meters[token]
+        if meter is not None and "requests" in used:
+            tokens = used.get("input_tokens", 0) + used.get("output_tokens", 0)
+            meter.spent(int(tokens), used.get("cost"))
 
     def refuse(self, token: str, verdict: Verdict | None) -> None:
         """Set what the client was told about its last request."""
@@ -48,12 +53,13 @@ class FakeAccess:
 
     # --- AttemptAccess --------------------------------------------------------------------------------------------
 
-    def open(self, run_id: str, item_id: str, attempt: int, /) -> str:
+    def open(self, run_id: str, item_id: str, attempt: int, meter: RequestMeter | None = None, /) -> str:
         token = "agentos-" + secrets.token_hex(16)
         with self._lock:
             self.opened.append((run_id, item_id, attempt))
             self.tokens[token] = item_id, attempt
             self._usage[token] = AttemptUsage()
+            self.meters[token] = meter
         self.on_open(token, item_id, attempt)
         return token
 

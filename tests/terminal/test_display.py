@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from typing import Any
@@ -67,6 +68,7 @@ def busy_run(items: int = 1000, keys: int = 20) -> ScriptedRun:
                 max_concurrent=4,
                 used=LIMITS,
                 rate_limited_until=NOW + 11.5 if n == 1 else None,
+                cooled_until=NOW + 11.5 if n == 1 else None,
                 cooled_by={"": RATE_LIMITED} if n == 1 else {},
                 quarantined="refused by the provider 2 times in a row" if n == 2 else None,
             )
@@ -103,7 +105,7 @@ SMALL = ScriptedRun(
     keys=(
         CredentialState("key-1", in_use=True, used=LIMITS),
         CredentialState("key-2", in_use=True, live_leases=1, max_concurrent=4, learned={"": 58.7}),
-        CredentialState("key-3", rate_limited_until=NOW + 11.2, cooled_by={"": "overloaded"}, used=LIMITS),
+        CredentialState("key-3", cooled_until=NOW + 11.2, cooled_by={"": "overloaded"}, used=LIMITS),
         CredentialState("key-4", quarantined="refused by the provider: no such key"),
         CredentialState("key-5"),
     ),
@@ -116,15 +118,15 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
     assert display.frame(100, 30) == [
         "run nightly-42  2:05 elapsed, about 3.1 minutes to go, 58 items/min",
         "━" * 31 + "─" * 46 + " 120/300 done, 2 failed",
-        "waiting for a credential: 2 of 4 credentials in use, 1 rate-limited",
+        "all usable credentials are busy: items wait for one",
         "running 3, 4 waiting",
         "  1:05  document-0001  key-1",
         "  0:12  文書-2         key-2  attempt 3",
         "  0:00  document-0003",
-        "credentials 5: 2 in use, 1 free, 1 cooling, 1 quarantined",
+        "credentials 5: 2 in use, 1 free, 1 paused, 1 quarantined",
         "  key-1  ━━━━━━── 45/60 requests/min  ━━────── 12k/40k tokens/min  in use",
         "  key-2                                                            in use 1/4, learned 59 requests/…",
-        "  key-3  ━━━━━━── 45/60 requests/min  ━━────── 12k/40k tokens/min  cooling 12 s: overloaded",
+        "  key-3  ━━━━━━── 45/60 requests/min  ━━────── 12k/40k tokens/min  overloaded for 12 s",
         "  key-4                                                            quarantined: refused by the prov…",
         "  key-5                                                            free",
         "failed document-0007: ValueError: bad input",
@@ -146,8 +148,8 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
                 "  10:05  document-0000  key-0  attempt 2",
                 "  10:04  document-0001  key-1",
                 "  … and 998 more",
-                "credentials 20: 18 in use, 1 cooling, 1 quarantined",
-                "  key-1  cooling 12 s: rate_limited",
+                "credentials 20: 18 in use, 1 paused, 1 quarantined",
+                "  key-1  rate-limited for 12 s",
                 "  … and 19 more",
                 "failed document-8: ValueError: worse",
                 "failed document-9: ValueError: worst",
@@ -161,7 +163,7 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
                 "━━━━────────── 1200/5000 done, 12 failed",
                 "nothing starts for 12 s (tokens per min…",
                 "running 1000, 700 waiting (3 rate-limit…",
-                "credentials 20: 18 in use, 1 cooling, 1…",
+                "credentials 20: 18 in use, 1 paused, 1 …",
                 "failed document-9: ValueError: worst",
             ],
         ),
@@ -238,16 +240,46 @@ def test_countdown_continues_between_pool_snapshots() -> None:
 
 def test_cooling_scope_is_shown() -> None:
     state = CredentialState("k", cooling={"large": NOW + 30, "small": NOW + 3}, cooled_by={"large": "quota_exhausted"})
-    assert "  k  cooling 30 s: quota_exhausted for large" in display_of(ScriptedRun(keys=(state,))).frame(80, 9)
+    assert "  k  large: out of quota for 30 s" in display_of(ScriptedRun(keys=(state,))).frame(80, 9)
 
 
 def test_binding_declared_limit_is_named() -> None:
-    state = CredentialState("k", rate_limited_until=NOW + 300, waits_for="requests per day")
-    assert "  k  cooling 5.0 minutes: requests per day" in display_of(ScriptedRun(keys=(state,))).frame(80, 9)
+    state = CredentialState("k", limited_until=NOW + 300, waits_for="requests per day")
+    until = time.strftime("%H:%M", time.localtime(NOW + 300))
+    lines = display_of(ScriptedRun(keys=(state,))).frame(80, 9)
+    assert f"  k  next request at {until} (requests per day)" in lines
 
 
-def test_pause_between_requests_is_not_shown_as_cooling() -> None:
-    state = CredentialState("k", in_use=True, rate_limited_until=NOW + 0.4, waits_for="requests per minute")
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({"cooled_until": NOW + 3594, "cooled_by": {"": "quota_exhausted"}}, "out of quota until %H:%M"),
+        ({"cooled_until": NOW + 90_000, "cooled_by": {"": "quota_exhausted"}}, "out of quota until %b %d, %H:%M"),
+        ({"cooled_until": NOW + 59.1, "cooled_by": {"": "rate_limited"}}, "rate-limited for 60 s"),
+        ({"cooled_until": NOW + 4.2, "cooled_by": {"": "auth_failed"}}, "key refused for 5 s"),
+    ],
+)
+def test_pause_is_worded_with_its_end(state: dict[str, Any], text: str) -> None:
+    expected = time.strftime(text, time.localtime(math.ceil(state["cooled_until"])))
+    lines = display_of(ScriptedRun(keys=(CredentialState("k", **state),))).frame(80, 9)
+    assert lines[-2:] == ["credentials 1: 1 paused", f"  k  {expected}"]
+
+
+def test_limit_that_outlasts_a_cool_down_is_the_reason() -> None:
+    """The reason and the end of a pause belong together: a short cool-down does not explain a long limit."""
+    state = CredentialState(
+        "k",
+        cooled_until=NOW + 5,
+        cooled_by={"": "overloaded"},
+        limited_until=NOW + 40,
+        waits_for="requests per minute",
+    )
+    lines = display_of(ScriptedRun(keys=(state,))).frame(80, 9)
+    assert "  k  next request in 40 s (requests per minute)" in lines
+
+
+def test_pause_between_requests_is_not_shown_as_paused() -> None:
+    state = CredentialState("k", in_use=True, limited_until=NOW + 0.4, waits_for="requests per minute")
     assert "  k  in use" in display_of(ScriptedRun(keys=(state,))).frame(80, 9)
 
 
@@ -411,3 +443,17 @@ def test_lost_store_is_shown_until_reached_again() -> None:
     assert display.frame(80, 10)[2] == "the pool's store is unreachable for 1:05: nothing new starts"
     display.note(StoreReached("redis://somewhere", 65.0))
     assert "is lost for" not in display.frame(80, 10)[2]
+
+
+@pytest.mark.parametrize(
+    ("figures", "text"),
+    [
+        ({"cost": 3.214}, ", cost 3.21"),
+        ({"cost": 3.214, "expected_cost": 8.0}, ", cost 3.21 of about 8.00"),
+        ({"cost": 0.0, "budget": 20.0, "expected_cost": 8.0}, ", cost 0.00 of 20.00"),
+        ({"tokens": 5}, ", 58 items/min"),
+    ],
+)
+def test_header_has_the_cost_if_it_is_known(figures: dict[str, Any], text: str) -> None:
+    run = ScriptedRun(figures=stats(**figures))
+    assert text in display_of(run).frame(120, 2)[0]

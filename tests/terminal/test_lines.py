@@ -78,7 +78,7 @@ def test_other_events_get_their_usual_lines() -> None:
     assert lines == [
         "[COORDINATOR] Starting parallel execution of 300 items with 8 workers over 4 credentials",
         "[COORDINATOR] Credential key-1 is quarantined: no such key",
-        "[COORDINATOR] Cooling down provider p for 60.0 s: rate_limited",
+        "[COORDINATOR] Cooling down provider p for 60.0 s: rate-limited",
         "[COORDINATOR] 120/300 done, 2 failed, 8 running, about 3.1 minutes to go",
     ]
 
@@ -89,7 +89,7 @@ def test_quiet_reporter_writes_failures_and_summary() -> None:
         "[COORDINATOR] Failed: a: ValueError: bad",
         "[COORDINATOR] Execution stopped early: interrupted:",
     ]
-    assert lines_of(DryRun(1, ["a"]), quiet=True)
+    assert lines_of(DryRun(1, ["a"])) == []  # `agentos run --dry-run` prints the commands itself
 
 
 def test_tick_writes_line_only_after_progress() -> None:
@@ -163,3 +163,20 @@ def test_any_bytes_become_ascii_json_lines(data: bytes) -> None:
     assert len(output.splitlines()) == len(data.removesuffix(b"\n").split(b"\n")) if data else not output
     for line in output.splitlines():
         assert json.loads(line)["event"] == "Output"
+
+
+def test_progress_line_has_cost_budget_and_expectation() -> None:
+    figures = stats(300, 100)
+    figures.cost, figures.tokens, figures.budget, figures.expected_cost = 3.214, 1234, 20.0, 9.5
+    assert "; cost 3.21 of 20.00, about 9.50 expected; 1,234 tokens" in progress_line(figures)
+
+
+def test_summary_names_the_larger_budget_that_continues() -> None:
+    figures = stats(3, 1)
+    figures.stopped, figures.cost, figures.budget = "the budget of 20.00 is used up: 20.10 spent", 20.1, 20.0
+    lines = LinesReporter(io.StringIO(), None, go_on="agentos resume r")
+    text = lines._event_text(RunEnded(figures, 2, "1 worker"))
+    assert text is not None
+    assert "Unfinished: 2 (agentos resume r --budget 40 continues them)" in text
+    figures.stopped, figures.budget_tokens = "the budget of 500 tokens is used up: 600 spent", 500
+    assert "--budget-tokens 1000 continues" in (lines._event_text(RunEnded(figures, 2, "1 worker")) or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -208,3 +209,29 @@ def test_provider_process_serves_until_its_input_closes() -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("stdin", [subprocess.DEVNULL, None])
+def test_provider_process_survives_without_input(stdin: int | None, unused_port: int) -> None:
+    """With the null device as stdin, or none at all, a signal ends the provider, and nothing else."""
+    command = [sys.executable, "-m", "agentos.testing", "--port", str(unused_port)]
+    if stdin is None:
+        command = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
+    with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        started = json.loads(process.stdout.readline())
+        assert started["base_url"] == f"http://127.0.0.1:{unused_port}"
+        with httpx.Client() as client:
+            for _ in range(3):
+                answer = client.post(started["url"], headers={"Authorization": f"Bearer {started['keys'][0]}"})
+                assert answer.status_code == 200
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -17,7 +17,8 @@ from agentos.workflows import parallel
 
 PUBLIC_NAMES = {
     *("ParallelCoordinator", "ProgressStats", "WorkflowResult", "Command", "Pattern", "CurrentItem", "current_item"),
-    *("Ledger", "CredentialCoordinator", "Credential", "CredentialState", "Lease", "Limits", "Verdict"),
+    *("Budget", "BudgetExceeded", "Price"),
+    *("Ledger", "CredentialCoordinator", "Credential", "CredentialState", "Lease", "Limits", "Window", "Verdict"),
     *("AuthFailed", "Interrupted", "Overloaded", "Permanent", "QuotaExhausted", "RateLimited", "Transient"),
     *(
         "AgentosError",
@@ -30,7 +31,8 @@ PUBLIC_NAMES = {
     ),
     *("InvalidItemId", "LeaseTimeout", "LedgerError", "NoUsableCredential", "RequestTooLarge", "RunBusy"),
     *("UnknownCredential", "UnrecordableValue", "WorkerDied", "WorkerStartError"),
-    *("JsonReporter", "OutputPrefixer", "PlainReporter", "sanitize_identifier"),
+    *("JsonReporter", "OutputPrefixer", "PlainReporter", "Reporter", "sanitize_identifier"),
+    *("RecordedItem", "RunPlan"),
 }
 # Module -> names that programs import from it.
 MODULES = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import importlib.util
 import os
 import signal
 import threading
@@ -39,6 +40,14 @@ COMMANDS = {
     "demo": ("commands.demo", "Run a demonstration on this machine. Needs no key."),
 }
 
+# Extra -> the modules that it installs.
+EXTRAS = {
+    "dask": ("distributed",),
+    "gateway": ("aiohttp", "prometheus_client", "zstandard"),
+    "prices": ("genai_prices",),
+    "redis": ("redis",),
+}
+
 
 class LazyGroup(click.Group):
     def main(self, *args: Any, **options: Any) -> Any:
@@ -47,6 +56,7 @@ class LazyGroup(click.Group):
 
             leave_init()
         _restore_signals()
+        _open_closed_descriptors()
         return super().main(*args, **options)
 
     def list_commands(self, _context: click.Context) -> list[str]:
@@ -115,11 +125,23 @@ def _restore_signals() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def _open_closed_descriptors() -> None:
+    """Open /dev/null in the place of descriptors 0 to 2 that the parent process has closed. Else files and sockets get
+    these numbers, and a child process whose stdin or stdout is redirected replaces what it should inherit."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
+
+
 def _version_text() -> str:
     import platform
     import sqlite3
 
-    return f"agentos {__version__} (Python {platform.python_version()}, SQLite {sqlite3.sqlite_version})"
+    extras = ", ".join(name for name, modules in EXTRAS.items() if all(map(importlib.util.find_spec, modules)))
+    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    return f"agentos {__version__} ({versions}; extras: {extras or 'none'})"
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, is_requested: bool) -> None:

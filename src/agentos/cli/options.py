@@ -11,6 +11,7 @@ from agentos.home.run_folder import ItemSource
 
 from .completion import files
 from .duration_type import Duration
+from .item_choice import DRAW, Seed, check_filters
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,6 +20,8 @@ _VARIABLES = {
     "--run-id": "AGENTOS_RUN_NAME",
     "--item": "AGENTOS_ITEM_TEXTS",
     "--gateway/--no-gateway": "AGENTOS_GATEWAY",
+    "--budget-hard/--no-budget-hard": "AGENTOS_BUDGET_HARD",
+    "--budget-reported/--no-budget-reported": "AGENTOS_BUDGET_REPORTED",
 }
 
 
@@ -95,6 +98,29 @@ ITEMS = several(
     option("--delimiter", metavar="CHARACTER", help="Character between the fields of CSV. [default: a comma]"),
     option("--id-field", metavar="FIELD", help="The field of an object that is its id, instead of 'id'."),
 )
+CHOICE = several(
+    option(
+        "--filter",
+        multiple=True,
+        metavar="FIELD=VALUE",
+        callback=lambda _context, _parameter, value: check_filters(value),
+        help="Only items whose field has this value. May be repeated: all must match.",
+    ),
+    option(
+        "--shuffle",
+        type=Seed(),
+        is_flag=False,
+        flag_value=DRAW,
+        metavar="[SEED]",
+        help="Run the items in a random order; the same SEED gives the same order.",
+    ),
+)
+LIMIT = option(
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Run only the next N items; agentos resume runs the others.",
+)
 PACE = several(
     option(
         "--parallel",
@@ -102,7 +128,7 @@ PACE = several(
         metavar="N|auto",
         help="Items that run at a time; auto: as many as the credentials allow. [default: 3]",
     ),
-    option("--max-parallelism", type=click.IntRange(1), metavar="N", help="Maximum of --parallel. [default: 10]"),
+    option("--max-parallelism", type=click.IntRange(1), metavar="N", help="Maximum of --parallel. [default: none]"),
     option(
         "--keys",
         type=click.Path(dir_okay=False),
@@ -164,6 +190,44 @@ EXECUTION = several(
         metavar="DURATION",
         help="Time for running items to end after Ctrl-C. [default: 5s]",
     ),
+)
+RUN_BUDGET = option(
+    "--budget",
+    type=click.FloatRange(0, min_open=True),
+    metavar="X",
+    help="Money that the run may spend: at the budget nothing new starts, and running items finish.",
+)
+ITEM_COST = option(
+    "--item-cost",
+    type=click.FloatRange(0),
+    metavar="X",
+    help="Money that an item is expected to cost, until the first has ended. [default: that of the last run, if known]",
+)
+BUDGET = several(
+    RUN_BUDGET,
+    option(
+        "--budget-tokens",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Tokens that the run may use: input and output, without those read from a prompt cache.",
+    ),
+    option(
+        "--item-budget",
+        type=click.FloatRange(0, min_open=True),
+        metavar="X",
+        help="Money that one item may spend: one that wants more fails with BudgetExceeded.",
+    ),
+    option(
+        "--budget-hard/--no-budget-hard",
+        default=None,
+        help="At the budget also refuse further requests of running items, which stay unfinished (with --gateway).",
+    ),
+    option(
+        "--budget-reported/--no-budget-reported",
+        default=None,
+        help="Without --gateway: the items report what they spend (agentos report usage, report_usage).",
+    ),
+    ITEM_COST,
 )
 STDIN_FIELD = option(
     "--stdin",

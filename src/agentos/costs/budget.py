@@ -1,4 +1,4 @@
-"""Budget: an amount of money or tokens that a run may spend, and whether one more item fits into it.
+"""`Budget`: what a run and its items may spend. `BudgetCounter`: whether one more item fits into one amount.
 
 Pure: the run reports what starts, what is spent and what ends. An item is expected to spend the mean of the items that
 have ended; before any has, what the caller estimates. A running item is expected to spend the rest of what was expected
@@ -7,13 +7,51 @@ when it started; what it spends beyond that counts when it is spent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
+from dataclasses import KW_ONLY, dataclass
 
 
+@dataclass(frozen=True, slots=True)
 class Budget:
+    """What a run may spend. At the budget nothing new starts and running items finish. Raise `ValueError` for an amount
+    that is not above 0, and if no amount is given."""
+
+    money: float | None = None  # for the whole run, in the currency of the prices
+    _: KW_ONLY
+    tokens: int | None = None  # for the whole run: input and output, without what was read from a prompt cache
+    item: float | None = None  # money for each item: one that wants more fails with `BudgetExceeded`
+    is_hard: bool = False  # at the budget further requests of running items are refused, too: only with a gateway
+    is_reported: bool = False  # workers report what they spend; else the gateway counts it
+    item_cost: float = 0.0  # what an item is expected to cost until the first one has ended
+    item_tokens: int = 0  # the same in tokens
+
+    def __post_init__(self) -> None:
+        for name in ("money", "tokens", "item"):
+            amount = getattr(self, name)
+            if amount is not None and not _is_amount(amount, is_zero_allowed=False):
+                raise ValueError(f"{name} of a budget must be a number above 0, not {amount!r}")
+        for name in ("item_cost", "item_tokens"):
+            if not _is_amount(getattr(self, name), is_zero_allowed=True):
+                raise ValueError(f"{name} of a budget must be a number from 0, not {getattr(self, name)!r}")
+        if self.money is None and self.tokens is None and self.item is None:
+            raise ValueError("a budget needs an amount: money, tokens or item")
+
+    @property
+    def has_money(self) -> bool:
+        """Return whether money is counted, so that every model needs a price."""
+        return self.money is not None or self.item is not None
+
+
+def _is_amount(amount: object, *, is_zero_allowed: bool) -> bool:
+    is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+    return is_number and (amount >= 0 if is_zero_allowed else amount > 0) and amount < math.inf  # type: ignore[operator]
+
+
+class BudgetCounter:
     """One amount that all items of a run share."""
 
-    __slots__ = ("_ended", "_ended_amount", "_estimate", "_reserved", "_running", "limit", "spent")
+    __slots__ = ("_earlier", "_ended", "_ended_amount", "_estimate", "_reserved", "_running", "limit", "spent")
 
     def __init__(self, limit: float, *, spent: float = 0.0, ended: int = 0, estimate: float = 0.0) -> None:
         """`spent`: by earlier launches of the run, of which `ended` items have ended. `estimate`: of one item, used
@@ -25,6 +63,7 @@ class Budget:
         self._estimate = estimate
         self._running: dict[Hashable, tuple[float, float]] = {}  # item -> (spent by it, rest that is expected)
         self._reserved = 0.0  # sum of these rests
+        self._earlier: dict[Hashable, float] = {}  # spent by earlier attempts of items that go on later
 
     def expected_item(self) -> float:
         """Return what one more item is expected to spend."""
@@ -37,6 +76,10 @@ class Budget:
         total = self.spent + self._reserved + expected
         return total <= self.limit and self.spent < self.limit
 
+    def expected_total(self, items: int) -> float:
+        """Return what will be spent when `items` more have ended, in addition to those that run."""
+        return self.spent + self._reserved + items * self.expected_item()
+
     @property
     def is_reached(self) -> bool:
         """Return whether as much was spent as the budget allows: a hard budget refuses further requests then."""
@@ -46,7 +89,7 @@ class Budget:
         """Reserve what an item is expected to spend. Another attempt of a running item changes nothing."""
         if item not in self._running:
             expected = self.expected_item()
-            self._running[item] = (0.0, expected)
+            self._running[item] = (self._earlier.pop(item, 0.0), expected)
             self._reserved += expected
 
     def spend(self, item: Hashable, amount: float) -> None:
@@ -72,3 +115,5 @@ class Budget:
         if is_finished:
             self._ended += 1
             self._ended_amount += spent
+        elif spent:
+            self._earlier[item] = spent

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from multidict import CIMultiDict
 
+from agentos.limits.amounts import Detail
 from agentos.pool.credential import Credential
 from agentos.pool.store import LeaseHandle
 from agentos.providers import verdicts
-from agentos.providers.usage import FirstEvents, TokenUsage, limit_tokens
-from agentos.verdict import RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
+from agentos.providers.usage import FirstEvents, limit_tokens
+from agentos.verdict import AUTH_FAILED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
 from ._affinity import MIN_BYTES
 from ._answers import LocalAnswer, error
@@ -25,6 +26,7 @@ from ._leasing import Wanted, lease
 from ._owned_objects import lists_objects
 from ._reader import AnswerReader
 from ._request import ClientRequest, decoded
+from ._request_account import RequestAccount
 from ._state import GatewayState
 from ._upstream import Answer, AnswerLost, NotConnected, Untrusted
 from .addresses import join_url
@@ -65,8 +67,7 @@ class Exchange:
         self.reader: AnswerReader | None = None
         self._handle: LeaseHandle | None = None  # the live lease
         self._secret = ""
-        self._estimate = (0, 0)
-        self._is_counted = False  # its usage is in that of the client
+        self._account = RequestAccount(state, client, request)
         self._unreachable = 0  # times that no connection was established
         self._lost = 0  # times that an answer was lost after the request was sent
         self.started_at = state.pool.clock.now()
@@ -80,6 +81,7 @@ class Exchange:
         wanted = self._wanted()
         deadline = self.started_at + hold_of(request, state.hold, is_patient=self.client.is_patient)
         for _ in range(MAX_SENDS):
+            self._account.check()
             waits_since = clock.now()
             try:
                 handle = await lease(state.pool, wanted, deadline)
@@ -108,15 +110,17 @@ class Exchange:
     def _wanted(self) -> Wanted:
         state, request, client = self.state, self.request, self.client
         route, facts = request.route, request.facts
+        estimate = (0, 0)
         if route.shape is not None:
-            self._estimate = state.estimates.of(request.model, facts.text_bytes, facts.max_tokens)
+            estimate = state.estimates.of(request.model, facts.text_bytes, facts.max_tokens)
+        self._account.expect(*estimate)
         only = self._owner()
         prefer = None
         if only is None and len(request.body) >= MIN_BYTES:
             prefer = state.affinity.credential(self._conversation(), state.pool.clock.now())
         return Wanted(
-            client.name, state.provider_name(route.provider), route.error_shape, request.model, sum(self._estimate),
-            prefer, only,
+            client.name, state.provider_name(route.provider), route.error_shape, request.model,
+            self._account.expected, prefer, only,
         )  # fmt: skip
 
     def _conversation(self) -> tuple[str | None, ...]:
@@ -151,6 +155,7 @@ class Exchange:
         assert handle.credential_id is not None
         credential = state.pool.credential_of(handle.credential_id)
         self._secret = credential.secret
+        await self._account.open()
         self.sent_at = state.pool.clock.now()
         assert state.upstream is not None
         try:
@@ -162,6 +167,7 @@ class Exchange:
             self._refused(handle, None, seconds)
             return False
         except Untrusted as failure:
+            self._account.withdraw()
             raise self._failed(f"the provider cannot be trusted or has no valid address ({failure})") from None
         except AnswerLost as failure:
             self._lost += 1
@@ -183,10 +189,13 @@ class Exchange:
             body = b""
         plain = decoded(body, answer.headers.get("Content-Encoding", ""))
         verdict = self._verdict(answer, credential, plain)
-        if verdict.kind in RETRY_ON_OTHER_KEY:
+        is_about_path = verdict.kind == AUTH_FAILED and not self.request.route.is_open_to_every_key(self.request.method)
+        if verdict.kind in RETRY_ON_OTHER_KEY and not is_about_path:
             self._refused(handle, verdict)
             return False
-        self.state.pool.observed(handle, verdict)
+        if not is_about_path:
+            self.state.pool.observed(handle, verdict)
+        self._account.withdraw()
         self.error_body = body
         return True
 
@@ -201,11 +210,11 @@ class Exchange:
                     self._refused(handle, verdict)
                     return False
         assert handle.credential_id is not None
-        self.reader = AnswerReader(
+        self.reader = self._account.reader = AnswerReader(
             self.request, handle.credential_id, self._secret, self.state.objects, is_stream, is_readable
         )
         limits = self._verdict(answer, credential, None)
-        if limits.limit_requests is not None or limits.limit_tokens is not None:
+        if limits.limit_requests is not None or limits.limit_tokens is not None or limits.windows:
             self.state.pool.observed(handle, limits)
         self.state.metrics.first_byte(self.request.route.provider, self.state.pool.clock.now() - self.sent_at)
         return True
@@ -262,6 +271,7 @@ class Exchange:
         credential rests for `seconds`."""
         pool, provider = self.state.pool, self.request.route.provider
         self._handle = None
+        self._account.withdraw()
         self._close_answer()
         self.first_parts.clear()
         if verdict is None:
@@ -287,38 +297,21 @@ class Exchange:
         shape = self.request.route.shape
         stated = None if reader is None else reader.usage()
         if reader is not None and stated is not None and is_complete and shape is not None:
-            pool.settle(handle, None, limit_tokens(shape, stated))
+            input_tokens, output_tokens = limit_tokens(shape, stated)
+            cost = self._account.cost(stated) or 0.0
+            pool.settle(handle, None, input_tokens + output_tokens, Detail(input_tokens, output_tokens, cost))
             self.state.estimates.learn(self.request.model, self.request.facts.text_bytes, stated)
-        else:
+        elif self._account.is_open or self.error_body is not None:
             pool.settle(handle, None, None)
+        else:
+            pool.settle(handle, 0, 0)  # it was not sent
         is_answered = reader is not None
         pool.end(handle, None, is_answered)
+        self._account.count()
         if is_answered:
-            self.count_usage()
             assert handle.credential_id is not None
             if len(self.request.body) >= MIN_BYTES and (self.client.is_attempt or self.request.facts.session):
                 self.state.affinity.remember(self._conversation(), handle.credential_id, pool.clock.now())
-
-    def count_usage(self) -> None:
-        """Add the usage of an answered request to that of its client, once: stated, else estimated."""
-        reader = self.reader
-        if self._is_counted or reader is None:
-            return
-        self._is_counted = True
-        stated = reader.usage()
-        usage = stated if stated is not None else TokenUsage(*self._estimate)
-        if stated is not None and not reader.is_complete:
-            usage = stated._replace(output_tokens=max(stated.output_tokens, self._estimate[1]))
-        total, price = self.client.usage, self.state.price
-        cost = None if price is None or self.request.model is None else price(self.request.model, usage)
-        if self.request.route.shape is None:
-            cost = 0.0  # a list of models, a file: no tokens
-        total.cost = _sum(total, cost)
-        total.requests += 1
-        total.input_tokens += usage.input_tokens
-        total.output_tokens += usage.output_tokens
-        total.cached_tokens += usage.cached_tokens
-        self.state.metrics.used(self.request.route.provider, self.request.model, usage)
 
     def masked(self, body: bytes) -> bytes:
         """Return an error of the provider without the key, which some providers repeat."""
@@ -345,14 +338,6 @@ class Exchange:
                 answer.release()
             else:
                 answer.close()
-
-
-def _sum(total: object, cost: float | None) -> float | None:
-    """Return the cost of all requests; None if that of one is unknown."""
-    known, requests = getattr(total, "cost", None), getattr(total, "requests", 0)
-    if cost is None or (known is None and requests):
-        return None
-    return (known or 0.0) + cost
 
 
 async def _read_all(answer: Answer, max_bytes: int) -> bytes:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 
 from agentos.errors import NoUsableCredential, PoolError, RequestTooLarge
 from agentos.events import PoolWaiting
+from agentos.limits.amounts import Detail
 from agentos.pool.lease import wait_async
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
@@ -22,26 +24,37 @@ MAX_LOOK = 5.0
 LONG_WAIT = 3_600.0
 # Seconds to come back after, where the pool does not know better: all credentials are in use.
 BUSY_SECONDS = 1.0
+# Money below which an estimated cost that no limit admits is left out.
+MIN_COST = 1e-6
 
 
 class Wanted:
     """What one request needs of the pool."""
 
-    __slots__ = ("model", "only", "prefer", "provider", "requester", "shape", "tokens")
+    __slots__ = ("detail", "model", "only", "prefer", "provider", "requester", "shape")
 
-    def __init__(self, requester: str, provider: str, shape: str, model: str | None, tokens: int,
+    def __init__(self, requester: str, provider: str, shape: str, model: str | None, detail: Detail,
                  prefer: str | None, only: str | None) -> None:  # fmt: skip
         self.requester = requester
         self.provider = provider  # as the pool's credentials name it
         self.shape = shape  # of errors
         self.model = model
-        self.tokens = tokens
+        self.detail = detail  # estimates
         self.prefer = prefer
         self.only = only
 
+    @property
+    def tokens(self) -> int:
+        return self.detail.input_tokens + self.detail.output_tokens
+
+    def lower(self) -> None:
+        """Halve the estimates."""
+        input_tokens, output_tokens, cost = self.detail
+        self.detail = Detail(input_tokens // 2, output_tokens // 2, cost / 2 if cost > MIN_COST else 0.0)
+
     def handle(self, pool: LeasePool) -> LeaseHandle:
         handle: LeaseHandle = pool.make_handle(
-            self.requester, 1, self.tokens, self.model, self.prefer, self.provider, self.only
+            self.requester, 1, self.tokens, self.model, self.prefer, self.provider, self.only, self.detail
         )
         return handle
 
@@ -55,7 +68,7 @@ async def lease(pool: LeasePool, wanted: Wanted, deadline: float) -> LeaseHandle
         try:
             has_lease = pool.request_now(handle, seconds) or await _hold(pool, handle, deadline)
         except RequestTooLarge:
-            wanted.tokens //= 2
+            wanted.lower()
             continue
         except NoUsableCredential as refusal:
             raise _unusable(pool, wanted, refusal) from None
@@ -76,13 +89,13 @@ async def _hold(pool: LeasePool, handle: LeaseHandle, deadline: float) -> bool:
     pause = FIRST_LOOK
     try:
         if not await _is_in_time(pool, handle, deadline):
-            return _give_up(waiting)
+            return _at_last(waiting)
         while True:
             await asyncio.wait((waiting,), timeout=pause)
             if waiting.done():
                 return waiting.result()
             if not await _is_in_time(pool, handle, deadline):
-                return _give_up(waiting)
+                return _at_last(waiting)
             pause = min(2 * pause, MAX_LOOK)
     except BaseException:
         if not _give_up(waiting):
@@ -99,11 +112,16 @@ def _give_up(waiting: asyncio.Future[bool]) -> bool:
     return not waiting.cancelled() and waiting.exception() is None and waiting.result()
 
 
+def _at_last(waiting: asyncio.Future[bool]) -> bool:
+    """`_give_up`, but raise what the wait has raised: the pool has refused the request for good."""
+    return waiting.result() if waiting.done() else _give_up(waiting)
+
+
 async def _is_in_time(pool: LeasePool, handle: LeaseHandle, deadline: float) -> bool:
     """Return whether a credential may become usable before the deadline."""
     waiting = await _explain(pool, handle)
-    if waiting.reason != RATE_LIMITED or waiting.usable_in is None:
-        return True
+    if waiting.reason != RATE_LIMITED or waiting.usable_in is None or waiting.usable_in == math.inf:
+        return True  # infinite: no limit is large enough, and the pool refuses the request
     return pool.clock.now() + waiting.usable_in <= deadline
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
+from functools import lru_cache
 
 from ._request import ClientRequest
 from ._routes import Route
@@ -70,7 +71,7 @@ def makes_objects(request: ClientRequest) -> bool:
 
 def lists_objects(request: ClientRequest) -> bool:
     """Return whether a request asks for all objects of an organisation."""
-    return request.method == "GET" and request.route.path.rsplit("/", 1)[-1] in _COLLECTIONS
+    return request.method == "GET" and request.route.path.rpartition("/")[2] in _COLLECTIONS
 
 
 def named_objects(request: ClientRequest) -> list[str]:
@@ -99,6 +100,7 @@ def _collection(path: str) -> int | None:
     return next((i for i in range(len(segments) - 1, -1, -1) if segments[i].partition(":")[0] in _COLLECTIONS), None)
 
 
+@lru_cache(maxsize=256)
 def _object_in_path(path: str) -> str | None:
     segments = path.split("/")
     for index, segment in enumerate(segments[:-1]):

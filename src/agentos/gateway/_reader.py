@@ -28,6 +28,7 @@ class AnswerReader:
         "_scan",
         "_scans_all",
         "_stream",
+        "_usage",
         "is_over",
         "size",
     )  # fmt: skip
@@ -44,9 +45,10 @@ class AnswerReader:
         self._stream = StreamUsage(shape) if is_stream and is_readable and shape is not None else None
         self._body = bytearray() if not is_stream and is_readable and shape is not None else None
         self._scan = bytearray() if is_readable and makes_objects(request) else None
-        self._scans_all = b"encrypted_content" in request.body
+        self._scans_all = self._scan is not None and b"encrypted_content" in request.body
         self._key = secret.encode("utf-8", "surrogatepass")
         self._kept = b""  # the beginning of the key at the end of the last part
+        self._usage: TokenUsage | None = None  # of a body that has come completely, once it was read
         self.size = 0
         self.is_over = False  # the provider has sent the end of its answer
 
@@ -79,7 +81,10 @@ class AnswerReader:
         if self._stream is not None:
             return self._stream.usage
         shape = self._request.route.shape
-        return None if self._body is None or shape is None else usage_of_body(shape, bytes(self._body))
+        body = self._body
+        if self._usage is None and body is not None and shape is not None and self.is_over:
+            self._usage = usage_of_body(shape, bytes(body))
+        return self._usage
 
     def _look_for_objects(self, chunk: bytes) -> None:
         assert self._scan is not None
@@ -102,8 +107,12 @@ class AnswerReader:
             return chunk
         if self._kept:
             chunk, self._kept = self._kept + chunk, b""
+        if not chunk:
+            return chunk
         if key in chunk:
             chunk = chunk.replace(key, b"*" * len(key))
+        if chunk[-1] not in key:  # nor can the part end with the beginning of the key: the usual event ends a line
+            return chunk
         start = chunk.find(key[:1], max(0, len(chunk) - len(key) + 1))
         while start >= 0:  # the earliest one: a key may begin with its own first characters twice
             if key.startswith(chunk[start:]):

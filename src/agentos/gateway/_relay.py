@@ -102,12 +102,15 @@ def _cut(web_request: web.BaseRequest) -> None:
 
 
 def _headers(answer: Answer, exchange: Exchange) -> CIMultiDict[str]:
-    named = {name.strip().lower() for name in answer.headers.get("Connection", "").split(",")}
-    return CIMultiDict(
-        (name, exchange.masked_text(value))
-        for name, value in answer.headers.items()
-        if (lower := name.lower()) not in _DROPPED and lower not in named
-    )
+    """Return the headers of an answer that are passed on."""
+    connection = answer.headers.get("Connection")
+    named = () if connection is None else {name.strip().lower() for name in connection.split(",")}
+    passed: CIMultiDict[str] = CIMultiDict()
+    for name, value in answer.headers.items():
+        lower = name.lower()
+        if lower not in _DROPPED and lower not in named:
+            passed.add(name, exchange.masked_text(value))
+    return passed
 
 
 def local_response(answer: LocalAnswer) -> web.Response:

@@ -121,8 +121,7 @@ def number_header(headers: Mapping[str, str], *names: str) -> float | None:
 
 def read_facts(route: Route, headers: Mapping[str, str], body: bytes) -> BodyFacts:
     """Return what a body says; nothing is known of a body that is not a JSON object."""
-    session = next((headers[name] for name in _SESSION_HEADERS if name in headers), None)
-    facts = BodyFacts(session=session)
+    facts = BodyFacts(session=_session_in(headers))
     if not body or (route.shape is None and "json" not in headers.get("content-type", "json")):
         return facts
     plain = decoded(body, headers.get("content-encoding", ""))
@@ -143,10 +142,24 @@ def read_facts(route: Route, headers: Mapping[str, str], body: bytes) -> BodyFac
         if facts.session is None and isinstance(key, str) and key:
             facts.session = key
     facts.text_bytes = _text_bytes(plain)
-    if any(mark in plain for mark in _REFERENCE_MARKS):
+    if _has_reference(plain):
         facts.references = tuple(dict.fromkeys(ref.decode("utf-8", "replace") for ref in _REFERENCES.findall(plain)))
         facts.encrypted = tuple(dict.fromkeys(_ENCRYPTED.findall(plain)))
     return facts
+
+
+def _session_in(headers: Mapping[str, str]) -> str | None:
+    for name in _SESSION_HEADERS:
+        if name in headers:
+            return headers[name]
+    return None
+
+
+def _has_reference(body: bytes) -> bool:
+    for mark in _REFERENCE_MARKS:  # noqa: SIM110 - runs for every request, and a generator takes twice as long
+        if mark in body:
+            return True
+    return False
 
 
 def _text_bytes(body: bytes) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -23,8 +24,11 @@ _ENDINGS = (
     ("/embeddings", "openai-embeddings"),
     ("/messages", "anthropic"),
 )
+# Ends of paths to which a POST costs nothing; the answer to any other one that states no usage has an unknown price.
+_FREE = ("/files", "/uploads", "/parts", "/complete", "/cancel", "/count_tokens", "/input_tokens", ":countTokens")
 _GENERATE = frozenset({"generateContent", "streamGenerateContent"})
 _DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
+_MODELS = re.compile(r"(?:/v\d\w*)?/models(?:/[^/]+)?")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 # Visible ASCII without characters that no client has to send unescaped.
 _TARGET = re.compile(r"/[!$-;=?-\[\]_a-z|~]*")
@@ -40,12 +44,22 @@ class Route(NamedTuple):
     model: str | None = None  # where the path names it
     is_stream: bool = False  # the path asks for a stream
 
+    def is_open_to_every_key(self, method: str) -> bool:
+        """Return whether every valid key may send this request: only then a 401 or 403 is about the key. Others, such
+        as those for administrators, are refused with a good key, too; a client must not spoil it with them. Of a
+        provider of the keys file no path is known, and every key of it may send everything."""
+        if preset_of(self.provider) is None:
+            return True
+        is_listing = _MODELS.fullmatch(self.path) is not None or self.path.endswith("/count_tokens")
+        return (self.shape is not None and method == "POST") or (is_listing and method in ("GET", "HEAD", "POST"))
+
     @property
     def error_shape(self) -> str:
         """The format of errors that the client of this request understands."""
         return self.shape or self.family
 
 
+@lru_cache(maxsize=256)
 def check_target(target: str) -> str | None:
     """Return why the target of a request is refused; None if it is a path that can be passed on as it is."""
     if not _TARGET.fullmatch(target):
@@ -61,10 +75,18 @@ def check_target(target: str) -> str | None:
 
 def find_route(path: str, headers: Mapping[str, str], addresses: Mapping[str, ProviderAddress]) -> Route | None:
     """Return the route of a path; None if it leads to no provider."""
+    provider, path = _provider_of(path, "x-goog-api-key" in headers, "anthropic-version" in headers)
+    address = addresses.get(provider)
+    return None if address is None or not path else _describe(provider, path, address.family)
+
+
+@lru_cache(maxsize=256)
+def _provider_of(path: str, has_gemini_key: bool, has_anthropic_version: bool) -> tuple[str, str]:
+    """Return the provider of a path, and the path as the provider gets it; an empty one if it leads nowhere."""
     segments = path.split("/")[1:]
     first, second = segments[0], segments[1] if len(segments) > 1 else ""
     if first == "v1":
-        provider = _provider_of_version_1(segments, headers)
+        provider = _provider_of_version_1(segments, has_gemini_key, has_anthropic_version)
     elif first in _GEMINI_VERSIONS:
         provider = "gemini"
     elif first in _OPENAI_ENDPOINTS:
@@ -74,21 +96,24 @@ def find_route(path: str, headers: Mapping[str, str], addresses: Mapping[str, Pr
     else:
         preset = preset_of(first)
         provider = first if preset is None else preset.name
-        path = "/" + "/".join(segments[1:])
-        if not second:
-            return None
-    address = addresses.get(provider)
-    return None if address is None else _describe(provider, path, address.family)
+        path = "/" + "/".join(segments[1:]) if second else ""
+    return provider, path
 
 
-def _provider_of_version_1(segments: list[str], headers: Mapping[str, str]) -> str:
+def is_free(method: str, route: Route) -> bool:
+    """Return whether a request whose answer states no usage costs nothing."""
+    return method != "POST" or route.path.endswith(_FREE)
+
+
+def _provider_of_version_1(segments: list[str], has_gemini_key: bool, has_anthropic_version: bool) -> str:
     if len(segments) > 1 and segments[1] in _ANTHROPIC:
         return "anthropic"
-    if ":" in segments[-1] or "x-goog-api-key" in headers:
+    if ":" in segments[-1] or has_gemini_key:
         return "gemini"
-    return "anthropic" if "anthropic-version" in headers else "openai"
+    return "anthropic" if has_anthropic_version else "openai"
 
 
+@lru_cache(maxsize=256)
 def _describe(provider: str, path: str, family: str) -> Route:
     name, _, verb = path.rpartition("/models/")[2].partition(":")
     if family == "gemini" and "/openai/" not in path:

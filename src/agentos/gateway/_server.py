@@ -28,8 +28,10 @@ from ._routes import check_target, find_route
 from ._state import GatewayState
 from .client_tokens import Client
 
-# Seconds until the head of a request must have arrived, from its first byte.
+# Seconds until the head of a request must have arrived, from its first byte; and between two looks at all connections:
+# a timer for each request would cost more than most checks.
 HEAD_SECONDS = 15.0
+LOOK_SECONDS = 1.0
 # Seconds that a connection may be idle between requests.
 IDLE_SECONDS = 90.0
 # Seconds without a byte of a body after which its request is given up, and the bytes a second that it must average
@@ -59,7 +61,7 @@ _silent.setLevel(logging.CRITICAL + 1)
 class Connection(web.RequestHandler):
     """One connection: aiohttp's, with a deadline for the head of each request."""
 
-    __slots__ = ("_deadline", "is_busy", "provider")
+    __slots__ = ("_now", "head_since", "is_busy", "provider")
 
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -67,18 +69,15 @@ class Connection(web.RequestHandler):
             max_line_size=MAX_LINE, max_field_size=MAX_LINE, max_headers=MAX_HEADERS, lingering_time=2.0,
             auto_decompress=False,
         )  # fmt: skip
-        self._deadline: asyncio.TimerHandle | None = None
+        self._now = loop.time
+        self.head_since: float | None = None  # when the first byte of a head came that is not complete
         self.is_busy = False  # a request is being answered
         self.provider: str | None = None  # that it is for
 
     def data_received(self, data: bytes) -> None:
-        if self._deadline is None and not self.is_busy:
-            self._deadline = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.force_close)
+        if self.head_since is None and not self.is_busy:
+            self.head_since = self._now()
         super().data_received(data)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self.stop_deadline()
-        super().connection_lost(exc)
 
     def handle_error(self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None,
                      message: str | None = None) -> web.StreamResponse:  # fmt: skip
@@ -92,12 +91,6 @@ class Connection(web.RequestHandler):
         response.force_close()
         return response
 
-    def stop_deadline(self) -> None:
-        """Note that the head of a request has come."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
 
 class GatewayServer:
     """Serves a gateway's state on one address."""
@@ -108,7 +101,9 @@ class GatewayServer:
         self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
         self._server: asyncio.Server | None = None
         self._web_server: web.Server | None = None
+        self._next_look: asyncio.TimerHandle | None = None
         self._port = 0
+        self._usual_host: str | None = None  # the Host header that was accepted last
 
     # --- the socket ---------------------------------------------------------------------------------------------------
 
@@ -124,13 +119,26 @@ class GatewayServer:
 
         self._server = await loop.create_server(connect, self._host, port, backlog=1024)
         self._port = self._server.sockets[0].getsockname()[1]
+        self._close_slow_heads()
         return self._port
+
+    def _close_slow_heads(self) -> None:
+        """Close connections whose request has not got a complete head in time; look again soon."""
+        loop = asyncio.get_running_loop()
+        assert self._web_server is not None
+        for connection in self._web_server.connections:
+            since = connection.head_since if isinstance(connection, Connection) else None
+            if since is not None and loop.time() - since >= HEAD_SECONDS:
+                connection.force_close()
+        self._next_look = loop.call_later(LOOK_SECONDS, self._close_slow_heads)
 
     async def close(self, grace: float) -> None:
         """Refuse new requests, let those under way finish within `grace` seconds, then cancel the rest."""
         self._state.is_draining = True
         if self._server is not None:
             self._server.close()
+        if self._next_look is not None:
+            self._next_look.cancel()
         loop = asyncio.get_running_loop()
         end = loop.time() + grace
         while self._state.under_way and loop.time() < end:
@@ -146,8 +154,7 @@ class GatewayServer:
     async def _handle(self, web_request: web.BaseRequest) -> web.StreamResponse:
         connection = web_request.protocol
         assert isinstance(connection, Connection)
-        connection.stop_deadline()
-        connection.is_busy, connection.provider = True, None
+        connection.head_since, connection.is_busy, connection.provider = None, True, None
         state = self._state
         started_at = state.pool.clock.now()
         try:
@@ -258,9 +265,11 @@ class GatewayServer:
         hosts = headers.getall("Host", [])
         if len(hosts) != 1 and (hosts or web_request.version >= (1, 1)):
             raise error(shape, "invalid_request", "a request has one Host header", is_final=True)
-        if hosts and not self._is_own_name(hosts[0]):
+        if hosts and hosts[0] != self._usual_host and not self._is_own_name(hosts[0]):
             raise error(shape, "invalid_request", "this gateway does not listen on the name in the Host header: "
                         "--allow-host adds a name", status=421, is_final=True)  # fmt: skip
+        if hosts:
+            self._usual_host = hosts[0]
         if "Origin" in headers or "Sec-Fetch-Site" in headers:
             raise error(shape, "forbidden", "requests of browsers are refused", is_final=True)
         if "Upgrade" in headers:
@@ -304,14 +313,17 @@ class GatewayServer:
             web_request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not web_request.body_exists:
             return b""
+        content = web_request.content
         loop = asyncio.get_running_loop()
         parts: list[bytes] = []
         started_at, size = loop.time(), 0
         try:
+            if content.is_eof():  # a short body has come together with the head
+                return content.read_nowait()
             while True:
                 latest = started_at + BODY_SECONDS + size / MIN_BODY_RATE
                 async with asyncio.timeout_at(min(latest, loop.time() + BODY_SECONDS)):
-                    part = await web_request.content.readany()
+                    part = await content.readany()
                 if not part:
                     return parts[0] if len(parts) == 1 else b"".join(parts)
                 parts.append(part)
@@ -346,8 +358,7 @@ class GatewayServer:
 class _TooMany(asyncio.Protocol):
     """A connection beyond the limit: it gets an answer and is closed."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.write(b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
         transport.close()
 

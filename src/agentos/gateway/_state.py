@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
+from agentos.costs.prices import Prices
 from agentos.pool.lease_pool import LeasePool
 from agentos.providers.presets import preset_of
-from agentos.providers.usage import TokenUsage
 
 from ._affinity import Affinity
 from ._estimates import Estimates
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 # Seconds between two looks at the credentials of the pool.
 _LOOK_SECONDS = 5.0
 
-PriceOf = Callable[[str, TokenUsage], float | None]
-
 
 @dataclass(slots=True)
 class GatewayState:
@@ -36,8 +34,8 @@ class GatewayState:
     tokens: ClientTokens
     addresses: Mapping[str, ProviderAddress]
     hold: float
-    metrics: Metrics
-    price: PriceOf | None = None
+    prices: Prices
+    metrics: Metrics = field(default_factory=Metrics)
     upstream: Upstream | None = None  # made when the loop runs
     estimates: Estimates = field(default_factory=Estimates)
     affinity: Affinity = field(default_factory=Affinity)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from functools import lru_cache
 from urllib.request import getproxies_environment, proxy_bypass
@@ -14,8 +15,11 @@ from yarl import URL
 
 # Seconds until a connection must be established.
 CONNECT_SECONDS = 15.0
-# Seconds without a byte of an answer after which it counts as lost. Reasoning may take many minutes.
-READ_SECONDS = 3_600.0
+# Seconds without a byte after which the machine of the provider is asked whether it still has the connection, and
+# between two such questions; after PROBES without an answer the connection counts as lost. There is no other limit:
+# reasoning may take many minutes, and the client decides how long it waits.
+PROBE_SECONDS = 60
+PROBES = 5
 # Seconds that an idle connection is kept. Shorter than providers keep theirs: a request that is sent into a connection
 # that the provider is closing is lost.
 IDLE_SECONDS = 15.0
@@ -46,12 +50,7 @@ class Answer:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.status = response.status
-        self.headers: CIMultiDict[str] = CIMultiDict(response.headers)
-
-    @property
-    def has_all_arrived(self) -> bool:
-        """Whether `read` will return the rest of the body without waiting, and then its end."""
-        return self._response.content.is_eof()
+        self.headers = response.headers
 
     async def read(self) -> bytes:
         """Return the next bytes of the body, as they came; empty at its end. Raises `AnswerLost`."""
@@ -74,11 +73,11 @@ class Upstream:
 
     def __init__(self) -> None:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=_make_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             read_bufsize=READ_AHEAD,
             max_line_size=MAX_HEADER_BYTES,
             max_field_size=MAX_HEADER_BYTES,
@@ -108,6 +107,17 @@ class Upstream:
         """Close all connections."""
         await self._session.close()
         await asyncio.sleep(0)  # transports close in the next round of the loop
+
+
+def _make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Return a socket that notices a provider whose machine or network has gone."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", PROBE_SECONDS), ("TCP_KEEPINTVL", PROBE_SECONDS), ("TCP_KEEPCNT", PROBES)):
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 async def _send_once(request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from agentos.providers.presets import PRESETS, CheckCall, base_url_of, preset_of
 
@@ -48,6 +49,7 @@ def address_of(name: str, base_url: str | None = None) -> ProviderAddress:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=256)
 def join_url(base_url: str, path: str) -> str:
     """Return the URL of a path. A part that the end of the base and the begin of the path have in common, such as
     `/v1`, stands in it once: clients and providers differ in whether a base URL has the version."""

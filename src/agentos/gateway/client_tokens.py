@@ -5,23 +5,27 @@ Tokens are kept as digests only: in memory for attempts, in a file of the AgentO
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import logging
 import os
 import secrets
 import string
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from agentos.errors import GatewayError
-from agentos.items.access import AttemptUsage
+from agentos.items.access import AttemptUsage, RequestMeter
 from agentos.verdict import Verdict
+
+_log = logging.getLogger("agentos.gateway")
 
 PREFIX = "agentos-"
 _LENGTH = 32
@@ -53,6 +57,22 @@ class Client:
     verdict: Verdict | None = None  # why the last request was refused, if the client was told so
     is_open: bool = True
     exchanges: set[Any] = field(default_factory=set)  # requests under way
+    meter: RequestMeter | None = None  # of an attempt: its run may refuse requests
+    lock: threading.Lock = field(default_factory=threading.Lock)  # guards `usage` and `unsettled`
+    unsettled: set[Any] = field(default_factory=set)  # accounts of requests that were sent and are not counted yet
+
+    def unsettled_requests(self) -> tuple[Any, ...]:
+        """Return the accounts of requests that were sent and are not counted yet."""
+        with self.lock:
+            return tuple(self.unsettled)
+
+    def usage_so_far(self) -> AttemptUsage:
+        """Return a copy of what was used so far. A request under way counts as it is estimated."""
+        with self.lock:
+            total = replace(self.usage)
+            for account in self.unsettled:
+                account.add_expected(total)
+        return total
 
 
 class ClientTokens:
@@ -63,11 +83,11 @@ class ClientTokens:
         self._attempts: dict[str, Client] = {}  # digest -> client
         self._named = named
 
-    def open(self, name: str) -> str:
+    def open(self, name: str, meter: RequestMeter | None = None) -> str:
         """Return a token for an attempt, valid until `close`."""
         token = new_token()
         with self._lock:
-            self._attempts[digest(token)] = Client(name, is_attempt=True)
+            self._attempts[digest(token)] = Client(name, is_attempt=True, meter=meter)
         return token
 
     def close(self, token: str) -> Client | None:
@@ -106,9 +126,13 @@ class NamedClients:
         self._look()
 
     def find(self, mark: str) -> Client | None:
-        """Return the client whose token has this digest. A changed file is noticed within a second."""
+        """Return the client whose token has this digest. A changed file is noticed within a second; one that cannot be
+        read is reported, and the clients that were read before stay."""
         if self._clock() - self._looked_at >= _LOOK_SECONDS:
-            self._look()
+            try:
+                self._look()
+            except GatewayError as error:
+                _log.error("%s. Until then its clients stay as they were", error)
         return self._clients.get(mark)
 
     def names(self) -> list[str]:
@@ -119,17 +143,26 @@ class NamedClients:
         """Make a token for a name, which replaces an older one; write the file; return the token."""
         check_name(name)
         token = new_token()
-        digests = {client.name: mark for mark, client in self._clients.items()}
-        self._write(digests | {name: digest(token)})
+        with self._current_digests() as digests:
+            self._write(digests | {name: digest(token)})
         return token
 
     def remove(self, name: str) -> None:
         """Forget a client. Raises `GatewayError` if there is none of this name."""
-        digests = {client.name: mark for mark, client in self._clients.items()}
-        if name not in digests:
-            raise GatewayError(f"no client is named {name!r}: {', '.join(digests) or 'there is none'}")
-        del digests[name]
-        self._write(digests)
+        with self._current_digests() as digests:
+            if name not in digests:
+                raise GatewayError(f"no client is named {name!r}: {', '.join(digests) or 'there is none'}")
+            del digests[name]
+            self._write(digests)
+
+    @contextmanager
+    def _current_digests(self) -> Iterator[dict[str, str]]:
+        """Yield the digests in the file, by name. No other process changes it meanwhile: its token would be lost."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._path.with_name(f"{self._path.name}-lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._look()
+            yield {client.name: mark for mark, client in self._clients.items()}
 
     def _write(self, digests: dict[str, str]) -> None:
         content = json.dumps({"clients": {name: {"sha256": mark} for name, mark in digests.items()}}, indent=2)
@@ -150,12 +183,12 @@ class NamedClients:
         if stamp == self._stamp:
             return
         known = {client.name: client for client in self._clients.values()}
+        self._stamp = stamp  # also if it is damaged: it is read again when it has changed
         try:
             table = json.loads(self._path.read_text(encoding="utf-8"))["clients"]
             digests = {entry["sha256"]: name for name, entry in table.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise GatewayError(f"{self._path} cannot be read: remove it, and make the tokens again") from None
-        self._stamp = stamp
         self._clients = {mark: _same_or_new(known.get(name), name) for mark, name in digests.items()}
 
 
@@ -181,8 +214,3 @@ def write_private(path: Path, content: str) -> None:
         with suppress(OSError):
             Path(temporary).unlink()
         raise
-
-
-def copy_of(usage: AttemptUsage) -> AttemptUsage:
-    """Return a copy of what was used so far."""
-    return replace(usage)

@@ -9,28 +9,27 @@ from __future__ import annotations
 import asyncio
 import importlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from agentos.clock import Clock
+from agentos.costs.prices import Prices, has_published_prices
 from agentos.errors import GatewayError
-from agentos.items.access import AttemptEnd, AttemptUsage
+from agentos.items.access import AttemptEnd, AttemptUsage, RequestMeter
 from agentos.pool.lease_pool import LeasePool
-from agentos.providers.usage import TokenUsage
 
 from ._agent_homes import PATIENCE_VARIABLE
 from ._hold import DEFAULT_HOLD
 from .addresses import ProviderAddress, known_addresses
 from .client_settings import settings_for
-from .client_tokens import Client, ClientTokens, NamedClients, copy_of
+from .client_tokens import Client, ClientTokens, NamedClients
 
 if TYPE_CHECKING:
     from ._server import GatewayServer
     from ._state import GatewayState
 
-PriceOf = Callable[[str, TokenUsage], float | None]
 # Seconds to wait for the start of the server.
 START_SECONDS = 30.0
 MISSING = "the gateway needs aiohttp: pip install 'agentos-parallel[gateway]'"
@@ -48,9 +47,9 @@ class Gateway:
     """One gateway. `start` runs it on a thread of its own, `serve` on the caller's event loop.
 
     `providers` are addresses that differ from the known ones; `hold` is the longest time in seconds that a request is
-    held; `price` returns what a request of a model cost; `named` are clients beside the attempts of a run;
-    `allowed_hosts` are further names under which clients reach it. All methods but `serve` may be called from any
-    thread.
+    held; `prices` are those of models, by default the published ones (extra `prices`); `named` are clients beside the
+    attempts of a run; `allowed_hosts` are further names under which clients reach it. All methods but `serve` may be
+    called from any thread.
     """
 
     def __init__(
@@ -62,12 +61,11 @@ class Gateway:
         port: int = 0,
         hold: float | None = None,
         clock: Clock | None = None,
-        price: PriceOf | None = None,
+        prices: Prices | None = None,
         named: NamedClients | None = None,
         allowed_hosts: Sequence[str] = (),
     ) -> None:
         check_installed()
-        from ._metrics import make_metrics
         from ._server import GatewayServer
         from ._state import GatewayState
 
@@ -79,8 +77,10 @@ class Gateway:
         self.hold = DEFAULT_HOLD if hold is None else hold
         self.url = ""
         self._tokens = ClientTokens(named)
+        self.prices = Prices() if prices is None else prices
+        has_published_prices()  # loads the package (0.3 s) here, and not on the loop with the first request
         self._state: GatewayState = GatewayState(
-            pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold, make_metrics(), price
+            pool, self._tokens, {**known_addresses(), **(providers or {})}, self.hold, self.prices
         )
         self._server: GatewayServer = GatewayServer(self._state, host, tuple(allowed_hosts))
         self._host, self._port = host, port
@@ -94,6 +94,9 @@ class Gateway:
     def start(self) -> str:
         """Start the server on an event-loop thread of its own; return its URL. Raises `GatewayError`."""
         started: Future[str] = Future()
+        # Loads the package of prices (0.3 s) before workers run: a thread that imports an SDK at the same time could
+        # find modules that both need half initialised.
+        has_published_prices()
         self._thread = threading.Thread(target=self._run, args=(started,), name="agentos-gateway", daemon=True)
         self._thread.start()
         return started.result(START_SECONDS)
@@ -118,6 +121,7 @@ class Gateway:
 
     async def serve(self, on_start: Callable[[str], None] = lambda _url: None, grace: float = 10.0) -> None:
         """Run on the caller's loop until cancelled; then drain for `grace` seconds. Raises `GatewayError`."""
+        has_published_prices()  # loads the package: else the first request would
         await self._open()
         on_start(self.url)
         try:
@@ -126,13 +130,7 @@ class Gateway:
             await self._shut(grace)
 
     def _run(self, started: Future[str]) -> None:
-        loop = _new_loop()
-        try:
-            loop.run_until_complete(self._serve_until_closed(started))
-        finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
+        run_on_loop(self._serve_until_closed(started))
 
     async def _serve_until_closed(self, started: Future[str]) -> None:
         self._stop = asyncio.Event()
@@ -173,26 +171,26 @@ class Gateway:
 
     # --- attempts of a run: `AttemptAccess` ---------------------------------------------------------------------------
 
-    def open(self, run_id: str, item_id: str, attempt: int, /) -> str:
-        """Return a client token that is valid until `close`."""
+    def open(self, run_id: str, item_id: str, attempt: int, meter: RequestMeter | None = None, /) -> str:
+        """Return a client token that is valid until `close`. `meter`: may refuse its requests."""
         del run_id, attempt
-        return self._tokens.open(item_id)
+        return self._tokens.open(item_id, meter)
 
     def close(self, token: str, /) -> AttemptEnd:
         """End a token: its requests under way are cancelled and settled. Idempotent."""
         client = self._tokens.close(token)
         if client is None:
             return AttemptEnd(AttemptUsage(), None)
-        for exchange in tuple(client.exchanges):
-            exchange.count_usage()
-        usage = copy_of(client.usage)
+        for account in client.unsettled_requests():
+            account.count()
+        usage = client.usage_so_far()
         self._call(_cancel_all, client)
         return AttemptEnd(usage, client.verdict)
 
     def usage(self, token: str, /) -> AttemptUsage:
-        """Return a copy of what was used so far."""
+        """Return a copy of what was used so far. A request under way counts as it is estimated."""
         client = self._tokens.attempt(token)
-        return AttemptUsage() if client is None else copy_of(client.usage)
+        return AttemptUsage() if client is None else client.usage_so_far()
 
     def environment(self, token: str, arguments: Sequence[str], folder: str, /) -> Mapping[str, str | None]:
         """Return the variables that a command needs to use the gateway (None: remove the variable). May write
@@ -211,10 +209,11 @@ def _cancel_all(client: Client) -> None:
             exchange.handler.cancel()
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop; uvloop's where that is installed."""
+def run_on_loop(serving: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine on a new event loop; uvloop's where that is installed. Blocks until it has ended."""
     try:
-        loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
+        factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     except ImportError:
-        return asyncio.new_event_loop()
-    return loop
+        factory = asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(serving)

@@ -71,11 +71,14 @@ def make_private(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file: a concurrent reader sees the old content or the new one. Raises `OSError`."""
+    """Replace the file: a concurrent reader, and a start after a power cut, sees the old content or the new one. Raises
+    `OSError`."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(name, path)  # noqa: PTH105
     except BaseException:
         os.unlink(name)  # noqa: PTH108

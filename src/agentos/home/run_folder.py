@@ -8,6 +8,7 @@ not succeeded yet, and `ended.json` how the last launch ended.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,8 @@ from agentos.pool.store_url import with_masked_password
 from .paths import check_private, home, make_private, write_atomically
 
 SPEC_VERSION = 1
+# The field of `run.json` that has the checksum of all others. A file without it is not verified.
+CHECKSUM = "checksum"
 
 
 class ItemSource(msgspec.Struct, omit_defaults=True):
@@ -86,16 +89,24 @@ class RunFolder:
             ) from None
 
     def read_spec(self) -> RunSpec:
-        """Raise `UnknownRun` if there is no such run, `HomeError` if its description cannot be read, or another user
-        may have written it."""
+        """Raise `UnknownRun` if there is no such run, `HomeError` if its description cannot be read or is damaged, or
+        another user may have written it."""
         for path in (self.path.parent, self.path, self._spec):
             check_private(path)
         try:
-            return msgspec.convert(json.loads(self._spec.read_bytes()), RunSpec)
+            fields = json.loads(self._spec.read_bytes())
+            checksum = fields.pop(CHECKSUM, None) if isinstance(fields, dict) else None
+            spec = msgspec.convert(fields, RunSpec)
         except FileNotFoundError:
             raise UnknownRun(f"there is no run {self.run_id!r} in {home() / 'runs'}: see agentos runs") from None
         except (OSError, ValueError, RecursionError) as error:
             raise HomeError(f"{self._spec} cannot be read: {error}") from None
+        if checksum not in (None, _checksum(fields)):
+            raise HomeError(
+                f"{self._spec} was changed after the run was created, by damage or by hand: its command is not "
+                f"executed. If you changed it, remove its line {CHECKSUM!r}; else start the run anew"
+            )
+        return spec
 
     def write_spec(self, spec: RunSpec) -> None:
         """Write the description, without the password of a store. Raise `HomeError`."""
@@ -104,7 +115,8 @@ class RunFolder:
             spec = msgspec.structs.replace(spec, options=options)
         # Arguments and file names that are not UTF-8 hold surrogates, which `json` can write and msgspec cannot.
         try:
-            write_atomically(self._spec, json.dumps(msgspec.to_builtins(spec), indent=2).encode())
+            fields = msgspec.to_builtins(spec)
+            write_atomically(self._spec, json.dumps({CHECKSUM: _checksum(fields), **fields}, indent=2).encode())
         except OSError as error:
             raise HomeError(f"{self._spec} cannot be written: {error.strerror}") from None
 
@@ -119,6 +131,10 @@ class RunFolder:
         """Write how the launch ended. A failure is ignored: the ledger has the outcomes."""
         with contextlib.suppress(OSError):
             write_atomically(self._end, msgspec.json.encode(end))
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def run_folders() -> Iterator[RunFolder]:

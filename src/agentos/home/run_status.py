@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from agentos.errors import HomeError, LedgerError
 from agentos.items.results import Counts
 from agentos.ledger.ownership import Owner, owner_of, stop_of
-from agentos.ledger.reader import Launch, Ledger
+from agentos.ledger.reader import Launch, Ledger, RecordedItem
 from agentos.reporters.format import first_line
 
 from .run_folder import RunFolder, RunSpec
@@ -32,6 +32,8 @@ OTHER_CAUSES = "(other causes)"
 # Ids of items that are remembered for each cause.
 MAX_EXAMPLES = 3
 # Addresses, digests and numbers: the parts in which failures of one cause differ.
+# Classes of failures that are not the kind of an answer, by the name of the exception.
+_CLASS_OF_TYPE = {"AttemptTimeout": "timeout", "WorkerDied": "crash"}
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\b(?=[a-fA-F-]*\d)[0-9a-fA-F][0-9a-fA-F-]{7,}\b|\d+(?:[.,:]\d+)*")
 
 
@@ -56,7 +58,15 @@ class RunStatus:
             return NOT_STARTED
         if self.launches[-1].ended_at is None:
             return KILLED
-        return FINISHED if self.launches[-1].stopped is None else STOPPED
+        return FINISHED if self.launches[-1].stopped is None and not self.is_pilot else STOPPED
+
+    @property
+    def is_pilot(self) -> bool:
+        """Whether the last launch left items to do because of `--limit`."""
+        return self.spec is not None and "limit" in self.spec.options and bool(self._left(self.spec.total))
+
+    def _left(self, total: int | None) -> int | None:
+        return None if total is None else max(total - self.counts.succeeded - self.counts.failed, 0)
 
     @property
     def is_resumable(self) -> bool:
@@ -72,7 +82,7 @@ class RunStatus:
     @property
     def remaining(self) -> int | None:
         """Return the number of items without an outcome; None if the total is not known."""
-        return None if self.total is None else max(self.total - self.counts.succeeded - self.counts.failed, 0)
+        return self._left(self.total)
 
     @property
     def ended_at(self) -> float:
@@ -98,7 +108,10 @@ class RunStatus:
             return f"cannot be read: {first_line(self.problem)}"
         if self.state == FINISHED:
             return FINISHED
-        state = first_line(self.launches[-1].stopped) if self.state == STOPPED else self.state
+        state = self.state
+        if state == STOPPED:
+            stopped = self.launches[-1].stopped
+            state = f"{self.remaining} left after --limit" if stopped is None else first_line(stopped)
         return f"{state}: agentos resume {self.folder.run_id}"
 
 
@@ -163,6 +176,16 @@ class FailureCause:
     error: str  # with placeholders where the failures differ
     count: int = 0
     ids: list[str] = field(default_factory=list)
+    kind: str = ""  # the class of the first failure, for `agentos retry --only`
+    example: str = ""  # the text of the first failure, as it is
+
+
+def failure_classes(item: RecordedItem) -> list[str]:
+    """Return the classes by which `agentos retry --only` finds a failed item: that of the failure (timeout, crash, or
+    the kind of the provider's answer) first, then the name of the exception."""
+    error_type = str(item.metadata.get("error_type") or "error")
+    kind = _CLASS_OF_TYPE.get(error_type) or item.metadata.get("verdict") or error_type
+    return [str(kind), error_type]
 
 
 def failures_by_cause(ledger: Ledger) -> list[FailureCause]:
@@ -175,7 +198,11 @@ def failures_by_cause(ledger: Ledger) -> list[FailureCause]:
         key = (error_type, pattern)
         if key not in causes and len(causes) >= MAX_CAUSES:
             key, text = (None, OTHER_CAUSES), OTHER_CAUSES
-        cause = causes.setdefault(key, FailureCause(error_type if text != OTHER_CAUSES else None, text))
+        cause = causes.get(key)
+        if cause is None:
+            known_type = error_type if text != OTHER_CAUSES else None
+            cause = FailureCause(known_type, text, kind=failure_classes(item)[0], example=first_line(item.error))
+            causes[key] = cause
         if cause.error != text:
             cause.error = pattern
         cause.count += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ from agentos.verdict import Verdict
 class AttemptUsage:
     """What the requests of one attempt have used so far, as counted on the way."""
 
-    requests: int = 0  # answered by a provider with a success
+    requests: int = 0  # that a provider has carried out or is carrying out
     input_tokens: int = 0  # without those read from a prompt cache
     output_tokens: int = 0
     cached_tokens: int = 0  # input read from a prompt cache
@@ -29,20 +29,34 @@ class AttemptEnd(NamedTuple):
     verdict: Verdict | None  # why the last request of the attempt was refused, if its client was told so; else None
 
 
+class RequestMeter(Protocol):
+    """Watches what the requests of one attempt spend. Called from any thread; no call blocks."""
+
+    def refusal(self, model: str | None, cost: float | None, /) -> str | None:
+        """Return why the next request must not be sent; None if it may. `cost`: as expected; None: not known."""
+
+    def record(self, on_durable: Callable[[], None], /) -> None:
+        """Record the usage of the attempt, including requests under way, and call `on_durable` when no kill of this
+        process can lose it. Called before a request is sent."""
+
+    def spent(self, tokens: int, cost: float | None, /) -> None:
+        """Count what a request has used. `cost`: None if it is not known."""
+
+
 class AttemptAccess(Protocol):
     """Issues client tokens for attempts, and counts what their requests use. Called from any thread; no call blocks."""
 
     url: str  # http://127.0.0.1:PORT
     hold: float  # seconds that a request is held at most
 
-    def open(self, run_id: str, item_id: str, attempt: int, /) -> str:
-        """Return a client token that is valid until `close`."""
+    def open(self, run_id: str, item_id: str, attempt: int, meter: RequestMeter | None = None, /) -> str:
+        """Return a client token that is valid until `close`. `meter`: may refuse its requests."""
 
     def close(self, token: str, /) -> AttemptEnd:
         """End a token: its requests under way are cancelled and settled. Idempotent."""
 
     def usage(self, token: str, /) -> AttemptUsage:
-        """Return a copy of what was used so far."""
+        """Return a copy of what was used so far. A request under way counts as it is estimated."""
 
     def environment(self, token: str, arguments: Sequence[str], folder: str, /) -> Mapping[str, str | None]:
         """Return the variables that a command needs to use the gateway (None: remove the variable). May write

@@ -102,6 +102,7 @@ class Attempt(CurrentItem):
         "is_timed_out",
         "item",
         "lease_handle",
+        "meter",
         "process_group",
         "started_at",
         "task",
@@ -122,6 +123,7 @@ class Attempt(CurrentItem):
         self.should_stop = False
         self.usage = None
         self.access_end: AttemptEnd | None = None  # set when its client token has ended
+        self.meter: Any = None  # counts what it spends (a `runs._parts.spending.AttemptMeter`), if the run does
         self.is_abandoned = False  # the run no longer waits for it: its end only returns its lease
         self.is_preparing = False  # its worker process or task has not begun, so its timeout does not count yet
         self.is_timed_out = False
@@ -178,6 +180,11 @@ class Attempt(CurrentItem):
             if self._own_lease is None:
                 self._own_lease = threading.Lock()
         return self._own_lease
+
+    def report_usage(self, *, requests: int = 0, tokens: int = 0, cost: float = 0.0) -> None:
+        self.add_usage(requests=requests, tokens=tokens, cost=cost)
+        if self.meter is not None and self.context.access is None:
+            self.meter.reported()
 
     def observe(self, response: Any) -> None:
         self.context.observe(self, response)

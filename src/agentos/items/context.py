@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -95,7 +94,11 @@ class CurrentItem(ABC):
 
     def report_usage(self, *, requests: int = 0, tokens: int = 0, cost: float = 0.0) -> None:
         """Add to the usage of this attempt. The lease is settled with the sum when the attempt ends. Raise `ValueError`
-        for a negative number, or a cost from MAX_AMOUNT."""
+        for a negative number, or a cost from MAX_AMOUNT, and `BudgetExceeded` if the item has spent its own budget."""
+        self.add_usage(requests=requests, tokens=tokens, cost=cost)
+
+    def add_usage(self, *, requests: int, tokens: int, cost: float) -> None:
+        """Add to the usage of this attempt, whatever the budget of its item. Raise `ValueError` as `report_usage`."""
         if requests < 0 or tokens < 0 or not 0 <= cost < MAX_AMOUNT:
             raise ValueError(
                 f"usage must be at least 0, a cost below {MAX_AMOUNT:g}, not {requests!r} requests, {tokens!r} tokens, "
@@ -147,4 +150,6 @@ class Checkpoint:
 
     async def asave(self, obj: Any) -> None:
         """Replace the saved object like `save`, without blocking the event loop of an async worker."""
+        import asyncio  # loaded in any case where this runs; not with the package
+
         await asyncio.to_thread(self._attempt._save, obj)

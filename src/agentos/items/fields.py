@@ -1,4 +1,4 @@
-"""Reads fields of an item as text: the values of `{name}` in a command."""
+"""Reads fields of an item as text: the values of `{name}` in a command, and the id of an item."""
 
 from __future__ import annotations
 
@@ -33,3 +33,13 @@ def field_of(item: Any, name: str) -> str | None:
 def field_text(value: Any) -> str:
     """Return a string as it is, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def default_id(item: Any) -> str:
+    """Return the id of an item that was given none: the field `id` of a dict, if it is a text or a number, else the
+    item as text."""
+    if isinstance(item, dict):
+        value = item.get("id")
+        if isinstance(value, str | int | float) and value != "" and not isinstance(value, bool):
+            return field_text(value)
+    return str(item)

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
 
 # Below this number of completed items, a rate computed from them is noise.
 MIN_ITEMS_FOR_RATE = 3
 
 
+T = TypeVar("T")
+
+
 @dataclass(slots=True)
-class WorkflowResult:
-    """The outcome of one item."""
+class WorkflowResult(Generic[T]):
+    """The outcome of one item. `T` is the type that the worker returns."""
 
     item_id: str
     success: bool
     error: str | None = None
     duration: float = 0.0  # seconds from the first start to the end
     metadata: dict[str, Any] = field(default_factory=dict)  # for a failure: verdict, error_type, traceback
-    value: Any = None  # what the worker returned
+    value: T | None = None  # what the worker returned; None if the item failed
     attempts: int = 1
     credential_id: str | None = None  # of the last attempt
+
+
+def sort_by_input(results: list[WorkflowResult[Any]], ids: list[str]) -> None:
+    """Sort results, in place, in the order of the ids of the input. An id that came twice counts where it was first."""
+    positions: dict[str, int] = {}
+    for item_id in ids:
+        positions.setdefault(item_id, len(positions))
+    results.sort(key=lambda result: positions[result.item_id])
 
 
 class Counts(NamedTuple):
@@ -35,6 +48,15 @@ class Counts(NamedTuple):
     def total(self) -> int:
         """Return the number of started items."""
         return self.succeeded + self.failed + self.unfinished
+
+
+class Spent(NamedTuple):
+    """What earlier launches of a run have spent."""
+
+    cost: float | None = 0.0  # None: the price of a model is not known
+    tokens: int = 0  # input and output, without what was read from a prompt cache
+    ended: int = 0  # items that have ended
+    by_item: Mapping[str, float] = MappingProxyType({})  # cost of the items that have not succeeded, by id
 
 
 class RunningItem(NamedTuple):
@@ -63,6 +85,11 @@ class ProgressStats:
     recorded: int = 0  # completed items whose outcome an earlier launch recorded
     fastest: float | None = None  # items per second that the limits of the credentials allow, if known
     not_before: float = 0.0  # seconds during which no credential can be used
+    cost: float | None = None  # money spent by all launches; None: not known, or nothing counts it
+    tokens: int = 0  # used by all launches, where that is counted
+    expected_cost: float | None = None  # of the whole run, by the mean of the items that have ended; None: not known
+    budget: float | None = None  # money that the run may spend
+    budget_tokens: int | None = None
 
     @property
     def elapsed(self) -> float:

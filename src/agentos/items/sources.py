@@ -106,15 +106,18 @@ class ItemMaker:
         encode: Callable[[Any], tuple[str, bytes | None]] | None = None,
         hides_secret: Callable[[str], bool] = lambda _: False,
         shortest_secret: int = sys.maxsize,
+        read_ids: list[str] | None = None,
     ) -> None:
         """For a run with a ledger: `encode` returns the input as JSON and its digest; `hides_secret` says whether an id
-        contains a secret, and is called for ids of at least `shortest_secret` characters."""
+        contains a secret, and is called for ids of at least `shortest_secret` characters. The id of each item that is
+        made is appended to `read_ids`."""
         self._id_func = id_func
         self._tokens_func = tokens_func
         self._scope_func = scope_func
         self._encode = encode
         self._hides_secret = hides_secret
         self._shortest_secret = shortest_secret
+        self._read_ids = read_ids
         self._has_more = tokens_func is not None or scope_func is not None
         self.has_scopes = scope_func is not None
 
@@ -139,6 +142,8 @@ class ItemMaker:
     def make_bare(self, payload: Any, number: int) -> ReadItem:
         """Return an item without tokens and scope: enough to find it in the ledger."""
         item = Item(self.id_of(payload, number), payload)
+        if self._read_ids is not None:
+            self._read_ids.append(item.id)
         if self._encode is not None:
             try:
                 item.prepare_record(*self._encode(payload))

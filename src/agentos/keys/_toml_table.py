@@ -90,6 +90,9 @@ class Table:
     def line(self) -> int:
         return line_of(self.source, self.path)
 
+    def line_of(self, key: str) -> int:
+        return line_of(self.source, (*self.path, key))
+
     def fail(self, key: str | None, problem: str) -> NoReturn:
         line = line_of(self.source, self.path if key is None else (*self.path, key))
         raise KeysFileError(f"{self.file}, line {line}: {problem}") from None

@@ -14,26 +14,39 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from agentos.costs.prices import Price
 from agentos.errors import KeysFileError
-from agentos.limits.declaration import Limits
+from agentos.limits.declaration import Limits, strictest
 from agentos.pool.credential import Credential
+from agentos.pool.order import LEAST_LOADED, ORDERS, check_order
 from agentos.pool.references import is_reference
 from agentos.pool.store_url import absolute, passwords
 from agentos.providers.patterns import Pattern
-from agentos.providers.presets import preset_of, preset_of_variable
+from agentos.providers.presets import PROVIDER_NAMES, preset_of, preset_of_variable
 from agentos.redaction.mask import MIN_REDACTED
 from agentos.verdict import VERDICT_KINDS
 
+from ._limits import LIMITS, WINDOWS, credential_limits, group_limits
 from ._settings import SettingsReader, read_source
 from ._toml_table import Table, nearest, parse
 
-ENTRIES = ("credential", "pattern", "provider", "store")
-LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "max_concurrent", "burst", "day_resets")
+ENTRIES = ("credential", "group", "order", "pattern", "price", "provider", "store")
 SETTINGS = ("base_url", "headers", "command_env")
-CREDENTIAL = ("secret", "id", "provider", "quota_group", "scopes", "credential_env", *SETTINGS, "limits", *LIMITS)
+CREDENTIAL = (
+    "secret",
+    "id",
+    "provider",
+    "quota_group",
+    "scopes",
+    "credential_env",
+    *SETTINGS,
+    "limits",
+    *LIMITS,
+    WINDOWS,
+)
 PATTERN = ("match", "verdict", "retry_after")
+PRICE = ("input", "output", "cache_read", "cache_write")
 PROVIDER = ("credential_env", "day_resets", "base_url")
 
 
@@ -48,7 +61,9 @@ class Keys:
     # credential id -> `env:…`, `file:…` or `cmd:…`; no repr, as the arguments of a command may be secret
     references: dict[str, str] = field(default_factory=dict, repr=False)
     base_urls: dict[str, str] = field(default_factory=dict)  # by provider
+    prices: dict[str, Price] = field(default_factory=dict)  # by model or pattern
     store: str | None = field(default=None, repr=False)  # URL of the pool's store; may contain a password
+    order: str = LEAST_LOADED  # in which credentials are granted
 
 
 def load_keys(path: Path) -> Keys:
@@ -107,19 +122,28 @@ class _Reader:
         self._providers: dict[str, Table] = {}
         self._owners: dict[tuple[str, str], Table] = {}  # ("id" or "secret", value) -> its credential
         self._in_plain: list[str] = []
+        self._groups: dict[str, Table] = {}  # by name of the quota group
         self._keys = Keys([])
         self._settings = SettingsReader(self._keys.warnings)
 
     def keys(self) -> Keys:
         self._root.check_names(ENTRIES, "a keys file")
-        self._keys = replace(self._keys, store=self._store())
+        self._keys = replace(self._keys, store=self._store(), order=self._order())
         if "provider" in self._root.values:
             self._read_providers(self._root.sub_table("provider"))
+        if "price" in self._root.values:
+            prices = self._root.sub_table("price")
+            self._keys.prices.update({model: _price(prices.sub_table(model)) for model in prices.values})
         credentials = self._root.tables("credential")
         if not credentials:
             self._root.fail(None, 'there is no credential: write [[credential]] and below it secret = "env:NAME"')
+        groups = self._root.sub_table("group") if "group" in self._root.values else None
+        self._groups = {} if groups is None else {name: groups.sub_table(name) for name in groups.values}
         for table in credentials:
             self._read_credential(table)
+        for name, group in self._groups.items():
+            if name not in {credential.quota_group for credential in self._keys.credentials}:
+                group.fail(None, "no credential has this group as its quota_group")
         self._keys.patterns.extend(map(_pattern, self._root.tables("pattern")))
         if self._in_plain:
             self._keys.warnings.append(
@@ -167,6 +191,7 @@ class _Reader:
         source = _secret(table) if has_secret else None
         names = {key: table.text(key) for key in ("id", "provider", "quota_group")}
         provider = None if names["provider"] is None else _canonical_name(names["provider"])
+        self._suggest_provider(table, provider)
         scopes = _scopes(table)
         if source is None:
             names["id"] = table.required_text("id", '"team-a"')
@@ -178,7 +203,7 @@ class _Reader:
             provider=provider,
             quota_group=names["quota_group"],
             scopes=scopes,
-            limits=_limits(table, self._day_resets(provider)),
+            limits=self._limits(table, provider, names["quota_group"]),
             **self._settings.of_credential(table, names["id"])._asdict(),
         )
         self._must_be_new(
@@ -195,6 +220,34 @@ class _Reader:
             if variable in credential.sources.command_env:
                 table.fail("command_env", f"command_env and credential_env both name {variable}")
             self._keys.variables[credential.id] = variable
+
+    def _order(self) -> str:
+        order = self._root.text("order") or LEAST_LOADED
+        try:
+            check_order(order)
+        except ValueError:
+            self._root.fail("order", f"order must be one of {', '.join(ORDERS)}")
+        return order
+
+    def _limits(self, table: Table, provider: str | None, group: str | None) -> Limits:
+        """Return the limits of a credential and of its group: the stricter of both."""
+        day_resets = self._day_resets(provider)
+        limits = credential_limits(table, day_resets)
+        if group not in self._groups:
+            return limits
+        of_group = group_limits(self._groups[group], day_resets)
+        return replace(strictest(limits, of_group), max_concurrent=limits.max_concurrent)
+
+    def _suggest_provider(self, table: Table, provider: str | None) -> None:
+        """Warn of a provider that is not known but spelled like one that is."""
+        if provider is None or provider in self._providers or preset_of(provider) is not None:
+            return
+        near = nearest(provider, [*PROVIDER_NAMES, *self._providers])
+        if near is not None:
+            line = table.line_of("provider")
+            self._keys.warnings.append(
+                f"{self._file}, line {line}: the provider {provider!r} is not known: did you mean {near}?"
+            )
 
     def _must_be_new(self, table: Table, key: tuple[str, str], description: str) -> None:
         if key in self._owners:
@@ -275,33 +328,20 @@ def _scopes(table: Table) -> list[str]:
     return scopes
 
 
-def _limits(credential: Table, day_resets: str | None) -> Limits:
-    """Return the limits in a credential's table and in its sub-table `limits`."""
-    values: dict[str, Any] = {}
-    tables = [credential]
-    if "limits" in credential.values:
-        tables.append(credential.sub_table("limits"))
-        tables[1].check_names(LIMITS, "limits")
-    for table in tables:
-        for name in LIMITS:
-            if name not in table.values:
-                continue
-            if name in values:
-                table.fail(name, f"{name} is given twice: in the credential and in its limits")
-            values[name] = table.day_resets() if name == "day_resets" else _limit(table, name)
-    if day_resets is not None and "requests_per_day" in values:
-        values.setdefault("day_resets", day_resets)
-    return Limits(**values)
-
-
-def _limit(table: Table, name: str) -> float | None:
-    value = table.number(name, "a number, such as 60")
-    try:
-        Limits(**{name: value})  # type: ignore[arg-type]
-    except ValueError as error:
-        expected, _, actual = str(error).replace(", or None if it is not known;", ",").rpartition(", not ")
-        table.fail(name, expected if len(actual) >= MIN_REDACTED else f"{expected}, not {actual}")
-    return value
+def _price(table: Table) -> Price:
+    """Return the money per million tokens of a model."""
+    for name, value in table.values.items():
+        if isinstance(value, dict):  # a dot in the name
+            table.sub_table(name).fail(None, 'write the name of the model in quotes: [price."MODEL"]')
+    table.check_names(PRICE, "a price")
+    amounts: dict[str, float | None] = {}
+    for name in PRICE:
+        amount = amounts[name] = table.number(name, "money per million tokens, such as 2.5")
+        if amount is not None and not 0 <= amount < 1e9:
+            table.fail(name, f"{name} must be money per million tokens, from 0")
+    if amounts["input"] is None or amounts["output"] is None:
+        table.fail(None, "a price needs input and output: money per million tokens")
+    return Price(**amounts)  # type: ignore[arg-type]
 
 
 def _pattern(table: Table) -> Pattern:

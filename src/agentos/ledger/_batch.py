@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import sqlite3
-import threading
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -93,8 +92,8 @@ class Batch:
         self._attempt_rows: list[Row] = []  # attempts that are running, or did not end their item
         self._success_rows: list[Row] = []  # successes without metadata
         self._outcome_rows: list[Row] = []  # all other outcomes
-        self.commit_events: list[threading.Event] = []  # set after the commit, for threads that save a checkpoint
-        self.results: list[WorkflowResult] = []
+        self.on_commit: list[Callable[[], None]] = []  # called after the commit, for threads that wait for it
+        self.results: list[WorkflowResult[Any]] = []
         self.size = 0  # characters of the inputs and values of `results`
 
     def is_empty(self) -> bool:
@@ -107,12 +106,20 @@ class Batch:
         """Add a running attempt, and its item as unfinished."""
         self._attempt_rows.append(self._row(attempt.item, attempt, None, None, None, None, None, None, None))
 
+    def usage_changed(self, attempt: Attempt) -> None:
+        """Add what a running attempt has used: in a row of its own if a gateway counts it, else with the attempt."""
+        if attempt.request_usage is None:
+            attempt.is_on_record = True
+            self.attempt_started(attempt)
+        else:
+            self._usage_of(attempt)
+
     def attempt_ended(self, attempt: Attempt, verdict: str, error: str | None) -> None:
         """Add the end of an attempt that did not end its item."""
         ended_at = attempt.ended_at + self._epoch_minus_now
         self._attempt_rows.append(self._row(attempt.item, attempt, None, ended_at, verdict, error, None, None, None))
 
-    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> int:
+    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult[Any], value: str | None) -> int:
         """Add the outcome of an item; return its size in characters. `attempt` is None for an item that was not
         started."""
         self.results.append(result)
@@ -148,9 +155,8 @@ class Batch:
         )
         return size
 
-    def save_checkpoint(self, attempt: Attempt, text: str, committed: threading.Event) -> None:
-        """Add a checkpoint, as JSON; `committed` is set after the commit."""
-        self.commit_events.append(committed)
+    def save_checkpoint(self, attempt: Attempt, text: str) -> None:
+        """Add a checkpoint, as JSON."""
         columns = encode_id(attempt.id), self._launch, attempt.attempt, text
         self._add(_SAVE_CHECKPOINT, *columns, checkpoint_checksum(self._run, *columns))
 

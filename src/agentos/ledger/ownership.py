@@ -111,13 +111,7 @@ class Ownership:
 
     def check(self, ledger_id: str, commits: int) -> None:
         """Raise `LedgerError` if the ledger has fewer transactions than the launch before has committed."""
-        committed = self.earlier_note.get("commits", 0)
-        if self.earlier_note.get("ledger_id") == ledger_id and committed > commits:
-            raise LedgerError(
-                f"the ledger {self._path} has lost {committed - commits} of {committed} transactions: it, or its -wal "
-                f"file, was cut off or replaced. Restore both, or remove {_lock_path(self._path).name} to "
-                "continue without them"
-            )
+        check_complete(self._path, self.earlier_note, ledger_id, commits)
 
     def check_missing(self) -> None:
         """Raise `LedgerError` if the launch before has committed to a ledger that is missing now."""
@@ -139,19 +133,36 @@ class Ownership:
             _owned.discard(self._real_path)
 
 
-def stop_of(path: Path) -> Stop | None:
-    """Return how the last launch ended, if it could not write that to the ledger; None if a launch owns the ledger."""
+def check_complete(path: Path, note: dict[str, Any], ledger_id: str, commits: int) -> None:
+    """Raise `LedgerError` if a ledger has fewer transactions than the launch that left a note has committed."""
+    committed = note.get("commits", 0)
+    if note.get("ledger_id") == ledger_id and isinstance(committed, int) and committed > commits:
+        raise LedgerError(
+            f"the ledger {path} has lost {committed - commits} of {committed} transactions: it, or its -wal "
+            f"file, was cut off or replaced. Restore both, or remove {_lock_path(path).name} to "
+            "continue without them"
+        )
+
+
+def left_note(path: Path) -> dict[str, Any]:
+    """Return the note of a launch that was killed, or could not write to its ledger; empty if there is none, or a
+    launch owns the ledger."""
     with _owned_lock:  # as in `owner_of`
         if os.path.realpath(path) in _owned:
-            return None
+            return {}
         try:
             descriptor = os.open(_lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        except OSError:
+            return {}
         try:
-            return None if _locked_by(descriptor) is not None else read_stop(_read(descriptor))
+            return {} if _locked_by(descriptor) is not None else _read(descriptor)
         finally:
             os.close(descriptor)
+
+
+def stop_of(path: Path) -> Stop | None:
+    """Return how the last launch ended, if it could not write that to the ledger; None if a launch owns the ledger."""
+    return read_stop(left_note(path))
 
 
 def read_stop(note: dict[str, Any]) -> Stop | None:

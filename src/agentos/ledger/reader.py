@@ -17,13 +17,15 @@ from typing import Any
 from agentos.errors import LedgerError
 from agentos.identifiers import sanitize_identifier
 from agentos.items import codec
-from agentos.items.results import Counts
+from agentos.items.results import Counts, Spent
 
 from . import _checksums as checksums
 from . import _database as database
 from ._batch import FAILED, SUCCEEDED, decode_id, encode_id
 from ._checksums import Row
 from ._database import PAGE_ROWS, PAGE_SIZE
+from ._spent import read_spent
+from .ownership import check_complete, left_note
 
 UNFINISHED = "unfinished"
 DAMAGED = "damaged"
@@ -55,7 +57,7 @@ _TOTALS = """SELECT credential_id, count(*), total(verdict = 'succeeded'), total
 class RequestUsage:
     """What requests have used, as the gateway of a run counted them."""
 
-    requests: int  # that a provider answered with a success
+    requests: int  # that a provider has carried out; or may have, if their answer was cut or their launch killed
     input_tokens: int  # without those that were read from a prompt cache
     output_tokens: int
     cached_tokens: int  # input that was read from a prompt cache
@@ -144,13 +146,16 @@ class Ledger:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], run_id: str | None = None) -> Ledger:
-        """Open a run; without a `run_id`, the one that was launched last. Raise `LedgerError` if it cannot be read."""
+        """Open a run; without a `run_id`, the one that was launched last. Raise `LedgerError` if it cannot be read, or
+        has lost transactions."""
         path = Path(path).expanduser().resolve()
         if not database.check(path):
             raise LedgerError(f"there is no ledger {path}")
+        note = left_note(path)  # before transactions are counted: a launch may commit meanwhile
         with database.explained(path):
             connection = database.connect_reader(path)
             try:
+                check_complete(path, note, *connection.execute("SELECT ledger_id, commits FROM written").fetchone())
                 name, run = _find_run(connection, path, run_id)
                 return cls(path, name, run, connection)
             except BaseException:
@@ -225,6 +230,11 @@ class Ledger:
         if not self._has_request_usage():
             return None
         return _request_usage(self._all(f"SELECT {_REQUEST_USAGE}", self._run)[0])
+
+    def spent(self) -> Spent:
+        """Return what all launches of the run have spent."""
+        with database.explained(self.path):
+            return read_spent(self._connection, self._run)
 
     def close(self) -> None:
         """Close the connection."""

@@ -23,7 +23,7 @@ from agentos.items import codec
 from agentos.items.attempt import Attempt
 from agentos.items.file_names import database_name, remove_database
 from agentos.items.item import INTERRUPTED, Item
-from agentos.items.results import WorkflowResult
+from agentos.items.results import Spent, WorkflowResult
 from agentos.redaction import json_text
 
 from . import _database as database
@@ -31,6 +31,7 @@ from . import _process_groups as process_groups
 from ._batch import Batch, encode_id, to_valid_text
 from ._checksums import SET_VERDICT, check_checkpoint, fetch_all
 from ._commit_thread import CommitThread
+from ._spent import read_spent
 from .ownership import Ownership, Stop, read_stop
 
 # Seconds for the last commit of a run that is killed. Results that are not committed by then are not reported.
@@ -148,7 +149,7 @@ class RunRecord:
     # --- the run's thread -----------------------------------------------------------------------------------------
 
     def start(
-        self, on_recorded: Callable[[list[WorkflowResult], int], None], on_failed: Callable[[BaseException], None]
+        self, on_recorded: Callable[[list[WorkflowResult[Any]], int], None], on_failed: Callable[[BaseException], None]
     ) -> None:
         """Start the writer thread. It calls `on_recorded` with committed results and their size, or `on_failed` once,
         when nothing can be written any more."""
@@ -172,13 +173,26 @@ class RunRecord:
             self._batch.attempt_started(attempt)
         self._commit_thread.request()
 
+    def spent_before(self) -> Spent:
+        """Return what earlier launches of the run have spent. Called before `start`."""
+        with database.explained(self.path):
+            return read_spent(self._connection, self.run)
+
+    def usage_changed(self, attempt: Attempt, on_durable: Callable[[], None]) -> None:
+        """Record what a running attempt has used so far; `on_durable` is called after the commit, by the writer's
+        thread. Called from any thread."""
+        with self._batch_lock:
+            self._batch.usage_changed(attempt)
+            self._batch.on_commit.append(on_durable)
+        self._commit_thread.request_now()
+
     def attempt_ended(self, attempt: Attempt, verdict: str, error: str | None) -> None:
         """Record the end of an attempt that did not end its item."""
         with self._batch_lock:
             self._batch.attempt_ended(attempt, verdict, error)
         self._commit_thread.request()
 
-    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None) -> int:
+    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult[Any], value: str | None) -> int:
         """Record the outcome of an item; return its size in characters. `attempt` is None for an item that was not
         started."""
         with self._batch_lock:
@@ -267,7 +281,8 @@ class RunRecord:
             self.attempt_started(attempt)
         checkpoint = json_text.redact_json(checkpoint, self.redact)
         with self._batch_lock:
-            self._batch.save_checkpoint(attempt, checkpoint, committed)
+            self._batch.save_checkpoint(attempt, checkpoint)
+            self._batch.on_commit.append(committed.set)
         self._commit_thread.request_now()
         while not committed.wait(WRITER_CHECK_SECONDS):
             if self._commit_thread.is_ended:
@@ -317,8 +332,8 @@ class RunRecord:
                 if self._connection.in_transaction:
                     self._connection.rollback()
         self._unwritten = []
-        for committed in batch.commit_events:
-            committed.set()
+        for call in batch.on_commit:
+            call()
         if batch.results:
             self._on_recorded(batch.results, batch.size)
         return True

@@ -34,7 +34,7 @@ class RecordedResults:
     def __init__(self, record: RunRecord) -> None:
         self._path = record.path
         self._pending: deque[array[int]] = deque()  # row numbers that are not fetched yet, by page
-        self._page: deque[WorkflowResult] = deque()
+        self._page: deque[WorkflowResult[Any]] = deque()
         self._lock = threading.Lock()  # guards the connection: a fetch may go on after its task was cancelled
         self._connection: sqlite3.Connection | None = None
         self._check = checksums.RowCheck()
@@ -44,7 +44,7 @@ class RecordedResults:
         for first in range(0, len(numbers), PAGE_ROWS):
             self._pending.append(numbers[first : first + PAGE_ROWS])
 
-    def next(self) -> WorkflowResult | None:
+    def next(self) -> WorkflowResult[Any] | None:
         """Return the next result; fetch a page if necessary. None if there is none so far."""
         if not self._page:
             self.fetch()
@@ -89,7 +89,7 @@ class RecordedResults:
             rows = checksums.fetch_each(self._connection, f"{_SELECT} WHERE", (), numbers)
             self._page.extend(map(self._result, rows))
 
-    def _result(self, row: tuple[Any, ...]) -> WorkflowResult:
+    def _result(self, row: tuple[Any, ...]) -> WorkflowResult[Any]:
         try:
             if self._check.is_intact(row):
                 return _result(row)
@@ -101,7 +101,7 @@ class RecordedResults:
         return WorkflowResult(item_id, False, checksums.damage_text(row[0]), 0.0, metadata)
 
 
-def _result(row: tuple[Any, ...]) -> WorkflowResult:
+def _result(row: tuple[Any, ...]) -> WorkflowResult[Any]:
     # By position, not by name: called for each of up to a million rows.
     item_id, metadata, value = row[_ID], row[_METADATA], row[_VALUE]
     return WorkflowResult(

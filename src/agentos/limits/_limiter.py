@@ -1,257 +1,240 @@
 """Enforce the declared limits of one quota group: when a request may be sent, and what it uses.
 
-All windows are checked first and charged together: a request that is not sent uses nothing.
+All windows that count a request are checked first and charged together: a request that is not sent uses nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
-from ._windows import Bucket, Day, Entry, Window
-from .declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, WINDOW_SECONDS, Limits
-from .usage_state import REQUESTS, TOKENS, LeaseUsage, UsageRow, UsageState
+from . import _reports, _usage_rows
+from ._periods import CalendarPeriod, FirstUsePeriod, Period
+from ._window_table import Taken, WindowSet, WindowTable
+from ._windows import Entry, PacedRolling
+from .amounts import Detail, amount_of
+from .declaration import REQUESTS, Calendar, Limits
+from .usage_state import LeaseShare, UsageState
 
-# Seconds of a day, where only the end of the provider's day is known.
-DAY_SECONDS = 86_400.0
+if TYPE_CHECKING:
+    from agentos.verdict import WindowReport
 
-
-def _with_limit(window: Window | None, limit: float | None) -> Window | None:
-    if window is None:
-        return None if limit is None else Window(limit)
-    window.limit = math.inf if limit is None else limit
-    return window
-
-
-class UsageEntries(NamedTuple):
-    """What one lease took from each window; None where no window existed."""
-
-    requests: Entry | None
-    tokens: Entry | None
-    day_ends_at: float
+# Seconds from which a window is a long one, whose quota is worth using before it resets.
+LONG_SECONDS = 3_600.0
 
 
-class RateLimiter:
+class RateLimiter(WindowTable):
     """The declared limits of one quota group, over all its credentials and scopes."""
 
-    __slots__ = ("_bucket", "_day", "_requests", "_tokens", "full_until", "limits")
+    __slots__ = ("_has_reports",)
 
-    def __init__(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:
-        self._bucket: Bucket | None = None
-        self._requests: Window | None = None
-        self._tokens: Window | None = None
-        self._day: Day | None = None
-        self.change(limits, day_ends_after, now)
+    def __init__(self, limits: Limits, calendar: Calendar, now: float) -> None:
+        self._has_reports = False
+        super().__init__(limits, calendar, now)
 
-    def change(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:
-        """Replace the limits. Usage remains counted, and live leases are corrected in the windows that they took from:
-        a window that limits no longer goes on counting."""
-        self.limits = limits
-        rate, per_minute = limits.rate, limits.requests_per_minute
-        if rate is None:
-            self._bucket = None
-        else:
-            capacity = max(1.0, limits.burst if limits.burst is not None else rate)
-            if self._bucket is None:
-                self._bucket = Bucket(rate, capacity, now)
-            else:
-                self._bucket.change(now, rate=rate, capacity=capacity, level=self._bucket.level(now))
-        self._requests = _with_limit(self._requests, None if per_minute is None else max(1.0, per_minute))
-        self._tokens = _with_limit(self._tokens, limits.tokens_per_minute)
-        if self._day is not None:
-            self._day.change(
-                math.inf if limits.requests_per_day is None else limits.requests_per_day, day_ends_after, now
-            )
-        elif limits.requests_per_day is not None:
-            self._day = Day(limits.requests_per_day, day_ends_after)
-        self.full_until = 0.0  # cached result for one request without tokens, the usual case
+    # --- asking ---------------------------------------------------------------------------------------------------
 
-    def ready_at(self, requests: int, tokens: int, now: float) -> float:
+    def ready_at(
+        self, requests: int, tokens: int, now: float, scope: str | None = None, detail: Detail | None = None
+    ) -> float:
         """Return the instant from which the amount may be used; 0 for now."""
-        is_plain = requests == 1 and not tokens
-        if is_plain and now < self.full_until:
-            return self.full_until
+        return self.ready_in(self.set_of(scope), requests, tokens, detail, now)
+
+    def full_until(self, now: float) -> float:
+        """Return the instant until which no request of any scope is admitted; 0 if some may be."""
+        return self.ready_in(self.base, 1, 0, None, now)
+
+    def ready_in(self, windows: WindowSet, requests: int, tokens: int, detail: Detail | None, now: float) -> float:
+        """`ready_at` for a scope whose windows are known."""
+        is_plain = requests == 1 and not tokens and detail is None
+        # If usage has not grown since, what was admitted still is.
+        if is_plain and windows.version == self._version and (not windows.plain_until or now < windows.plain_until):
+            return windows.plain_until
         at = 0.0
-        if requests and self._bucket is not None and self._requests is not None:
-            at = self._bucket.ready_at(requests, now)
-            if (next_at := self._requests.ready_at(requests, now)) > at:
-                at = next_at
+        if requests:
+            for counter in windows.requests:
+                if (next_at := counter.ready_at(requests, now)) > at:
+                    at = next_at
         # A window in debt admits nothing, not even a request that reserves no tokens.
-        if self._tokens is not None and (next_at := self._tokens.ready_at(tokens, now)) > at:
-            at = next_at
-        if requests and self._day is not None and (next_at := self._day.ready_at(requests, now)) > at:
-            at = next_at
+        for counter in windows.tokens:
+            if (next_at := counter.ready_at(tokens, now)) > at:
+                at = next_at
+        if windows.details:
+            for kind, counter in windows.details:
+                if (next_at := counter.ready_at(amount_of(kind, requests, tokens, detail), now)) > at:
+                    at = next_at
         if is_plain:
-            self.full_until = at
+            windows.plain_until, windows.version = at, self._version
         return at
 
-    def binding(self, requests: int, tokens: int, now: float) -> tuple[float, str | None]:
+    def binding(
+        self, requests: int, tokens: int, now: float, scope: str | None = None, detail: Detail | None = None
+    ) -> tuple[float, str | None]:
         """Return the same instant, and the name of the limit that decides it."""
-        at = self.ready_at(requests, tokens, now)
-        if not at:
-            return 0.0, None
-        if self._tokens is not None and self._tokens.ready_at(tokens, now) == at:
-            return at, TOKENS_PER_MINUTE
-        if self._day is not None and self._day.ready_at(requests, now) == at:
-            return at, REQUESTS_PER_DAY
-        return at, REQUESTS_PER_MINUTE
+        at, name = 0.0, None
+        for counted in self.set_of(scope).windows:
+            if counted.kind != REQUESTS or requests:
+                next_at = counted.counter.ready_at(amount_of(counted.kind, requests, tokens, detail), now)
+                if next_at > at:
+                    at, name = next_at, counted.name
+        return at, name
 
-    def next_tokens_at(self, tokens: int, now: float) -> float:
-        """Return the instant from which more tokens fit than now; 0 if `tokens` fit already."""
-        if self._tokens is None or not self._tokens.ready_at(tokens, now):
-            return 0.0
-        return self._tokens.next_exit()
+    def next_room_at(
+        self, scope: str | None, tokens: int, detail: Detail | None, now: float, other_scope: str | None = None
+    ) -> float:
+        """Return the instant from which more tokens or money fit than now; 0 if the amounts fit already. Only windows
+        count that requests of `other_scope` use, too."""
+        others = self.set_of(other_scope).windows
+        exits = []
+        for counted in self.set_of(scope).windows:
+            if counted.kind != REQUESTS and counted in others:
+                amount = amount_of(counted.kind, 1, tokens, detail)
+                if counted.counter.ready_at(amount, now):
+                    exits.append(counted.counter.next_exit())
+        return min(exits, default=0.0)
 
-    def token_room(self, now: float) -> float:
+    def token_room(self, scope: str | None, now: float) -> float:
         """Return the number of tokens that may be used now; negative in debt, infinite without a limit."""
-        if self._tokens is None:
-            return math.inf
-        self._tokens.ready_at(0, now)
-        return self._tokens.limit - self._tokens.total
+        room = math.inf
+        for counter in self.set_of(scope).tokens:
+            counter.ready_at(0, now)
+            room = min(room, counter.limit - counter.total)
+        return room
 
-    def too_large(self, requests: int, tokens: int) -> str | None:
+    def too_large(
+        self, requests: int, tokens: int, scope: str | None = None, detail: Detail | None = None
+    ) -> str | None:
         """Return a sentence about the limit that the amount alone exceeds; None if it can be admitted."""
-        limits = self.limits
-        if self._requests is not None and requests > self._requests.limit:
-            return f"{requests} requests at once, more than {limits.requests_per_minute:g} per minute"
-        if self._day is not None and requests > self._day.limit:
-            return f"{requests} requests at once, more than {limits.requests_per_day:g} per day"
-        if self._tokens is not None and tokens > self._tokens.limit:
-            return f"{tokens} tokens at once, more than {limits.tokens_per_minute:g} per minute"
+        for counted in self.set_of(scope).windows:
+            amount = amount_of(counted.kind, requests, tokens, detail)
+            if amount > counted.counter.limit:
+                noun, _, length = counted.name.partition(" per ")
+                return f"{amount:.10g} {noun} at once, more than {counted.counter.limit:.10g} per {length}"
         return None
 
-    def take(self, requests: int, tokens: int, now: float) -> UsageEntries:
-        self.full_until = 0.0
-        if self._bucket is not None:
-            self._bucket.take(requests, now)
-        if self._day is not None:
-            self._day.take(requests, now)
-        return UsageEntries(
-            None if self._requests is None else self._requests.take(requests, now),
-            None if self._tokens is None else self._tokens.take(tokens, now),
-            0.0 if self._day is None else self._day.ends_at,
-        )
+    # --- using ----------------------------------------------------------------------------------------------------
 
-    def use_day(self, requests: int, now: float) -> None:
-        """Raise today's usage to at least `requests`, as used before counting started here."""
-        if self._day is not None:
-            self._day.take(max(0.0, requests - self._day.total), now)
-
-    def state(self, live: Collection[UsageEntries], now: float) -> UsageState:
-        """Return the usage for storage, without what the live leases with these entries occupy."""
-        rows = []
-        occupied = {entry for entries in live for entry in (entries.requests, entries.tokens) if entry is not None}
-        for kind, window in ((REQUESTS, self._requests), (TOKENS, self._tokens)):
-            if window is not None:
-                amounts = window.used_by_others(occupied, now) or {now: 0.0}  # an empty window counts, too
-                rows += [UsageRow(kind, None, WINDOW_SECONDS, at, amount) for at, amount in amounts.items()]
-        if self._day is not None:
-            self._day.ready_at(0, now)
-            rows.append(UsageRow(REQUESTS, None, 0.0, self._day.ends_at, self._day.total))
-        return UsageState(rows, None if self._bucket is None else self._bucket.state())
-
-    def restore(self, state: UsageState, day_ends_after: Callable[[float], float], now: float) -> None:
-        """Set the usage that `state` returned. Limits that are not declared any more go on counting."""
-        self.full_until = 0.0
-        if state.bucket is not None and self._bucket is not None:
-            self._bucket.restore(*state.bucket)
-        for row in sorted(state.rows, key=lambda row: row.start):
-            if not row.seconds:
-                self._restore_day(row, day_ends_after, now)
-            elif row.start + WINDOW_SECONDS > now:
-                self._window(row.kind).restore(Entry(row.start, row.amount))
-
-    def _window(self, kind: str) -> Window:
-        """Return the window of a kind; make one that only counts if there is none."""
-        if kind == REQUESTS:
-            self._requests = self._requests or Window(math.inf)
-            return self._requests
-        self._tokens = self._tokens or Window(math.inf)
-        return self._tokens
-
-    def _restore_day(self, row: UsageRow, day_ends_after: Callable[[float], float], now: float) -> None:
-        if row.start > now:
-            self._day = self._day or Day(math.inf, day_ends_after)
-            self._day.ready_at(0, now)
-            self._day.total, self._day.ends_at = row.amount, row.start
-
-    def occupied_by(self, entries: UsageEntries) -> LeaseUsage:
-        """Return what a live lease occupies, for storage."""
-        requests, tokens = entries.requests, entries.tokens
-        return LeaseUsage(
-            None if requests is None else requests.amount,
-            None if tokens is None else tokens.amount,
-            entries.day_ends_at,
-            0.0 if requests is None else requests.more,
-            0.0 if tokens is None else tokens.more,
-        )
-
-    def restore_lease(self, usage: LeaseUsage, at: float) -> UsageEntries:
-        """Occupy again what a live lease occupied that was granted at an instant."""
-        self.full_until = 0.0
-        entries = []
-        for kind, amount, more in (
-            (REQUESTS, usage.requests, usage.more_requests),
-            (TOKENS, usage.tokens, usage.more_tokens),
-        ):
-            entry = None if amount is None else Entry(at, amount)
-            if entry is not None:
-                entry.more = more
-                self._window(kind).restore(entry)
-            entries.append(entry)
-        return UsageEntries(entries[0], entries[1], usage.day_ends_at)
-
-    def use(self, requests: int, tokens: int, at: float, now: float) -> None:
-        """Count usage of an instant in the past that no lease stands for."""
-        self.full_until = 0.0
-        for window, amount in ((self._requests, requests), (self._tokens, tokens)):
-            if window is not None and amount and at + WINDOW_SECONDS > now:
-                window.restore(Entry(at, amount))
-        if self._bucket is not None and at + WINDOW_SECONDS > now:
-            self._bucket.take(requests, now)
-        if self._day is not None and self._is_today(at, now):
-            self._day.take(requests, now)
-
-    def _is_today(self, at: float, now: float) -> bool:
-        assert self._day is not None
-        self._day.ready_at(0, now)
-        ends_at = self._day.ends_at
-        return at > ends_at - DAY_SECONDS or ends_at > now + 2 * DAY_SECONDS  # its end is not known: it has not ended
-
-    def recalculate_day(self, now: float) -> None:
-        """Find the end of the provider's day again, after a step of the wall clock. Usage remains counted."""
-        if self._day is not None:
-            self.full_until = 0.0
-            self._day.recalculate(now)
+    def take(
+        self, requests: int, tokens: int, now: float, scope: str | None = None, detail: Detail | None = None
+    ) -> Taken:
+        self._version += 1
+        windows = self.set_of(scope) if self.is_scoped else self.base
+        # Loops, because comprehensions take longer for one or no window.
+        entries: list[Entry] = []
+        for counter in windows.requests:
+            entries.append(counter.take(requests, now))  # noqa: PERF401
+        for counter in windows.tokens:
+            entries.append(counter.take(tokens, now))  # noqa: PERF401
+        if windows.details:
+            for kind, counter in windows.details:
+                entries.append(counter.take(amount_of(kind, requests, tokens, detail), now))
+        return Taken(windows.windows, entries)
 
     def correct(
-        self, entries: UsageEntries, more_requests: int, more_tokens: int, requests: int, tokens: int, now: float
+        self, taken: Taken, before: tuple[int, int, Detail | None], after: tuple[int, int, Detail | None], now: float,
+        scope: str | None = None,
+    ) -> None:  # fmt: skip
+        """Replace what a lease took (`before`: requests, tokens, detail) by what it used. Where nothing was counted,
+        because no limit existed then, only the excess counts."""
+        self._version += 1
+        for counted, entry in zip(*taken, strict=True):
+            amount = amount_of(counted.kind, *after)
+            more = amount - amount_of(counted.kind, *before)
+            if more:
+                counted.counter.correct(entry, amount, more, now)
+        windows = self.set_of(scope) if self.is_scoped else self.base
+        if windows.windows is not taken.windows:
+            for counted in windows.windows:
+                more = amount_of(counted.kind, *after) - amount_of(counted.kind, *before)
+                if more > 0 and counted not in taken.windows:
+                    counted.counter.take(more, now)
+
+    def confirm(self, taken: Taken, now: float) -> None:
+        """Note that the request of a lease has succeeded: periods that begin with their first use have begun."""
+        for counted, entry in zip(*taken, strict=True):
+            if isinstance(counted.counter, FirstUsePeriod):
+                counted.counter.confirm(entry, now)
+
+    def use(
+        self, requests: int, tokens: int, at: float, now: float, scope: str | None = None, detail: Detail | None = None
     ) -> None:
-        """Replace what a lease took by what it used: `requests` and `tokens`, which are `more_…` than it took. Where
-        nothing was counted, because no limit existed then, only the excess counts."""
-        self.full_until = 0.0
-        if self._bucket is not None:
-            self._bucket.take(more_requests, now)
-        if self._day is not None and (more_requests > 0 or entries.day_ends_at == self._day.ends_at > now):
-            self._day.take(more_requests, now)  # nothing is given back to another day
-        if self._requests is not None and entries.requests is not None:
-            self._requests.correct(entries.requests, requests, now)
-        elif self._requests is not None and more_requests > 0:
-            self._requests.take(more_requests, now)
-        if self._tokens is not None and entries.tokens is not None:
-            self._tokens.correct(entries.tokens, tokens, now)
-        elif self._tokens is not None and more_tokens > 0:
-            self._tokens.take(more_tokens, now)
+        """Count usage of an instant in the past that no lease stands for."""
+        self._version += 1
+        for counted in self.set_of(scope).windows:
+            amount, counter = amount_of(counted.kind, requests, tokens, detail), counted.counter
+            if not amount:
+                continue
+            if isinstance(counter, CalendarPeriod | FirstUsePeriod):
+                if counter.includes(at, now):
+                    counter.take(amount, now)
+            elif at + counter.seconds > now:
+                counter.restore(at, amount)
+                if isinstance(counter, PacedRolling) and counter.bucket is not None:
+                    counter.bucket.take(amount, now)
+
+    def use_before(self, used: Sequence[tuple[str, float]], now: float) -> None:
+        """Raise the usage of windows, by name, to at least these amounts: used before counting started here."""
+        self._version += 1
+        by_name = {counted.name: counted.counter for counted in self.windows.values()}
+        for name, amount in used:
+            counter = by_name.get(name)
+            if counter is not None and amount > counter.total:
+                counter.take(amount - counter.total, now)
+
+    def recalculate_days(self, now: float) -> None:
+        """Find the ends of calendar periods again, after a step of the wall clock. Usage remains counted."""
+        self._version += 1
+        for counted in self.windows.values():
+            if isinstance(counted.counter, CalendarPeriod):
+                counted.counter.recalculate(now)
 
     def usage(self, now: float) -> dict[str, tuple[float, float]]:
         """Return (used, limit) by the name of each limit."""
         usage: dict[str, tuple[float, float]] = {}
-        for name, window in ((REQUESTS_PER_MINUTE, self._requests), (TOKENS_PER_MINUTE, self._tokens)):
-            if window is not None and window.limit < math.inf:
-                window.ready_at(0, now)
-                usage[name] = (window.total, window.limit)
-        if self._day is not None and self._day.limit < math.inf:
-            self._day.ready_at(0, now)
-            usage[REQUESTS_PER_DAY] = (self._day.total, self._day.limit)
+        for counted in self.windows.values():
+            if counted.counter.limit < math.inf:
+                counted.counter.ready_at(0, now)
+                usage[counted.name] = (counted.counter.total, counted.counter.limit)
         return usage
+
+    def end(self, taken: Taken, has_arrived: bool, now: float) -> None:
+        """Note the end of a lease, if `looks_at_ends`. `has_arrived`: the provider has had its request."""
+        if self._has_reports and _reports.end_report(taken):
+            self._version += 1
+        if has_arrived:
+            self.confirm(taken, now)
+
+    def report(
+        self, reports: Sequence[WindowReport], scope: str | None, sent_at: float, taken: Taken | None, now: float
+    ) -> None:
+        """Count what a provider has counted, by an answer to a request of a scope."""
+        self._version += 1
+        self._has_reports = self.looks_at_ends = True
+        _reports.apply_reports(self, reports, scope, sent_at, taken, now)
+
+    def resets_at(self, now: float) -> float:
+        """Return when the first window of at least LONG_SECONDS resets of which something is left; infinite if none
+        does. What is left of a rolling window does not expire."""
+        ends = []
+        for counted in self.windows.values():
+            counter = counted.counter
+            if isinstance(counter, Period) and counter.seconds >= LONG_SECONDS and counter.limit < math.inf:
+                counter.ready_at(0, now)
+                if counter.total < counter.limit and counter.ends_at > now:
+                    ends.append(counter.ends_at)
+        return min(ends, default=math.inf)
+
+    # --- storing and restoring: see `_usage_rows` -----------------------------------------------------------------
+
+    def state(self, live: Collection[Taken], now: float) -> UsageState:
+        return _usage_rows.usage_state(self, live, now)
+
+    def restore(self, state: UsageState, now: float) -> None:
+        _usage_rows.restore_usage(self, state, now)
+
+    def occupied_by(self, taken: Taken) -> list[LeaseShare]:
+        return _usage_rows.lease_shares(self, taken)
+
+    def restore_lease(self, shares: Sequence[LeaseShare], at: float) -> Taken:
+        return _usage_rows.restore_lease(self, shares, at)

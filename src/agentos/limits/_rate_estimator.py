@@ -1,65 +1,88 @@
 """Estimate an undeclared limit of one quota group in one scope, and admit requests at the estimated rate.
 
-* **Slow start** (`_slow_start`) until a limit was met, and as a shorter ramp after every cool-down.
+* **Slow start** (`_slow_start`) until a limit was met, and as a ramp after cool-downs.
 * **Headers** that state a limit and what remains of it are applied at once.
-* **Refusals.** A refusal says that nothing remains. So the requests admitted between two refusals are what the provider
-  allows in that time, for every kind of limit. An *episode* is a refusal together with the refusals of requests that
-  were in flight when it came: they teach nothing more.
-* **Search** while requests wait for the rate: a sweep (`_rate_sweep`), or bisection (`_rate_bisection`) for providers
-  without a burst allowance. If refusals come at any rate, a probe (`_rate_probe`) tests whether the rate matters.
+* **Refusals** (`_rate_search`). An *episode* is a refusal together with the refusals of requests that were in flight
+  when it came. What was admitted until then, and in which time, narrows the bracket around the limit. The rate rises
+  while requests wait for it and succeed.
+* If refusals come at any rate, a probe (`_rate_probe`) tests whether the rate matters.
 """
 
 from __future__ import annotations
 
 import math
 
-from ._first_estimate import MIN_RATE, STORED_SECONDS, from_admissions, with_hint
-from ._rate_bisection import RateBisection
 from ._rate_probe import FEW_REQUESTS, MAX_PATIENCE, MAX_UNEXPLAINED, PROBE_FACTOR, RateProbe
-from ._rate_sweep import RateSweep
-from ._slow_start import INITIAL_RATE, RAMP_RATE, SUCCESSES_PER_SLOT, SlowStart
+from ._rate_search import MAX_GAP, MIN_WAIT, Episode, RateSearch, Refusal
+from ._slow_start import CAUTIOUS_RATE, CAUTIOUS_SLOTS, INITIAL_RATE, RAMP_RATE, SlowStart
 from ._windows import Bucket
 from .backoff import delay
 
-# Share of the provider's assumed burst allowance that is used at once after a pause.
+# Share of the last requests that must have waited for the rate before their successes count.
+MIN_LIMITED_SHARE = 0.75
+# Seconds of the limit that a provider is assumed to have stored before the first request.
+STORED_SECONDS = 1.0
+# Largest share of the requests admitted until the first refusal that was not stored, as far as anything is known: slow
+# start sends them in bursts.
+MAX_REFILLED = 0.75
+# A provider that refuses after fewer requests stores next to nothing.
+FEW_STORED = 3
+# Share of the provider's burst allowance that is used at once after a pause.
 SAFE_SHARE = 0.9
-# If fewer requests were admitted after a hint raised the estimate, the hint was short by chance: half is undone.
-FEW_AFTER_HINT = 6
 # After this many seconds without a request, counting starts anew: the provider's burst allowance is full again.
-IDLE_SECONDS = 1.0
-# Requests that may start together after a pause, at any rate.
-MIN_STORE = 2.0
-# Seconds by which a grant may come late and still be made up for.
-LATE_SECONDS = 0.05
-# Shortest wait in seconds after a refusal without a hint.
-MIN_WAIT = 0.05
-# A rate learned from refusals lets the next request start after at most this many seconds. Limits of hours or days are
-# declared or stated in headers; a clock that was set, or a machine that slept, would feign one.
-MAX_GAP = 600.0
+IDLE_SECONDS = 10.0
+# A hint that is longer than the time of this many requests is not exact.
+LONG_HINT = 1.2
+# Requests per second below which no provider goes: one a day.
+MIN_RATE = 1.0 / 86_400.0
 # A header that states more requests than this is no limit.
 MAX_LIMIT = 1e9
-# Requests of evidence from which an estimate is announced.
-MIN_ANNOUNCED_EVIDENCE = 20
 
 
 class RateEstimator:
     """Knowledge about one group's limit in one scope, and the rate at which that admits requests."""
 
     __slots__ = (
-        "_admitted_before", "_bisection", "_burst", "_counted_rate", "_cut_at", "_episode_at", "_has_minute_period",
-        "_has_store", "_last_at", "_max_rate", "_probe", "_snapshot_at", "_succeeded_at", "_sweep",
-        "_unexplained_refusals", "_was_underused", "bucket", "estimate", "in_flight", "is_announced", "refusals",
-        "refused", "sent", "slow_start", "token_bucket",
+        "_begin_at",
+        "_cut_at",
+        "_has_minute_period",
+        "_has_waited",
+        "_in_flight_before",
+        "_is_mark_refusal",
+        "_last_at",
+        "_level",
+        "_limited_share",
+        "_mark_at",
+        "_mark_count",
+        "_max_rate",
+        "_probe",
+        "_refused_at",
+        "_refused_count",
+        "_search",
+        "_slack",
+        "_snapshot_at",
+        "_stored_count",
+        "_stored_seconds",
+        "_unexplained_refusals",
+        "bucket",
+        "estimate",
+        "in_flight",
+        "is_announced",
+        "refusals",
+        "refused",
+        "sent",
+        "slow_start",
+        "token_bucket",
     )  # fmt: skip
 
-    def __init__(self, now: float, known_rate: float | None, max_in_flight: int, *, stagger: float = 1.0,
-                 starts_full: bool = True) -> None:  # fmt: skip
+    def __init__(self, now: float, known_rate: float | None, max_in_flight: int, *, starts_full: bool = True
+                 ) -> None:  # fmt: skip
         self.in_flight = 0
         self.sent = self.refused = 0
         self.refusals = 0  # episodes in a row
         self.slow_start: SlowStart | None = None
         if max_in_flight > 1 and known_rate is None:  # one request at a time needs no slow start
-            self.slow_start = SlowStart(now, max_in_flight, SUCCESSES_PER_SLOT, INITIAL_RATE, starts_full=starts_full)
+            self.slow_start = SlowStart(now, 1, INITIAL_RATE, max_in_flight, starts_full=starts_full)
         self.bucket: Bucket | None = None  # of requests: its rate comes from headers or refusals
         self.token_bucket: Bucket | None = None  # its rate comes from headers
         self.estimate: float | None = None  # requests per second, from refusals
@@ -67,17 +90,21 @@ class RateEstimator:
         self._max_rate = known_rate  # declared, or read from a header: upper bound of the rate
         self._has_minute_period = True  # False: a header stated a limit per hour or day, which is no rate
         self._snapshot_at = -math.inf  # send time of the request whose headers were applied last
+        self._begin_at = now  # counting started
+        self._last_at = now  # of the last request
         self._cut_at = -math.inf  # of the last episode; refusals of requests sent before belong to it
-        self._episode_at = now  # the last one, or the beginning
-        self._admitted_before = 0  # requests admitted until then
-        self._counted_rate = 0.0  # first estimate by admitted requests, if a hint raised it
-        self._burst = 1.0  # requests that the provider seems to admit at once
-        self._has_store = True  # False: the provider has no burst allowance
-        self._sweep = RateSweep(stagger)
-        self._bisection = RateBisection()
-        self._last_at = now
-        self._succeeded_at = now
-        self._was_underused = False  # since the last episode, the rate was not always used
+        self._in_flight_before = 0  # requests in flight that were sent before it
+        self._refused_at = -math.inf  # instant of the last refusal,
+        self._refused_count = 0  # after this many requests
+        self._mark_at = now  # instant at which the provider had nothing left,
+        self._mark_count = 0  # after this many requests
+        self._is_mark_refusal = True  # False: it is a step of the search
+        self._stored_count = self._stored_seconds = 0.0  # requests admitted until the first refusal, and their time
+        self._level = 1.0  # requests that were allowed at once after the last refusal
+        self._slack = 0.0  # seconds since the mark in which requests did not wait for the rate
+        self._has_waited = False  # a request has waited for the rate since the last one was sent
+        self._limited_share = 0.0  # of the last requests had waited for the rate
+        self._search = RateSearch()
         self._unexplained_refusals = 0
         self._probe: RateProbe | None = None
 
@@ -90,25 +117,29 @@ class RateEstimator:
 
     def ready_at(self, requests: int, tokens: int, now: float) -> float:
         """Return the instant from which the amount may be used; 0 for now."""
-        at = self.slow_start.ready_at(self.in_flight, now) if self.slow_start is not None else 0.0
+        at = 0.0
+        if self.slow_start is not None:
+            at = self.slow_start.ready_at(self.in_flight - self._in_flight_before, now)
         if self.bucket is not None:
-            at = max(at, self.bucket.ready_at(requests, now))
+            rate_at = self.bucket.ready_at(requests, now)
+            if rate_at > at:
+                self._has_waited = True
+                at = rate_at
         if self.token_bucket is not None:
             at = max(at, self.token_bucket.ready_at(max(1, tokens), now))
         return at
 
     def take(self, requests: int, tokens: int, now: float) -> None:
         if self.slow_start is not None:
-            self.slow_start.take(self.in_flight, now)
-        if self.estimate is None and now - self._last_at > IDLE_SECONDS:
-            self._episode_at, self._admitted_before = now, self.sent - self.refused - self.in_flight
+            self.slow_start.take(self.in_flight - self._in_flight_before, now)
         self.in_flight += 1
         self.sent += requests
-        if self.estimate is None:
-            self._last_at = now
         if self.bucket is not None:
-            if self.estimate is not None and self._probe is None:
-                self._search(requests, now)
+            if self.estimate is not None:
+                self._slack += max(0.0, now - self._last_at - requests / self.bucket.rate)
+                self._limited_share += (self._has_waited - self._limited_share) / 4.0
+                self._has_waited = False
+                self._last_at = max(self._last_at, now)
             self.bucket.take(requests, now)
         if self.token_bucket is not None:
             self.token_bucket.take(tokens, now)
@@ -124,8 +155,7 @@ class RateEstimator:
     @property
     def requests_per_minute(self) -> float | None:
         """Return the limit if it is known well enough to be announced."""
-        is_sure = self._sweep.evidence >= MIN_ANNOUNCED_EVIDENCE or self._bisection.has_converged
-        if self.estimate is not None and is_sure:
+        if self.estimate is not None and self._search.is_known:
             return self.estimate * 60.0
         if self._snapshot_at > -math.inf and self._has_minute_period and self._max_rate is not None:
             return self._max_rate * 60.0
@@ -134,32 +164,44 @@ class RateEstimator:
     # --- answers --------------------------------------------------------------------------------------------------
 
     def begin(self, since: float, sent: int) -> None:
-        """Start counting with `sent` requests that were sent since an instant and not counted here."""
-        self._episode_at = since
-        self._admitted_before = self.refused = 0
-        self.sent = sent + self.in_flight  # requests that were counted here may still be in flight
+        """Count `sent` requests that were sent since an instant, those in flight included."""
+        self._begin_at, self._mark_count = since, self.sent - sent
 
     def start_with(self, rate: float, now: float) -> None:
         """Adopt a rate that was learned elsewhere, to be refined."""
         self.slow_start = None
         self.estimate = rate
-        self._burst = max(1.0, rate * STORED_SECONDS)
-        self._sweep.start(8.0)
-        self.bucket = Bucket(rate, 1.0, now)
+        self._mark(now, self.sent, is_refusal=False)
+        self._search.start(rate)
         self._set_rate(now, level=0.0)
 
-    def ramp_up(self, at: float, max_in_flight: int) -> None:
+    def ramp_up(self, at: float) -> None:
         """Slow down from the end of a cool-down on: waiting requests must not start all at once."""
-        self.slow_start = SlowStart(at, max_in_flight, 1, RAMP_RATE)
+        self.slow_start = SlowStart(at, 1, RAMP_RATE)
 
-    def record_success(self, sent_at: float, max_in_flight: int, now: float) -> None:
-        """Count an answer that was no refusal."""
+    def answer(self, sent_at: float) -> None:
+        """Count the end of a request."""
+        self.in_flight -= 1
+        if sent_at <= self._cut_at and self._in_flight_before:
+            self._in_flight_before -= 1
+
+    def record_success(self, sent_at: float, max_in_flight: int, now: float) -> bool:
+        """Count an answer that was no refusal; return whether that changes the estimate."""
+        if sent_at <= self._cut_at:
+            return False
         self.refusals = 0
-        self._succeeded_at = now
         if self.slow_start is not None:
-            self.slow_start.record_success(now - sent_at, now)
+            self.slow_start.record_success()
             if self.slow_start.is_over(max_in_flight):
                 self.slow_start = None
+        if sent_at < self._mark_at or self.estimate is None or self._probe is not None:
+            return False
+        if self._limited_share <= MIN_LIMITED_SHARE or not self._search.record_success(self._store, self._slack):
+            return False
+        self.estimate = self._search.rate
+        self._mark(now, self.sent, is_refusal=False)
+        self._set_rate(now)
+        return True
 
     def observe(self, sent_at: float, limit: float, period: float, remaining: float | None, reset: float | None,
                 now: float) -> None:  # fmt: skip
@@ -190,111 +232,178 @@ class RateEstimator:
         level = None if remaining is None else remaining - reserved
         self.token_bucket.change(now, rate=limit / period, capacity=limit, level=level)
 
-    def refuse(self, sent_at: float, requests: int, hint: float | None, now: float) -> float:
-        """Learn from a refused request, once per episode; return the seconds to wait."""
-        self.refused += requests
-        if sent_at <= self._cut_at:
-            return hint if hint is not None else 0.0
-        self._cut_at = now
-        self.refusals += 1
-        self._learn(hint, now)
-        wait = hint
-        if wait is None:
-            seconds_per_request = 1.0 / self.bucket.rate if self.bucket is not None else 0.0
-            wait = delay(self.refusals, 1.0, base=max(MIN_WAIT, seconds_per_request))
-        self._last_at = now + wait  # the pause does not count as unused time
-        if self.estimate is not None:
-            # While a wait is longer than the store takes to fill, the provider accumulates nothing more.
-            self._episode_at = max(self._episode_at, now) + max(0.0, wait - self._burst / self.estimate)
+    def refuse(self, sent_at: float, later: int, earlier: int, hint: float | None, now: float) -> float:
+        """Learn from a refused request, once per episode; return the seconds to wait. `later`: requests sent after it;
+        `earlier`: requests in flight that were sent before it."""
+        self.refused += 1
+        refusal = self._read(sent_at, self.sent - later, earlier, hint)
+        is_evidence = sent_at > self._cut_at and self._admitted_first(refusal)
+        if self.estimate is None and self._max_rate is None and not is_evidence:
+            return self._wait_without_evidence(refusal, now)
+        rate = math.inf if self.bucket is None else self.bucket.rate
+        if sent_at > self._cut_at:
+            wait = self._start_episode(refusal, now)
+            self._slow_down(wait, now, was_last=not later)
+        else:
+            self._search.charge()
+            wait = 0.0 if hint is None else hint
+            if refusal.number <= self._mark_count:
+                return wait
+            self._mark_at = self._refused_at = refusal.empty_at
+            self._mark_count = self._refused_count = refusal.number
+        # After the refusal, and until its answer came, fewer requests may have been sent than the rate allowed.
+        assert self.bucket is not None
+        if later:
+            self._slack = max(0.0, self._last_at - refusal.free_at - (later - 1) / rate)
+        else:
+            self._slack, self._last_at = 0.0, refusal.free_at - 1.0 / self.bucket.rate
         return wait
+
+    def _admitted_first(self, refusal: Refusal) -> int:
+        """Return the requests that were admitted before the first refusals."""
+        return max(0, refusal.number - self._mark_count - self.refused)
+
+    def _wait_without_evidence(self, refusal: Refusal, now: float) -> float:
+        """Return the seconds to wait if nothing was admitted yet: the limit may have been used up by others, so that
+        its rate is not known. One request goes on alone."""
+        if refusal.sent_at <= self._cut_at:
+            return refusal.hint or 0.0
+        self._cut_at, self._in_flight_before = now, self.in_flight
+        self.refusals += 1
+        wait = delay(self.refusals, 1.0, base=STORED_SECONDS) if refusal.hint is None else refusal.hint
+        self.slow_start = SlowStart(now + wait, 1, CAUTIOUS_RATE)
+        return wait
+
+    def _read(self, sent_at: float, count: int, earlier: int, hint: float | None) -> Refusal:
+        if hint is None:
+            return Refusal(sent_at, count, earlier, None, math.inf, sent_at, sent_at)
+        error = self._hint_error(hint)
+        empty_at = sent_at + max(0.0, hint - error / 2.0)
+        return Refusal(sent_at, count, earlier, hint, error, empty_at, sent_at + max(0.0, hint - error))
+
+    def _start_episode(self, refusal: Refusal, now: float) -> float:
+        hint, count = refusal.hint, refusal.number
+        self._cut_at = now
+        self._in_flight_before = self.in_flight
+        self.refusals += 1
+        self._limited_share = 1.0  # requests wait now
+        admitted = max(0, count - self._mark_count - 1)
+        if self.estimate is None:
+            admitted = self._admitted_first(refusal)
+            self._estimate_first(admitted, refusal)
+        elif self._probe is not None:
+            self._judge_probe(self._probe)
+        else:
+            self._learn(admitted, refusal)
+        assert self.estimate is not None
+        self._refused_at, self._refused_count = refusal.empty_at, count
+        self.estimate = max(self.estimate, 1.0 / MAX_GAP)
+        # If nothing was admitted in between, the time since the earlier refusal counts, too.
+        is_same = self._is_mark_refusal and not admitted and self.refusals > 1
+        self._mark(self._mark_at if is_same else refusal.empty_at, count, is_refusal=True)
+        return hint if hint is not None else delay(self.refusals, 1.0, base=max(MIN_WAIT, 1.0 / self.estimate))
+
+    def _learn(self, admitted: int, refusal: Refusal) -> None:
+        """Correct the estimate after a refusal that was not the first."""
+        count, earlier = refusal.number, refusal.earlier
+        if self._is_mark_refusal and admitted <= earlier:
+            self._search.retreat()
+            self.estimate = self._search.rate
+        elif self._is_mark_refusal and admitted < math.floor(self._level):
+            self._stored_count = float(admitted)  # the provider stores less than assumed
+        else:
+            seconds = (refusal.empty_at if self._is_mark_refusal else refusal.sent_at) - self._mark_at
+            served = count - earlier - self._refused_count - 2
+            episode = Episode(
+                admitted,
+                max(0, admitted - earlier),
+                seconds,
+                min(self._slack, seconds),
+                0.0 if refusal.hint is None else refusal.error,
+                served / max(1e-3, refusal.empty_at + 1.0 - self._refused_at),
+                is_exact=refusal.error == 0.0,
+                after_refusal=self._is_mark_refusal,
+            )
+            self._search.refuse(episode, refusal.wait, self._store)
+            self.estimate = self._search.rate
+            self._explain(count - self._refused_count)
+
+    def _hint_error(self, hint: float) -> float:
+        """Return by how many seconds a hint may be too long: it has whole seconds, or names a date, which has. A hint
+        that does not is no longer than the time of one request."""
+        likely_rate = max(self._search.low, self._search.rate / 4.0)
+        return 1.0 if hint % 1.0 == 0.0 or hint * likely_rate > LONG_HINT else 0.0
+
+    def _mark(self, at: float, count: int, *, is_refusal: bool) -> None:
+        """Start counting anew, after `count` requests."""
+        self._mark_at, self._mark_count, self._is_mark_refusal = at, count, is_refusal
+        self._slack, self._has_waited = 0.0, False
+
+    def _slow_down(self, wait: float, now: float, *, was_last: bool) -> None:
+        """Go on at the estimated rate after a wait. `was_last`: no request was sent after the refused one."""
+        assert self.estimate is not None
+        self._set_rate(now)
+        assert self.bucket is not None
+        is_unknown = self._search.is_wide
+        self._level = max(1.0, 0.0 if is_unknown else min(self.bucket.capacity, self.estimate * wait))
+        if was_last:
+            self.bucket.restore(self._level, now + wait)
+        else:
+            self.bucket.restore(0.0, self._last_at)
+        self.slow_start = SlowStart(now + wait, CAUTIOUS_SLOTS, CAUTIOUS_RATE) if is_unknown else None
 
     # --- learning -------------------------------------------------------------------------------------------------
 
-    def _learn(self, hint: float | None, now: float) -> None:
-        if self._probe is not None:
-            self._judge_probe(self._probe, now)
-        elif self.refusals == 1 or self.estimate is None:
-            if self._estimate_anew(hint, now) < FEW_REQUESTS:
-                self._unexplained_refusals += 1
-            else:
-                self._unexplained_refusals = min(0, self._unexplained_refusals)
+    def _estimate_first(self, admitted: int, refusal: Refusal) -> None:
+        is_counted = self._begin_at > -math.inf  # else its pool was restored meanwhile
+        self._stored_count = float(admitted)
+        self._stored_seconds = max(0.0, refusal.sent_at - self._begin_at) if is_counted else 0.0
+        if self._max_rate is not None:
+            self.estimate = self._max_rate
+        elif refusal.hint is None or admitted > FEW_STORED:
+            self.estimate = max(1, admitted) / (self._stored_seconds + STORED_SECONDS)
+        else:  # the provider stores next to nothing: a hint is the time of one request
+            self.estimate = 1.0 / max(MIN_WAIT, refusal.hint - refusal.error / 2.0)
+        self._search.start(self.estimate, min(self._store, self.estimate * refusal.wait))
+
+    def _explain(self, admitted: int) -> None:
+        """Start a probe if episodes came again and again after few requests."""
         assert self.estimate is not None
-        if self._unexplained_refusals >= MAX_UNEXPLAINED and self._probe is None:
+        if admitted >= FEW_REQUESTS:
+            self._unexplained_refusals = min(0, self._unexplained_refusals)
+            return
+        self._unexplained_refusals += 1
+        if self._unexplained_refusals >= MAX_UNEXPLAINED and self._limited_share > 0.5:
             self._probe = RateProbe(self.estimate, self.sent - self.refused)
             self.estimate *= PROBE_FACTOR
-        self.estimate = max(self.estimate, 1.0 / MAX_GAP)
-        if self.bucket is None:
-            self.bucket = Bucket(self.estimate, 1.0, now)
-        self._sweep.progress = 0.0
-        self._set_rate(now, level=0.0)
 
-    def _judge_probe(self, probe: RateProbe, now: float) -> None:
+    def _judge_probe(self, probe: RateProbe) -> None:
         """Keep the higher rate if it was refused no more often than the lower one; else return to the lower one."""
         assert self.estimate is not None
         if not probe.record_refusal():
             return
         self._probe = None
-        self._admitted_before, self._episode_at = self.sent - self.refused - self.in_flight, now
-        self._sweep.clear_evidence()
         if probe.has_passed(self.sent - self.refused):
             self._unexplained_refusals = MAX_UNEXPLAINED - 2
-            self._bisection.restart(self.estimate)
+            self._search.start(self.estimate)
         else:
             self._unexplained_refusals = -MAX_PATIENCE
             self.estimate = probe.rate_before
 
-    def _estimate_anew(self, hint: float | None, now: float) -> int:
-        """Estimate from the requests admitted since the last episode; return their number."""
-        admitted = max(0, self.sent - self.refused - self.in_flight)
-        count = admitted - self._admitted_before
-        seconds = max(1e-3, now - self._episode_at)
-        self._admitted_before, self._episode_at = admitted, now
-        was_underused, self._was_underused = self._was_underused, False
-        if self.estimate is None:
-            self._estimate_first(count, seconds, hint, now)
-        elif self._counted_rate and count < FEW_AFTER_HINT:
-            self.estimate, self._counted_rate = math.sqrt(self._counted_rate * self.estimate), 0.0
-        elif not was_underused:  # else fewer requests were sent than the limit may have allowed
-            if self._has_store:
-                self.estimate = self._sweep.add_episode(count, seconds, self.estimate)
-            elif self.bucket is not None:
-                self.estimate = self._bisection.refuse(self.bucket.rate)
-        return count
-
-    def _estimate_first(self, count: int, seconds: float, hint: float | None, now: float) -> None:
-        self._has_store = count > 2
-        self.estimate = from_admissions(count, seconds, self._max_rate)
-        if hint is not None and hint > 0:
-            first = with_hint(self.estimate, hint, self._succeeded_at, now, has_store=self._has_store)
-            self.estimate, self._counted_rate = first.rate, first.counted_rate
-            if first.is_exact:
-                self._bisection.hold_first_rate()
-        self._burst = max(1.0, self.estimate * STORED_SECONDS)
-        self._sweep.start(max(8.0, count / 2.0))
-
-    def _search(self, requests: int, now: float) -> None:
-        """Raise the rate if the request was admitted as soon as it allowed: only then is it what limits."""
-        assert self.bucket is not None
+    @property
+    def _store(self) -> float:
+        """Return the number of requests that the provider had stored before the first refusal, by the estimate."""
         assert self.estimate is not None
-        seconds, self._last_at = max(0.0, now - self._last_at), now
-        if seconds > 2.0 * requests / self.bucket.rate + LATE_SECONDS:
-            self._was_underused = self._was_underused or self.slow_start is None  # slow start delays requests itself
-            return
-        if self._has_store:
-            self._sweep.progress += seconds * self.estimate  # not by requests: those in store are sent at once
-        elif self._bisection.holds():
-            return
-        else:
-            self.estimate = self._bisection.raise_rate(self.bucket.rate, self.estimate)
-        self._set_rate(now)
+        refilled = min(0.5 * self.estimate * self._stored_seconds, MAX_REFILLED * self._stored_count)
+        return max(1.0, self._stored_count - refilled)
 
     def _set_rate(self, now: float, level: float | None = None) -> None:
-        assert self.bucket is not None
         assert self.estimate is not None
-        rate = self.estimate
-        if self._has_store:
-            rate *= self._sweep.factor()
-        if self._max_rate is not None:
-            rate = min(rate, self._max_rate)
-        capacity = max(MIN_STORE, LATE_SECONDS * rate, SAFE_SHARE * self._burst)
+        rate = self.estimate if self._max_rate is None else min(self.estimate, self._max_rate)
+        capacity = 1.0
+        if self._search.is_narrow:
+            stored = self._stored_count - self.estimate * self._stored_seconds
+            capacity = max(1.0, math.floor(SAFE_SHARE * stored))
+        if self.bucket is None:
+            self.bucket = Bucket(rate, capacity, now, jitter=0.0)
         self.bucket.change(now, rate=rate, capacity=capacity, level=level)

@@ -9,15 +9,15 @@ from __future__ import annotations
 # An episode that ended after fewer admitted requests is unexplained: the rate was already low.
 FEW_REQUESTS = 20
 # Unexplained episodes in a row that start a probe.
-MAX_UNEXPLAINED = 6
+MAX_UNEXPLAINED = 10
 # If the rate was the reason, this many further unexplained episodes pass before the next probe.
 MAX_PATIENCE = 64
 # Factor of the rate during a probe.
 PROBE_FACTOR = 10.0
 # A probe ends with this many refusals,
-PROBE_REFUSALS = 3
+PROBE_REFUSALS = 4
 # and the rate was not the reason if at least this many requests were admitted.
-PROBE_ADMISSIONS = 2 * PROBE_REFUSALS
+PROBE_ADMISSIONS = 7
 
 
 class RateProbe:

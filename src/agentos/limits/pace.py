@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ._limiter import RateLimiter, UsageEntries
+from ._limiter import RateLimiter
 from ._rate_estimator import IDLE_SECONDS, RateEstimator
-from .declaration import Limits, strictest
-from .usage_state import LeaseUsage, UsageState
+from ._window_table import Taken
+from .amounts import Detail
+from .declaration import Calendar, Limits, strictest
+from .usage_state import LeaseShare, UsageState
 
 if TYPE_CHECKING:
-    from agentos.verdict import Verdict
+    from agentos.verdict import Verdict, WindowReport
 
 # Name of an undeclared limit, as users see it.
 LEARNED = "learned limit"
@@ -23,7 +25,12 @@ LOOK_AGAIN_SECONDS = 0.1
 # Number of scopes of a group that have an estimator each; beyond it, estimators that restrict nothing are dropped.
 MAX_ESTIMATORS = 64
 
-_NO_ENTRIES = UsageEntries(None, None, 0.0)
+_NOTHING_TAKEN = Taken((), ())
+
+
+def _never(_resets: str, now: float) -> float:
+    """Return no end of a calendar period: no window of the calendar is declared."""
+    return now + 1e9
 
 
 class PacedLease(Protocol):
@@ -32,6 +39,7 @@ class PacedLease(Protocol):
     scope: str | None
     requests: int
     tokens: int
+    detail: Detail | None
     granted_at: float
     is_answered: bool  # a verdict was reported: the request is no longer in flight, although the lease is live
     is_unused: bool  # returned before any request was sent
@@ -42,8 +50,9 @@ class Charge(NamedTuple):
     """What one lease took from one pace, and where: corrections must reach the same objects after any change."""
 
     limiter: RateLimiter | None
-    entries: UsageEntries | None
+    entries: Taken | None
     estimator: RateEstimator | None
+    number: int = 0  # of the request, as the estimator counts them
 
 
 # The charge of a lease that was granted while nothing restricted its group.
@@ -59,29 +68,21 @@ class Pace:
         "_has_started",
         "_last_at",
         "_sent",
-        "_stagger",
-        "day_ends_after",
+        "calendar",
         "estimators",
         "is_free",
-        "is_learning",
         "limiter",
         "limits",
         "max_concurrent",
-        "paused_until",
         "wake_at",
     )
 
-    def __init__(self, name: str) -> None:
-        # Each group searches at its own speed. Groups that start together would otherwise be refused together, again
-        # and again, and seem to share a limit.
-        self._stagger = 0.8 + 0.4 * (sum(position * ord(char) for position, char in enumerate(name, 1)) % 97) / 97.0
+    def __init__(self) -> None:
         self.limits = Limits()
         self.limiter: RateLimiter | None = None  # None: no limit is declared
-        self.day_ends_after: Callable[[float], float] | None = None  # returns the end of the provider's day
+        self.calendar: Calendar | None = None
         self.estimators: dict[str | None, RateEstimator] = {}  # by scope
-        self.is_learning = True  # False: the limit is learned by a pace that several groups share
         self.max_concurrent = 0  # live leases at once, over all its credentials
-        self.paused_until = 0.0  # during a trial whether another group shares its limit
         self.wake_at = math.inf  # when the pool looks at it again
         # While nothing restricts the group, requests since it was last idle are only counted: the fast path for groups
         # without limits, and for those that never meet one.
@@ -90,69 +91,77 @@ class Pace:
         self._sent = self._busy_sent = 0
         self._busy_since = self._last_at = -math.inf
 
-    def declare(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:
+    def declare(self, limits: Limits, calendar: Calendar, now: float) -> None:
         """Add the declaration of one more credential. The strictest figures of all declarations hold."""
-        self.max_concurrent += limits.max_concurrent
-        self._apply(replace(strictest(self.limits, limits), max_concurrent=1), day_ends_after, now)
+        self.max_concurrent += limits.first_concurrent
+        self._apply(replace(strictest(self.limits, limits), max_concurrent=1), calendar, now)
 
-    def restate(self, declarations: list[Limits], day_ends_after: Callable[[float], float], now: float) -> None:
+    def restate(self, declarations: list[Limits], calendar: Calendar, now: float) -> None:
         """Replace the declarations of all credentials; usage remains counted."""
         combined = Limits()
         for limits in declarations:
             combined = replace(strictest(combined, limits), max_concurrent=1)
-        self.max_concurrent = sum(limits.max_concurrent for limits in declarations)
-        self._apply(combined, day_ends_after, now)
+        self.max_concurrent = sum(limits.first_concurrent for limits in declarations)
+        self._apply(combined, calendar, now)
 
-    def _apply(self, limits: Limits, day_ends_after: Callable[[float], float], now: float) -> None:
+    def _apply(self, limits: Limits, calendar: Calendar, now: float) -> None:
         """Enforce new limits. Their `max_concurrent` is 1, because leases are counted per credential."""
         if limits != self.limits and (limits.is_paced or self.limiter is not None):
-            if self.day_ends_after is None or limits.day_resets != self.limits.day_resets:
-                self.day_ends_after = day_ends_after
+            self.calendar = calendar
             if self.limiter is None:
-                self.limiter = RateLimiter(limits, self.day_ends_after, now)
+                self.limiter = RateLimiter(limits, calendar, now)
             else:
-                self.limiter.change(limits, self.day_ends_after, now)
+                self.limiter.change(limits, calendar, now)
         self.limits = limits
         self._update_is_free()
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
-    def ready_at(self, scope: str | None, requests: int, tokens: int, now: float) -> float:
+    def ready_at(
+        self, scope: str | None, requests: int, tokens: int, now: float, detail: Detail | None = None
+    ) -> float:
         """Return the instant from which the amount may be used; 0 for now."""
-        at = 0.0 if self.limiter is None else self.limiter.ready_at(requests, tokens, now)
+        limiter = self.limiter
+        if limiter is None:
+            at = 0.0
+        else:
+            windows = limiter.set_of(scope) if limiter.is_scoped else limiter.base
+            at = limiter.ready_in(windows, requests, tokens, detail, now)
         estimator = self.estimators.get(scope)
         if estimator is not None and not estimator.is_idle:
             at = max(at, estimator.ready_at(requests, tokens, now))
-        return at if self.paused_until <= at else self.paused_until if self.paused_until > now else at
+        return at
 
-    def binding(self, scope: str | None, requests: int, tokens: int, now: float) -> tuple[float, str | None]:
+    def binding(
+        self, scope: str | None, requests: int, tokens: int, now: float, detail: Detail | None = None
+    ) -> tuple[float, str | None]:
         """Return the instant from which the amount may be used, and the name of the limit that decides it."""
-        at, name = (0.0, None) if self.limiter is None else self.limiter.binding(requests, tokens, now)
+        at, name = (0.0, None) if self.limiter is None else self.limiter.binding(requests, tokens, now, scope, detail)
         estimator = self.estimators.get(scope)
         learned_at = 0.0 if estimator is None else estimator.ready_at(requests, tokens, now)
-        if self.paused_until > now:
-            learned_at = max(learned_at, self.paused_until)
         return (learned_at, LEARNED) if learned_at > at else (at, name)
 
-    def changes_at(self, tokens: int, now: float) -> float:
-        """Return the instant from which it may admit more tokens or requests at once than now."""
-        if self.limiter is not None and tokens:
-            at = self.limiter.next_tokens_at(tokens, now)
+    def changes_at(self, scope: str | None, tokens: int, now: float, detail: Detail | None = None) -> float:
+        """Return the instant from which it may admit more tokens, money or requests at once than now."""
+        if self.limiter is not None and (tokens or detail is not None):
+            at = self.limiter.next_room_at(scope, tokens, detail, now, scope)
             if at > now:
                 return at
         return now + LOOK_AGAIN_SECONDS
 
     def token_room(self, scope: str | None, now: float) -> float:
         """Return the number of tokens that may be used now; negative in debt, infinite without a limit."""
-        room = math.inf if self.limiter is None else self.limiter.token_room(now)
+        room = math.inf if self.limiter is None else self.limiter.token_room(scope, now)
         estimator = self.estimators.get(scope)
         if estimator is None or estimator.token_bucket is None:
             return room
         return min(room, estimator.token_bucket.level(now))
 
-    def too_large(self, requests: int, tokens: int) -> str | None:
+    def too_large(
+        self, requests: int, tokens: int, scope: str | None = None, detail: Detail | None = None
+    ) -> str | None:
         """Return a sentence about the limit that the amount alone exceeds; None if it can be admitted."""
-        return None if self.limiter is None else self.limiter.too_large(requests, tokens)
+        return None if self.limiter is None else self.limiter.too_large(requests, tokens, scope, detail)
 
     # --- using ----------------------------------------------------------------------------------------------------
 
@@ -164,35 +173,56 @@ class Pace:
         self._sent += requests
 
     def take(self, lease: PacedLease, now: float) -> Charge:
+        self.count(lease.requests, now)
         limiter, estimator = self.limiter, self.estimators.get(lease.scope)
-        entries = None if limiter is None else limiter.take(lease.requests, lease.tokens, now)
-        if estimator is None and self.is_learning:
+        entries = (
+            None if limiter is None else limiter.take(lease.requests, lease.tokens, now, lease.scope, lease.detail)
+        )
+        if estimator is None:
             estimator = self._estimator(lease.scope, now, starts_full=not lease.waits_for_probe)
-        if estimator is not None:
-            estimator.take(lease.requests, lease.tokens, now)
-        return Charge(limiter, entries, estimator)
+        estimator.take(lease.requests, lease.tokens, now)
+        return Charge(limiter, entries, estimator, estimator.sent)
 
-    def correct(self, charge: Charge, lease: PacedLease, requests: int, tokens: int, now: float) -> None:
+    def correct(
+        self, charge: Charge, lease: PacedLease, requests: int, tokens: int, detail: Detail | None, now: float
+    ) -> None:
         """Replace what the lease reserved by what it used."""
-        more_requests, more_tokens = requests - lease.requests, tokens - lease.tokens
+        before, after = (lease.requests, lease.tokens, lease.detail), (requests, tokens, detail)
         if charge.limiter is not None and charge.entries is not None:
-            charge.limiter.correct(charge.entries, more_requests, more_tokens, requests, tokens, now)
+            charge.limiter.correct(charge.entries, before, after, now, lease.scope)
         elif self.limiter is not None:  # declared after the grant
-            self.limiter.correct(_NO_ENTRIES, max(0, more_requests), more_tokens, requests, tokens, now)
+            self.limiter.correct(_NOTHING_TAKEN, before, after, now, lease.scope)
+        more_requests, more_tokens = requests - lease.requests, tokens - lease.tokens
         if charge.estimator is not None:
             charge.estimator.correct(more_requests, more_tokens, now)
 
-    def end(self, charge: Charge, lease: PacedLease, now: float) -> None:
-        """Count the end of a lease. Without a verdict it counts as a success."""
+    def end(self, charge: Charge, lease: PacedLease, now: float, *, has_verdict: bool = False) -> bool:
+        """Count the end of a lease; return whether that changes the learned rate. Without a verdict it counts as a
+        success: its request has arrived."""
         estimator = charge.estimator
+        if charge.limiter is not None and charge.limiter.looks_at_ends and charge.entries is not None:
+            has_arrived = not (has_verdict or lease.is_answered or lease.is_unused) and lease.requests > 0
+            charge.limiter.end(charge.entries, has_arrived, now)
         if estimator is None or lease.is_answered:
-            return
-        estimator.in_flight -= 1
-        if not lease.is_unused and (estimator.slow_start is not None or estimator.refusals):
-            estimator.record_success(lease.granted_at, self.max_concurrent, now)
-            if estimator.slow_start is None:
-                self._has_started = True
-                self._update_is_free()
+            return False
+        estimator.answer(lease.granted_at)
+        if lease.is_unused or estimator.is_idle:
+            return False
+        has_learned = estimator.record_success(lease.granted_at, self.max_concurrent, now)
+        if estimator.is_idle:
+            self._has_started = True
+            self._update_is_free()
+        return has_learned
+
+    def resets_at(self, now: float) -> float:
+        """Return when the first long window with quota left resets; infinite if there is none."""
+        return math.inf if self.limiter is None else self.limiter.resets_at(now)
+
+    def confirm(self, charge: Charge, lease: PacedLease, now: float) -> None:
+        """Note that the request of a lease has arrived: windows that begin with their first use have begun. No-op if it
+        was never sent."""
+        if charge.limiter is not None and charge.entries is not None and lease.requests:
+            charge.limiter.confirm(charge.entries, now)
 
     # --- storing and restoring ------------------------------------------------------------------------------------
 
@@ -204,21 +234,21 @@ class Pace:
         entries = [charge.entries for charge in live if charge.limiter is self.limiter and charge.entries is not None]
         return self.limiter.state(entries, now)
 
-    def restore_usage(self, state: UsageState, day_ends_after: Callable[[float], float], now: float) -> None:
+    def restore_usage(self, state: UsageState, calendar: Calendar, now: float) -> None:
         """Set the usage that `usage_state` returned."""
         if self.limiter is None:  # no limit is declared any more
-            self.day_ends_after = self.day_ends_after or day_ends_after
-            self.limiter = RateLimiter(self.limits, self.day_ends_after, now)
+            self.calendar = calendar
+            self.limiter = RateLimiter(self.limits, calendar, now)
             self._update_is_free()
-        self.limiter.restore(state, day_ends_after, now)
+        self.limiter.restore(state, now)
 
-    def lease_usage(self, charge: Charge) -> LeaseUsage | None:
+    def lease_usage(self, charge: Charge) -> list[LeaseShare] | None:
         """Return what a live lease occupies of the declared limits, for storage."""
         if self.limiter is None or charge.limiter is not self.limiter or charge.entries is None:
             return None
         return self.limiter.occupied_by(charge.entries)
 
-    def restore_lease(self, lease: PacedLease, usage: LeaseUsage | None, now: float) -> Charge:
+    def restore_lease(self, lease: PacedLease, usage: Sequence[LeaseShare] | None, now: float) -> Charge:
         """Charge a lease that was live when the usage was stored: what it occupies is restored, its rate is not."""
         charge = Charge(self.limiter, None, None)
         if self.limiter is not None and usage is not None:
@@ -230,22 +260,22 @@ class Pace:
 
     # --- learning -------------------------------------------------------------------------------------------------
 
-    def refuse(self, lease: PacedLease, others_in_flight: int, hint: float | None, now: float) -> float:
-        """Learn from a refusal; return the seconds to wait."""
-        was_free = self.is_free
+    def refuse(self, lease: PacedLease, charge: Charge, later: int, earlier: int, hint: float | None, now: float
+               ) -> float:  # fmt: skip
+        """Learn from a refusal; return the seconds to wait. `earlier` and `later`: requests in flight that were sent
+        before and after it."""
         estimator = self._estimator(lease.scope, now)
-        if was_free:
-            # Leases in flight were granted on the fast path: they have no charge here and were not admitted yet.
-            estimator.begin(self._busy_since, self._sent - self._busy_sent - others_in_flight)
-            self.is_free = False
-        wait = estimator.refuse(lease.granted_at, lease.requests, hint, now)
-        self.ramp_up(lease.scope, now + wait, now)
-        return wait
+        if charge.estimator is estimator:  # counts also those sent after it that have been answered
+            later = estimator.sent - charge.number
+        self.is_free = False
+        if estimator.estimate is None:
+            estimator.begin(self._busy_since, self._sent - self._busy_sent)
+        return estimator.refuse(lease.granted_at, later, earlier, hint, now)
 
     def ramp_up(self, scope: str | None, at: float, now: float) -> None:
         """Start slowly again after a cool-down that ends at `at`."""
-        if self.max_concurrent > 1 and self.is_learning:  # one request at a time needs no ramp
-            self._estimator(scope, now).ramp_up(at, self.max_concurrent)
+        if self.max_concurrent > 1:  # one request at a time needs no ramp
+            self._estimator(scope, now).ramp_up(at)
 
     def observe(self, lease: PacedLease, verdict: Verdict, reserved: int, now: float) -> None:
         """Apply the headers of an answer. `reserved`: tokens of other requests in flight."""
@@ -264,27 +294,20 @@ class Pace:
             period = verdict.tokens_period or 60.0
             estimator.observe_tokens(verdict.limit_tokens, period, verdict.remaining_tokens, reserved, now)
 
+    def report(self, lease: PacedLease, charge: Charge | None, reports: Sequence[WindowReport], now: float) -> None:
+        """Apply what an answer states about windows."""
+        if self.limiter is None:
+            self.limiter = RateLimiter(self.limits, self.calendar or _never, now)
+            self._update_is_free()
+        taken = None if charge is None else charge.entries
+        self.limiter.report(reports, lease.scope, lease.granted_at, taken, now)
+
     def rate(self) -> float | None:
         """Return requests per second, declared or learned; the smaller if both are known."""
         rates = [limit / 60.0 for limit in self.learned_limits().values()]
         if self.limits.rate is not None:
             rates.append(self.limits.rate)
         return min(rates, default=None)
-
-    def learned_rate(self, scope: str | None) -> float | None:
-        """Return requests per second as learned from refusals, however uncertain."""
-        estimator = self.estimators.get(scope)
-        return None if estimator is None else estimator.estimate
-
-    def stop_learning(self) -> None:
-        """Leave learning to a pace that is shared with other groups."""
-        self.is_learning = self.is_free = False
-        self.estimators = {}
-        self.paused_until = 0.0
-
-    def pause(self, until: float) -> None:
-        self.paused_until = until
-        self._update_is_free()
 
     def start_with(self, scope: str | None, rate: float, now: float) -> None:
         """Adopt a rate, in requests per second, that was learned elsewhere."""
@@ -315,15 +338,13 @@ class Pace:
                 self.estimators = dict(busy[-MAX_ESTIMATORS // 2 :])
             self.is_free = False
             estimator = self.estimators[scope] = RateEstimator(
-                now, self.limits.rate, self.max_concurrent, stagger=self._stagger, starts_full=starts_full
+                now, self.limits.rate, self.max_concurrent, starts_full=starts_full
             )
         return estimator
 
     def _update_is_free(self) -> None:
         self.is_free = (
             self.limiter is None
-            and self.is_learning
-            and not self.paused_until
             and (self.max_concurrent <= 1 or self._has_started)
             and all(estimator.is_idle for estimator in self.estimators.values())
         )

@@ -8,33 +8,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Kinds of a usage row.
-REQUESTS = "requests"
-TOKENS = "tokens"
+# What follows the kind in a row of a window that is not rolling: its `resets`. A first-use window has a second row, of
+# one of these kinds, with its end: the first one if it is known to have begun. The amount there is what may count in
+# the next period, too.
+FIRST_USE_END = "first-use-end"
+FIRST_USE_OPEN = "first-use-open"
 
 
 class UsageRow(NamedTuple):
     """An amount that was used in a window."""
 
-    kind: str  # REQUESTS or TOKENS
+    kind: str  # what the window counts; then, if it is not rolling, a space and when it resets
     scope: str | None  # None: all scopes
-    seconds: float  # length of the window; 0: a calendar day, which ends at `start`
-    start: float  # instant of use
+    seconds: float  # length of the window; 0: a day of the calendar that begins at `day_resets`
+    start: float  # instant of use; of a first-use window its beginning, of a calendar one its end
     amount: float
 
 
 class UsageState(NamedTuple):
     """What is used of the declared limits of one quota group. Instants are those of the pool's clock."""
 
-    rows: Sequence[UsageRow]  # without the usage of leases that are live
-    bucket: tuple[float, float] | None  # level, and the instant from which it rises
+    rows: Sequence[UsageRow]  # without the usage of leases that are live, in rolling windows
+    bucket: tuple[float, float] | None  # of the limit per minute: level, and the instant from which it rises
 
 
-class LeaseUsage(NamedTuple):
-    """What a live lease occupies in the sliding windows; None where no window existed when it was granted."""
+class LeaseShare(NamedTuple):
+    """What a live lease occupies of one window. The first three fields are those of `UsageRow`."""
 
-    requests: float | None
-    tokens: float | None
-    day_ends_at: float
-    more_requests: float  # counted in entries of their own, because they were used later
-    more_tokens: float
+    kind: str
+    scope: str | None
+    seconds: float
+    amount: float
+    more: float  # counted in entries of their own, because they were used later
+    period: float  # the period in which it was taken, for a window that is not rolling

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from agentos.costs.amounts import money_text
 from agentos.durations import format_duration
 from agentos.events import KEYS, WORKERS
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, Limits
@@ -41,6 +42,13 @@ class RunPlan:
         default_factory=dict
     )  # a possible change -> seconds that the run would take with it
     requests_per_item: float = 1.0
+    item_cost: float | None = None  # money; None: not known
+    budget: float | None = None  # money that the run may spend
+
+    @property
+    def cost(self) -> float | None:
+        """Return the money that the run would cost if it had no budget; None if that is not known."""
+        return None if self.item_cost is None else self.items * self.item_cost
 
     def __str__(self) -> str:
         each = "" if self.requests_per_item == 1 else f", {self.requests_per_item:.4g} requests each,"
@@ -49,6 +57,8 @@ class RunPlan:
             f"{plural(self.items, 'item')}: about {format_duration(self.seconds)} ({assumed})",
             f"  Bound by: {self.bound_by}",
         ]
+        if self.item_cost is not None or self.budget is not None:
+            lines.append(f"  Cost: {self._cost_text()}")
         if self.too_large:
             lines.append(f"  Would fail, as no limit is large enough: {plural(self.too_large, 'item')}")
         if self.unknown:
@@ -57,6 +67,23 @@ class RunPlan:
             lines.append(f"  {id_}: {plural(self.requests[id_], 'request')}, {share:.0%} used")
         lines += [f"  With {change}: about {format_duration(seconds)}" for change, seconds in self.changes.items()]
         return "\n".join(lines)
+
+    def _cost_text(self) -> str:
+        budget = "" if self.budget is None else f"; the budget is {money_text(self.budget)}"
+        if self.item_cost is None or self.cost is None:
+            return f"not known{budget}"
+        text = f"about {money_text(self.cost)} ({money_text(self.item_cost)} per item){budget}"
+        if self.budget is None or self.cost <= self.budget:
+            return text
+        return f"{text}, enough for about {plural(int(self.budget / self.item_cost), 'item')}"
+
+
+def with_cost(plan: RunPlan, item_cost: float | None, budget: float | None) -> RunPlan:
+    """Return the plan with the cost of an item and the budget of the run; raise ValueError for a negative one."""
+    for name, amount in (("item_cost", item_cost), ("budget", budget)):
+        if amount is not None and not 0 <= amount < math.inf:
+            raise ValueError(f"{name} must be a number from 0, not {amount!r}")
+    return replace(plan, item_cost=item_cost, budget=budget)
 
 
 def make_plan(credentials: list[CredentialForecast] | None, work: Work, requests_per_item: float = 1.0) -> RunPlan:
@@ -118,13 +145,13 @@ def _changes(credentials: list[CredentialForecast], work: Work, outcome: Outcome
     sample = work._replace(items=min(work.items, max_items))
     seconds = outcome.seconds if sample == work else simulate(credentials, sample).seconds
     first = credentials[0]
-    one_more = first._replace(id="one more", group="one more", cooling=0.0, used_today=0)
+    one_more = first._replace(id="one more", group="one more", cooling=0.0, used=())
     changes = {"one more credential": ([*credentials, one_more], sample)}
     if outcome.bound_by == WORKERS:
         changes["twice the workers"] = (credentials, sample._replace(workers=2 * sample.workers))
     elif outcome.bound_by == KEYS:
         changes["twice max_concurrent"] = (
-            [_with(c, max_concurrent=2 * c.limits.max_concurrent) for c in credentials],
+            [_with(c, max_concurrent=2 * c.limits.first_concurrent) for c in credentials],
             sample,
         )
     elif outcome.bound_by is not None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from agentos.clock import Clock, Timer
 from agentos.errors import UnknownCredential
 from agentos.events import PoolWaiting
+from agentos.limits.amounts import Detail
 from agentos.limits.reset_times import seconds_to_reset
 from agentos.verdict import RATE_LIMITED, Verdict
 
@@ -21,6 +22,7 @@ from ._record_handle import RecordHandle
 from ._rules import wait_reasons
 from ._rules.allocator import Allocator
 from ._rules.lease_states import LIVE, WAITING
+from ._rules.order import LEAST_LOADED
 from ._rules.records import CredentialRecord, RestrictedScope, request_class_of
 from .credential import Credential
 from .states import CredentialForecast, CredentialState, credential_state, forecast
@@ -33,20 +35,20 @@ _jitter = random.random
 class MemoryStore:
     """A `Store` of one process."""
 
-    def __init__(self, clock: Clock, on_event: Callable[[Any], None]) -> None:
+    def __init__(self, clock: Clock, on_event: Callable[[Any], None], order: str = LEAST_LOADED) -> None:
         self._now = clock.now
         self._clock = clock
         self._on_event = on_event
         self._lock = threading.Lock()  # guards _allocator and _wake
         # Used on the path of every lease: half the cost of a `with`.
         self._acquire, self._release = self._lock.acquire, self._lock.release
-        self._allocator = Allocator()
+        self._allocator = Allocator(order=order)
         self._wake: Timer | None = None
         self.make_handle = RecordHandle
 
     # --- leases: the paths that every item takes ------------------------------------------------------------------
 
-    def request(self, record: RecordHandle, wait: bool = True, front: bool = False, _blocks: bool = False) -> bool:
+    def request(self, record: RecordHandle, wait: bool = True, front: bool = False, _idle_until: float = 0.0) -> bool:
         """Return True if the lease is live. Else `record.deliver()` is called when it is, or never can be."""
         allocator = self._allocator
         self._acquire()
@@ -101,10 +103,12 @@ class MemoryStore:
         """End a lease and cool its credential's group. No-op if it is not live."""
         self._locked(lambda allocator, now: allocator.lease_end.cool_and_end(record, seconds, now))
 
-    def use_more(self, record: RecordHandle, requests: int, tokens: int) -> None:
+    def use_more(self, record: RecordHandle, requests: int, tokens: int, detail: Detail | None = None) -> None:
         """Add to what a live lease uses, beyond its reservation: that is debt. No-op if it is not live."""
         self._locked(
-            lambda allocator, now: allocator.use_more(record, requests, tokens, now) if record.state == LIVE else None,
+            lambda allocator, now: (
+                allocator.use_more(record, requests, tokens, now, detail) if record.state == LIVE else None
+            ),
         )
 
     def observed(self, record: RecordHandle, verdict: Verdict) -> None:
@@ -114,10 +118,12 @@ class MemoryStore:
             served, events = self._collect()
         self._notify(served, events)
 
-    def settle(self, record: RecordHandle, requests: int | None, tokens: int | None) -> bool:
+    def settle(
+        self, record: RecordHandle, requests: int | None, tokens: int | None, detail: Detail | None = None
+    ) -> bool:
         """Set what a live lease really used; return False if it is not live or was settled before."""
         with self._lock:
-            settled = self._allocator.settle(record, requests, tokens, self._now())
+            settled = self._allocator.settle(record, requests, tokens, self._now(), detail)
             served, events = self._collect()
         self._notify(served, events)
         return settled
@@ -152,12 +158,11 @@ class MemoryStore:
         """Add or redeclare a credential: `change` is the allocator's method."""
         limits = credential.limits
         what = (credential.id, credential.quota_group, credential.provider, credential.scopes, limits)
-        ends_after = self._day_ends_after(limits.day_resets)
-        self._locked(lambda allocator, now: change(allocator, *what, now, ends_after))
+        self._locked(lambda allocator, now: change(allocator, *what, now, self._ends_after))
 
-    def _day_ends_after(self, day_resets: str) -> Callable[[float], float]:
-        clock = self._clock
-        return lambda now: now + seconds_to_reset(day_resets, clock.epoch() + now - clock.now())
+    def _ends_after(self, resets: str, now: float) -> float:
+        """Return the end of a calendar window."""
+        return now + seconds_to_reset(resets, self._clock.epoch() + now - self._clock.now())
 
     def remove(self, credential_id: str) -> None:
         self._locked(lambda allocator, now: allocator.remove(self._find(credential_id).id, now))
@@ -186,7 +191,7 @@ class MemoryStore:
             )
             return cast(list[RecordHandle], list(credential.leases.values())) if credential else []
 
-    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, for_provider: str | None = None,
+    def waiting_for(self, scope: str | None, need: wait_reasons.Need | None = None, for_provider: str | None = None,
                     only: str | None = None) -> PoolWaiting:  # fmt: skip
         request_class = request_class_of(scope, for_provider, only)
         return self._locked(lambda allocator, now: wait_reasons.explain(allocator, request_class, now, need))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Mapping
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex
 
-from agentos.clock import Timer
+from agentos.clock import SYSTEM_CLOCK, Timer
+from agentos.limits.amounts import Detail, detail_of
 from agentos.redaction.mask import MASK, refuse_to_copy
 
 from ._rules.lease_states import ENDED, LIVE, REFUSED
 from .credential import NO_VALUES, Credential
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .lease_pool import LeasePool
     from .store import LeaseHandle
 
@@ -33,6 +35,21 @@ def check_counts(*counts: Any) -> None:
             raise ValueError(f"requests and tokens are whole numbers from 0, not {count!r}")
         if count is not None and count > MAX_COUNT:
             raise ValueError(f"requests and tokens are at most {MAX_COUNT}, not {count}")
+
+
+def check_amounts(requests: Any, tokens: int | None, input_tokens: int | None, output_tokens: int | None,
+                  cost: float | None) -> tuple[Any, Detail | None]:  # fmt: skip
+    """Return the tokens of a request and its detail. Raise `ValueError` for amounts that cannot be counted."""
+    check_counts(requests, tokens)
+    if input_tokens is None and output_tokens is None and cost is None:
+        return tokens, None
+    check_counts(input_tokens, output_tokens)
+    is_number = isinstance(cost, int | float) and not isinstance(cost, bool)
+    if cost is not None and not (is_number and 0 <= cost < MAX_COUNT):
+        raise ValueError(f"cost is a number from 0, not {cost!r}")
+    if input_tokens is not None or output_tokens is not None:
+        tokens = max(tokens or 0, (input_tokens or 0) + (output_tokens or 0))
+    return tokens, detail_of(tokens or 0, input_tokens, output_tokens, cost)
 
 
 def check_name(what: str, name: Any) -> None:
@@ -86,10 +103,17 @@ class Lease:
         """The fencing token: it grows with every lease of the credential."""
         return self._handle.fence
 
-    def settle(self, *, requests: int | None = None, tokens: int | None = None) -> None:
+    def settle(self, *, requests: int | None = None, tokens: int | None = None, input_tokens: int | None = None,
+               output_tokens: int | None = None, cost: float | None = None) -> None:  # fmt: skip
         """Set what was really used, once. More than was reserved is debt."""
-        check_counts(requests, tokens)
-        self._pool.settle(self._handle, requests, tokens)
+        reserved = self._handle.detail
+        if cost is not None and tokens is None and input_tokens is None and output_tokens is None:
+            tokens = self._handle.tokens
+            input_tokens, output_tokens = (None, None) if reserved is None else reserved[:2]
+        total, detail = check_amounts(requests, tokens, input_tokens, output_tokens, cost)
+        if detail is not None and cost is None and reserved is not None:
+            detail = detail._replace(cost=reserved.cost)
+        self._pool.settle(self._handle, requests, total, detail)
 
     def observe(self, response: Any) -> None:
         """Read an answer that raised nothing: its rate-limit headers set the pace, a 429 cools the group."""
@@ -183,7 +207,7 @@ def wait(pool: LeasePool, handle: LeaseHandle, timeout: float | None) -> bool:
         return False
     calls: SimpleQueue[None] = SimpleQueue()  # not a lock: a second call may come before the thread waits again
     handle.deliver = lambda: calls.put(None)
-    with _Wait(pool, handle, timeout, blocks=timeout is None) as waiting:
+    with _Wait(pool, handle, timeout, is_idle=True) as waiting:
         while not waiting.is_over():
             calls.get()
     return waiting.has_lease
@@ -195,6 +219,8 @@ async def wait_async(pool: LeasePool, handle: LeaseHandle, timeout: float | None
         return True
     if timeout is not None and timeout <= 0:
         return False
+    import asyncio  # loaded in any case where this runs; not with the package
+
     loop = asyncio.get_running_loop()
     gate = asyncio.Event()
     handle.deliver = lambda: _set_in_loop(loop, gate)
@@ -208,23 +234,27 @@ async def wait_async(pool: LeasePool, handle: LeaseHandle, timeout: float | None
 class _Wait:
     """One wait for a lease: requests it, gives up at the deadline, and withdraws unless it has the lease at the end."""
 
-    def __init__(self, pool: LeasePool, handle: LeaseHandle, timeout: float | None, *, blocks: bool = False) -> None:
+    def __init__(self, pool: LeasePool, handle: LeaseHandle, timeout: float | None, *, is_idle: bool = False) -> None:
         self._pool = pool
         self._handle = handle
-        self._blocks = blocks  # the caller's thread has nothing else to do until the lease is live
         self._deadline = None if timeout is None or timeout == math.inf else pool.clock.now() + timeout
+        # Until when the caller's thread has nothing else to do. A timer ends the wait on a clock that is not real.
+        deadline = math.inf if self._deadline is None else self._deadline
+        self._idle_until = deadline if is_idle and (deadline == math.inf or pool.clock is SYSTEM_CLOCK) else 0.0
         self._timer: Timer | None = None
         self.has_lease = False
 
     def __enter__(self) -> _Wait:
-        pool, handle = self._pool, self._handle
-        self._is_granted = pool.request(handle, True, False, self._blocks)
-        if not self._is_granted and self._deadline is not None:
-            self._timer = self._pool.clock.call_at(self._deadline, lambda: pool.expire(handle))
+        try:
+            self._is_granted = self._pool.request(self._handle, True, False, self._idle_until)
+        except BaseException:  # a Ctrl-C: the call may block, and there is no block yet whose end withdraws
+            self._pool.withdraw(self._handle)
+            raise
         return self
 
     def is_over(self) -> bool:
-        """Look at the state of the request; return False if the caller must wait (again)."""
+        """Look at the state of the request; return False if the caller must wait (again): it is called back, at the
+        deadline at the latest."""
         handle = self._handle
         if self._is_granted:
             self.has_lease = True
@@ -234,7 +264,10 @@ class _Wait:
             self.has_lease = self._pool.confirm(handle)
             if not self.has_lease and handle.state != LIVE and self._is_late():
                 self._pool.expire(handle)
-        return self.has_lease or handle.state == ENDED
+        is_over = self.has_lease or handle.state == ENDED
+        if not is_over and self._timer is None and self._deadline is not None:
+            self._timer = self._pool.clock.call_at(self._deadline, lambda: self._pool.expire(handle))
+        return is_over
 
     def _is_late(self) -> bool:
         return self._deadline is not None and self._pool.clock.now() >= self._deadline

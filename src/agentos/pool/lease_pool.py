@@ -18,7 +18,6 @@ from agentos.errors import LeaseTimeout, NoUsableCredential, PoolError, RequestT
 from agentos.events import PoolWaiting
 from agentos.limits.cool_downs import MAX_PRINTED_WAIT, MIN_COOL_DOWN, hint_of
 from agentos.limits.reset_times import seconds_to_reset
-from agentos.providers import verdicts
 from agentos.redaction.mask import refuse_to_copy
 from agentos.redaction.recent_tokens import RecentTokens
 from agentos.redaction.redactor import Redactor
@@ -26,8 +25,9 @@ from agentos.reporters import writers as reporters
 from agentos.reporters.sentences import waiting_text
 from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
+from ._rules.order import LEAST_LOADED, check_order
 from .credential import NO_VALUES, Credential, Sources, fingerprint_of
-from .lease import Lease, LeaseContext, LeasedKey, check_counts, check_name
+from .lease import Lease, LeaseContext, LeasedKey, check_amounts, check_counts, check_name
 from .states import CredentialForecast, CredentialState
 from .store import LeaseHandle, Store, make_store
 from .store_url import StoreAt, passwords
@@ -42,7 +42,9 @@ class LeasePool:
     machine, `redis://…` (`rediss://…`, `unix://…`) for several machines. `lease_ttl` (seconds) is how long a shared
     store keeps the lease of a process that died; the memory store has no use for it. `reporter` is called with the
     pool's events while no run listens to them; without one they are printed. `hidden_secrets` are not in the pool, but
-    redacted like the secrets that are.
+    redacted like the secrets that are. `order` is which of several usable credentials is granted: `"least-loaded"`,
+    `"soonest-reset"` (the one whose window of an hour or more resets soonest, so that its quota does not expire unused)
+    or `"listed"` (the first one until it has no room).
     """
 
     def __init__(
@@ -54,9 +56,14 @@ class LeasePool:
         clock: Clock | None = None,
         reporter: reporters.Reporter | None = None,
         hidden_secrets: Iterable[str] = (),
+        order: str = LEAST_LOADED,
     ) -> None:
+        from agentos.providers import verdicts  # not on import: compiling its patterns takes long
+
+        check_order(order)
         if not lease_ttl > 0:
             raise ValueError(f"lease_ttl must be above 0 seconds, not {lease_ttl!r}")
+        self._read_exception, self._read_answer = verdicts.from_exception, verdicts.from_observed
         self.lease_ttl = lease_ttl
         self.clock = clock if clock is not None else SYSTEM_CLOCK
         self._listeners: list[Callable[[Any], None]] = []
@@ -69,7 +76,7 @@ class LeasePool:
         self._ids: dict[str, tuple[str, ...]] = {}
         self._tokens: RecentTokens | None = None  # client tokens of attempts, in a run with a gateway
         self._redactor: Redactor | None = None  # of all secrets; made when first needed, because it takes milliseconds
-        self._store: Store[Any] = make_store(store, self.clock, self._announce, lease_ttl, self.redact)
+        self._store: Store[Any] = make_store(store, self.clock, self._announce, lease_ttl, self.redact, order)
         self._hidden_secrets = set(hidden_secrets)
         if store is not None:
             self._hidden_secrets |= passwords(store if isinstance(store, str) else store.url)
@@ -111,17 +118,25 @@ class LeasePool:
         scope: str | None = None,
         prefer: str | None = None,
         timeout: float | None = None,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cost: float | None = None,
     ) -> LeaseContext:
         """Return a lease for a `with` or `async with` block, which waits for it in the order of requests.
 
         The block raises `LeaseTimeout` when no credential came within `timeout` seconds, `NoUsableCredential` when none
         can. An exception that leaves the block is read as the provider's answer and cools or quarantines the
-        credential; it is not swallowed.
+        credential; it is not swallowed. `tokens` is at least the sum of `input_tokens` and `output_tokens`; tokens of
+        unknown direction count as input and as output.
         """
-        check_counts(requests, tokens)
         check_name("scope", scope)
         check_name("prefer", prefer)
-        return LeaseContext(self, self.make_handle(requester_id, requests, tokens, scope, prefer), timeout)
+        if input_tokens is None and output_tokens is None and cost is None:
+            check_counts(requests, tokens)
+            return LeaseContext(self, self.make_handle(requester_id, requests, tokens, scope, prefer), timeout)
+        tokens, detail = check_amounts(requests, tokens, input_tokens, output_tokens, cost)
+        handle = self.make_handle(requester_id, requests, tokens, scope, prefer, None, None, detail)
+        return LeaseContext(self, handle, timeout)
 
     def call(self, func: Callable[[str], T], *, tokens: int = 0, scope: str | None = None,
              timeout: float | None = None) -> T:  # fmt: skip
@@ -150,8 +165,8 @@ class LeasePool:
 
     def add(self, credential: Credential) -> str:
         """Add a credential while the pool is in use; return its id. Raises `CredentialError` if it cannot be read."""
-        if credential.limits.requests_per_day is not None:
-            seconds_to_reset(credential.limits.day_resets, self.clock.epoch())  # raises if there is no such zone
+        for resets in credential.limits.calendars():
+            seconds_to_reset(resets, self.clock.epoch())  # raises if there is no such zone
         secrets = credential.secrets
         if credential.id in secrets:
             raise ValueError("a credential's id is displayed and must not be the secret")
@@ -264,7 +279,7 @@ class LeasePool:
         credential itself.
         """
         if verdict is not None and verdict.is_printed:
-            verdict = verdict._replace(kind=TRANSIENT)
+            verdict = Verdict(TRANSIENT, message=verdict.message, is_printed=True)
         self._store.end(handle, None if verdict is None else self._redacted(verdict), success)
 
     def end_after(self, handle: LeaseHandle, exc: BaseException | None) -> None:
@@ -276,7 +291,7 @@ class LeasePool:
 
     def observe(self, handle: LeaseHandle, response: Any) -> None:
         """Read an answer that raised nothing: rate-limit headers set the pace, a 429 cools the group."""
-        self.observed(handle, verdicts.from_observed(response, provider=handle.provider, now=self.clock.epoch()))
+        self.observed(handle, self._read_answer(response, provider=handle.provider, now=self.clock.epoch()))
 
     def observed(self, handle: LeaseHandle, verdict: Verdict) -> None:
         """Apply the verdict on an answer in the middle of a lease."""
@@ -328,7 +343,7 @@ class LeasePool:
 
     def waiting_of(self, handle: LeaseHandle) -> PoolWaiting:
         """Return why a request waits, and for how long. Blocks for a round trip to the owner of a shared pool."""
-        need = handle.requests, handle.tokens
+        need = handle.requests, handle.tokens, handle.detail
         return self._store.waiting_for(handle.scope, need, handle.for_provider, handle.only)
 
     def fastest(self) -> tuple[float | None, float]:
@@ -391,7 +406,7 @@ class LeasePool:
             listener(event)
 
     def _verdict_of(self, exc: BaseException, provider: str | None = None) -> Verdict:
-        return verdicts.from_exception(exc, provider=provider, now=self.clock.epoch())
+        return self._read_exception(exc, provider=provider, now=self.clock.epoch())
 
     def _redacted(self, verdict: Verdict) -> Verdict:
         return verdict._replace(message=self.redact(verdict.message)) if verdict.message else verdict
@@ -407,8 +422,10 @@ class LeasePool:
 
 def _weakened(verdict: Verdict) -> Verdict:
     """Return a verdict that a program which leases by hand has read from the output of a command: whatever was printed,
-    the group cools for a minute at most."""
-    if not verdict.is_printed or verdict.kind not in RETRY_ON_OTHER_KEY:
+    the group cools for a minute at most, and learns no limit."""
+    if not verdict.is_printed:
         return verdict
+    if verdict.kind not in RETRY_ON_OTHER_KEY:
+        return Verdict(verdict.kind, message=verdict.message, is_printed=True)
     wait = min(hint_of(verdict) or MIN_COOL_DOWN, MAX_PRINTED_WAIT)
     return Verdict(RATE_LIMITED, wait, message=verdict.message, is_printed=True)

@@ -163,11 +163,11 @@ def simulate(forecasts: list[CredentialForecast], work: Work) -> Outcome:
         limits = forecast.limits
         if limits.requests_per_minute is None and forecast.learned is not None:
             limits = replace(limits, requests_per_minute=forecast.learned)
-        ends = {} if forecast.day_ends_after is None else {"day_ends_after": forecast.day_ends_after}
+        ends = {} if forecast.calendar is None else {"calendar": forecast.calendar}
         pool.add(forecast.id, forecast.group, forecast.provider, forecast.scopes, limits, 0.0, **ends)
         limiter = pool.credentials[forecast.id].group.pace.limiter
         if limiter is not None:
-            limiter.use_day(forecast.used_today, 0.0)
+            limiter.use_before(forecast.used, 0.0)
         if forecast.cooling:
             pool.cool(pool.credentials[forecast.id].cooldown_scopes[0], None, forecast.cooling, RATE_LIMITED, 0.0)
     run = Simulation(pool, work)
@@ -182,11 +182,12 @@ def _run(run: Simulation) -> float:
     """Run to the end; return the seconds that were extrapolated.
 
     A long run repeats itself: once it is steady, whole periods are added by calculation. A period is the window of a
-    limit, rounded up to whole items. Runs with limits per day are not extrapolated.
+    limit, rounded up to whole items. Runs with longer windows than a minute are not extrapolated.
     """
     work, seconds = run.work, 0.0
-    has_days = any(c.group.pace.limits.requests_per_day for c in run.pool.credentials.values())
-    if len(work.tokens) == 1 and work.item_seconds > 0 and not has_days:
+    windows = [window for c in run.pool.credentials.values() for window in c.group.pace.limits.all_windows()]
+    has_long_ones = any(window.seconds > WINDOW_SECONDS for window in windows)
+    if len(work.tokens) == 1 and work.item_seconds > 0 and not has_long_ones:
         period = work.item_seconds * ceil(WINDOW_SECONDS / work.item_seconds)
         tallies = (run.requests, run.tokens, run.busy, run.bound_seconds)
         before, counts = [dict(tally) for tally in tallies], [0] * STEADY_PERIODS

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from typing import NamedTuple
 
-from agentos.limits.declaration import REQUESTS_PER_DAY, Limits
+from agentos.limits.declaration import Calendar, Limits
 
 from ._rules.records import CredentialRecord, LeaseRecord
 
@@ -68,15 +66,14 @@ class CredentialForecast(NamedTuple):
     limits: Limits
     cooling: float = 0.0  # seconds until it can be used
     learned: float | None = None  # requests per minute, if no limit is declared
-    used_today: int = 0  # requests of its group
-    day_ends_after: Callable[[float], float] | None = None  # instant -> the next end of the provider's day
+    used: tuple[tuple[str, float], ...] = ()  # of each declared limit of its group, by name
+    calendar: Calendar | None = None  # ends of calendar windows; instants are seconds from now
 
 
 def credential_state(credential: CredentialRecord, now: float, epoch: float) -> CredentialState:
     """Return the state of a credential, with instants as epoch seconds. `epoch` is the wall clock at `now`."""
     ends, cooled_by = _cooldowns(credential, now, epoch)
-    paces = [paced.pace.binding(None, 1, 0, now) for paced in credential.paced_by]
-    ready_at, limit = max(paces, key=itemgetter(0))
+    ready_at, limit = credential.group.pace.binding(None, 1, 0, now)
     cooled_until = ends.pop(None, None)
     limited_until = epoch + (ready_at - now) if ready_at > now else None
     pace, leases = credential.group.pace, tuple(credential.leases.values())
@@ -131,17 +128,17 @@ def _holder(record: LeaseRecord, now: float) -> Holder:
 
 def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
     """Return the limits and the state of a credential for a plan that starts now."""
-    pace = credential.paced_as.pace
-    limits, ends_after = credential.group.pace.limits, credential.group.pace.day_ends_after
+    pace = credential.group.pace
+    limits, calendar = pace.limits, pace.calendar
     used = {} if credential.group.pace.limiter is None else credential.group.pace.limiter.usage(now)
     return CredentialForecast(
         credential.id,
-        credential.paced_as.name or "",
+        credential.group.name or "",
         credential.provider.name,
         credential.scopes,
         replace(limits, max_concurrent=credential.max_concurrent),
         cooling=max(0.0, credential.usable_at(None) - now),
         learned=pace.learned_limits().get(None),
-        used_today=int(used.get(REQUESTS_PER_DAY, (0, 0))[0]),
-        day_ends_after=None if ends_after is None else lambda then: ends_after(now + then) - now,
+        used=tuple((name, amount) for name, (amount, _) in used.items() if amount),
+        calendar=None if calendar is None else lambda resets, then: calendar(resets, now + then) - now,
     )

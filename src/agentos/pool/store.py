@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from agentos.clock import Clock
 from agentos.errors import StoreError
 from agentos.events import PoolWaiting
+from agentos.limits.amounts import Detail
 from agentos.verdict import Verdict
 
 from ._memory import MemoryStore
+from ._rules.order import LEAST_LOADED
+from ._rules.wait_reasons import Need
 from .credential import Credential
 from .states import CredentialForecast, CredentialState
 from .store_url import FILE, SERVERS, StoreAt, check_server
@@ -35,6 +38,7 @@ class LeaseHandle(Protocol):
     requester: str | None
     requests: int  # reserved; after `settle`: used
     tokens: int
+    detail: Detail | None  # its tokens by direction, and its cost
     scope: str | None
     prefer: str | None  # a credential id
     for_provider: str | None  # only credentials of this provider may serve it; None: any
@@ -70,7 +74,9 @@ class Store(Protocol[H]):
     def arrive(self) -> None:
         """Block until all members know what this one has done, or the store is lost."""
 
-    def request(self, handle: H, wait: bool = True, front: bool = False, blocks: bool = False, /) -> bool: ...
+    def request(self, handle: H, wait: bool = True, front: bool = False, idle_until: float = 0.0, /) -> bool:
+        """Return True if the lease is live; `handle.deliver` is called later otherwise. `idle_until`: the instant until
+        which the caller's thread has nothing else to do than to wait for it; the call may block as long."""
 
     def request_now(self, handle: H, timeout: float | None = None, /) -> bool:
         """Return True if the lease is live at once; else nothing has changed.
@@ -87,11 +93,11 @@ class Store(Protocol[H]):
 
     def cool_and_end(self, handle: H, seconds: float, /) -> None: ...
 
-    def use_more(self, handle: H, requests: int, tokens: int, /) -> None: ...
+    def use_more(self, handle: H, requests: int, tokens: int, detail: Detail | None = None, /) -> None: ...
 
     def observed(self, handle: H, verdict: Verdict, /) -> None: ...
 
-    def settle(self, handle: H, requests: int | None, tokens: int | None, /) -> bool: ...
+    def settle(self, handle: H, requests: int | None, tokens: int | None, detail: Detail | None = None, /) -> bool: ...
 
     def withdraw(self, handle: H, /) -> None: ...
 
@@ -114,7 +120,7 @@ class Store(Protocol[H]):
 
     def live_leases(self, credential_id: str, /) -> list[H]: ...
 
-    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, for_provider: str | None = None,
+    def waiting_for(self, scope: str | None, need: Need | None = None, for_provider: str | None = None,
                     only: str | None = None, /) -> PoolWaiting: ...  # fmt: skip
 
     def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None, /
@@ -138,19 +144,19 @@ _KINDS = "'memory:', 'sqlite:///PATH', 'redis://HOST:PORT/DB', 'rediss://…' or
 
 
 def make_store(at: str | StoreAt | None, clock: Clock, on_event: Callable[[Any], None], ttl: float,
-               redact: Callable[[str], str]) -> Store[Any]:  # fmt: skip
+               redact: Callable[[str], str], order: str = LEAST_LOADED) -> Store[Any]:  # fmt: skip
     """Make the store that a URL names; nothing is opened yet. `redact` takes secrets out of texts that other processes
     will see. Raises `ValueError` for a URL of no store, and `StoreError` if a library for it is not installed."""
     store_at = at if isinstance(at, StoreAt) else StoreAt(MEMORY if at is None else str(at))
     if store_at.url == MEMORY:
-        return MemoryStore(clock, on_event)
+        return MemoryStore(clock, on_event, order)
     from .shared.copied_store import CopiedStore
     from .shared.shared_store import SharedStore  # imported where it is needed: a pool in memory must start quickly
     from .shared.transport import StoreLost, StoreRefused
 
     gate = make_gate(store_at.url)
     if not store_at.is_copy:
-        return SharedStore(gate, clock, on_event, ttl, redact, store_at.run)
+        return SharedStore(gate, clock, on_event, ttl, redact, store_at.run, order)
     try:
         return CopiedStore(gate.look(), clock, on_event)
     except (StoreLost, StoreRefused) as error:

@@ -16,6 +16,7 @@ from agentos.verdict import (
     RETRY_ON_OTHER_KEY,
     TRANSIENT,
     Verdict,
+    WindowReport,
 )
 
 from . import _dates as dates
@@ -35,6 +36,7 @@ from ._headers import (
     retry_after,
 )
 from ._phrases import Meaning
+from ._reported_windows import plan_windows, violated_windows, with_limits
 
 _BY_STATUS = {
     401: AUTH_FAILED,
@@ -63,17 +65,18 @@ def judge(status: int | None, headers: Headers, facts: BodyFacts | None, provide
     is_failure = (status is not None and status >= 400) or facts is not None
     if facts is not None and facts.headers:
         headers = {**lower(facts.headers), **headers}
-    requests, tokens = reported_limits(headers, provider, now) if headers else (NOT_REPORTED, NOT_REPORTED)
+    requests, tokens, windows = reported_limits(headers, provider, now) if headers else (NOT_REPORTED, NOT_REPORTED, ())
+    windows = (*windows, *plan_windows(headers, now))
     if not is_failure:
-        return _with_limits(NO_VERDICT, requests, tokens)
+        return with_limits(NO_VERDICT, requests, tokens, windows)
     facts = facts or BodyFacts()
     text = facts.text
     status = status if status is not None and status >= 400 else facts.status
     hint = retry_after(headers, now)
     meaning = _meaning(status, headers, facts, text, provider, requests, hint)
     if meaning is None:
-        return _with_limits(Verdict(None, message=_message(status, text)), requests, tokens)
-    return verdict_of(meaning, status, headers, facts, provider, now, requests, tokens)
+        return with_limits(Verdict(None, message=_message(status, text)), requests, tokens, windows)
+    return verdict_of(meaning, status, headers, facts, provider, now, requests, tokens, windows)
 
 
 def verdict_of(
@@ -85,6 +88,7 @@ def verdict_of(
     now: float,
     requests: ReportedLimit = NOT_REPORTED,
     tokens: ReportedLimit = NOT_REPORTED,
+    windows: tuple[WindowReport, ...] = (),
 ) -> Verdict:
     """Return the verdict of a known kind, with its wait, window and model."""
     kind, window = meaning
@@ -103,7 +107,8 @@ def verdict_of(
     )
     if window in _PERIODS and requests.remaining == 0 and requests.limit is not None:
         requests = requests._replace(period=_PERIODS[window])
-    return _with_limits(verdict, requests, tokens)
+    windows = (*windows, *violated_windows(facts, hint)) if kind in (RATE_LIMITED, QUOTA_EXHAUSTED) else windows
+    return with_limits(verdict, requests, tokens, windows)
 
 
 def one_line(text: str) -> str:
@@ -382,18 +387,3 @@ def _scope(facts: BodyFacts, text: str) -> str | None:
 def _message(status: int | None, text: str) -> str:
     start = f"HTTP {status}" if status is not None else ""
     return one_line(f"{start}: {text}" if start and text else start or text)
-
-
-def _with_limits(verdict: Verdict, requests: ReportedLimit, tokens: ReportedLimit) -> Verdict:
-    if requests is NOT_REPORTED and tokens is NOT_REPORTED:
-        return verdict
-    return verdict._replace(
-        remaining_requests=requests.remaining,
-        remaining_tokens=tokens.remaining,
-        reset_requests=requests.reset,
-        reset_tokens=tokens.reset,
-        limit_requests=requests.limit,
-        limit_tokens=tokens.limit,
-        requests_period=requests.period,
-        tokens_period=tokens.period,
-    )

@@ -7,6 +7,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from agentos.durations import parse_number
+from agentos.limits.declaration import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from agentos.verdict import WindowReport
 
 from ._dates import http_date, wait_of
 
@@ -16,6 +18,7 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 _PERIODS = {
     "second": 1.0, "sec": 1.0, "minute": MINUTE, "min": MINUTE, "hour": HOUR, "day": DAY, "month": 30 * DAY,
 }  # fmt: skip
+_DIRECTIONS = {"input": INPUT_TOKENS, "prompt": INPUT_TOKENS, "output": OUTPUT_TOKENS, "generated": OUTPUT_TOKENS}
 _LIMIT, _REMAINING, _RESET = "limit", "remaining", "reset"
 _TOGETHER = "tokenlimit-tokens"  # a header of Together AI, counted per second
 
@@ -35,7 +38,7 @@ NOT_REPORTED = ReportedLimit()
 class _Dimension(NamedTuple):
     """What a limit counts, by the name of its headers."""
 
-    is_tokens: bool
+    of: str  # as `Window.of`
     name: str  # empty: the headers name no dimension
     period: float | None  # where the name says it
 
@@ -81,8 +84,11 @@ def retry_after(headers: Headers, now: float) -> float | None:
     return max(seconds, 0.0)
 
 
-def reported_limits(headers: Headers, provider: str, now: float) -> tuple[ReportedLimit, ReportedLimit]:
-    """Return the limits of requests and of tokens; of several each, the one of which least is left."""
+def reported_limits(
+    headers: Headers, provider: str, now: float
+) -> tuple[ReportedLimit, ReportedLimit, tuple[WindowReport, ...]]:
+    """Return the limits of requests and of tokens, of several each the one of which least is left; and all of them as
+    windows. A limit of tokens in one direction does not pace all tokens: it has no `limit` among the first two."""
     fields: dict[_Dimension, dict[str, str]] = {}
     for name, value in headers.items():
         if "limit-" in name and (meaning := _meaning(name)) is not None:
@@ -92,22 +98,27 @@ def reported_limits(headers: Headers, provider: str, now: float) -> tuple[Report
                 values = fields[dimension] = {}
             values[field] = value
     if not fields:
-        return NOT_REPORTED, NOT_REPORTED
+        return NOT_REPORTED, NOT_REPORTED, ()
     # An epoch or a date has at least 10 characters. Without one the server's clock is not needed.
     has_instant = any(len(values.get(_RESET, "")) >= 10 for values in fields.values())
     at = server_now(headers, now) if has_instant else now
     requests, tokens = NOT_REPORTED, NOT_REPORTED
+    windows = []
     for dimension, values in fields.items():
         reset = values.get(_RESET)
         wait = None if reset is None else wait_of(reset, at)
         limit, remaining = _count(values.get(_LIMIT)), _count(values.get(_REMAINING))
         period = None if limit is None else dimension.period or _period(headers, provider, dimension, wait)
         reported = ReportedLimit(None if remaining is None else int(remaining), wait, limit, period)
-        if dimension.is_tokens:
+        if limit and period is not None:
+            windows.append(WindowReport(dimension.of, period, limit, remaining, wait))
+        if dimension.of in (INPUT_TOKENS, OUTPUT_TOKENS):
+            reported = reported._replace(limit=None, period=None)
+        if dimension.of != REQUESTS:
             tokens = reported if tokens is NOT_REPORTED else min(tokens, reported, key=_scarcity)
         else:
             requests = reported if requests is NOT_REPORTED else min(requests, reported, key=_scarcity)
-    return requests, tokens
+    return requests, tokens, tuple(windows)
 
 
 @lru_cache(maxsize=512)  # every answer has the same few names
@@ -129,7 +140,8 @@ def _meaning(name: str) -> tuple[_Dimension, str] | None:
     if not is_tokens and dimension and not any(word.startswith("req") for word in words):
         return None  # images, seconds of audio, windows of a plan: not paced
     period = next((_PERIODS[word] for word in words if word in _PERIODS), None)
-    return _Dimension(is_tokens, dimension, period), field
+    of = REQUESTS if not is_tokens else next((_DIRECTIONS[word] for word in words if word in _DIRECTIONS), TOKENS)
+    return _Dimension(of, dimension, period), field
 
 
 def _count(text: str | None) -> float | None:
@@ -154,7 +166,7 @@ def _scarcity(reported: ReportedLimit) -> tuple[float, float, float]:
 def _period(headers: Headers, provider: str, dimension: _Dimension, reset: float | None) -> float:
     """Return the seconds that a limit counts over, for headers whose names do not contain a period."""
     is_together = "together" in provider or ("x-tokenlimit-limit" in headers and reset is not None and reset <= 1)
-    if dimension.is_tokens:
+    if dimension.of != REQUESTS:
         return 1.0 if is_together and dimension.name == _TOGETHER else MINUTE
     if dimension.name:
         return DAY if "groq" in provider else MINUTE

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 ErrorKind = Literal[
     "rate_limited",  # usable again after `retry_after`
     "quota_exhausted",  # the same, but the wait is long: of a day, a plan or a credit
+    "budget_reached",  # of the run or the item that sends the request: not usable again without a person
     "overloaded",
     "auth_failed",
     "forbidden",
@@ -36,6 +37,7 @@ class _Names(NamedTuple):
 _NAMES: dict[ErrorKind, _Names] = {
     "rate_limited": _Names("requests", "rate_limit_exceeded", "rate_limit_error", "RESOURCE_EXHAUSTED"),
     "quota_exhausted": _Names("insufficient_quota", "insufficient_quota", "rate_limit_error", "RESOURCE_EXHAUSTED"),
+    "budget_reached": _Names("insufficient_quota", "insufficient_quota", "billing_error", "RESOURCE_EXHAUSTED"),
     "overloaded": _Names("service_unavailable_error", "server_is_overloaded", "overloaded_error", "UNAVAILABLE"),
     "auth_failed": _Names("invalid_request_error", "invalid_api_key", "authentication_error", "UNAUTHENTICATED"),
     "forbidden": _Names("invalid_request_error", "permission_denied", "permission_error", "PERMISSION_DENIED"),
@@ -49,6 +51,7 @@ _NAMES: dict[ErrorKind, _Names] = {
 STATUSES: dict[ErrorKind, int] = {
     "rate_limited": 429,
     "quota_exhausted": 429,
+    "budget_reached": 402,  # SDKs do not repeat it
     "overloaded": 503,
     "auth_failed": 401,
     "forbidden": 403,

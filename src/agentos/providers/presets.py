@@ -103,6 +103,8 @@ PRESETS = (
 )
 
 _BY_NAME = {name: preset for preset in PRESETS for name in (preset.name, *preset.aliases)}
+# Names and aliases of all presets.
+PROVIDER_NAMES = tuple(_BY_NAME)
 
 
 def preset_of(provider: str | None) -> Preset | None:

@@ -7,7 +7,7 @@ Shapes of answers: `openai-chat`, `openai-responses`, `openai-embeddings`, `anth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -31,17 +31,19 @@ class TokenUsage(NamedTuple):
     cache_write_tokens: int = 0  # the part of `input_tokens` that was written to a prompt cache
 
 
-def limit_tokens(shape: str, usage: TokenUsage) -> int:
-    """Return the tokens that count against a limit of the provider. Anthropic does not count cache reads, others do."""
+def limit_tokens(shape: str, usage: TokenUsage) -> tuple[int, int]:
+    """Return the input and the output tokens that count against limits of the provider. Anthropic does not count cache
+    reads, others do."""
     cached_tokens = 0 if shape == "anthropic" else usage.cached_tokens
-    return usage.input_tokens + usage.output_tokens + cached_tokens
+    return usage.input_tokens + cached_tokens, usage.output_tokens
 
 
 def usage_of_body(shape: str, body: bytes) -> TokenUsage | None:
     """Return the usage in the body of an answer (JSON, not compressed); None if it states none."""
-    answers = _decode_answers(body)
-    usages = [usage for answer in answers if (usage := _usage_of(shape, answer, None)) is not None]
-    return usages[-1] if usages else None
+    usage = None
+    for answer in _decode_answers(body):
+        usage = _usage_of(shape, answer, None) or usage
+    return usage
 
 
 class StreamUsage:
@@ -58,9 +60,18 @@ class StreamUsage:
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes of the stream (not compressed)."""
-        # The usual chunk has whole events of content only, so that it need not be divided or parsed.
-        if data.endswith((b"\n\n", b"\r\n\r\n")) and self._reader.is_between_events and not self._has_marker(data):
-            return
+        # The usual chunk has whole events, most of them of content only, which need not be parsed.
+        if data.endswith((b"\n\n", b"\r\n\r\n")) and self._reader.is_between_events:
+            if not self._has_marker(data):
+                return
+            if b"\r" not in data:
+                for part in data.split(b"\n\n"):
+                    if self._has_marker(part):
+                        self._read_events(part + b"\n\n")
+                return
+        self._read_events(data)
+
+    def _read_events(self, data: bytes) -> None:
         for event in self._reader.feed(data):
             if self._has_marker(event.data):
                 self._read(event.data)
@@ -102,12 +113,18 @@ class FirstEvents:
             return self.state
         data = data[: MAX_HANDSHAKE_BYTES - self._size]
         self._size += len(data)
-        for event in self._reader.feed(data):
-            kind = _kind_of(event)
-            if kind != "handshake":
-                self.state = kind
-                self.error = event.data if kind == "error" else None
-                return kind
+        start = 0
+        while start < len(data) and self.state == "handshake":
+            # One event at a time: those behind the first with content need not be parsed.
+            end = data.find(b"\n\n", start) + 2
+            end = len(data) if end < 2 else end
+            for event in self._reader.feed(data[start:end]):
+                kind = _kind_of(event)
+                if kind != "handshake":
+                    self.state = kind
+                    self.error = event.data if kind == "error" else None
+                    return kind
+            start = end
         if self._size >= MAX_HANDSHAKE_BYTES:
             self.state = "content"
         return self.state
@@ -194,18 +211,17 @@ def _usage_of(shape: str, answer: _Answer, known: TokenUsage | None) -> TokenUsa
     return None
 
 
-def _stated(shape: str, answer: _Answer) -> Iterator[Any]:
-    """Yield the objects that may hold the usage."""
+def _stated(shape: str, answer: _Answer) -> tuple[Any, ...]:
+    """Return the objects that may hold the usage."""
     if shape == "gemini":
-        yield answer.usageMetadata
-        return
-    yield answer.usage
+        return (answer.usageMetadata,)
     if shape == "anthropic":
-        yield _table(answer.message).get("usage")
-    elif shape == "openai-responses" and answer.response is not None:
-        yield answer.response.usage
-    elif shape == "openai-chat":
-        yield _table(answer.x_groq).get("usage")
+        return answer.usage, _table(answer.message).get("usage")
+    if shape == "openai-responses" and answer.response is not None:
+        return answer.usage, answer.response.usage
+    if shape == "openai-chat":
+        return answer.usage, _table(answer.x_groq).get("usage")
+    return (answer.usage,)
 
 
 def _read_openai(usage: dict[str, Any], known: TokenUsage | None) -> TokenUsage | None:

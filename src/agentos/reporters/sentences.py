@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from agentos.costs.amounts import money_text, spent_text
 from agentos.durations import format_duration
 from agentos.events import (
     STORE_LOST,
@@ -24,7 +25,6 @@ from agentos.events import (
     Heartbeat,
     ItemEnded,
     LimitLearned,
-    LimitShared,
     PoolWaiting,
     RunEnded,
     RunResumed,
@@ -33,9 +33,9 @@ from agentos.events import (
     StoreReached,
     StoreUnreachable,
 )
-from agentos.items.results import WorkflowResult
+from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.plurals import plural
-from agentos.verdict import RATE_LIMITED
+from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED
 
 from .format import escape_controls, first_line
 
@@ -45,6 +45,14 @@ SHORT_COOL_DOWN = 0.2
 LONG_PAUSE = 1.0
 # A run of up to this many items reports progress with every item.
 SMALL_RUN = 100
+# Kinds of verdicts in words. Programs get the kinds themselves.
+_VERDICTS = {
+    RATE_LIMITED: "rate-limited",
+    QUOTA_EXHAUSTED: "out of quota",
+    OVERLOADED: "overloaded",
+    AUTH_FAILED: "key refused",
+    STORE_LOST: "the store is new or was emptied: older leases must expire",
+}
 
 
 def event_text(event: Any) -> str | None:
@@ -52,11 +60,11 @@ def event_text(event: Any) -> str | None:
     return _TEXTS.get(type(event), _no_text)(event)
 
 
-def failure_line(result: WorkflowResult) -> str:
+def failure_line(result: WorkflowResult[Any]) -> str:
     return f"[COORDINATOR] Failed: {escape_controls(result.item_id)}: {error_text(result)}"
 
 
-def error_text(result: WorkflowResult) -> str:
+def error_text(result: WorkflowResult[Any]) -> str:
     """Return why an item failed, in one line."""
     kind, error = result.metadata.get("error_type"), first_line(result.error)
     return error if kind is None or kind == error else f"{kind}: {error}"
@@ -81,8 +89,8 @@ def waiting_text(waiting: PoolWaiting) -> str:
 
 
 def verdict_text(verdict: str) -> str:
-    """Return why a credential is not used."""
-    return "the store is new or was emptied: older leases must expire" if verdict == STORE_LOST else verdict
+    """Return the kind of a verdict in words."""
+    return _VERDICTS.get(verdict, verdict)
 
 
 def _no_text(_event: Any) -> None:
@@ -113,6 +121,14 @@ def _item_ended(event: ItemEnded) -> str | None:
     return "\n".join(lines) or None
 
 
+def progress_text(stats: ProgressStats) -> str:
+    """Return the progress of a run in one line."""
+    of_total = "" if stats.total is None else f"/{stats.total} ({stats.completion_rate:.1f}%)"
+    failed = f", {stats.failed} failed" if stats.failed else ""
+    to_go = "" if not stats.eta else f", about {format_duration(stats.eta)} to go"
+    return f"[COORDINATOR] Progress: {stats.completed}{of_total}{failed}{to_go}"
+
+
 def is_worth_a_line(completed: int, total: int | None) -> bool:
     """Return True for each item of a small run, about a hundred times for a large one; increasingly rarely if the
     total is not known."""
@@ -127,7 +143,9 @@ def is_worth_a_line(completed: int, total: int | None) -> bool:
 def _attempt_ended(event: AttemptEnded) -> str | None:
     if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died") or event.retry_in >= LONG_PAUSE:
         pause = f"in {event.retry_in:.1f} s" if event.retry_in else "now"
-        attempt = f"{escape_controls(event.item_id)}: attempt {event.attempt} {event.verdict}, retry {pause}"
+        attempt = (
+            f"{escape_controls(event.item_id)}: attempt {event.attempt}: {verdict_text(event.verdict)}, retry {pause}"
+        )
         return f"[COORDINATOR] {attempt}: {first_line(event.error)}"
     return None  # a rate limit or an overload has its own event: a cool-down
 
@@ -151,21 +169,14 @@ def _cool_down_started(event: CoolDownStarted) -> str | None:
     target = _target_text(event)
     scope = f" for {event.scope}" if event.scope is not None else ""
     capped = f" (capped: the provider asked for {event.hint:.0f} s)" if event.hint is not None else ""
-    return f"[COORDINATOR] Cooling down {target}{scope} for {format_duration(event.seconds)}: {event.verdict}{capped}"
+    reason = f"{verdict_text(event.verdict)}{capped}"
+    return f"[COORDINATOR] Cooling down {target}{scope} for {format_duration(event.seconds)}: {reason}"
 
 
 def _limit_learned(event: LimitLearned) -> str:
     scope = f" for {event.scope}" if event.scope is not None else ""
     line = f"requests_per_minute = {math.floor(event.requests_per_minute)}"
     return f"[COORDINATOR] Learned the limit of {_target_text(event)}{scope}: {line} (declare it to skip learning)"
-
-
-def _limit_shared(event: LimitShared) -> str:
-    groups = ", ".join(group.removeprefix("credential ") for group in event.groups)
-    if not event.is_shared:
-        return f"[COORDINATOR] No shared limit after all: {groups}"
-    advice = "if they belong to one account, declare one quota_group"
-    return f"[COORDINATOR] Shared limit detected, now paced together: {groups} ({advice})"
 
 
 def _target_text(event: CoolDownStarted | LimitLearned) -> str:
@@ -182,7 +193,8 @@ def _rested(event: CredentialRested) -> str:
     scope = f" for {event.scope}" if event.scope is not None else ""
     printed = f": {first_line(event.message)}" if event.message else ""
     rest = f"rests{scope} for {format_duration(event.seconds)} in this run, then one item tries it"
-    return f"[COORDINATOR] Credential {event.credential_id} {rest}: a command reported {event.verdict}{printed}"
+    reason = f"a command reported: {verdict_text(event.verdict)}{printed}"
+    return f"[COORDINATOR] Credential {event.credential_id} {rest}: {reason}"
 
 
 def _benched(event: CredentialBenched) -> str:
@@ -236,7 +248,39 @@ def _run_stopping(event: RunStopping) -> str:
 
 
 def _run_ended(event: RunEnded) -> str:
-    return summary_text(event, "the same call continues them" if event.is_recorded else "see get_checkpoints()")
+    call = "the same call with a larger budget" if larger_budget(event.stats) else "the same call"
+    return summary_text(event, f"{call} continues them" if event.is_recorded else "see get_checkpoints()")
+
+
+def larger_budget(stats: ProgressStats) -> str:
+    """Return the option that a resume of the run needs, " --budget 40"; "" if no budget has stopped it."""
+    if stats.stopped is None or not stats.stopped.startswith("the budget of "):
+        return ""
+    if stats.budget_tokens is not None and "tokens is used up" in stats.stopped:
+        return f" --budget-tokens {2 * stats.budget_tokens}"
+    return "" if stats.budget is None else f" --budget {2 * stats.budget:g}"
+
+
+def cost_facts(stats: ProgressStats) -> list[str]:
+    """Return what a run has spent of what, for a line with little room; an empty list if it is not known."""
+    if stats.cost is None:
+        return []
+    if stats.budget is not None:
+        return [f"cost {money_text(stats.cost)} of {money_text(stats.budget)}"]
+    is_more = stats.expected_cost is not None and stats.expected_cost > stats.cost
+    return [
+        f"cost {money_text(stats.cost)}" + (f" of about {money_text(stats.expected_cost or 0.0)}" if is_more else "")
+    ]
+
+
+def has_spent(stats: ProgressStats) -> bool:
+    """Return whether it is counted what the run spends."""
+    return stats.cost is not None or stats.tokens > 0
+
+
+def stats_cost_text(stats: ProgressStats) -> str:
+    """Return what a run has spent and is expected to spend."""
+    return spent_text(stats.cost, stats.tokens, stats.budget, stats.budget_tokens, stats.expected_cost)
 
 
 def summary_text(event: RunEnded, continuation: str) -> str:
@@ -255,6 +299,8 @@ def summary_text(event: RunEnded, continuation: str) -> str:
         lines.append(f"  Unfinished: {unfinished} ({continuation})")
     lines.append(f"  Duration: {stats.elapsed:.2f}s")
     lines.append(f"  Bound by: {event.bound_by}")
+    if has_spent(stats):
+        lines.append(f"  Cost: {stats_cost_text(stats)}")
     return "\n".join(lines)
 
 
@@ -276,7 +322,6 @@ _TEXTS: dict[type, Callable[[Any], str | None]] = {
     CredentialBenched: _benched,
     CredentialRecovered: _recovered,
     LimitLearned: _limit_learned,
-    LimitShared: _limit_shared,
     StoreUnreachable: _store_unreachable,
     StoreReached: _store_reached,
     Heartbeat: _still_running,

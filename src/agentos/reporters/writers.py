@@ -6,21 +6,28 @@ A reporter is a callable that takes an event of `agentos.events`. The run's own 
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TextIO
 
-from agentos.events import JSON_VERSION, PoolWaiting
+from agentos.events import JSON_VERSION, Heartbeat, ItemEnded, PoolWaiting
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.redaction.json_text import redact_json
 
-from .sentences import event_text
+from .sentences import event_text, failure_line, progress_text
 
 Reporter = Callable[[Any], None]
 
 # Characters of the `repr` that stands for a value without a form in JSON.
 MAX_REPR = 1000
+# Moves the cursor to the start of its line, and erases the line.
+CLEAR_LINE = "\r\x1b[K"
+# Seconds between two updates of the progress line.
+PROGRESS_SECONDS = 0.1
 
 
 class TextReporter:
@@ -36,7 +43,7 @@ class TextReporter:
         if redact not in self._redactors:
             self._redactors.append(redact)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, end: str = "\n") -> None:
         for redact in self._redactors:
             text = self._redacted(text, redact)
         # Not stored in __init__: a program may redirect sys.stdout later. It is None in a process without one.
@@ -44,21 +51,55 @@ class TextReporter:
         if stream is None:
             return
         try:
-            print(text, file=stream, flush=True)
+            print(text, file=stream, flush=True, end=end)
         except UnicodeEncodeError:
-            print(text.encode("ascii", "backslashreplace").decode(), file=stream, flush=True)
+            print(text.encode("ascii", "backslashreplace").decode(), file=stream, flush=True, end=end)
 
     def _redacted(self, text: str, redact: Callable[[str], str]) -> str:
         return redact(text)
 
 
 class PlainReporter(TextReporter):
-    """`[COORDINATOR]` lines, for people."""
+    """`[COORDINATOR]` lines, for people. On a terminal, the progress is one line that is written again and again, below
+    the others."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
+        self._has_progress = False  # the cursor stands at the end of a progress line
+        self._drawn_at = -math.inf
 
     def __call__(self, event: Any) -> None:
-        text = event_text(event)
+        columns = self._columns()
+        if columns is None:
+            text = event_text(event)
+        elif isinstance(event, ItemEnded):
+            text = None if event.result.success else failure_line(event.result)
+        elif isinstance(event, Heartbeat):
+            text = None
+        else:
+            text = event_text(event)
         if text is not None:
-            self._write(text)
+            self._write(f"{CLEAR_LINE if self._has_progress else ''}{text}")
+            self._has_progress, self._drawn_at = False, -math.inf
+        if columns is not None and isinstance(event, ItemEnded | Heartbeat):
+            self._draw_progress(event.stats, columns)
+
+    def _columns(self) -> int | None:
+        """Return the width of the terminal; None if the stream is not one that can rewrite a line."""
+        stream = self._stream if self._stream is not None else sys.stdout
+        try:
+            if stream is None or not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+                return None
+            return os.get_terminal_size(stream.fileno()).columns
+        except (OSError, ValueError, AttributeError):
+            return None
+
+    def _draw_progress(self, stats: ProgressStats, columns: int) -> None:
+        now = time.monotonic()
+        if now - self._drawn_at < PROGRESS_SECONDS and stats.completed != stats.total:
+            return
+        self._drawn_at, self._has_progress = now, True
+        self._write(f"{CLEAR_LINE}{progress_text(stats)[: columns - 1]}", end="")
 
 
 class JsonReporter(TextReporter):
@@ -71,6 +112,15 @@ class JsonReporter(TextReporter):
         """Redact string by string: the line stays JSON, and a secret that contains terminal codes, escaped here, is
         recognised."""
         return redact_json(text, redact)
+
+
+def check_reporter(reporter: Reporter | None, redact: Callable[[str], str] | None) -> Reporter | None:
+    """Return the reporter, its texts redacted with `redact`; raise ValueError if it cannot be called with events."""
+    if reporter is not None and (isinstance(reporter, type) or not callable(reporter)):
+        raise ValueError(f"reporter must be None or a callable that takes an event, not {reporter!r}")
+    if redact is not None and isinstance(reporter, TextReporter):
+        reporter.redact_with(redact)
+    return reporter
 
 
 def json_line(event: Any) -> str:

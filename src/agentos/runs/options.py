@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentos.costs.budget import Budget
+from agentos.costs.prices import Prices
 from agentos.identifiers import sanitize_identifier
+from agentos.pool.lease_pool import LeasePool
 
+from ._rules.run_options import UNKNOWN_BEFORE as UNKNOWN_BEFORE
 from ._rules.run_options import Options
 from ._rules.scheduler import parse_halt
 
@@ -35,6 +39,8 @@ def check_options(
     max_wait: Any,
     has_credentials: bool,
     reporter: Callable[[Any], None] | None,
+    budget: Any = None,
+    has_gateway: bool = False,
 ) -> Options:
     """Return the options of a coordinator's runs; raise ValueError for the first one that is wrong."""
     retries = whole_number("retries", retries, 0)
@@ -60,7 +66,34 @@ def check_options(
         grace_seconds=seconds("grace_seconds", grace_seconds, least=0.0) or 0.0,
         max_wait=seconds("max_wait", max_wait, least=0.0),
         reporter=reporter,
+        budget=_check_budget(budget, has_gateway=has_gateway),
     )
+
+
+def _check_budget(budget: Any, *, has_gateway: bool) -> Budget | None:
+    """Return the budget; a number is one of money. Raise ValueError if nothing counts what the items spend."""
+    if budget is None:
+        return None
+    checked = budget if isinstance(budget, Budget) else Budget(budget)
+    if has_gateway and checked.is_reported:
+        raise ValueError("with a gateway, the gateway counts what items spend: omit is_reported of the budget")
+    if not has_gateway and not checked.is_reported:
+        raise ValueError(
+            "nothing counts what the items spend: pass gateway=True or, if the workers call report_usage, "
+            "Budget(…, is_reported=True)"
+        )
+    if checked.is_hard and not has_gateway:
+        raise ValueError("is_hard of a budget needs gateway=True: only a gateway can refuse requests of running items")
+    return checked
+
+
+def check_prices(budget: Budget | None, prices: Prices) -> None:
+    """Raise ValueError if a budget is an amount of money and no model has a price."""
+    if budget is not None and budget.has_money and prices.is_empty:
+        raise ValueError(
+            "a budget of money needs the prices of models: pip install 'agentos-parallel[prices]', or declare them "
+            '(prices=…, in a keys file [price."MODEL"])'
+        )
 
 
 def check_workers(workers: Any, *, send_secrets: Any, admission: Any) -> None:
@@ -135,6 +168,20 @@ def whole_number(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number from {least}, not {value!r}")
     return value
+
+
+def auto_workers(pool: LeasePool | None, max_parallelism: Any) -> int:
+    """Return the workers of "auto": as many as the credentials admit at once; without any, one per processor."""
+    count = os.cpu_count() or 1 if pool is None else sum(state.max_concurrent for state in pool.states())
+    return count if max_parallelism is None else min(count, whole_number("max_parallelism", max_parallelism, 1))
+
+
+def check_max_workers(max_workers: Any) -> int:
+    """Return the number; raise ValueError if it is none, with the place of an object that belongs elsewhere."""
+    if isinstance(max_workers, int):
+        return whole_number("max_workers", max_workers, 1)
+    hint = ": pass it as credential_coordinator=" if isinstance(max_workers, LeasePool) else ""
+    raise ValueError(f"max_workers must be a whole number from 1, or 'auto', not {max_workers!r}{hint}")
 
 
 def seconds(name: str, value: Any, *, least: float | None = None) -> float | None:

@@ -6,10 +6,10 @@ import asyncio
 import functools
 import inspect
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentos.clock import Clock
 from agentos.events import DryRun, PoolWaiting
@@ -27,12 +27,11 @@ from agentos.workers.threads import ThreadWorkers
 from ._driver.driver import Driver
 from ._driver.intake import Source
 from ._rules.run_options import Options
+from .signatures import Worker
 
 if TYPE_CHECKING:  # only a run with a ledger needs them
     from agentos.ledger.record import RunRecord
     from agentos.ledger.recorded_results import RecordedResults
-
-Worker: TypeAlias = Callable[[Any, Any], Any] | Callable[[Any, Any], Awaitable[Any]]
 
 # Ids that a dry run reports at most, if the length of the input is not known.
 MAX_DRY_RUN_IDS = 1000
@@ -56,6 +55,7 @@ class RunRequest(NamedTuple):
     access: AttemptAccess | None = None  # the gateway of the attempts; None: each has a lease
     loop: asyncio.AbstractEventLoop | None = None  # for async workers; None: a loop of their own
     dry_run: bool = False
+    read_ids: list[str] | None = None  # gets the ids of all items, in the order of the input
 
 
 class RunHandle:
@@ -109,7 +109,7 @@ def start_run(
     *,
     on_start: Callable[[RunHandle], None],
     on_finished: Callable[[RunHandle], None],
-    collected: list[WorkflowResult] | None = None,
+    collected: list[WorkflowResult[Any]] | None = None,
 ) -> RunHandle:
     """Start a run and return its handle.
 
@@ -155,33 +155,18 @@ def _compose(request: RunRequest, on_finished: Callable[[], None]) -> RunHandle:
     return RunHandle(driver, request.options.run_id, recorded_results)
 
 
-def check_worker(
-    worker_func: Any, workers: str | Executor, pool: LeasePool | None, *, send_secrets: bool, has_gateway: bool = False
-) -> None:
-    """Raise an error that would otherwise fail every attempt. `has_gateway`: no secret is sent to the attempts."""
-    if not callable(worker_func):
-        raise TypeError(f"worker_func must be a function of (item, credential), not {type(worker_func).__name__}")
-    if not isinstance(workers, Executor):
-        return
-    from agentos.workers.engines.executor import check_credentials
-
-    if isinstance(worker_func, Command):
-        raise TypeError("an executor cannot run a Command: call subprocess in a worker function instead")
-    if not has_gateway:
-        check_credentials(pool, send_secrets=send_secrets)
-
-
 def _item_maker(request: RunRequest) -> ItemMaker:
     functions = request.item_id_func, request.tokens_func, request.scope_func
+    read_ids = request.read_ids
     if request.ledger is None:
-        return ItemMaker(*functions)
+        return ItemMaker(*functions, read_ids=read_ids)
     from agentos.items.codec import encode_input
 
     pool = request.pool
     if pool is None:
-        return ItemMaker(*functions, functools.partial(encode_input, redact=str))
+        return ItemMaker(*functions, functools.partial(encode_input, redact=str), read_ids=read_ids)
     encode = functools.partial(encode_input, redact=pool.redact_value)
-    return ItemMaker(*functions, encode, pool.hides_secret, MIN_REDACTED)
+    return ItemMaker(*functions, encode, pool.hides_secret, MIN_REDACTED, read_ids)
 
 
 def _report_dry_run(request: RunRequest, total: int | None, maker: ItemMaker) -> int:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from queue import Empty
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from agentos.items.results import ProgressStats, RunningItem, WorkflowResult
 from agentos.wakeup import Wakeup
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 # Seconds to wait for the end of a run that was killed: it waits for its worker processes only.
 KILL_SECONDS = 0.9
 
+T = TypeVar("T")  # the type that the worker returns
 
-class _Results:
+
+class _Results(Generic[T]):
     """The common part of both streams: handles the end of the run once."""
 
     def __init__(self, run: RunHandle, on_end: Callable[[RunHandle], None]) -> None:
@@ -35,7 +37,8 @@ class _Results:
         self._has_recorded = False  # recorded results can be fetched when no new one is there
         self._is_at_end = False  # the run is over: only recorded results can come
         self._is_ended = False
-        self.leftover_results: deque[WorkflowResult] = deque()  # those not yet taken when the stream was closed early
+        # Results that were not yet taken when the stream was closed early.
+        self.leftover_results: deque[WorkflowResult[T]] = deque()
 
     @property
     def stats(self) -> ProgressStats:
@@ -71,7 +74,7 @@ class _Results:
         self._run.join(KILL_SECONDS)
         self._end()
 
-    def _next_leftover(self) -> WorkflowResult | None:
+    def _next_leftover(self) -> WorkflowResult[T] | None:
         return self.leftover_results.popleft() if self.leftover_results else None
 
     def __del__(self) -> None:
@@ -80,7 +83,7 @@ class _Results:
             self._end()
 
 
-class ResultStream(_Results, Iterator[WorkflowResult]):
+class ResultStream(_Results[T], Iterator[WorkflowResult[T]]):
     """An iterator over the results of a run, best used in a `with` block. Closing it early is a shutdown with grace,
     after which results that were not taken can still be taken. It needs constant memory: a slow reader slows the run.
     If the input raises, the results of all started items come first, then the error."""
@@ -90,7 +93,7 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
         self._take = run.results.take
         self._mark_taken = run.results.mark_taken
 
-    def __next__(self) -> WorkflowResult:
+    def __next__(self) -> WorkflowResult[T]:
         if self._is_ended:
             leftover = self._next_leftover()
             if leftover is None:
@@ -112,7 +115,7 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
             raise self._run.error
         raise StopIteration
 
-    def _next_of_both(self, recorded_results: RecordedResults) -> WorkflowResult | None:
+    def _next_of_both(self, recorded_results: RecordedResults) -> WorkflowResult[T] | None:
         """Return the next new result or, while there is none, a recorded one; None at the end."""
         while not self._is_at_end:
             if self._has_recorded and self._queue.is_empty():
@@ -145,14 +148,14 @@ class ResultStream(_Results, Iterator[WorkflowResult]):
             raise
         self._end()
 
-    def __enter__(self) -> ResultStream:
+    def __enter__(self) -> ResultStream[T]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
 
-class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
+class AsyncResultStream(_Results[T], AsyncIterator[WorkflowResult[T]]):
     """ResultStream for `async for` and `async with`."""
 
     def __init__(self, run: RunHandle, on_end: Callable[[RunHandle], None]) -> None:
@@ -160,14 +163,14 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
         self._fetch: asyncio.Future[None] | None = None  # of recorded results
         self._new_results = _NewResults(run)
 
-    async def _take(self) -> WorkflowResult | None:
+    async def _take(self) -> WorkflowResult[T] | None:
         while True:
             try:
                 return self._queue.take_nowait()
             except Empty:
                 await self._new_results.wait()
 
-    async def __anext__(self) -> WorkflowResult:
+    async def __anext__(self) -> WorkflowResult[T]:
         if self._is_ended:
             leftover = self._next_leftover()
             if leftover is None:
@@ -185,7 +188,7 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
             raise self._run.error
         raise StopAsyncIteration
 
-    async def _next_of_both(self, recorded_results: RecordedResults) -> WorkflowResult | None:
+    async def _next_of_both(self, recorded_results: RecordedResults) -> WorkflowResult[T] | None:
         """Return the next new result or, while there is none, a recorded one; None at the end."""
         while not self._is_at_end:
             if self._has_recorded and self._queue.is_empty():
@@ -203,7 +206,7 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
                 return result
         return await self._next_recorded(recorded_results)
 
-    async def _next_recorded(self, recorded_results: RecordedResults) -> WorkflowResult | None:
+    async def _next_recorded(self, recorded_results: RecordedResults) -> WorkflowResult[T] | None:
         """Return a recorded result. A reader that is cancelled leaves its fetch running; the next call awaits that."""
         if self._fetch is None and not recorded_results.has_page():
             self._fetch = asyncio.ensure_future(asyncio.to_thread(recorded_results.fetch))
@@ -227,7 +230,7 @@ class AsyncResultStream(_Results, AsyncIterator[WorkflowResult]):
             raise
         self._end()
 
-    async def __aenter__(self) -> AsyncResultStream:
+    async def __aenter__(self) -> AsyncResultStream[T]:
         return self
 
     async def __aexit__(

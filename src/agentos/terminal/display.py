@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentos.durations import format_duration
-from agentos.events import ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
+from agentos.events import EXHAUSTED, ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
 from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
-from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE
+from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, short_name
+from agentos.pool.pauses import longest_pause
 from agentos.pool.states import CredentialState
-from agentos.reporters.sentences import error_text, verdict_text, waiting_text
+from agentos.reporters.sentences import cost_facts, error_text, waiting_text
 from agentos.verdict import RATE_LIMITED
 
 from ._cells import head, left_aligned, right_aligned, text_width
@@ -39,11 +40,8 @@ MIN_WIDTH_FOR_KEYS = 40
 LIMIT_BAR = 8
 MIN_STATE = 26
 
-LIMIT_UNITS = {
-    REQUESTS_PER_MINUTE: "requests/min",
-    TOKENS_PER_MINUTE: "tokens/min",
-    REQUESTS_PER_DAY: "requests/day",
-}
+# Limits that are shown first, if there is room.
+FIRST_LIMITS = (REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, REQUESTS_PER_DAY)
 
 _SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
@@ -75,7 +73,7 @@ class Display:
 
     def __init__(
         self,
-        run: ResultStream,
+        run: ResultStream[Any],
         states: Callable[[], tuple[CredentialState, ...]] = tuple,
         *,
         clock: Callable[[], float] = time.time,
@@ -137,6 +135,7 @@ class Display:
         eta = seconds_to_go(stats.completed, stats.total, elapsed, stats.recorded, stats.fastest, stats.not_before)
         if eta and self._stopping is None:
             facts.append(f"about {countdown_text(eta)} to go")
+        facts += cost_facts(stats)
         if done >= MIN_ITEMS_FOR_RATE and elapsed > 0:
             facts.append(f"{amount_text(done / elapsed * 60)} items/min")
         run_id = self._safe(self._run.run_id)
@@ -174,6 +173,8 @@ class Display:
         waiting = pool.waiting
         if waiting is None:
             return ""
+        if waiting.reason == EXHAUSTED:
+            return "all usable credentials are busy: items wait for one"  # the title of their list has the counts
         if waiting.reason != RATE_LIMITED or waiting.usable_in is None:
             return f"waiting for a credential: {waiting_text(waiting)}"
         if waiting.limit is not None and waiting.usable_in < SHORT_WAIT:
@@ -182,7 +183,7 @@ class Display:
         usable_in = countdown_text(waiting.usable_in - (now - pool.at))  # first: a narrow terminal cuts the end
         count = waiting.credentials
         credentials = "the only usable credential is" if count == 1 else f"all {count} usable credentials are"
-        return f"nothing starts for {usable_in}{limit}: {credentials} rate-limited"
+        return f"nothing starts for {usable_in}{limit}: {credentials} paused"
 
     # --- the lists ------------------------------------------------------------------------------------------------
 
@@ -240,7 +241,7 @@ class Display:
         state_texts = [self._state_text(state, now) for state in states]
         lines: list[list[Segment]] = [[("  " + name, "cyan")] for name in ids]
         room = width - 2 - max(map(text_width, ids)) - 2
-        for name in LIMIT_UNITS:
+        for name in dict.fromkeys((*FIRST_LIMITS, *(name for state in states for name in state.used))):
             column = [self._limit(name, state.used.get(name)) for state in states]
             cells = max(len(figures) for _, _, figures in column)
             if not cells or room - LIMIT_BAR - cells - 3 < MIN_STATE:
@@ -262,7 +263,7 @@ class Display:
         share = min(1.0, max(0.0, used / limit if limit else 1.0))
         full = max(int(LIMIT_BAR * share), used > 0)
         style = "red" if share >= 1.0 else "yellow" if share >= 0.8 else "green"
-        figures = f"{amount_text(used)}/{amount_text(limit)} {LIMIT_UNITS[name]}"
+        figures = f"{amount_text(used)}/{amount_text(limit)} {short_name(name)}"
         return (self._glyphs.full * full, style), (self._glyphs.empty * (LIMIT_BAR - full), "dim"), figures
 
     def _state_text(self, state: CredentialState, now: float) -> Segment:
@@ -270,21 +271,13 @@ class Display:
         learned = f", learned {amount_text(min(state.learned.values()))} requests/min" if state.learned else ""
         if kind == QUARANTINED:
             return f"quarantined: {self._safe(state.quarantined or '')}", "red"
-        if kind == COOLING:
-            return self._cooling_text(state, now), "yellow"
-        if kind == FREE:
-            return f"free{learned}", "dim"
+        if kind == PAUSED:
+            pause = longest_pause(state, now, SHORT_WAIT)
+            return "" if pause is None else self._safe(pause.text(now)), "yellow"
+        if kind in (FREE, PACED):
+            return f"{'free' if kind == FREE else 'paced: next request in 1 s'}{learned}", "dim"
         leases = f" {state.live_leases}/{state.max_concurrent}" if state.max_concurrent > 1 else ""
         return f"in use{leases}{learned}", ""
-
-    def _cooling_text(self, state: CredentialState, now: float) -> str:
-        end = state.rate_limited_until
-        if end is None or end - now < SHORT_WAIT:
-            scope, end = max(state.cooling.items(), key=lambda entry: entry[1])
-            reason = f"{state.cooled_by.get(scope, RATE_LIMITED)} for {self._safe(scope)}"
-        else:
-            reason = state.cooled_by.get("") or state.waits_for or RATE_LIMITED
-        return f"cooling {countdown_text(end - now)}: {verdict_text(reason)}"
 
     def _failed(self, rows: int, width: int) -> list[list[Segment]]:
         lines: list[list[Segment]] = []
@@ -344,23 +337,24 @@ class Display:
 
 
 # States of a credential, in the order of the list if not all of them fit.
-COOLING, QUARANTINED, IN_USE, FREE = STATES = ("cooling", "quarantined", "in use", "free")
+PAUSED, QUARANTINED, IN_USE, PACED, FREE = STATES = ("paused", "quarantined", "in use", "paced", "free")
 
 
 def _state_of(state: CredentialState, now: float) -> str:
     if state.quarantined is not None:
         return QUARANTINED
-    end = state.rate_limited_until
-    if end is not None and end - now >= SHORT_WAIT:
-        return COOLING
-    if any(end - now >= SHORT_WAIT for end in state.cooling.values()):
-        return COOLING
-    return IN_USE if state.in_use else FREE
+    if longest_pause(state, now, SHORT_WAIT) is not None:
+        return PAUSED
+    if state.in_use:
+        return IN_USE
+    return FREE if state.is_available else PACED
 
 
 def _state_counts(states: Sequence[CredentialState], now: float) -> str:
     kinds = [_state_of(state, now) for state in states]
-    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in (IN_USE, FREE, COOLING, QUARANTINED) if kind in kinds)
+    return ", ".join(
+        f"{kinds.count(kind)} {kind}" for kind in (IN_USE, PACED, FREE, PAUSED, QUARANTINED) if kind in kinds
+    )
 
 
 def _waiting_counts(stats: ProgressStats) -> str:

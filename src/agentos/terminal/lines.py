@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 from agentos.durations import format_duration
 from agentos.events import CoolDownStarted, DryRun, Heartbeat, ItemEnded, Output, PoolWaiting, RunEnded
 from agentos.items.results import ProgressStats
-from agentos.reporters.sentences import event_text, failure_line, summary_text, waiting_text
+from agentos.reporters.sentences import (
+    event_text,
+    failure_line,
+    has_spent,
+    larger_budget,
+    stats_cost_text,
+    summary_text,
+    waiting_text,
+)
 from agentos.reporters.writers import TextReporter, json_line
 
 if TYPE_CHECKING:
@@ -26,7 +34,7 @@ class LinesReporter(TextReporter):
     `run` is None in a dry run, which has no progress. `go_on`: the command that continues unfinished items."""
 
     def __init__(
-        self, stream: TextIO, run: ResultStream | None, *, quiet: bool = False, go_on: str = "agentos resume"
+        self, stream: TextIO, run: ResultStream[Any] | None, *, quiet: bool = False, go_on: str = "agentos resume"
     ) -> None:
         super().__init__(stream)
         self._results = run
@@ -50,8 +58,8 @@ class LinesReporter(TextReporter):
             return None if event.result.success else failure_line(event.result)
         if isinstance(event, RunEnded):
             hint = "; pass the unread input again" if event.unfinished is None else " them"
-            return summary_text(event, f"{self._go_on} continues{hint}")
-        if self._quiet and not isinstance(event, DryRun):
+            return summary_text(event, f"{self._go_on}{larger_budget(event.stats)} continues{hint}")
+        if self._quiet or isinstance(event, DryRun):  # a dry run has no progress; its commands are printed by itself
             return None
         if isinstance(event, Heartbeat):
             return progress_line(event.stats, event.waiting)
@@ -99,7 +107,8 @@ def progress_line(stats: ProgressStats, waiting: PoolWaiting | None = None) -> s
     eta = stats.eta
     to_go = f", about {format_duration(eta)} to go" if eta else ""
     reason = "" if waiting is None else f"; {_waiting_reason(waiting)}"
-    return f"[COORDINATOR] {done}{failed}, {stats.running} running{to_go}{reason}"
+    cost = f"; cost {stats_cost_text(stats)}" if has_spent(stats) else ""
+    return f"[COORDINATOR] {done}{failed}, {stats.running} running{to_go}{cost}{reason}"
 
 
 def _waiting_reason(waiting: PoolWaiting) -> str:

@@ -1,6 +1,7 @@
 """Run a simulated provider in a separate process, so that a benchmark measures only its client.
 
-The first line of output is JSON with the address and the keys. The provider serves until stdin is closed.
+The first line of output is JSON with the address and the keys. The provider serves until it gets a signal (Ctrl-C) or,
+if stdin is a pipe, until the program at its other end closes it: a provider does not outlive the program that uses it.
 `GET /_stats` returns its counters and its log, `GET /_log` one record for each request that has ended (without its
 key), and `POST /_control` changes its behaviour: see `agentos.testing.control`.
 
@@ -11,7 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import stat
 import sys
+import threading
 from collections.abc import Sequence
 from typing import get_args
 
@@ -45,10 +49,23 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(json.dumps(started) + "\n")
         sys.stdout.flush()
         try:
-            sys.stdin.read()
+            _wait_for_the_end()
         except KeyboardInterrupt:
             return 130
     return 0
+
+
+def _wait_for_the_end() -> None:
+    """Block until a piped stdin ends. Any other stdin (the null device, a file, a terminal whose shell goes on, none)
+    ends too early, or would stop a program in the background: then only a signal ends the provider."""
+    try:
+        is_pipe = sys.stdin is not None and stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode)
+    except (OSError, ValueError):  # closed, or replaced by an object in memory
+        is_pipe = False
+    if is_pipe:
+        sys.stdin.read()
+    else:
+        threading.Event().wait()
 
 
 def _provider(options: argparse.Namespace) -> SimulatedProvider:

@@ -49,6 +49,8 @@ def public_names() -> None:
         thing = getattr(parallel, name)
         if isinstance(thing, type) and issubclass(thing, BaseException):
             print(f"{name} is {', '.join(base.__name__ for base in thing.__mro__[1:-2])}")
+        elif name == "Reporter":
+            print(f"{name} is {thing}")
         elif name not in MADE_BY_US:
             print(f"{name}({parameters_of(thing)})")
         for method in METHODS.get(name, "").split():
@@ -64,6 +66,8 @@ def _told(parameter: inspect.Parameter) -> str:
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
     # A default without a repr of its own says nothing.
     default = "" if parameter.default is inspect.Parameter.empty else f"={parameter.default!r}".partition("<object")[0]
+    if inspect.isfunction(parameter.default):
+        default = f"={parameter.default.__name__}"
     return f"{stars}{parameter.name}{default}"
 
 

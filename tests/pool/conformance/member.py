@@ -1,7 +1,7 @@
 """One process of several that share a pool: `python -m tests.pool.conformance.member`.
 
-It is told what to do by lines of JSON on stdin, and says what happens by lines of JSON on stdout. When stdin ends, so
-does it.
+It is told what to do by lines of JSON on stdin, and says what happens by lines of JSON on stdout. What the pool prints
+goes to stderr. When stdin ends, so does it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,27 @@ from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits
 
 _real_time = time.time
 _write_lock = threading.Lock()
+_messages = sys.stdout
 
 
 def say(about: str, **fields: Any) -> None:
     line = json.dumps({"about": about, **fields, "at": time.monotonic()}) + "\n"
     with _write_lock:
-        sys.stdout.write(line)
-        sys.stdout.flush()
+        _messages.write(line)
+        _messages.flush()
+
+
+def limits_of(fields: dict[str, Any]) -> Limits:
+    if "windows" in fields:
+        from agentos.workflows.parallel import Window  # an older version has none
+
+        fields = {**fields, "windows": [Window(*window) for window in fields["windows"]]}
+    return Limits(**fields)
 
 
 def open_pool(keys: list[dict[str, Any]], store: str, ttl: float) -> CredentialCoordinator:
     credentials = [
-        Credential(key["secret"], id=key["id"], quota_group=key.get("group"), limits=Limits(**key.get("limits", {})))
+        Credential(key["secret"], id=key["id"], quota_group=key.get("group"), limits=limits_of(key.get("limits", {})))
         for key in keys
     ]
     pool = CredentialCoordinator(credentials, store=store, lease_ttl=ttl)
@@ -228,15 +237,15 @@ class Member:
             os._exit(0)
         return child
 
-    def interrupt(self, method: str) -> str:
+    def interrupt(self, method: str, timeout: float | None) -> str:
         """Wait for a lease in this, the main thread, until Ctrl-C comes; return the name of the exception."""
         assert self.pool is not None
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             if method == "lease":
-                with self.pool.lease(timeout=20):
+                with self.pool.lease(timeout=timeout):
                     return "granted"
-            self.pool.reserve(timeout=20)
+            self.pool.reserve(timeout=timeout)
         except KeyboardInterrupt as error:
             return type(error).__name__
         return "returned"
@@ -247,6 +256,7 @@ def vars_of(state: Any) -> dict[str, Any]:
 
 
 def main() -> None:
+    sys.stdout = sys.stderr  # a pool prints its events until the test listens to them
     member = Member()
     say("ready", pid=os.getpid())
     for line in sys.stdin:

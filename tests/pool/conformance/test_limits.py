@@ -98,6 +98,17 @@ def test_settled_overshoot_of_tokens_is_debt() -> None:
         pass
 
 
+def test_forged_usage_of_a_minute_is_forgotten_after_it() -> None:  # invariant 46
+    """A worker or a command reports a billion requests. The bucket's debt must not outlast the window."""
+    clock = FakeClock()
+    pool = pool_of(clock, requests_per_minute=100, tokens_per_minute=1000)
+    with pool.lease() as lease:
+        lease.settle(requests=10**9, tokens=10**9)
+    assert pool.reserve_credential() is None
+    clock.advance(62)
+    assert pool.reserve_credential() is not None
+
+
 def test_request_above_every_limit_is_refused_with_reason() -> None:
     pool = pool_of(FakeClock(), tokens_per_minute=1000)
     with pytest.raises(RequestTooLarge, match="2000 tokens"), pool.lease(tokens=2000):

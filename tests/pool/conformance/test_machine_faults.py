@@ -343,6 +343,22 @@ def test_locked_file_grants_nothing_until_unlocked(path: Path) -> None:  # invar
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
+def test_path_that_is_no_text_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note of the owner holds text: its socket is elsewhere then. Messages of the owner name the path escaped."""
+    folder = Path(os.fsdecode(os.fsencode(path.parent) + b"/caf\xe9"))
+    folder.mkdir()
+    with monkeypatch.context() as short_paths:
+        short_paths.setattr(machine, "MAX_SOCKET_PATH", 10_000)
+        short_paths.setattr(machine, "_bind", lambda name: (None, name))
+        assert machine._listen(folder / "pool.db")[1].encode()
+    pool = Pool(folder / "pool.db")
+    assert pool.fence()
+    wait_until_unused(folder / "pool.db")
+    (folder / "pool.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(errors.StoreError, match=r"caf\\udce9/pool.db is damaged"):
+        Pool(folder / "pool.db")
+
+
 def test_directory_in_place_of_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.StoreError, match="is a directory: name a file in it"):
         Pool(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import redis
 from agentos import errors
 from agentos.events import StoreReached, StoreUnreachable
 from agentos.pool.shared._member import member
+from agentos.pool.shared._owner import owner_child
 from agentos.pool.shared._server import envelopes
 from agentos.pool.shared._server.server_client import COMMANDS, PoolServer
 from agentos.workflows.parallel import LeaseTimeout
@@ -114,6 +116,32 @@ def test_owner_ends_after_its_last_member(own_server: Valkey, url: str, open_poo
         assert client.get(name_of("owner")) is None
         assert client.pubsub_channels() == []
     assert open_pool(url).fence() > fence
+
+
+PATIENT_OWNER = """
+import sys
+from agentos.pool.shared._owner import owner_process
+from agentos.pool.shared._server import server_endpoint
+assert server_endpoint.GIVE_UP_SECONDS <= 60
+server_endpoint.GIVE_UP_SECONDS = 1.0
+owner_process.main(sys.argv[1:])
+"""
+
+
+def test_owner_without_its_server_ends(
+    own_server: Valkey, url: str, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its members cannot be told from members that have ended; the next owner knows what it knew."""
+    monkeypatch.setattr(owner_child, "OWNER_COMMAND", [sys.executable, "-c", PATIENT_OWNER])
+    holder = open_pool(url)  # after a restart nothing is granted for its time to live
+    with holder.pool.lease() as lease:
+        pid = holder.owner_pid
+        own_server.kill()
+        eventually(lambda: not is_alive(pid))
+        own_server.restart(keeps_data=True)
+        eventually(lambda: holder.owner_pid != pid and holder.pool.get_stats()["reserved"] == 1)
+        assert holder.is_refused()
+    assert holder.fence() > lease.fence
 
 
 def test_idle_member_follows_a_new_owner_at_once(own_server: Valkey, url: str, open_pool: OpenPool) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import eventually
-from tests.support.earlier_version import FIRST_WITH_OWNER, install
+from tests.support.earlier_version import BEFORE_WINDOWS, install
 
 from .members import Process, Processes, keys
 from .test_machine_owner import JUDGE
@@ -27,7 +27,7 @@ Open = Callable[..., Process]
 @pytest.fixture(scope="session")
 def older_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder in which the older version is installed."""
-    return install(FIRST_WITH_OWNER, tmp_path_factory.mktemp("older"))
+    return install(BEFORE_WINDOWS, tmp_path_factory.mktemp("older"))
 
 
 @pytest.fixture(scope="session")
@@ -157,3 +157,28 @@ def test_limits_hold_while_versions_take_over_from_each_other(
     eventually(lambda: [state["live_leases"] for state in members[0].do("states")] == [0, 0])
     command = [sys.executable, "-I", str(JUDGE), str(log), "key-0:1:60", "key-1:1:0"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.count("\n") == 1
+
+
+def test_older_version_refuses_windows_that_it_does_not_know(
+    versions: dict[str, Open], shared_store: str
+) -> None:  # invariants 39, 46
+    plain = keys(1, requests_per_minute=50)
+    older = versions["older"](plain)
+    with pytest.raises(AssertionError, match="does not know the limit windows"):
+        versions["newer"](keys(1, windows=[["tokens", 100, "5h"]]))
+    older.lease("goes on")
+    older.granted("goes on")
+
+
+def test_older_version_opens_no_journal_with_windows(versions: dict[str, Open]) -> None:  # invariant 46
+    newer = versions["newer"](keys(1, windows=[["tokens", 100, "5h"]]))
+    newer.lease("one", tokens=10)
+    newer.granted("one")
+    guest = versions["older"](keys(1))  # a guest of the newer owner
+    guest.do("states")
+    owner = newer.do("owner_pid")
+    newer.kill()
+    os.kill(owner, signal.SIGKILL)
+    guest.lease("never")
+    guest.wait_for_event("StoreUnreachable")
+    assert not guest.has_heard("granted", "never")

@@ -29,8 +29,8 @@ R = TypeVar("R")
 
 
 def new_owner(now: float) -> Owner:
-    def ends(day_resets: str) -> Any:
-        return lambda at: at + seconds_to_reset(day_resets, at)
+    def ends(resets: str, at: float) -> float:
+        return at + seconds_to_reset(resets, at)
 
     return Owner(Identity(7, "host", now), "journal", ends, lambda: 0.5, now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from agentos.limits.declaration import Window
 from agentos.pool.shared import messages as wire
 from agentos.pool.shared._owner.owner import Owner
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT, Verdict
@@ -20,6 +21,8 @@ LIMITS: tuple[dict[str, Any], ...] = (
     {"requests_per_minute": 6, "tokens_per_minute": 1000},
     {"tokens_per_minute": 500, "requests_per_day": 5, "max_concurrent": 2},
     {"requests_per_day": 8, "day_resets": "12:01 UTC", "max_concurrent": 2},
+    {"windows": [Window("tokens", 900, "3m"), Window("requests", 6, "2m", "first-use")], "max_concurrent": 2},
+    {"windows": [Window("input_tokens", 700, "1d", "12:01 UTC", "*model*")], "reserve": 0.2, "max_concurrent": 2},
 )
 PAUSES = (0.0, 0.0, 0.001, 0.02, 0.1, 0.5, 1.0, 1.1, 2.5, 6.0, 31.0, 70.0)
 VERDICTS = (
@@ -175,8 +178,4 @@ def usage_of(owner: Owner, now: float) -> dict[tuple[str | None, str], float]:
 def bucket_levels_of(owner: Owner, now: float) -> dict[str | None, float]:
     """Return the level of the token bucket of each group."""
     limiters = {c.group.name: c.group.pace.limiter for c in owner.allocator.credentials.values()}
-    return {
-        name: limiter._bucket.level(now)
-        for name, limiter in limiters.items()
-        if limiter is not None and limiter._bucket is not None
-    }
+    return {name: limiter.bucket.level(now) for name, limiter in limiters.items() if limiter and limiter.bucket}

@@ -272,6 +272,23 @@ def test_greeting_names_owner_of_what_was_seen(desk: Desk) -> None:  # invariant
     assert [(hello.seen, hello.seen_owner) for hello in link.of(wire.Hello)] == 2 * [(("journal", 11), "first")]
 
 
+def test_heard_request_postpones_heartbeat_of_waiting_member(desk: Desk) -> None:
+    """But not for longer than the names of its leases may be late."""
+    link = desk.greet()
+    for _ in range(19):
+        desk.request()
+        desk.now += 0.5
+        desk.take(heard=desk.session._numbers)
+        desk.session.beat()
+    assert not link.of(wire.Heartbeat)
+    desk.now = 100.0 + 30.0 / member_session.BEATS
+    desk.session.beat()
+    assert len(link.of(wire.Heartbeat)) == 1
+    desk.now += member_session.MAX_BEAT_SECONDS
+    desk.session.beat()
+    assert len(link.of(wire.Heartbeat)) == 2  # nothing was heard meanwhile
+
+
 def test_short_break_is_not_announced(desk: Desk) -> None:
     desk.greet()
     desk.session.on_lost(StoreLost("gone"))
@@ -283,6 +300,17 @@ def test_short_break_is_not_announced(desk: Desk) -> None:
     desk.session.on_lost(StoreLost("gone"))
     desk.greet()
     assert [type(event) for event in desk.events] == [StoreUnreachable, StoreReached]
+
+
+def test_loss_before_first_greeting_is_not_announced(desk: Desk) -> None:
+    """The caller of `open` is told why it takes long: an end of that is no news either."""
+    desk.session.on_lost(StoreLost("its owner did not answer"))
+    desk.now += 2.0
+    desk.session.on_lost(StoreLost("its owner did not answer"))
+    assert desk.session.lost_since is not None
+    desk.greet()
+    assert desk.session.lost_since is None
+    assert not desk.events
 
 
 def test_rejected_message_is_not_repeated(desk: Desk) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentos.limits.declaration import Limits
+from agentos.limits.declaration import Limits, Window
 from agentos.pool.shared import messages as wire
 from agentos.pool.shared._owner import entries as kinds
 from agentos.pool.shared._owner.restore import restore
@@ -331,6 +331,15 @@ def test_unknown_zone_is_an_error_of_its_sender_only(pool: OwnedPool) -> None:
     assert client.of(wire.Granted)
 
 
+def test_doubled_credential_of_greeting_is_checked_each_time(pool: OwnedPool) -> None:
+    other = pool.client("other", declaration())
+    unknown = wire.Declaration("k1", "g", None, [], {"requests_per_day": 5, "day_resets": "00:00 No/Where"}, "")
+    client = pool.client("m", unknown, declaration("k1"))
+    assert client.of(wire.Dismissed)
+    other.request()
+    assert other.of(wire.Granted)
+
+
 # --- losses of the journal ------------------------------------------------------------------------------------------
 
 
@@ -430,3 +439,21 @@ def test_rejected_message_is_not_repeated(pool: OwnedPool) -> None:
     client.send(wire.End(1, ["rate_limited", "soon"]))
     assert client.of(wire.Rejected)[0].number == client.numbers
     assert client.heard == client.numbers
+
+
+@pytest.mark.parametrize("is_saved", [False, True], ids=["entries", "snapshot"])
+def test_begun_window_ends_in_time_after_a_take_over(pool: OwnedPool, is_saved: bool) -> None:  # invariants 39, 47
+    window = Window("requests", 2, "2h", "first-use")
+    client = pool.client("m", declaration(windows=[window], max_concurrent=9), ttl=99_999.0)
+    first = client.request()
+    pool.advance(5.0)
+    client.end(first, success=True)
+    pool.commit(everything=True)
+    if is_saved:
+        pool.save()
+    pool.advance(3_600.0)
+    owner = pool.restored()
+    limiter = owner.allocator.credentials["k0"].group.pace.limiter
+    assert limiter is not None
+    assert limiter.ready_at(1, 0, pool.now) == 0.0
+    assert limiter.ready_at(2, 0, pool.now) == pytest.approx(pool.now - 3_600.0 + window.seconds, abs=1.1)

@@ -38,6 +38,7 @@ class FakeEndpoint:
         self.failures: list[Exception] = []  # of the next commits
         self.disconnected: list[Hashable] = []
         self.rewritten = 0
+        self.format = 1
 
     def load(self) -> Loaded:
         return Loaded("journal", self.position, self.snapshot, self.batches, self.clock.now())
@@ -65,6 +66,9 @@ class FakeEndpoint:
         if self.failures:
             raise self.failures.pop(0)
         self.snapshot, self.position, self.batches = snapshot, position, []
+
+    def raise_format(self, number: int) -> None:
+        self.format = number
 
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         self.rewritten += 1

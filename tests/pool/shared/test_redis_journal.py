@@ -240,6 +240,18 @@ def test_renewal_hides_no_older_copy(server: Valkey, writer: Writer, db: redis.R
     assert Writer(server.url()).loaded.hold_seconds == 7.0
 
 
+@pytest.mark.parametrize("garbage", ["nan", "inf", "-1", "1e300", "x"])
+@pytest.mark.parametrize("field", ["at", "wall", "server", "hold_until"])
+def test_garbage_instead_of_instants_stops_no_clock(
+    server: Valkey, writer: Writer, db: redis.Redis, field: str, garbage: str
+) -> None:  # invariant 46
+    filled(writer)
+    db.hset(META, mapping={field: garbage, b"\xff": b"\xff"})
+    loaded = Writer(server.url()).loaded
+    assert abs(loaded.now - time.time()) < 60
+    assert loaded.hold_seconds <= UNKNOWN_TTL
+
+
 @pytest.mark.parametrize("reason", ["young", "flushed", "evicted"])
 def test_new_journal_waits_unless_server_is_known(
     monkeypatch: pytest.MonkeyPatch, server: Valkey, db: redis.Redis, reason: str

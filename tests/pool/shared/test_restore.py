@@ -6,11 +6,12 @@ import copy
 
 import pytest
 
+from agentos.pool.shared import messages as wire
 from agentos.pool.shared._owner.entries import Snapshot
 from agentos.pool.shared._owner.owned_pool import LAZY_SECONDS
 from agentos.pool.shared._owner.owner import Owner
 
-from .owned_pool import OwnedPool
+from .owned_pool import OwnedPool, declaration
 from .owner_histories import (
     KEYS,
     History,
@@ -53,7 +54,7 @@ def check_usage(living: Owner, restored: Owner, now: float, message: str) -> Non
         assert abs(levels[name] - level) <= MAX_RATE * LATE, f"{name} {message}"
     later = usage_of(restored, now + LATE)
     for name, amount in later.items():
-        if "day" not in name[1]:
+        if "day" not in name[1] and "2 minutes" not in name[1]:  # first use: when it began is a bound
             assert amount <= expected[name] + 1e-6, f"{name} {message}"
 
 
@@ -126,7 +127,9 @@ def check_journal(seed: int) -> None:
         assert known & live <= shown, f"seed {seed}, step {step}"
         if pool.owner.commit_by == float("inf"):
             used, expected = usage_of(restored, pool.now), usage_of(living_copy(pool), pool.now)
-            assert all(used[name] >= amount - 1e-6 for name, amount in expected.items()), f"seed {seed}, step {step}"
+            for name, amount in expected.items():
+                # A correction that was recorded a second later may belong to another period of a first-use window.
+                assert used[name] >= amount - 1e-6 or "2 minutes" in name[1], f"seed {seed}, step {step}"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -147,3 +150,14 @@ def test_owner_killed_again_and_again_continues(seed: int) -> None:
                 assert set(client.granted) == before[client.name] & set(client.granted)
         for credential in pool.owner.allocator.credentials.values():
             assert all(r.owner.leases.get(r.id) is r for r in credential.leases.values())
+
+
+def test_counted_day_in_unknown_zone_is_restored() -> None:
+    """A snapshot counts the day of a limit that is not declared any more; its zone is one that no owner knew."""
+    pool = OwnedPool()
+    client = pool.client("m", declaration(requests_per_day=5))
+    client.request()
+    nowhere = {"requests_per_minute": 60.0, "day_resets": "00:00 No/Where"}
+    client.send(wire.Declaration("k0", "g-k0", "p", [], nowhere, "print-k0"))
+    pool.save()
+    assert leases_of(pool.restored()) == leases_of(pool.owner)

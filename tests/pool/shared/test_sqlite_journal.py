@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agentos.pool.shared._machine import sqlite_journal
 from agentos.pool.shared._machine.sqlite_journal import SqliteJournal
-from agentos.pool.shared.transport import Deposed
+from agentos.pool.shared.transport import Deposed, StoreLost, StoreRefused
 
 
 @pytest.fixture
@@ -86,3 +89,51 @@ def test_pool_clock_never_goes_back(path: Path, monkeypatch: pytest.MonkeyPatch)
     assert SqliteJournal(path).load().now >= far
     monkeypatch.setattr(sqlite_journal, "boot_id", lambda: "another start")
     assert SqliteJournal(path).load().now >= far
+
+
+def with_changed_bits(data: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.choice([1, 5, 50])):
+        changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+def with_random_part(data: bytes, chance: random.Random) -> bytes:
+    start = chance.randrange(len(data))
+    return data[:start] + chance.randbytes(len(data[start : start + 512])) + data[start + 512 :]
+
+
+def with_empty_part(data: bytes, chance: random.Random) -> bytes:
+    start = chance.randrange(len(data))
+    return data[:start] + bytes(len(data[start : start + 4096])) + data[start + 4096 :]
+
+
+@pytest.mark.parametrize("damage", [with_changed_bits, with_random_part, with_empty_part])
+def test_damage_is_never_an_unexpected_error(path: Path, damage: Callable[[bytes, random.Random], bytes]) -> None:
+    """Values of another type, missing values and names that are no text are damage, too: people are told to repair."""
+    journal = loaded(path)
+    for number in range(30):
+        journal.commit(100.0 + number, b"entries %d" % number)
+    journal.save(200.0, b"state" * 200, 15)
+    journal.close()
+    data = path.read_bytes()
+    for seed in range(150):
+        path.write_bytes(damage(data, random.Random(seed)))
+        for use in (sqlite_journal.read, sqlite_journal.find_damage, loaded):
+            with contextlib.suppress(StoreLost, StoreRefused):
+                use(path)
+        for part in ("-wal", "-shm"):
+            path.with_name(path.name + part).unlink(missing_ok=True)
+
+
+def test_missing_value_is_damage(path: Path) -> None:
+    loaded(path).close()
+    with contextlib.closing(sqlite_journal.connect(path)) as database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '')")
+    with contextlib.closing(sqlite_journal.connect(path)) as database:
+        database.execute("UPDATE meta SET clock = NULL")
+    for use in (sqlite_journal.read, loaded):
+        with pytest.raises(StoreRefused, match="damaged"):
+            use(path)
+    assert sqlite_journal.find_damage(path) is not None

@@ -1,4 +1,4 @@
-"""The command that `agentos demo` runs for each item: one request with the key in DEMO_API_KEY.
+"""The command that `agentos demo` runs for each item: one request with the key, or the client token, in DEMO_API_KEY.
 
 A program of its own that imports nothing of this package. It reports an error as any tool does: it prints the answer of
 the provider, and exits with status 1.
@@ -13,12 +13,17 @@ import sys
 
 # Documents that fail.
 EMPTY = ("document-13", "document-31")
+# In place of a host: the gateway of the run, which has the provider below /demo.
+GATEWAY = "gateway"
 
 
 def main(host: str, document: str) -> int:
-    connection = http.client.HTTPConnection(host, timeout=30)
+    path = "/v1/work"
+    if host == GATEWAY:
+        host, path = os.environ["AGENTOS_GATEWAY_URL"].removeprefix("http://"), f"/demo{path}"
+    connection = http.client.HTTPConnection(host, timeout=120)
     headers = {"Authorization": f"Bearer {os.environ['DEMO_API_KEY']}", "Content-Type": "application/json"}
-    connection.request("POST", "/v1/work", json.dumps({"document": document}), headers)
+    connection.request("POST", path, json.dumps({"document": document}), headers)
     answer = connection.getresponse()
     body = answer.read().decode()
     if answer.status != 200:

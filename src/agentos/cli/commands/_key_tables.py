@@ -1,4 +1,4 @@
-"""Credentials as tables for people and as records for programs: as the keys declare them, and as a store knows them."""
+"""Credentials as one table for people, and as records for programs: what the keys declare and what a store knows."""
 
 from __future__ import annotations
 
@@ -12,37 +12,81 @@ from typing import Any
 from agentos.durations import format_duration
 from agentos.errors import CredentialError
 from agentos.keys.keys_file import Keys
-from agentos.limits.declaration import Limits
+from agentos.limits.declaration import COST, FIRST_USE, Limits, Window, short_name
 from agentos.pool.credential import Credential
+from agentos.pool.pauses import longest_pause
 from agentos.pool.references import is_reference, resolve
 from agentos.pool.shared_state import PoolView
 from agentos.pool.states import CredentialState, Holder
 from agentos.reporters.format import shorten, table
-from agentos.reporters.sentences import verdict_text
 
 # Characters of a cell, and of the last cell of a row.
 MAX_CELL = 60
 MAX_LAST_CELL = 200
 EMPTY = "-"
-_UNITS = {"requests_per_minute": "requests/min", "tokens_per_minute": "tokens/min", "requests_per_day": "requests/day"}
+USABLE = "usable"
+
+
+# --- one table ----------------------------------------------------------------------------------------------------
+
+
+def key_lines(keys: Keys | None, disabled: Mapping[str, str], states: Iterable[CredentialState]) -> list[str]:
+    """Return a row for each credential: those of the keys, then others that the store or the list of disabled keys
+    knows. What the keys declare and what the store knows of a credential stand in the same row."""
+    by_id = {state.key_id: state for state in states}
+    credentials = {} if keys is None else {credential.id: credential for credential in keys.credentials}
+    rows = [
+        _key_row(id_, credentials.get(id_), by_id.get(id_), keys, disabled)
+        for id_ in dict.fromkeys([*credentials, *by_id, *disabled])
+    ]
+    return table([("ID", "PROVIDER", "GROUP", "IN USE", "LIMITS", "STATE"), *rows])
+
+
+def _key_row(
+    id_: str,
+    credential: Credential | None,
+    state: CredentialState | None,
+    keys: Keys | None,
+    disabled: Mapping[str, str],
+) -> tuple[str, ...]:
+    provider = credential.provider if credential is not None else None if state is None else state.provider
+    group = _group_name(credential) if credential is not None else None
+    if state is not None and group is None and state.quota_group != f"credential {id_}":
+        group = state.quota_group
+    at_once = (
+        state.max_concurrent if state is not None else None if credential is None else credential.limits.max_concurrent
+    )
+    limits = EMPTY if state is None else _usage_text(state)
+    if limits == EMPTY and credential is not None:
+        limits = _limits_text(credential.limits)
+    return (
+        shorten(id_, MAX_CELL),
+        shorten(provider or EMPTY, MAX_CELL),
+        shorten(group or EMPTY, MAX_CELL),
+        EMPTY if at_once is None else f"{0 if state is None else state.live_leases} of {at_once}",
+        limits,
+        shorten(_key_state(id_, credential, state, keys, disabled), MAX_LAST_CELL),
+    )
+
+
+def _key_state(
+    id_: str,
+    credential: Credential | None,
+    state: CredentialState | None,
+    keys: Keys | None,
+    disabled: Mapping[str, str],
+) -> str:
+    """Return the first reason not to use a credential: disabled, a secret that cannot be read, quarantine, a pause. A
+    credential in use has a secret that other shells can read."""
+    if id_ in disabled:
+        return f"disabled: {disabled[id_]}"
+    declared = USABLE if credential is None or keys is None else _declared_state(credential, keys, disabled)
+    if state is None or (declared != USABLE and not state.in_use):
+        return declared
+    return _pool_state(state) if declared == USABLE else f"{_pool_state(state)}; in this shell: {declared}"
 
 
 # --- as declared --------------------------------------------------------------------------------------------------
-
-
-def declared_lines(keys: Keys, disabled: Mapping[str, str]) -> list[str]:
-    """Return a row for each credential of the keys."""
-    rows = [
-        (
-            credential.id,
-            credential.provider or EMPTY,
-            _group_name(credential) or EMPTY,
-            _limits_text(credential.limits),
-            shorten(_declared_state(credential, keys, disabled), MAX_LAST_CELL),
-        )
-        for credential in keys.credentials
-    ]
-    return table([("ID", "PROVIDER", "GROUP", "LIMITS", "STATE"), *rows])
 
 
 def declared_record(credential: Credential, keys: Keys, disabled: Mapping[str, str]) -> dict[str, Any]:
@@ -61,25 +105,24 @@ def declared_record(credential: Credential, keys: Keys, disabled: Mapping[str, s
     }
 
 
-def disabled_lines(reasons: Mapping[str, str]) -> list[str]:
-    rows = [(shorten(id_, MAX_CELL), shorten(reason, MAX_LAST_CELL)) for id_, reason in reasons.items()]
-    return table([("ID", "REASON"), *rows])
-
-
 def _group_name(credential: Credential) -> str | None:
     """Return the quota group; None for the group of this credential alone, whose name says nothing."""
     return None if credential.quota_group == f"credential {credential.id}" else credential.quota_group
 
 
 def _limits_text(limits: Limits) -> str:
-    parts = [
-        f"{_number_text(value)} {unit}" for name, unit in _UNITS.items() if (value := getattr(limits, name)) is not None
-    ]
-    if limits.requests_per_day is not None:
-        parts[-1] += f" from {limits.day_resets}"
+    parts = [f"{_number_text(w.amount)} {short_name(w.name)}{_reset_text(w)}" for w in limits.all_windows()]
     if limits.burst is not None:
         parts.append(f"burst {_number_text(limits.burst)}")
-    return ", ".join([*parts, f"{limits.max_concurrent} at once"])
+    if limits.reserve:
+        parts.append(f"{limits.reserve:.0%} left for people")
+    return ", ".join(parts) or EMPTY
+
+
+def _reset_text(window: Window) -> str:
+    if window.calendar is not None:
+        return f" from {window.calendar.removeprefix('month ')}"
+    return " from the first use" if window.resets == FIRST_USE else ""
 
 
 def _declared_state(credential: Credential, keys: Keys, disabled: Mapping[str, str]) -> str:
@@ -97,31 +140,20 @@ def _declared_state(credential: Credential, keys: Keys, disabled: Mapping[str, s
                 resolve(reference, credential.id)
             except CredentialError as error:
                 return str(error)
-    return "ready"
+    return USABLE
 
 
 # --- as a store knows them ----------------------------------------------------------------------------------------
 
 
-def pool_lines(states: Iterable[CredentialState]) -> list[str]:
-    """Return a row for each credential; below them a row for each lease, the longest held first."""
-    states = list(states)
-    rows = [
-        (
-            shorten(state.key_id, MAX_CELL),
-            f"{state.live_leases} of {state.max_concurrent}",
-            _usage_text(state),
-            shorten(_pool_state(state), MAX_LAST_CELL),
-        )
-        for state in states
-    ]
-    lines = table([("ID", "IN USE", "USED", "STATE"), *rows])
+def lease_lines(states: Iterable[CredentialState]) -> list[str]:
+    """Return a row for each lease, the longest held first; nothing if there is none."""
     leases = [(holder, state.key_id) for state in states for holder in state.held_by]
-    if leases:
-        leases.sort(key=lambda lease: -lease[0].seconds)
-        lease_rows = [(shorten(id_, MAX_CELL), *_holder_cells(holder)) for holder, id_ in leases]
-        lines += ["", *table([("HELD", "BY ITEM", "OF RUN", "FOR", "PROCESS"), *lease_rows])]
-    return lines
+    if not leases:
+        return []
+    leases.sort(key=lambda lease: -lease[0].seconds)
+    rows = [(shorten(id_, MAX_CELL), *_holder_cells(holder)) for holder, id_ in leases]
+    return ["", *table([("HELD", "BY ITEM", "OF RUN", "FOR", "PROCESS"), *rows])]
 
 
 def member_lines(pool: PoolView) -> list[str]:
@@ -188,24 +220,15 @@ def _pool_state(state: CredentialState) -> str:
     if state.quarantined is not None:
         return f"quarantined: {state.quarantined}"
     now = time.time()
-    waits = []
-    if state.cooled_until is not None:
-        waits.append((state.cooled_until, state.cooled_by.get("") or "cooling down"))
-    if state.limited_until is not None:
-        waits.append((state.limited_until, state.waits_for or "limited"))
-    if waits:
-        until, reason = max(waits)
-        return f"usable in {format_duration(max(0.0, until - now))}: {verdict_text(reason)}"
-    scopes = [
-        f"{scope} in {format_duration(max(0.0, until - now))}: {state.cooled_by.get(scope) or 'cooling down'}"
-        for scope, until in state.cooling.items()
-    ]
-    return f"usable; for {', for '.join(scopes)}" if scopes else "usable"
+    pause = longest_pause(state, now)
+    if pause is None:
+        return USABLE
+    return pause.text(now) if pause.scope is None else f"{USABLE}; {pause.text(now)}"
 
 
 def _usage_text(state: CredentialState) -> str:
     parts = [
-        f"{_number_text(math.ceil(used))} of {_number_text(limit)} {_unit(name)}"
+        f"{_number_text(_used(name, used))} of {_number_text(limit)} {short_name(name)}"
         for name, (used, limit) in state.used.items()
     ]
     for scope, rate in state.learned.items():
@@ -214,9 +237,10 @@ def _usage_text(state: CredentialState) -> str:
     return ", ".join(parts) or EMPTY
 
 
-def _unit(limit: str) -> str:
-    return limit.replace(" per minute", "/min").replace(" per day", "/day")
+def _used(name: str, used: float) -> float:
+    """Return a used amount for display: whole requests and tokens, and fractions of money."""
+    return used if name.startswith(COST) else math.ceil(used)
 
 
 def _number_text(value: float) -> str:
-    return f"{value:,.10g}"
+    return f"{round(value, 4):,.10g}"

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 import click
 
 from agentos.home.run_status import open_ledger
-from agentos.ledger.reader import DAMAGED, RecordedItem
+from agentos.items.fields import WHOLE, field_text
+from agentos.ledger.reader import DAMAGED, Ledger, RecordedItem
 from agentos.plurals import plural
 
 from ..completion import files, run_ids
@@ -23,6 +24,7 @@ from ..find import find_run
 COLUMNS = (
     "id",
     "outcome",
+    "output",
     "value",
     "error",
     "attempts",
@@ -34,6 +36,8 @@ COLUMNS = (
 )
 # Columns of a run with a gateway; empty in any other run.
 USAGE_COLUMNS = ("requests", "input_tokens", "output_tokens", "cached_tokens", "held_seconds", "refusals")
+# Fields of items that get a column in CSV, at most.
+MAX_FIELDS = 1000
 
 
 @click.command(cls=Command)
@@ -53,10 +57,12 @@ USAGE_COLUMNS = ("requests", "input_tokens", "output_tokens", "cached_tokens", "
     "--only", type=click.Choice(["succeeded", "failed", "unfinished", "damaged"]), help="Only items with this outcome."
 )
 def export(run_id: str, row_format: str, output: str | None, only: str | None) -> None:
-    """Export the results of a run, a row for each started item: id, outcome, value, error, attempts, duration,
-    ended_at, credential_id, tokens, cost. In CSV the value is JSON text. A run with a gateway has further columns:
-    requests, input_tokens, output_tokens, cached_tokens, held_seconds (requests waited for a key) and refusals (of
-    providers, which the item did not see).
+    """Export the results of a run, a row for each started item: id, the fields of the item, outcome, output, value,
+    error, attempts, duration, ended_at, credential_id, tokens, cost. The output is plain text: what a command printed
+    on stdout, or what a function returned. The value has everything; in CSV it is JSON text. In CSV each field of the
+    items has a column of its name (input.NAME where a name is taken); in JSON lines the item is the field input. A run
+    with a gateway has further columns: requests, input_tokens, output_tokens, cached_tokens, held_seconds (requests
+    waited for a key) and refusals (of providers, which the item did not see).
 
     \b
     Examples:
@@ -65,7 +71,7 @@ def export(run_id: str, row_format: str, output: str | None, only: str | None) -
     """
     folder = find_run(run_id)
     with open_ledger(folder) as ledger, _open_output(output) as file:
-        write = _FORMATS[row_format](file)
+        write = _jsonl(file) if row_format == "jsonl" else _csv(file, _input_columns(ledger, only))
         damaged = 0
         for item in ledger.items(only):
             write(item)
@@ -98,29 +104,78 @@ def _open_output(path: str | None) -> Iterator[BinaryIO]:
 
 
 def _row(item: RecordedItem) -> dict[str, Any]:
-    row = {name: getattr(item, name) for name in COLUMNS}
+    row = {name: getattr(item, name) for name in COLUMNS if name != "output"}
+    row = {"id": row.pop("id"), "outcome": row.pop("outcome"), "output": _output_text(item), **row}
+    if item.usage is not None:
+        row["cost"] = item.usage.cost  # also of attempts that were killed; None: not known
     row.update({name: None if item.usage is None else getattr(item.usage, name) for name in USAGE_COLUMNS})
     return row
+
+
+def _output_text(item: RecordedItem) -> str | None:
+    """Return what a command printed, without the line end, or what a function returned, as text; None without a
+    value."""
+    value = item.value
+    if item.outcome != "succeeded" or value is None:
+        return None
+    if isinstance(value, dict) and "stdout" in value and "exit_status" in value:
+        return str(value["stdout"]).rstrip("\n")
+    return field_text(value)
 
 
 def _jsonl(output: BinaryIO) -> Callable[[RecordedItem], None]:
     def write(item: RecordedItem) -> None:
         row = _row(item)
+        row = {"id": row.pop("id"), "input": item.input, **row}
         output.write(json.dumps(row).encode() + b"\n")
 
     return write
 
 
-def _csv(output: BinaryIO) -> Callable[[RecordedItem], None]:
+def _csv(output: BinaryIO, inputs: dict[str, str]) -> Callable[[RecordedItem], None]:
+    """Return a function that writes a row. `inputs`: a column for each field of the items."""
     rows = csv.writer(_Encoder(output))
-    rows.writerow(COLUMNS + USAGE_COLUMNS)
+    rows.writerow(["id", *inputs.values(), *COLUMNS[1:], *USAGE_COLUMNS])
 
     def write(item: RecordedItem) -> None:
         row = _row(item)
         row["value"] = json.dumps(item.value) if item.outcome == "succeeded" else None
-        rows.writerow(row.values())
+        fields = [_input_text(item, name) for name in inputs]
+        rows.writerow([row.pop("id"), *fields, *row.values()])
 
     return write
+
+
+def _input_text(item: RecordedItem, name: str) -> str | None:
+    if name == WHOLE:
+        return None if isinstance(item.input, dict) else field_text(item.input)
+    value = item.input.get(name) if isinstance(item.input, dict) else None
+    return None if value is None else field_text(value)
+
+
+def _input_columns(ledger: Ledger, only: str | None) -> dict[str, str]:
+    """Return a column for each field of the items, in the order of the ledger; WHOLE for items that are texts and are
+    not their ids."""
+    names: dict[str, None] = {}
+    for item in ledger.items(only):
+        if isinstance(item.input, dict):
+            names.update(dict.fromkeys(item.input))
+        elif item.input is not None and item.input != item.id:
+            names[WHOLE] = None
+        if len(names) > MAX_FIELDS:
+            raise Failure(f"the items have more than {MAX_FIELDS} different fields, too many columns: use jsonl")
+    taken = {"id", *COLUMNS, *USAGE_COLUMNS, "input"}
+    columns = {name: f"input.{name}" if name in taken else name for name in names}
+    if WHOLE in columns:
+        columns[WHOLE] = "input"
+    if columns.pop("id", None) is not None and any(_has_other_id(item) for item in ledger.items(only)):
+        columns["id"] = "input.id"
+    return columns
+
+
+def _has_other_id(item: RecordedItem) -> bool:
+    """Return whether the field `id` of the item is not its id: another field is (`--id-field`)."""
+    return isinstance(item.input, dict) and "id" in item.input and field_text(item.input["id"]) != item.id
 
 
 class _Encoder:
@@ -134,6 +189,3 @@ class _Encoder:
             self._output.write(text.encode("utf-8", "surrogateescape"))
         except UnicodeEncodeError:
             self._output.write(text.encode("utf-8", "backslashreplace"))
-
-
-_FORMATS: dict[str, Callable[[BinaryIO], Callable[[RecordedItem], None]]] = {"jsonl": _jsonl, "csv": _csv}

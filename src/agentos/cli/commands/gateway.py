@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from agentos.errors import GatewayError
 from agentos.gateway.client_tokens import NamedClients, write_private
-from agentos.home.paths import home
+from agentos.home.paths import home, make_private
 
 from ..console import Command, Failure, say
 from ..duration_type import Duration
@@ -89,18 +90,19 @@ def serve(keys_file: str | None, key_env: str | None, listen: str, hold: float |
       agentos gateway --keys keys.toml
       agentos gateway serve --keys keys.toml --hold 60 --allow-host gateway.internal
     """
-    from agentos.gateway.gateway import check_installed
+    from agentos.gateway.gateway import check_installed, run_on_loop
 
     try:
         check_installed()
         gateway = _make(keys_file, key_env, _address(listen), hold, store, allow_host)
-        asyncio.run(_serve(gateway, listen, grace))
+        run_on_loop(_serve(gateway, listen, grace))
     except GatewayError as error:
         raise Failure(str(error)) from None
 
 
 def _make(keys_file: str | None, key_env: str | None, address: tuple[str, int], hold: float | None,
           store: str | None, allow_host: tuple[str, ...]) -> Gateway:  # fmt: skip
+    from agentos.costs.prices import Prices
     from agentos.gateway.addresses import known_addresses
     from agentos.gateway.gateway import Gateway
     from agentos.reporters.writers import PlainReporter
@@ -120,7 +122,7 @@ def _make(keys_file: str | None, key_env: str | None, address: tuple[str, int], 
     host, port = address
     return Gateway(
         pool, providers=known_addresses(keys.base_urls), host=host, port=port, hold=hold, named=_named_clients(),
-        allowed_hosts=allow_host,
+        allowed_hosts=allow_host, prices=Prices(keys.prices),
     )  # fmt: skip
 
 
@@ -129,19 +131,30 @@ async def _serve(gateway: Gateway, listen: str, grace: float) -> None:
     assert task is not None
     loop = asyncio.get_running_loop()
 
-    def stop() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)  # the next one ends the process at once
-        say("Draining: requests under way may finish; press Ctrl-C again to end at once.", err=True)
-        task.cancel()
+    # A hang-up of the terminal drains, too, unless it is ignored (nohup).
+    has_hang_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+    numbers = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if has_hang_up else ()))
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    def stop() -> None:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            # The next one ends the process at once; but a shell and its terminal may both send SIGHUP.
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
+        task.cancel()
+        _say_if_possible("Draining: requests under way may finish; press Ctrl-C again to end at once.")
+
+    for number in numbers:
         loop.add_signal_handler(number, stop)
     try:
         await gateway.serve(lambda url: _announce(url, listen), grace)
     except asyncio.CancelledError:
-        say("The gateway has ended.", err=True)
+        _say_if_possible("The gateway has ended.")
+
+
+def _say_if_possible(text: str) -> None:
+    """Print a line on stderr, unless the terminal is gone or its reader has closed it."""
+    with contextlib.suppress(OSError):
+        say(text, err=True)
 
 
 def _announce(url: str, listen: str) -> None:
@@ -172,11 +185,18 @@ def _named_clients() -> NamedClients:
 
 
 def _clients_file() -> Path:
-    return home() / "gateway" / "clients.json"
+    return _folder() / "clients.json"
 
 
 def _default_token_file() -> Path:
-    return home() / "gateway" / f"{DEFAULT_CLIENT}.token"
+    return _folder() / f"{DEFAULT_CLIENT}.token"
+
+
+def _folder() -> Path:
+    """Return the folder of the gateway's files; make it, and the home directory above it, with any umask."""
+    folder = home() / "gateway"
+    make_private(folder)
+    return folder
 
 
 @gateway.command(short_help="Make a token for a named client.")

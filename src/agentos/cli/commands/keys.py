@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Mapping
@@ -12,7 +13,8 @@ import click
 import msgspec
 from click.shell_completion import CompletionItem
 
-from agentos.errors import StoreError
+from agentos.errors import HomeError, KeysFileError, StoreError
+from agentos.home.run_folder import RunSpec, run_folders
 from agentos.keys import disabled_keys
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
 from agentos.pool import shared_state
@@ -21,9 +23,9 @@ from agentos.reporters.format import table
 
 from ..completion import credential_ids
 from ..console import Command, Failure
-from ..launch.pool_setup import StoreChoice, choose_store, store_failure
+from ..launch.pool_setup import StoreChoice, choose_store, read_keys, store_failure
 from ..options import option, several
-from ._key_tables import EMPTY, declared_lines, declared_record, disabled_lines, member_lines, pool_lines, pool_record
+from ._key_tables import EMPTY, declared_record, key_lines, lease_lines, member_lines, pool_record
 
 DEFAULT_REASON = "by hand"
 # Options that are followed by a value.
@@ -67,11 +69,11 @@ _STORE = option(
 def keys() -> None:
     """Show, check, disable and enable credentials. Without a command: status.
 
-    Options may precede the command.
+    Options may precede the command. Without --keys and --key-env: the keys of the newest run that has some.
 
     \b
     Examples:
-      agentos keys --keys keys.toml
+      agentos keys
       agentos keys --keys keys.toml check
     """
 
@@ -81,34 +83,31 @@ def keys() -> None:
 @_STORE
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def status(keys_file: Path | None, key_env: str | None, store: str | None, is_json: bool) -> None:
-    """Show the declared limits, and from the shared store: usage of each limit, cool-downs with their ends, and which
-    item of which run holds a lease. Without keys: all credentials of the store.
+    """Show each credential in one row: leases of it that are in use, its limits with what is used of them, and why it
+    is not used now; then which item of which run holds a lease. Without keys: those of the newest run that has some,
+    and all credentials of its store.
 
     \b
     Examples:
+      agentos keys
       agentos keys status --keys keys.toml
       agentos keys status --key-env 'OPENAI_API_KEY*' --json
     """
-    declared = _read_keys(keys_file, key_env)
+    declared, store = _keys_or_newest(keys_file, key_env, store)
     disabled = disabled_keys.disabled()
     store_choice = choose_store(store, declared)
     pool = _read_store(store_choice)
-    states = pool.states
-    if declared is None and not disabled and not states:
+    if declared is None and not disabled and not pool.states:
         raise _no_keys()
     if is_json:
         click.echo(_json(_status_record(declared, disabled, store_choice, pool)))
         return
     if declared is not None:
         _warn(declared)
-        click.echo("\n".join(declared_lines(declared, disabled)))
-    undeclared = {id_: reason for id_, reason in disabled.items() if declared is None or id_ not in _ids(declared)}
-    if undeclared:
-        click.echo("\nDisabled credentials that are not in these keys:" if declared is not None else "Disabled:")
-        click.echo("\n".join(disabled_lines(undeclared)))
-    if states:
-        click.echo(f"{chr(10) if declared is not None or undeclared else ''}In {store_choice.name}:")
-        click.echo("\n".join([*pool_lines(states), *member_lines(pool)]))
+    lines = [*key_lines(declared, disabled, pool.states), *lease_lines(pool.states), *member_lines(pool)]
+    click.echo("\n".join(lines))
+    if pool.states:
+        click.echo(f"\nUsage and leases: {store_choice.name}")
 
 
 def _status_record(
@@ -143,7 +142,7 @@ def check(context: click.Context, keys_file: Path | None, key_env: str | None, i
     """
     from agentos.keys.check import check_all
 
-    results = list(check_all(_require_keys(keys_file, key_env)))
+    results = list(check_all(_require_keys(keys_file, key_env, None)[0]))
     if is_json:
         click.echo(_json(results))
     else:
@@ -168,7 +167,7 @@ def disable(id_: str, reason: str, keys_file: Path | None, key_env: str | None, 
     Example:
       agentos keys disable team-a --reason "the budget is used up" --keys keys.toml
     """
-    declared = _require_keys(keys_file, key_env)
+    declared, store = _require_keys(keys_file, key_env, store)
     _check_id(declared, id_)
     store_choice = choose_store(store, declared)
     disabled_keys.disable(id_, reason)
@@ -286,12 +285,40 @@ def _read_keys(file: Path | None, pattern: str | None) -> Keys | None:
     return None if pattern is None else keys_from_environment(pattern, os.environ)
 
 
-def _require_keys(file: Path | None, pattern: str | None) -> Keys:
+def _keys_or_newest(file: Path | None, pattern: str | None, store: str | None) -> tuple[Keys | None, str | None]:
+    """Return the keys and the store that the options name; without options, those of the newest run that has keys."""
     keys = _read_keys(file, pattern)
+    if keys is not None or store is not None:
+        return keys, store
+    spec = _newest_with_keys()
+    if spec is None:
+        return None, None
+    name = spec.options.get("keys") or spec.options["key_env"]
+    try:
+        keys = read_keys(spec.options.get("keys"), spec.options.get("key_env"), spec.cwd)
+    except KeysFileError as error:
+        click.echo(f"Warning: the keys of run {spec.run_id} cannot be read: {error}", err=True)
+        return None, spec.options.get("store")
+    click.echo(f"Keys of run {spec.run_id}: {name}", err=True)
+    return keys, spec.options.get("store")
+
+
+def _newest_with_keys() -> RunSpec | None:
+    """Return the newest run with keys that can be read. A demo's keys exist only while it runs."""
+    for folder in run_folders():
+        with contextlib.suppress(HomeError):
+            spec = folder.read_spec()
+            if ("keys" in spec.options or "key_env" in spec.options) and not folder.run_id.startswith("demo-"):
+                return spec
+    return None
+
+
+def _require_keys(file: Path | None, pattern: str | None, store: str | None) -> tuple[Keys, str | None]:
+    keys, store = _keys_or_newest(file, pattern, store)
     if keys is None:
         raise _no_keys()
     _warn(keys)
-    return keys
+    return keys, store
 
 
 def _no_keys() -> click.UsageError:

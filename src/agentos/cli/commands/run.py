@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentos.home.run_folder import SPEC_VERSION, RunFolder, RunSpec
+from agentos.home.run_status import read_status
 from agentos.identifiers import sanitize_identifier
 from agentos.pool.store_url import absolute
 from agentos.runs.options import MAX_RUN_ID_LENGTH, new_run_id
@@ -45,22 +46,41 @@ _RECORDED_OPTIONS = (
     "max_wait",
     "grace",
     "on_changed",
+    "budget",
+    "budget_tokens",
+    "item_budget",
+    "budget_hard",
+    "budget_reported",
+    "item_cost",
+    "limit",
 )
+# Options that are recorded when a run is created, and never replaced.
+_FIXED_OPTIONS = ("stdin_field", "id_field", "filter", "shuffle")
 
 # The parameters of `resume` and `retry`.
 _RESUME_PARAMETERS = options.several(
     options.PACE,
     options.EXECUTION,
+    options.BUDGET,
     options.ON_CHANGED,
     options.OUTPUT,
     click.argument("run_id", metavar="RUN", shell_complete=run_ids),
+)
+_ONLY = click.option(
+    "--only",
+    metavar="CLASS,…",
+    help="Retry only items that failed with these classes of failure, such as timeout,overloaded or the name of an "
+    "exception; agentos show lists them.",
 )
 
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
 @options.ITEMS
+@options.CHOICE
+@options.LIMIT
 @options.PACE
 @options.EXECUTION
+@options.BUDGET
 @options.STDIN_FIELD
 @options.option("--run-id", metavar="NAME", help="Id of the run. An existing run with this id is continued.")
 @options.option("--dry-run", is_flag=True, help="Show what would run and how long it would take; start nothing.")
@@ -96,10 +116,11 @@ def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> No
       ls *.py | agentos run --items - --parallel 8 -- ruff check {}
       agentos run --items prompts.txt --key-env 'OPENAI_API_KEY*' workers:answer
       agentos run --items issues.jsonl --keys keys.toml --gateway -- claude -p "Fix {title}"
+      agentos run --items issues.jsonl --keys keys.toml --gateway --budget 20 -- claude -p "Fix {title}"
 
     Exit status: 0 all succeeded, 1 some failed, 2 wrong usage, 3 agentos failed (ledger, store, run busy, stdout on a
-    full disk), 4 stopped (no usable credential, --max-wait, --stop-on-closed-output), 130 or 143 interrupted. After 4,
-    130 and 143 agentos resume continues.
+    full disk), 4 stopped (no usable credential, --budget, --max-wait, --stop-on-closed-output), 130 or 143 interrupted.
+    After 4, 130 and 143 agentos resume continues.
     """
     from ..launch.execute import dry_run, execute
 
@@ -114,40 +135,57 @@ def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> No
 
 
 @click.command(cls=Command)
+@options.LIMIT
 @_RESUME_PARAMETERS
 @click.pass_context
 def resume(context: click.Context, /, run_id: str, **values: Any) -> None:
     """Continue the unfinished items of RUN, with its recorded command, items and options.
 
-    Options given here replace the recorded ones.
+    Options given here replace the recorded ones. After a run with --limit it runs the items that are left.
 
     \b
-    Example:
+    Examples:
       agentos resume 20261116-093012-1f3a5c
+      agentos resume last --limit 50
     """
     context.exit(_relaunch(run_id, values, retry_failed=False))
 
 
 @click.command(cls=Command)
+@_ONLY
 @_RESUME_PARAMETERS
 @click.pass_context
-def retry(context: click.Context, /, run_id: str, **values: Any) -> None:
-    """Retry the failed items of RUN, and continue the unfinished ones.
+def retry(context: click.Context, /, run_id: str, only: str | None, **values: Any) -> None:
+    """Retry the failed items of RUN, and continue those that were started and have not finished.
+
+    With --only, retry the items that failed with these classes of failure, and nothing else.
 
     \b
-    Example:
+    Examples:
       agentos retry 20261116-093012-1f3a5c --timeout 600
+      agentos retry last --only timeout,overloaded
     """
-    context.exit(_relaunch(run_id, values, retry_failed=True))
+    context.exit(_relaunch(run_id, values, retry_failed=True, only=only))
 
 
-def _relaunch(run_id: str, values: dict[str, Any], *, retry_failed: bool) -> int:
+def _relaunch(run_id: str, values: dict[str, Any], *, retry_failed: bool, only: str | None = None) -> int:
     from ..launch.execute import execute
+    from ..launch.selection import class_names
 
     folder = find_run(run_id)
     spec = folder.read_spec()
-    spec.options = {**spec.options, **_recorded_options(values)}
-    return execute(folder, spec, _output_mode(values), retry_failed=retry_failed, is_resume=True)
+    was_limited = spec.options.pop("limit", None) is not None
+    spec.options |= _recorded_options(values)
+    if retry_failed and was_limited and read_status(folder).remaining:
+        spec.options["limit"] = 0  # a retry of a pilot is still a pilot: it starts no further items
+    return execute(
+        folder,
+        spec,
+        _output_mode(values),
+        retry_failed=retry_failed,
+        is_resume=True,
+        only=class_names(only),
+    )
 
 
 def _spec(worker: tuple[str, ...], values: dict[str, Any]) -> RunSpec:
@@ -163,8 +201,8 @@ def _spec(worker: tuple[str, ...], values: dict[str, Any]) -> RunSpec:
         raise click.UsageError("no items given: use --items FILE, --items - for stdin, or --item X")
     is_function = len(worker) == 1 and _FUNCTION.fullmatch(worker[0]) is not None
     recorded = _recorded_options(values)
-    for name in ("stdin_field", "id_field"):
-        if values[name] is not None:
+    for name in _FIXED_OPTIONS:
+        if values[name] not in (None, []):
             recorded[name] = values[name]
     return RunSpec(
         version=SPEC_VERSION,
@@ -192,7 +230,7 @@ def _run_id(name: str | None) -> str:
 
 def _recorded_options(values: dict[str, Any]) -> dict[str, Any]:
     """Return the options that were set and that a resume needs, with absolute paths."""
-    recorded = {name: values[name] for name in _RECORDED_OPTIONS if values[name] is not None}
+    recorded = {name: values[name] for name in _RECORDED_OPTIONS if values.get(name) is not None}
     if "keys" in recorded:
         recorded["keys"] = os.path.abspath(recorded["keys"])  # noqa: PTH100 - a link must stay one
     if "store" in recorded:

@@ -10,13 +10,16 @@ from typing import Any
 
 import click
 
+from agentos.costs.amounts import spent_text
 from agentos.durations import format_duration
 from agentos.home.run_folder import RunFolder
 from agentos.home.run_status import FINISHED, RUNNING, RunStatus, failures_by_cause, open_ledger, read_status
 from agentos.items.file_names import log_name
+from agentos.items.results import ProgressStats, Spent
 from agentos.ledger.reader import DAMAGED, UNFINISHED, Launch, Ledger, RecordedAttempt, RecordedItem
 from agentos.plurals import plural
 from agentos.reporters.format import escape_controls, local_time, shell_argument, shorten, size, table
+from agentos.reporters.sentences import larger_budget
 
 from ..completion import item_ids, run_ids
 from ..console import Command, Failure, say, say_json
@@ -119,6 +122,7 @@ def _full_record(status: RunStatus, ledger: Ledger | None) -> dict[str, Any]:
         "failures": [],
         "credentials": [],
         "usage": None,
+        **_spent_record(status, ledger),
         "unfinished_ids": [],
         "damaged_ids": [],
     }
@@ -135,6 +139,24 @@ def _full_record(status: RunStatus, ledger: Ledger | None) -> dict[str, Any]:
     return record
 
 
+def _spent_record(status: RunStatus, ledger: Ledger | None) -> dict[str, Any]:
+    """Return what the run has spent, may spend and is expected to spend; None for what is not known."""
+    options = status.spec.options if status.spec is not None else {}
+    record: dict[str, Any] = {
+        "cost": None,
+        "expected_cost": None,
+        "budget": options.get("budget"),
+        "budget_tokens": options.get("budget_tokens"),
+        "tokens": 0,
+    }
+    spent = Spent() if ledger is None else ledger.spent()
+    if spent.cost or record["budget"] is not None or record["budget_tokens"] is not None:
+        record["cost"], record["tokens"] = spent.cost, spent.tokens
+        if spent.cost and spent.ended and status.remaining is not None:
+            record["expected_cost"] = spent.cost + status.remaining * spent.cost / spent.ended
+    return record
+
+
 def _run_lines(status: RunStatus, record: dict[str, Any]) -> Iterator[str]:
     yield f"Run {status.folder.run_id}: {status.state_text}"
     yield from _description_lines(status)
@@ -145,6 +167,9 @@ def _run_lines(status: RunStatus, record: dict[str, Any]) -> Iterator[str]:
         yield f"  Bound by: {escape_controls(record['bound_by'])}"
     if record["usage"] is not None:
         yield f"  Requests: {_usage_text(record['usage'])}"
+    if record["cost"] is not None:
+        names = ("cost", "tokens", "budget", "budget_tokens", "expected_cost")
+        yield f"  Cost: {spent_text(*(record[name] for name in names))}"
     yield from _failure_lines(record["failures"])
     if record["slowest"]:
         yield "\nSlowest items:"
@@ -187,7 +212,7 @@ def _next_commands(status: RunStatus, record: dict[str, Any]) -> list[str]:
         if running_id is not None:
             commands.append(f"agentos logs {run_id} --follow {running_id}")
     elif status.is_resumable:
-        commands.append(f"agentos resume {run_id}")
+        commands.append(f"agentos resume {run_id}{_larger_budget(status, record)}")
     failed_id = next(
         filter(None, (shell_argument(item_id) for cause in record["failures"] for item_id in cause["ids"])), None
     )
@@ -203,6 +228,13 @@ def _next_commands(status: RunStatus, record: dict[str, Any]) -> list[str]:
     if status.counts.succeeded:
         commands.append(f"agentos export {run_id} --format jsonl")
     return commands
+
+
+def _larger_budget(status: RunStatus, record: dict[str, Any]) -> str:
+    """Return the option that a resume needs, if the last launch was stopped by its budget."""
+    stats = ProgressStats(None, stopped=record["stopped"])
+    stats.budget, stats.budget_tokens = record["budget"], record["budget_tokens"]
+    return larger_budget(stats) if status.launches else ""
 
 
 def _has_log(status: RunStatus, item_id: str) -> bool:
@@ -242,17 +274,18 @@ def _failure_lines(causes: list[dict[str, Any]]) -> Iterator[str]:
     if not causes:
         return
     yield "\nFailures by cause:"
-    rows = []
+    width = len(str(causes[0]["count"]))
     for cause in causes[:MAX_CAUSES]:
         ids = ", ".join(shorten(item_id, MAX_ID) for item_id in cause["ids"])
         more = cause["count"] - len(cause["ids"])
-        kind = f"{escape_controls(cause['error_type'])}: " if cause["error_type"] else ""
-        rows.append((str(cause["count"]), f"{kind}{cause['error']}", ids + (", …" if more else "")))
-    for count, error, ids in rows:
-        yield f"  {count.rjust(len(rows[0][0]))} x {error}"
-        yield f"  {' ' * len(rows[0][0])}   {ids}"
-    if len(causes) > len(rows):
-        yield f"  and {plural(len(causes) - len(rows), 'more cause')}"
+        error_type = f"{escape_controls(cause['error_type'])}: " if cause["error_type"] else ""
+        kind = f" [{escape_controls(cause['kind'])}]" if cause["kind"] not in ("", cause["error_type"]) else ""
+        yield f"  {cause['count']:>{width}} x{kind} {error_type}{cause['error']}"
+        yield f"  {' ' * width}   items: {ids}" + (", …" if more else "")
+        if cause["example"] != cause["error"]:
+            yield f"  {' ' * width}   example: {shorten(cause['ids'][0], MAX_ID)}: {cause['example']}"
+    if len(causes) > MAX_CAUSES:
+        yield f"  and {plural(len(causes) - MAX_CAUSES, 'more cause')}"
 
 
 def _credential_lines(totals: list[dict[str, Any]]) -> Iterator[str]:
@@ -340,7 +373,7 @@ def _no_credential(attempt: RecordedAttempt) -> str:
 def _usage_text(usage: dict[str, Any]) -> str:
     """Return what requests used, as the gateway of the run counted them."""
     tokens = ", ".join(f"{usage[f'{name}_tokens']:,} {name}" for name in ("input", "output", "cached"))
-    parts = [f"{usage['requests']:,} answered", f"tokens: {tokens}"]
+    parts = [f"{usage['requests']:,}", f"tokens: {tokens}"]
     parts.append("cost not known" if usage["cost"] is None else f"cost {usage['cost']:.4g}")
     if usage["held_seconds"] >= 1:
         parts.append(f"held for {format_duration(usage['held_seconds'])}")

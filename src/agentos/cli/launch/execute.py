@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from agentos.errors import LedgerError, WorkerStartError
 from agentos.home.run_folder import LaunchEnd, RunFolder, RunSpec
@@ -12,28 +13,40 @@ from agentos.items.results import ProgressStats
 from agentos.items.sources import DAMAGED_RECORD
 from agentos.ledger.reader import Ledger
 from agentos.plurals import plural
+from agentos.reporters.format import shorten
 from agentos.terminal.screen import PATIENCE_SECONDS, Screen
+from agentos.workers.command.command import Command
 from agentos.workflows.parallel import ParallelCoordinator
 
-from ..console import FAILED, SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure
-from .item_input import BadItems, changed_files
+from ..console import FAILED, SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure, say
+from .item_input import BadItems, Item, changed_files
 from .key_confirmation import KeyConfirmation
 from .pool_setup import DisabledWatch, quarantine_messages
 from .prepare import PreparedRun, prepare_run
 from .reporter import OutputMode, RunReporter
+from .selection import pilot_text
 
 # Seconds that an item of a plan takes, if no earlier run gives a duration.
 ITEM_SECONDS = 10.0
 # What Python says if the system refuses a thread.
 NO_THREAD = "can't start new thread"
+# Commands that a dry run shows, and characters of each.
+SHOWN_COMMANDS = 3
+MAX_COMMAND = 500
 
 
 def execute(
-    folder: RunFolder, spec: RunSpec, mode: OutputMode, *, retry_failed: bool = False, is_resume: bool = False
+    folder: RunFolder,
+    spec: RunSpec,
+    mode: OutputMode,
+    *,
+    retry_failed: bool = False,
+    is_resume: bool = False,
+    only: Collection[str] = (),
 ) -> int:
-    """Carry out a run: block until it has ended, and return the exit status."""
+    """Carry out a run: block until it has ended, and return the exit status. `only`: see `prepare_run`."""
     with contextlib.ExitStack() as resources, RunReporter(Screen(), mode, folder) as reporter:
-        run = prepare_run(folder, spec, reporter, resources, is_resume=is_resume)
+        run = prepare_run(folder, spec, reporter, resources, is_resume=is_resume, only=only)
         reporter.stop_run = run.coordinator.request_shutdown
         if is_resume:
             _warn_of_changed_items(spec, run, reporter)
@@ -52,7 +65,10 @@ def execute(
     if status == STOPPED and run.pool is not None:
         for message in quarantine_messages(run.pool, run.store):
             reporter.screen.message(message)
-    reporter.suggest_next_command(folder, status)
+    if spec.total is None and run.items.left:
+        spec.total = run.items.total  # stdin was read to its end
+        folder.write_spec(spec)
+    reporter.suggest_next_command(folder, status, pilot_text(run.items, spec.run_id))
     reporter.screen.flush(PATIENCE_SECONDS)
     return FAILED if status in (SUCCEEDED, SOME_FAILED) and reporter.is_output_incomplete() else status
 
@@ -100,7 +116,9 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
     except RuntimeError as error:
         if NO_THREAD not in str(error):
             raise
-        raise Failure(f"the run has no room for its threads ({error}): raise ulimit -u, or lower --parallel") from None
+        raise Failure(
+            f"the run has no room for its threads ({error}): raise ulimit -u or ulimit -v, or lower --parallel"
+        ) from None
     if (event := reporter.run_ended) is not None:
         with Ledger.open(folder.ledger) as ledger:
             launch = len(ledger.launches())
@@ -136,10 +154,36 @@ def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, mode: 
         items = list(run.items)
         reporter.start(None)
         run.coordinator.execute_parallel(items, run.worker, run.items.id_of, dry_run=True, run_id=spec.run_id)
+    if not mode.as_json:
+        for line in _first_commands(items, run, spec):
+            say(line)
     seconds = item_seconds if item_seconds is not None else typical_item_seconds(folder)
     requests = spec.options.get("requests_per_item") or typical_requests(folder)
-    print(run.coordinator.plan(items, item_seconds=seconds, tokens_func=run.tokens_func, requests_per_item=requests))
+    plan = run.coordinator.plan(
+        items,
+        item_seconds=seconds,
+        tokens_func=run.tokens_func,
+        requests_per_item=requests,
+        item_cost=spec.options.get("item_cost") or typical_cost(folder),
+        budget=spec.options.get("budget"),
+    )
+    print(plan)
     return SUCCEEDED
+
+
+def _first_commands(items: list[Item], run: PreparedRun, spec: RunSpec) -> Iterator[str]:
+    """Yield how many items would run, and the first commands with their fields filled in."""
+    of_total = f" of {run.items.total}" if run.items.total not in (None, len(items)) else ""
+    yield f"{plural(len(items), 'item')}{of_total} would run; nothing is started:"
+    for item in items[:SHOWN_COMMANDS]:
+        item_id = run.items.id_of(item)
+        if isinstance(run.worker, Command):
+            text = shlex.join(run.worker.filled(item, item_id))
+        else:
+            text = f"{spec.function} with item {item_id}"
+        yield f"  {shorten(text, MAX_COMMAND)}"
+    if len(items) > SHOWN_COMMANDS:
+        yield f"  … and {len(items) - SHOWN_COMMANDS} more"
 
 
 def typical_item_seconds(folder: RunFolder) -> float:
@@ -158,3 +202,12 @@ def typical_requests(folder: RunFolder) -> float:
     with Ledger.open(folder.ledger) as ledger:
         usage, items = ledger.usage(), ledger.counts().succeeded
     return 1.0 if usage is None or not items else max(1.0, usage.requests / items)
+
+
+def typical_cost(folder: RunFolder) -> float | None:
+    """Return the mean cost of an item that has ended in a run; None if it is not known."""
+    if not folder.ledger.exists():
+        return None
+    with Ledger.open(folder.ledger) as ledger:
+        spent = ledger.spent()
+    return spent.cost / spent.ended if spent.cost and spent.ended else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentos.costs.prices import Prices
 from agentos.errors import GatewayError
 from agentos.keys.keys_file import Keys
 from agentos.pool.lease_pool import LeasePool
@@ -40,13 +41,15 @@ def check_gateway(options: dict[str, Any], keys: Keys | None, *, has_engine: boo
     return True
 
 
-def start_gateway(options: dict[str, Any], keys: Keys, pool: LeasePool, resources: contextlib.ExitStack) -> Gateway:
+def start_gateway(
+    options: dict[str, Any], keys: Keys, pool: LeasePool, prices: Prices, resources: contextlib.ExitStack
+) -> Gateway:
     """Return a gateway that was started; `resources` stops it. Raise `Failure` if it cannot be started."""
     from agentos.gateway.addresses import known_addresses
     from agentos.gateway.gateway import Gateway
 
     try:
-        gateway = Gateway(pool, providers=known_addresses(keys.base_urls), hold=options.get("hold"))
+        gateway = Gateway(pool, providers=known_addresses(keys.base_urls), hold=options.get("hold"), prices=prices)
         gateway.start()
     except GatewayError as error:
         raise Failure(str(error)) from None

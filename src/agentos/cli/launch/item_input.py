@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from agentos.home.paths import write_atomically
 from agentos.home.run_folder import ItemSource, RunFolder, RunSpec
 from agentos.items.fields import field_of, field_text, find
 from agentos.redaction.json_text import redact_json
@@ -41,6 +42,7 @@ class Items:
     def __init__(self, source: Iterable[Item], id_field: str | None, *, is_whole: bool = True) -> None:
         self.source = source
         self.total: int | None = None
+        self.left = 0  # items after `--limit`; of stdin, known when it was read to its end
         # False in a resume if stdin was not read to its end: items that were never read are missing.
         self.is_whole = is_whole
         self._id_field = id_field
@@ -51,6 +53,12 @@ class Items:
     def id_of(self, item: Item) -> str:
         """Return the id of an item. Raise `ValueError` if it has none."""
         return _id_of(item, self._id_field)
+
+    def replaced(self, source: Iterable[Item]) -> Items:
+        """Return items from another source: a choice of these."""
+        items = SizedItems(source, self._id_field) if isinstance(source, list) else Items(source, self._id_field)
+        items.is_whole = self.is_whole
+        return items
 
 
 class SizedItems(Items):
@@ -99,6 +107,7 @@ def read_items(
             raise BadItems(", ".join(names), EMPTY)
         return SizedItems(collected.items, id_field)
     kept_ids: set[str] = set()
+    _check_kept(folder)
     kept_items = _kept_items(folder, rules, kept_ids) if folder.items.exists() else iter(())
     if is_resume:
         return Items(itertools.chain(collected.items, kept_items), id_field, is_whole=_end_mark(folder).exists())
@@ -116,7 +125,7 @@ def changed_files(spec: RunSpec) -> list[str]:
             continue
         path = Path(spec.cwd) / source.path
         try:
-            if hashlib.sha256(path.read_bytes()).hexdigest() != source.sha256:
+            if _sha256(path) != source.sha256:
                 changes.append(f"{path} has changed since the run was created")
         except FileNotFoundError:
             changes.append(f"{path} does not exist any more")
@@ -256,14 +265,12 @@ def _prepare_spool(folder: RunFolder) -> None:
 
 def _complete_size(file: BinaryIO) -> int:
     """Return the size up to the end of the last complete line."""
-    size = file.seek(0, os.SEEK_END)
-    while size:
-        start = max(0, size - CHUNK_BYTES)
+    start = file.seek(0, os.SEEK_END)
+    while start:
+        size, start = start, max(0, start - CHUNK_BYTES)
         file.seek(start)
-        end = file.read(size - start).rfind(b"\n")
-        if end >= 0:
+        if (end := file.read(size - start).rfind(b"\n")) >= 0:
             return start + end + 1
-        size = start
     return 0
 
 
@@ -289,7 +296,7 @@ def _stdin_items(
         if not may_be_empty and not kept_ids:
             raise BadItems(STDIN, EMPTY)
         if folder is not None:
-            _end_mark(folder).touch(PRIVATE_FILE)
+            write_atomically(_end_mark(folder), _sha256(folder.items).encode())
     finally:
         if spool is not None:
             os.close(spool)
@@ -356,9 +363,22 @@ def _kept_items(folder: RunFolder, rules: _ItemRules, kept_ids: set[str]) -> Ite
             yield item
 
 
+def _check_kept(folder: RunFolder) -> None:
+    """Raise `BadItems` if the kept items were damaged after stdin was read to its end."""
+    try:
+        if (mark := _end_mark(folder)).exists() and mark.read_text() not in ("", _sha256(folder.items)):
+            raise BadItems(str(folder.items), "damaged: these are not the items of stdin. Start the run anew")
+    except (OSError, ValueError) as error:
+        raise BadItems(str(folder.items), f"expected the items of stdin: {_reason(error)}") from None
+
+
 def _end_mark(folder: RunFolder) -> Path:
-    """Return the path of the file that exists once stdin was read to its end."""
+    """Return the path of the file that exists once stdin was read to its end. It has the digest of the kept items."""
     return folder.items.with_name("items.end")
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _reason(error: Exception) -> str:

@@ -105,7 +105,9 @@ def make_pool(keys: Keys, store: StoreChoice, reporter: Reporter, *, run: str | 
     that other runs do not see it."""
     store_at = StoreAt(store.url, run, is_copy=run is None)
     try:
-        pool = CredentialCoordinator(keys.credentials, store=store_at, lease_ttl=_lease_ttl(), reporter=reporter)
+        pool = CredentialCoordinator(
+            keys.credentials, store=store_at, lease_ttl=_lease_ttl(), reporter=reporter, order=keys.order
+        )
     except (CredentialError, ValueError) as error:
         raise click.UsageError(str(error)) from None
     except StoreError as error:

@@ -9,30 +9,36 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
+from agentos.costs.budget import Budget
+from agentos.costs.prices import Prices
 from agentos.gateway.client_versions import version_warnings
 from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
 from agentos.keys.keys_file import Keys
 from agentos.reporters.format import escape_controls
+from agentos.runs.checks import check_signature
+from agentos.runs.options import auto_workers
 from agentos.workers.capacity import room_for_run
 from agentos.workers.command.command import Command
 from agentos.workers.engines.connect import Engine
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator
 
 from ..console import Failure
+from .budget_setup import check_models, check_spent, make_budget
 from .engine import LOCAL, connect_engine, engine_slots
 from .gateway_setup import check_gateway, start_gateway
 from .item_input import Items, SizedItems, read_items, token_counter
 from .pool_setup import StoreChoice, choose_store, make_pool, pool_warnings, read_keys
 from .reporter import RunReporter
+from .selection import filtered, limited, only_failed, shuffled
 
 # Default of `--retries` for a function. A command has 0: a second attempt could repeat half of its side effects.
 FUNCTION_RETRIES = 2
@@ -57,9 +63,10 @@ def prepare_run(
     *,
     keep: bool = True,
     is_resume: bool = False,
+    only: Collection[str] = (),
 ) -> PreparedRun:
     """Return a run that can be started; `resources` closes its engine and its gateway. `keep=False`: write nothing and
-    start no gateway, for a dry run.
+    start no gateway, for a dry run. `only`: classes of failure, of a retry that runs only items which failed so.
 
     Raise `click.UsageError` with advice for what cannot be run, and the errors that `cli.console` reports. Items are
     read last: what came by stdin cannot be read again after an error.
@@ -69,6 +76,11 @@ def prepare_run(
     for warning in keys.warnings if keys is not None else ():
         reporter.screen.message(f"Warning: {warning}")
     has_gateway = check_gateway(options, keys, has_engine=options.get("on", LOCAL) != LOCAL)
+    budget = make_budget(options, has_gateway=has_gateway)
+    prices = Prices({} if keys is None else keys.prices)
+    check_models(budget, prices, keys, spec.command)
+    if keep:
+        check_spent(folder, budget)
     store = choose_store(options.get("store"), keys, options.get("keys"))
     pool = None if keys is None else make_pool(keys, store, reporter, run=spec.run_id if keep else None)
     reporter.pool = pool
@@ -86,7 +98,7 @@ def prepare_run(
         reporter.screen.message("Warning: --max-wait has no effect in a run without keys: no item waits for one")
     gateway = None
     if has_gateway and keep and keys is not None and pool is not None:
-        gateway = start_gateway(options, keys, pool, resources)
+        gateway = start_gateway(options, keys, pool, prices, resources)
     make = functools.partial(
         make_coordinator,
         pool=pool,
@@ -95,15 +107,19 @@ def prepare_run(
         reporter=reporter,
         engine=engine,
         gateway=gateway,
+        budget=budget if keep else None,
     )
     coordinator = make(options)
     if keep and engine is None:
         coordinator = _within_limits(coordinator, spec, make, reporter)
     redact = None if pool is None else pool.redact_value
-    items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
-    tokens_func = token_counter(options.get("tokens"))
-    if isinstance(items, SizedItems):
-        _check_fields(items, worker, tokens_func)
+    with reporter.note_reading():
+        items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
+        items = shuffled(filtered(items, options.get("filter", ())), options.get("shuffle"))
+        tokens_func = token_counter(options.get("tokens"))
+        if isinstance(items, SizedItems):
+            _check_fields(items, worker, tokens_func)
+    items = only_failed(limited(items, options.get("limit"), folder), only, folder)
     gateway_url = None if gateway is None else gateway.url
     return PreparedRun(worker, pool, keys, store, items, coordinator, tokens_func, gateway_url)
 
@@ -117,16 +133,16 @@ def make_coordinator(
     reporter: Callable[[Any], None] | None = None,
     engine: Engine | None = None,
     gateway: AttemptAccess | None = None,
+    budget: Budget | None = None,
 ) -> ParallelCoordinator:
     """Return a coordinator for options of `agentos run`; `retries` is the default of that option."""
     parallel, max_parallelism = options.get("parallel"), options.get("max_parallelism")
-    if parallel == "auto" or (parallel is None and engine is not None):
-        slots = engine_slots(engine) if engine is not None else os.cpu_count() or 1
-        if pool is not None and parallel == "auto":
-            leases = sum(state.max_concurrent for state in pool.states())
-            slots = min(leases, slots) if engine is not None else leases
-        parallel = slots
-        max_parallelism = max_parallelism or max(slots, ParallelCoordinator.MAX_PARALLELISM)
+    if engine is not None and parallel in (None, "auto"):
+        slots = engine_slots(engine)
+        leases = None if pool is None or parallel is None else auto_workers(pool, None)
+        parallel = slots if leases is None else min(leases, slots)
+    if max_parallelism is None and isinstance(parallel, int):
+        max_parallelism = parallel  # the cap of the class protects programs; a person who types 50 means 50
     try:
         return ParallelCoordinator(
             parallel,
@@ -142,6 +158,7 @@ def make_coordinator(
             ledger=ledger,
             reporter=reporter,
             gateway=gateway or False,
+            budget=budget,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
@@ -222,10 +239,16 @@ def _load_function(spec: RunSpec) -> Callable[..., Any]:
         ) from error
     for attribute in name.split("."):
         if not hasattr(function, attribute):
-            raise click.UsageError(f"the module {module_name!r} has no function {name!r}")
+            similar = get_close_matches(attribute, [known for known in dir(function) if not known.startswith("_")], n=1)
+            hint = f": did you mean {similar[0]}?" if similar else ""
+            raise click.UsageError(f"the module {module_name!r} has no function {name!r}{hint}")
         function = getattr(function, attribute)
     if not callable(function):
         raise click.UsageError(f"{spec.function} is not a function: give one that takes (item, credential)")
+    try:
+        check_signature(function)
+    except TypeError as error:
+        raise click.UsageError(str(error)) from None
     checked: Callable[..., Any] = function
     return checked
 

@@ -5,11 +5,12 @@ Also shows what items print, and remembers the events that the exit status depen
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,6 @@ from agentos.events import (
     CredentialBenched,
     CredentialQuarantined,
     ItemEnded,
-    LimitShared,
     RunEnded,
     RunResumed,
     RunStopping,
@@ -46,9 +46,12 @@ from ..console import SOME_FAILED, SUCCEEDED
 
 # Events that are printed above a live display, beside failures. The display itself shows the others.
 _ABOVE_DISPLAY = (
-    RunResumed, RunStopping, CredentialQuarantined, CredentialBenched, LimitShared, StoreUnreachable, StoreReached,
+    RunResumed, RunStopping, CredentialQuarantined, CredentialBenched, StoreUnreachable, StoreReached,
     AttemptAbandoned,
 )  # fmt: skip
+
+# Seconds after which a person is told that items are being read.
+READING_SECONDS = 1.0
 
 
 class OutputMode(NamedTuple):
@@ -105,14 +108,14 @@ class RunReporter:
         self._descriptors = DescriptorCapture(redactor, self.show_output).__enter__()
         self._capture = capture.__enter__()
 
-    def start(self, run: ResultStream | None) -> None:
+    def start(self, run: ResultStream[Any] | None) -> None:
         """Choose the outputs, and send them the events so far. None: a dry run, which has no progress to display."""
         with self._lock:
             self._choose_outputs(run)
             for event in self._early_events:
                 self._report(event)
 
-    def _choose_outputs(self, run: ResultStream | None) -> None:
+    def _choose_outputs(self, run: ResultStream[Any] | None) -> None:
         redact = None if self.pool is None else self.pool.redact
         if self._mode.as_json:
             events = JsonReporter(self.screen.text_stream("stdout"))
@@ -135,7 +138,7 @@ class RunReporter:
         else:
             self._start_display(run, lines, redact)
 
-    def _start_display(self, run: ResultStream, lines: LinesReporter, redact: Callable[[str], str] | None) -> None:
+    def _start_display(self, run: ResultStream[Any], lines: LinesReporter, redact: Callable[[str], str] | None) -> None:
         from agentos.terminal.display import Display
 
         pool = self.pool
@@ -206,7 +209,22 @@ class RunReporter:
         name: Stream = "stderr" if stream == "stderr" else "stdout"
         self.screen.write_output(prefix_lines(_prefix(item_id), data) if item_id else data, name)
 
-    def suggest_next_command(self, folder: RunFolder, status: int) -> None:
+    @contextlib.contextmanager
+    def note_reading(self) -> Iterator[None]:
+        """Print "reading items…" if files of items take long to read, or stdin has to be read before the start."""
+        timer = threading.Timer(READING_SECONDS, self.screen.message, ["Reading items…"])
+        timer.daemon = True
+        if not self._mode.as_json and not self._mode.quiet:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def suggest_next_command(self, folder: RunFolder, status: int, pilot: str | None = None) -> None:
+        """Print what to do next. `pilot`: how to run the items that `--limit` left."""
+        if pilot is not None and not self._mode.as_json:
+            self.screen.message(pilot)
         if self._mode.as_json or status == SUCCEEDED:
             return
         if status == SOME_FAILED:

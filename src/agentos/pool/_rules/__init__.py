@@ -2,6 +2,6 @@
 
 Begin with `allocator` (request, grant). It is made of `membership` (credentials, groups, providers), `ready_heaps`
 (credentials that could be granted), `wait_queue` (requests that wait), `wake_ups` (instants at which time changes
-something), `lease_end` (every end of a lease), `feedback` (answers of providers) and `shared_limits` (groups that share
-a limit). `records`, `cooldown_scope` and `lease_states` are their data, `wait_reasons` explains a wait.
+something), `lease_end` (every end of a lease) and `feedback` (answers of
+providers). `records`, `cooldown_scope` and `lease_states` are their data, `wait_reasons` explains a wait.
 """

@@ -11,15 +11,16 @@ Time acts in `advance` only. A group whose limits admit nothing now is in no hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 from agentos.events import CoolDownStarted, CredentialQuarantined
+from agentos.limits.amounts import Detail
 from agentos.limits.cool_downs import MAX_COOL_DOWN
-from agentos.limits.declaration import Limits
+from agentos.limits.declaration import Calendar, Limits
 from agentos.limits.pace import NO_CHARGE
-from agentos.limits.usage_state import LeaseUsage
+from agentos.limits.usage_state import LeaseShare
 from agentos.verdict import RATE_LIMITED
 
 from .cooldown_scope import CooldownScope
@@ -28,8 +29,9 @@ from .guessed_cool_downs import GuessedCoolDowns
 from .lease_end import LeaseEnd
 from .lease_states import LIVE, REFUSED
 from .membership import Membership
+from .order import LEAST_LOADED
 from .ready_heaps import ReadyHeaps
-from .records import CredentialRecord, LeaseRecord, RequestClass, later_ids_of, scope_of
+from .records import CredentialRecord, LeaseRecord, RequestClass, later_ids_of, scope_of, sum_of
 from .wait_queue import WaitQueue, first_that_fits
 from .wait_reasons import explain
 from .wake_ups import WakeUps
@@ -41,21 +43,23 @@ PROBE_SECONDS = 2.0
 SHORT_WAIT = 5.0
 
 
-def _in_a_day(now: float) -> float:
-    return now + 86_400.0
+def _without_calendar(resets: str, now: float) -> float:
+    """Return an end of a calendar period, for pools that know no calendar: a whole day, week or month from now."""
+    days = 31 if resets.startswith("month") else 1 if resets[0].isdecimal() else 7
+    return now + days * 86_400.0
 
 
 class Allocator:
-    """The rules of one pool. `store` and `first_fence`: see `Membership`."""
+    """The rules of one pool. `store` and `first_fence`: see `Membership`. `order`: see the module of that name."""
 
-    def __init__(self, store: CooldownScope | None = None, first_fence: int = 0) -> None:
+    def __init__(self, store: CooldownScope | None = None, first_fence: int = 0, order: str = LEAST_LOADED) -> None:
         self.served: list[LeaseRecord] = []
         self.events: list[Any] = []
         self.members = Membership(store, first_fence)
         self.credentials = self.members.credentials
         self.wake_ups = WakeUps()
         self.due = self.wake_ups.heap
-        self.ready = ReadyHeaps(self.credentials, self.wake_ups)
+        self.ready = ReadyHeaps(self.credentials, self.wake_ups, order)
         self.queue = WaitQueue(self.wake_ups)
         self.waiting = self.queue.by_class
         self.feedback = ProviderFeedback(self)
@@ -130,52 +134,58 @@ class Allocator:
 
     # --- usage ----------------------------------------------------------------------------------------------------
 
-    def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None, now: float) -> bool:
+    def settle(self, record: LeaseRecord, requests: int | None, tokens: int | None, now: float,
+               detail: Detail | None = None) -> bool:  # fmt: skip
         """Set what a live lease really used; return False if it is not live or was settled before. More than was
-        reserved is debt."""
+        reserved is debt. `detail`: None if only `tokens` is known, or nothing."""
         if record.state != LIVE or record.settled:
             return False
         record.settled = True
         requests = record.requests if requests is None else requests
+        if detail is None and record.detail is not None:  # what is not stated stays as it was reserved
+            detail = record.detail if tokens is None else Detail(tokens, tokens, record.detail.cost)
         tokens = record.tokens if tokens is None else tokens
-        if requests != record.requests or tokens != record.tokens:
-            self.correct(record, requests, tokens, now)
+        if requests != record.requests or tokens != record.tokens or detail != record.detail:
+            self.correct(record, requests, tokens, detail, now)
         return True
 
-    def use_more(self, record: LeaseRecord, requests: int, tokens: int, now: float) -> None:
+    def use_more(self, record: LeaseRecord, requests: int, tokens: int, now: float,
+                 detail: Detail | None = None) -> None:  # fmt: skip
         """Add to what a live lease uses, beyond its reservation: that is debt."""
-        self.correct(record, record.requests + requests, record.tokens + tokens, now)
+        total = sum_of(record, tokens, detail)
+        self.correct(record, record.requests + requests, record.tokens + tokens, total, now)
 
-    def correct(self, record: LeaseRecord, requests: int, tokens: int, now: float) -> None:
+    def correct(self, record: LeaseRecord, requests: int, tokens: int, detail: Detail | None, now: float) -> None:
         """Replace the reservation of a live lease by its usage."""
-        is_refund = requests < record.requests or tokens < record.tokens
+        is_refund = requests < record.requests or tokens < record.tokens or detail != record.detail
         charges = record.charges
         if not charges and record.credential is not None and not record.credential.group.pace.is_free:
             charges = ((record.credential.group, NO_CHARGE),)  # its limits were declared after the grant
         for cooldown_scope, charge in charges:
-            cooldown_scope.pace.correct(charge, record, requests, tokens, now)
-        record.requests, record.tokens = requests, tokens
+            cooldown_scope.pace.correct(charge, record, requests, tokens, detail, now)
+        record.requests, record.tokens, record.detail = requests, tokens, detail
         if is_refund:  # also to a group that its credential has left
             self.serve_all((cooldown_scope for cooldown_scope, _ in record.charges), now)
 
     # --- credentials ----------------------------------------------------------------------------------------------
 
     def add(self, id: str, group: str, provider: str | None, scopes: frozenset[str], limits: Limits,  # noqa: A002
-            now: float, day_ends_after: Callable[[float], float] = _in_a_day) -> None:  # fmt: skip
+            now: float, calendar: Calendar = _without_calendar) -> None:  # fmt: skip
         """Add a credential."""
         credential = self.members.join(id, group, provider, scopes, limits, self._next_use())
-        credential.group.pace.declare(limits, day_ends_after, now)
+        credential.group.pace.declare(limits, calendar, now)
         self._refuse_unservable()
         self.serve(credential, now)
 
     def redeclare(self, id: str, group: str, provider: str | None, scopes: frozenset[str], limits: Limits,  # noqa: A002
-                  now: float, day_ends_after: Callable[[float], float] = _in_a_day) -> None:  # fmt: skip
+                  now: float, calendar: Calendar = _without_calendar) -> None:  # fmt: skip
         """Change what is declared about a credential. Its live leases stay live, and count."""
         old = self._leave(id, now)  # not `remove()`: waiters must not be refused during the swap
         credential = self.members.join(id, group, provider, scopes, limits, self._next_use())
         self.members.take_over(old, credential)
         for group_ in dict.fromkeys((old.group, credential.group)):
-            group_.pace.restate([member.limits for member in group_.members.values()], day_ends_after, now)
+            group_.pace.restate([member.limits for member in group_.members.values()], calendar, now)
+            group_.pace.max_concurrent = sum(member.max_concurrent for member in group_.members.values())
         self._refuse_unservable()
         self.serve_all((old.group, credential.group), now)
 
@@ -185,9 +195,6 @@ class Allocator:
         self._refuse_unservable()
 
     def _leave(self, id_: str, now: float) -> CredentialRecord:
-        sharing = self.feedback.sharing
-        sharing.leave(self.credentials[id_], now)
-        sharing.changed.pop(id_, None)
         return self.members.leave(id_)
 
     def quarantine(self, id: str, reason: str, now: float) -> None:  # noqa: A002
@@ -215,7 +222,7 @@ class Allocator:
                 for scope in tuple(cooldown_scope.cooling):
                     cooldown_scope.end_cooldown(scope)
                     for member in cooldown_scope.members.values():
-                        member.paced_as.pace.ramp_up(scope, now, now)  # else it would begin at the old end
+                        member.group.pace.ramp_up(scope, now, now)  # else it would begin at the old end
                 cooldown_scope.guesses.clear()
                 cooldown_scope.overloads.clear()
         self.restore(id, now)
@@ -252,8 +259,8 @@ class Allocator:
         return self.sequence
 
     def _choose(self, record: LeaseRecord, now: float) -> CredentialRecord | None:
-        """Return the usable credential with the least load, of several the least recently used; or the preferred one,
-        if usable."""
+        """Return the usable credential that is first by the order, of several the least recently used; or the preferred
+        one, if usable."""
         scope, request_class = record.scope, record.request_class
         if record.prefer is not None:
             preferred = self.credentials.get(record.prefer)
@@ -269,6 +276,9 @@ class Allocator:
             _, last_used, credential = entry
             if last_used != credential.last_used:
                 continue  # a stale hint
+            if type(entry[0]) is tuple and (moved := self.ready.moved(entry, request_class, now)) is not None:
+                heappush(heap, moved)
+                continue
             if (
                 credential.quarantine is None
                 and not credential.removed
@@ -301,14 +311,18 @@ class Allocator:
     def _is_admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> bool:
         """Return whether a credential's limits admit a request; if not, plan to look again when that may change."""
         is_free = credential.group.pace.is_free
-        at = 0.0 if is_free else credential.paced_until(record.scope, record.requests, record.tokens, now)
+        at = (
+            0.0 if is_free else credential.paced_until(record.scope, record.requests, record.tokens, now, record.detail)
+        )
         if not at and record.waits_for_probe and not credential.is_proven and credential.leases:
             at = credential.probe_deadline if credential.probe_deadline > now else 0.0
         if not at:
-            return not (record.tokens and self.waiting and self.queue.has_older_token_claim(credential, record, now))
-        if record.tokens or record.requests > 1:
+            return not (
+                self.waiting and not record.is_plain and self.queue.has_older_token_claim(credential, record, now)
+            )
+        if not record.is_plain:
             # The head of the queue at that time may need less than this request.
-            at = min(at, credential.changes_at(record.scope, record.tokens, now))
+            at = min(at, credential.changes_at(record, now))
         self.wake_ups.look_again(credential.group, at)
         return False
 
@@ -324,12 +338,8 @@ class Allocator:
         group = credential.group
         if group.pace.is_free:
             group.pace.count(record.requests, now)
-        elif credential.shared is None:
-            record.charges = ((group, group.pace.take(record, now)),)
         else:
-            record.charges = [
-                (cooldown_scope, cooldown_scope.pace.take(record, now)) for cooldown_scope in credential.paced_by
-            ]
+            record.charges = ((group, group.pace.take(record, now)),)
         if not credential.is_proven and not credential.probe_deadline:
             credential.probe_deadline = now + PROBE_SECONDS
         if group.guesses:
@@ -342,8 +352,8 @@ class Allocator:
         self._grant(record, credential, now)
         credential.fence = max(newest, fence)
 
-    def restore_lease(self, record: LeaseRecord, credential_id: str, fence: int, usage: LeaseUsage | None, now: float
-                      ) -> None:  # fmt: skip
+    def restore_lease(self, record: LeaseRecord, credential_id: str, fence: int, usage: Sequence[LeaseShare] | None,
+                      now: float) -> None:  # fmt: skip
         """Make a lease live that was live in a stored state; `usage` is what it occupied of the limits then."""
         credential = self.members.find(credential_id)
         credential.leases[fence] = record
@@ -385,7 +395,7 @@ class Allocator:
                 if full_until > now and head.requests:
                     self.wake_ups.look_again(credential.group, full_until)
                     continue
-                if head.tokens or head.requests > 1:
+                if not head.is_plain:
                     head = first_that_fits(queue, credential)
                     if head is None:
                         self._block(credential, next(iter(queue.values())), now)
@@ -423,7 +433,7 @@ class Allocator:
         too_large = None
         for credential in self.credentials.values():
             if credential.quarantine is None and credential.can_ever_serve(record.request_class):
-                too_large = credential.group.pace.too_large(record.requests, record.tokens)
+                too_large = credential.group.pace.too_large(record.requests, record.tokens, record.scope, record.detail)
                 if too_large is None:
                     return True
         record.too_large = too_large
@@ -432,9 +442,9 @@ class Allocator:
     def _refuse_unservable(self) -> None:
         """Refuse the waiters that no credential can serve any more."""
         for queue in tuple(self.waiting.values()):
-            is_plain_servable = None  # the same for all that need one request and no tokens
+            is_plain_servable = None  # the same for all plain ones
             for record in tuple(queue.values()):
-                if record.requests > 1 or record.tokens:
+                if not record.is_plain:
                     is_servable = self._is_servable(record)
                 else:
                     if is_plain_servable is None:

@@ -20,12 +20,12 @@ class CooldownScope:
     __slots__ = ("cooled_by", "cooling", "guesses", "kind", "members", "name", "overloads", "pace")
 
     def __init__(self, kind: str, name: str | None) -> None:
-        self.kind = kind  # "group", "provider", "credential", "shared" or "store"
+        self.kind = kind  # "group", "provider", "credential" or "store"
         self.name = name  # None: the provider of credentials that name none
         self.members: dict[str, CredentialRecord] = {}
         self.cooling: dict[str | None, float] = {}  # scope -> the instant of its end
         self.cooled_by: dict[str | None, str] = {}  # scope -> kind of the verdict behind the cool-down
-        self.pace = Pace(name or "")  # used by groups, and by groups that seem to share a limit
+        self.pace = Pace()  # used by groups
         self.guesses: dict[str | None, Guess] = {}  # scope -> its cool-downs whose end is a guess
         self.overloads: dict[str | None, tuple[int, float]] = {}  # scope -> overloads in a row, instant of the last
 

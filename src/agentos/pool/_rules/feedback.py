@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from agentos.events import LimitLearned
 from agentos.limits import backoff
 from agentos.limits.cool_downs import DEFAULT_COOL_DOWN, MAX_COOL_DOWN, cool_down, hint_of
+from agentos.limits.pace import NO_CHARGE
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
 from .cooldown_scope import CooldownScope
 from .lease_states import LIVE
 from .records import CredentialRecord, LeaseRecord
-from .shared_limits import Sharing
 
 if TYPE_CHECKING:
     from .allocator import Allocator
@@ -27,7 +27,6 @@ class ProviderFeedback:
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
-        self.sharing = Sharing()
 
     def apply(self, credential: CredentialRecord, record: LeaseRecord | None, verdict: Verdict | None, now: float,
                  jitter: float = 0.5) -> None:  # fmt: skip
@@ -48,20 +47,23 @@ class ProviderFeedback:
             self.mark_answered(record)
             if verdict.kind != AUTH_FAILED:  # limits in the answer to a refused key are not its own
                 has_limits = self._read_limits(credential, record, verdict, now)
-        if verdict.kind == RATE_LIMITED and record is not None:
+        is_too_many = record is not None and self._learn_concurrency(credential, record, verdict, now)
+        if is_too_many and verdict.kind == RATE_LIMITED:
+            self._allocator.cool(credential.group, scope, hint_of(verdict) or 0.0, RATE_LIMITED, now)
+        elif verdict.kind == RATE_LIMITED and record is not None:
             self._rate_limited(credential, record, verdict, now)
         elif verdict.kind in (RATE_LIMITED, QUOTA_EXHAUSTED):
             sent_at = now if record is None else record.granted_at
             seconds = self._allocator.guessed.seconds(credential.group, scope, verdict, sent_at, now)
             self._allocator.cool(credential.group, scope, seconds, verdict.kind, now)
-            credential.paced_as.pace.ramp_up(scope, now + min(seconds, MAX_COOL_DOWN), now)
+            credential.group.pace.ramp_up(scope, now + min(seconds, MAX_COOL_DOWN), now)
         elif verdict.kind == OVERLOADED:
             sent_at = now if record is None else record.granted_at
             self._overloaded(credential.provider, verdict, scope, sent_at, now, jitter)
         elif verdict.kind == AUTH_FAILED:
             self._auth_failed(credential, record.requester if record is not None else None, verdict, now)
         if has_limits:  # after the cool-down: no waiter must be granted what the same answer forbids
-            self._allocator.serve_all((credential.paced_as,), now)
+            self._allocator.serve_all((credential.group,), now)
 
     def apply_verdict(self, record: LeaseRecord, verdict: Verdict, now: float, jitter: float) -> None:
         """Apply the verdict on an answer to a lease. Kinds that another credential cannot help with change no
@@ -76,23 +78,21 @@ class ProviderFeedback:
     def observe(self, record: LeaseRecord, verdict: Verdict, now: float) -> None:
         """Read the limits in the headers of an answer, whether it was a success or not."""
         if record.credential is not None and self._read_limits(record.credential, record, verdict, now):
-            self._allocator.serve_all((record.credential.paced_as,), now)
-
-    def admitted(self, credential: CredentialRecord, record: LeaseRecord, now: float) -> None:
-        """Count a success while groups are suspected to share a limit."""
-        self.sharing.admitted(credential, record, now)
-        self._follow_sharing(now)
+            self._allocator.serve_all((record.credential.group,), now)
 
     def _read_limits(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> bool:
         """Read the limits in an answer; return whether it has any."""
+        if verdict.windows:
+            charges = [charge for cooldown_scope, charge in record.charges if cooldown_scope is credential.group]
+            credential.group.pace.report(record, charges[0] if charges else None, verdict.windows, now)
         if verdict.limit_requests is None and verdict.limit_tokens is None:
-            return False
-        members = credential.paced_as.members.values()
+            return bool(verdict.windows)
+        members = credential.group.members.values()
         tokens_in_flight = sum(
             lease.tokens for member in members for lease in member.leases.values() if lease is not record
         )
-        credential.paced_as.pace.observe(record, verdict, tokens_in_flight, now)
-        self._announce_learned(credential, record.scope)
+        credential.group.pace.observe(record, verdict, tokens_in_flight, now)
+        self.announce_learned(credential, record.scope)
         return True
 
     def mark_answered(self, record: LeaseRecord) -> None:
@@ -101,38 +101,40 @@ class ProviderFeedback:
             record.is_answered = True
             for _, charge in record.charges:
                 if charge.estimator is not None:
-                    charge.estimator.in_flight -= 1
+                    charge.estimator.answer(record.granted_at)
+
+    def _learn_concurrency(
+        self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float
+    ) -> bool:
+        """Lower the learned number of requests at once if the provider refused one because of it, or of overload.
+        Return whether other requests in flight explain the refusal: then no rate is learned from it."""
+        is_refused = verdict.kind == OVERLOADED or (verdict.kind == RATE_LIMITED and verdict.window == "concurrency")
+        if credential.concurrency is None or not is_refused:
+            return False
+        in_flight = len(credential.leases)
+        credential.concurrency.record_refusal(record.granted_at, in_flight, now)
+        credential.follow_concurrency()
+        return in_flight > 1
 
     def _rate_limited(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> None:
         """Cool the group for the time in the answer, or for the time of one request at the learned rate."""
-        cooldown_scope = credential.paced_as
-        others_in_flight = sum(len(member.leases) for member in cooldown_scope.members.values()) - 1
+        group = credential.group
+        leases = [lease for member in group.members.values() for lease in member.leases.values()]
+        others = [lease for lease in leases if lease is not record and lease.scope == record.scope]
+        earlier = sum(lease.granted_at < record.granted_at for lease in others)
+        charge = record.charges[0][1] if record.charges else NO_CHARGE
         hint = hint_of(verdict)
-        wait = cooldown_scope.pace.refuse(
-            record, max(0, others_in_flight), None if hint is None else min(hint, MAX_COOL_DOWN), now
-        )
-        self._allocator.cool(cooldown_scope, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)
-        self._announce_learned(credential, record.scope)
-        self.sharing.refused(credential, record, wait, now)
-        self._follow_sharing(now)
+        known_hint = None if hint is None else min(hint, MAX_COOL_DOWN)
+        wait = group.pace.refuse(record, charge, len(others) - earlier, earlier, known_hint, now)
+        self._allocator.cool(group, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)
+        self.announce_learned(credential, record.scope)
 
-    def _follow_sharing(self, now: float) -> None:
-        """Announce what `sharing` has found out, and apply it to cool-downs and waiters."""
-        if self.sharing.events:
-            self._allocator.events.extend(self.sharing.events)
-            self.sharing.events.clear()
-        cooling, self.sharing.cooling = self.sharing.cooling, []
-        for group, scope, until in cooling:
-            self._allocator.cool(group, scope, until - now, RATE_LIMITED, now)
-        changed, self.sharing.changed = self.sharing.changed, {}
-        for member in changed.values():
-            self._allocator.serve(member, now)
-
-    def _announce_learned(self, credential: CredentialRecord, scope: str | None) -> None:
-        for cooldown_scope in credential.paced_by:
-            learned = cooldown_scope.pace.newly_learned(scope)
-            if learned is not None:
-                self._allocator.events.append(LimitLearned(cooldown_scope.kind, cooldown_scope.name, scope, learned))
+    def announce_learned(self, credential: CredentialRecord, scope: str | None) -> None:
+        """Announce an undeclared limit once, when it has become known."""
+        group = credential.group
+        learned = group.pace.newly_learned(scope)
+        if learned is not None:
+            self._allocator.events.append(LimitLearned(group.kind, group.name, scope, learned))
 
     def _overloaded(self, provider: CooldownScope, verdict: Verdict, scope: str | None, sent_at: float, now: float,
                     jitter: float) -> None:  # fmt: skip

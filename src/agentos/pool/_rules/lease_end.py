@@ -38,6 +38,9 @@ class LeaseEnd:
             allocator.feedback.apply(credential, record, None, now)
         if allocator.due and allocator.due[0][0] <= now:
             allocator.advance(now)
+        if credential.concurrency is not None and verdict is None and not (record.is_unused or record.is_answered):
+            credential.concurrency.record_success(record.granted_at, len(credential.leases), now)
+            credential.follow_concurrency()
         record.state = next_state
         del credential.leases[record.fence]
         allocator.sequence = credential.last_used = allocator.sequence + 1
@@ -46,8 +49,8 @@ class LeaseEnd:
         credential.used_requests += record.requests
         if record.tokens:
             credential.used_tokens += record.tokens
-        if record.charges or allocator.feedback.sharing.suspicions:
-            self._learn_from_end(record, credential, now)
+        if record.charges:
+            self._learn_from_end(record, credential, now, has_verdict=verdict is not None)
         if allocator.waiting or credential.removed or credential.quarantine is not None:
             allocator.serve(credential, now)
             allocator.advance(now)
@@ -55,20 +58,22 @@ class LeaseEnd:
             allocator.ready.push(credential, now)
         return True
 
-    def _learn_from_end(self, record: LeaseRecord, credential: CredentialRecord, now: float) -> None:
+    def _learn_from_end(
+        self, record: LeaseRecord, credential: CredentialRecord, now: float, *, has_verdict: bool
+    ) -> None:
         is_slow = False
         for cooldown_scope, charge in record.charges:
             is_slow = is_slow or (charge.estimator is not None and charge.estimator.slow_start is not None)
-            cooldown_scope.pace.end(charge, record, now)
-        if self._allocator.feedback.sharing.suspicions and not (record.is_answered or record.is_unused):
-            self._allocator.feedback.admitted(credential, record, now)
-        if is_slow and len(credential.paced_as.members) > 1:  # after a success of one member the others may start more
-            self._allocator.wake_ups.look_again(credential.paced_as, 0.0)
+            if cooldown_scope.pace.end(charge, record, now, has_verdict=has_verdict):
+                self._allocator.feedback.announce_learned(credential, record.scope)
+        if is_slow and len(credential.group.members) > 1:  # after a success of one member the others may start more
+            self._allocator.wake_ups.look_again(credential.group, 0.0)
 
     def cool_and_end(self, record: LeaseRecord, seconds: float, now: float) -> None:
         """End a live lease and cool its credential's group on the caller's word, from which no limit is learned."""
         if record.state == LIVE and record.credential is not None:
             self._allocator.cool(record.credential.group, None, seconds, RATE_LIMITED, now)
+            self._allocator.feedback.mark_answered(record)
             self.end(record, now)
 
     def withdraw(self, record: LeaseRecord, now: float) -> bool:
@@ -96,14 +101,14 @@ class LeaseEnd:
         if record.state == WAITING:
             self._allocator.queue.remove(record)
             return
-        requests, tokens = record.requests, record.tokens
+        requests, tokens, detail = record.requests, record.tokens, record.detail
         self._end_unused(record, now, WAITING)
-        record.requests, record.tokens = requests, tokens
+        record.requests, record.tokens, record.detail = requests, tokens, detail
         record.is_unused = record.is_answered = record.settled = False
         record.charges = ()
         record.credential = record.credential_id = None
 
     def _end_unused(self, record: LeaseRecord, now: float, next_state: str) -> None:
-        self._allocator.correct(record, 0, 0, now)
+        self._allocator.correct(record, 0, 0, None, now)
         record.is_unused = True
         self.end(record, now, next_state=next_state)

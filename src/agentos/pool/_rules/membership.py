@@ -20,6 +20,7 @@ class Membership:
         self.leaving: dict[str, CredentialRecord] = {}  # removed, but still leased
         self.first_fence = first_fence
         self._store = store
+        self._joined = 0
         self._groups: dict[str, CooldownScope] = {}
         self._providers: dict[str | None, CooldownScope] = {}
         self._fences: dict[str, int] = {}  # of removed credentials: fences grow also if a credential comes back
@@ -34,7 +35,8 @@ class Membership:
         if self._store is not None:
             credential.cooldown_scopes = (*credential.cooldown_scopes, self._store)
         credential.fence = self._fences.pop(id_, self.first_fence)
-        credential.last_used = last_used
+        self._joined += 1
+        credential.position, credential.last_used = self._joined, last_used
         credential.cooled = sum(len(cooldown_scope.cooling) for cooldown_scope in credential.cooldown_scopes)
         for cooldown_scope in credential.cooldown_scopes:
             cooldown_scope.members[id_] = credential
@@ -65,11 +67,14 @@ class Membership:
         credential.cooldown_scopes = (own, *credential.cooldown_scopes[1:])
         credential.cooled += len(own.cooling)
         credential.leases = old.leases
+        credential.position = old.position
         for record in credential.leases.values():
             record.credential = credential
         credential.quarantine, credential.is_proven = old.quarantine, old.is_proven
         credential.auth_failures, credential.auth_failed_by = old.auth_failures, old.auth_failed_by
         credential.used_requests, credential.used_tokens = old.used_requests, old.used_tokens
+        if credential.concurrency is not None and old.concurrency is not None:
+            credential.concurrency, credential.max_concurrent = old.concurrency, old.max_concurrent
 
     def fences(self) -> dict[str, int]:
         """Return the last fences of credentials that were removed."""

@@ -1,4 +1,4 @@
-"""Which credentials could be granted now: one heap per request class, the least loaded credential first.
+"""Which credentials could be granted now: one heap per request class, in the order of the pool or the class.
 
 An entry is only a hint. It counts if the credential's `last_used` is still the one it was pushed with; every change
 that makes a credential usable pushes it again, so that nothing ever has to be searched.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import heapify, heappush
+from typing import Any
 
+from .order import LEAST_LOADED, rank
 from .records import CredentialRecord, RequestClass, RestrictedScope, scope_of
 from .wake_ups import WakeUps
 
@@ -17,13 +19,16 @@ MAX_CLASSES = 256
 # Stale hints that a heap may hold beside two per credential before they are removed.
 MAX_STALE_ENTRIES = 500
 
-Entry = tuple[float, int, CredentialRecord]  # load from 0 to 1, `last_used`, credential
+Entry = tuple[Any, int, CredentialRecord]  # rank by `order`, `last_used`, credential
 
 
 class ReadyHeaps:
     """The heaps of a pool. Credentials of groups whose limits admit nothing now are not in them, but have a wake-up."""
 
-    def __init__(self, credentials: Mapping[str, CredentialRecord], wake_ups: WakeUps) -> None:
+    def __init__(self, credentials: Mapping[str, CredentialRecord], wake_ups: WakeUps, order: str) -> None:
+        self._order = order
+        self._is_least_loaded = order == LEAST_LOADED
+        self._has_own_orders = False  # a class has an order that is not that of the pool
         self.by_class: dict[RequestClass, list[Entry]] = {}
         self._credentials = credentials
         self._wake_ups = wake_ups
@@ -40,7 +45,10 @@ class ReadyHeaps:
             self._wake_ups.look_again(credential.group, full_until)
             return
         last_used = credential.last_used
-        entry = (len(credential.leases) / credential.max_concurrent, last_used, credential)
+        if self._is_least_loaded:
+            entry: Entry = (len(credential.leases) / credential.max_concurrent, last_used, credential)
+        else:
+            entry = (rank(self._order, credential, now), last_used, credential)
         offered = credential.offered
         serves_all = not (credential.cooled or credential.scopes)
         for request_class, heap in self.by_class.items():
@@ -52,15 +60,29 @@ class ReadyHeaps:
                 if is_paced and (at := credential.paced_until(scope_of(request_class), 1, 0, now)):
                     self._wake_ups.look_again(credential.group, at)
                     continue
+                if self._has_own_orders:
+                    entry = (rank(self.order_of(request_class), credential, now), last_used, credential)
                 heappush(heap, entry)
                 offered[request_class] = last_used
                 if len(heap) > MAX_STALE_ENTRIES and len(heap) > self.max_entries:
                     heap[:] = [e for e in heap if e[1] == e[2].last_used]
                     heapify(heap)
 
+    def order_of(self, request_class: RequestClass) -> str:
+        """Return the order in which requests of a class are granted credentials."""
+        own = request_class.order if type(request_class) is RestrictedScope else None
+        return self._order if own is None else own
+
+    def moved(self, entry: Entry, request_class: RequestClass, now: float) -> Entry | None:
+        """Return the entry with its present rank, if time or an answer has changed it; else None. Only ranks of
+        SOONEST_RESET, which are tuples, change."""
+        present = rank(self.order_of(request_class), entry[2], now)
+        return None if present == entry[0] else (present, *entry[1:])
+
     def build(self, request_class: RequestClass, now: float) -> list[Entry]:
         """Build and return the heap of a class that has none."""
-        scope = scope_of(request_class)
+        scope, order = scope_of(request_class), self.order_of(request_class)
+        self._has_own_orders = self._has_own_orders or order != self._order
         if len(self.by_class) >= MAX_CLASSES:
             self.by_class.clear()
             for credential in self._credentials.values():
@@ -72,7 +94,7 @@ class ReadyHeaps:
                 if at:
                     self._wake_ups.look_again(credential.group, at)
                 else:
-                    heap.append((len(credential.leases) / credential.max_concurrent, credential.last_used, credential))
+                    heap.append((rank(order, credential, now), credential.last_used, credential))
                     credential.offered[request_class] = credential.last_used
         heapify(heap)
         self.by_class[request_class] = heap

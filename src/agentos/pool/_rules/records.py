@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from agentos.limits.declaration import Limits
+from agentos.limits.amounts import Detail
+from agentos.limits.concurrency import LearnedConcurrency
+from agentos.limits.declaration import AUTO, Limits
 from agentos.limits.pace import Charge
 
 from .cooldown_scope import CooldownScope
@@ -19,12 +21,13 @@ class RestrictedScope(NamedTuple):
     credential_ids: frozenset[str] | None  # those that may be granted; None: all
     provider: str | None = None  # None: any
     later_ids: frozenset[str] = frozenset()  # that the requester will use later: its request can wait without others
+    order: str | None = None  # in which credentials are granted; None: that of the pool
 
     def without(self, excluded_ids: frozenset[str], later_ids: frozenset[str]) -> RestrictedScope:
         """Return the class of a request that uses some credentials not at all, and others not now."""
         assert self.credential_ids is not None
         ids = self.credential_ids - excluded_ids
-        return RestrictedScope(self.scope, ids - later_ids, self.provider, ids & later_ids)
+        return self._replace(credential_ids=ids - later_ids, later_ids=ids & later_ids)
 
 
 # Requests of one class are served by the same credentials and wait in one queue. A plain scope (None: the request named
@@ -56,6 +59,7 @@ class LeaseRecord:
         "charges",
         "credential",
         "credential_id",
+        "detail",
         "fence",
         "for_provider",
         "granted_at",
@@ -89,10 +93,12 @@ class LeaseRecord:
         prefer: str | None = None,
         for_provider: str | None = None,
         only: str | None = None,
+        detail: Detail | None = None,
     ) -> None:
         self.requester = requester
         self.requests = requests  # reserved; after `settle`: used
         self.tokens = tokens
+        self.detail = detail  # its tokens by direction, and its cost; None: not known
         self.scope = scope
         self.prefer = prefer  # a credential id
         self.for_provider = for_provider  # serves only credentials of this provider; None: any
@@ -111,6 +117,22 @@ class LeaseRecord:
         self.credential: CredentialRecord | None = None
         self.credential_id: str | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it needs one request, and states neither tokens nor a cost: every credential with room fits."""
+        return not self.tokens and self.requests <= 1 and self.detail is None
+
+
+def sum_of(record: LeaseRecord, tokens: int, detail: Detail | None) -> Detail | None:
+    """Return the detail of a lease that uses more: `tokens` by direction, if that is known."""
+    if record.detail is None and detail is None:
+        return None
+    before = Detail(record.tokens, record.tokens) if record.detail is None else record.detail
+    more = Detail(tokens, tokens) if detail is None else detail
+    return Detail(
+        before.input_tokens + more.input_tokens, before.output_tokens + more.output_tokens, before.cost + more.cost
+    )
+
 
 class CredentialRecord:
     """One credential: what is declared, its leases, and its health."""
@@ -118,6 +140,7 @@ class CredentialRecord:
     __slots__ = (
         "auth_failed_by",
         "auth_failures",
+        "concurrency",
         "cooldown_scopes",
         "cooled",
         "fence",
@@ -129,12 +152,12 @@ class CredentialRecord:
         "limits",
         "max_concurrent",
         "offered",
+        "position",
         "probe_deadline",
         "provider",
         "quarantine",
         "removed",
         "scopes",
-        "shared",
         "success_is_noop",
         "used_requests",
         "used_tokens",
@@ -146,13 +169,14 @@ class CredentialRecord:
         self.id = id_
         self.group = group
         self.provider = provider
-        self.shared: CooldownScope | None = None  # groups that seem to share one limit with its own
         self.cooldown_scopes: tuple[CooldownScope, ...] = (CooldownScope("credential", id_), group, provider)
         self.scopes = scopes  # empty: serves every scope
         self.limits = limits  # as declared
-        self.max_concurrent = limits.max_concurrent
+        self.max_concurrent = limits.first_concurrent  # live leases at once; changes while it is learned
+        self.concurrency = LearnedConcurrency() if limits.max_concurrent == AUTO else None
         self.leases: dict[int, LeaseRecord] = {}  # live, by fence
         self.fence = 0
+        self.position = 0  # in the order in which credentials joined
         self.last_used = 0
         self.offered: dict[RequestClass, int] = {}  # class -> `last_used` of its hint in that heap
         self.cooled = 0  # running cool-downs of its `cooldown_scopes`: 0 spares a search
@@ -165,6 +189,12 @@ class CredentialRecord:
         self.auth_failed_by: str | None = None
         self.used_requests = self.used_tokens = 0  # by ended leases
 
+    def follow_concurrency(self) -> None:
+        """Apply a change of the learned number of leases at once."""
+        if self.concurrency is not None:
+            self.group.pace.max_concurrent += self.concurrency.limit - self.max_concurrent
+            self.max_concurrent = self.concurrency.limit
+
     def is_unrestricted(self) -> bool:
         """Return whether no cool-down, quarantine or removal forbids it, in any scope."""
         return self.quarantine is None and not self.removed and not self.cooled
@@ -172,7 +202,7 @@ class CredentialRecord:
     def serves(self, request_class: RequestClass) -> bool:
         """Return whether requests of a class may be granted it."""
         if type(request_class) is RestrictedScope:
-            request_class, credential_ids, provider, _ = request_class
+            request_class, credential_ids, provider, _, _ = request_class
             if credential_ids is not None and self.id not in credential_ids:
                 return False
             if provider is not None and self.provider.name != provider:
@@ -189,33 +219,22 @@ class CredentialRecord:
         """Return the instant from which no cool-down forbids it; 0 if none does now."""
         return max(cooldown_scope.usable_at(scope) for cooldown_scope in self.cooldown_scopes) if self.cooled else 0.0
 
-    @property
-    def paced_as(self) -> CooldownScope:
-        """The group, or groups that share a limit, by which its limit is learned."""
-        return self.group if self.shared is None else self.shared
-
-    @property
-    def paced_by(self) -> tuple[CooldownScope, ...]:
-        """All groups in which its usage is counted."""
-        return (self.group,) if self.shared is None else (self.group, self.shared)
-
-    def paced_until(self, scope: str | None, requests: int, tokens: int, now: float) -> float:
+    def paced_until(
+        self, scope: str | None, requests: int, tokens: int, now: float, detail: Detail | None = None
+    ) -> float:
         """Return the instant from which its limits admit this usage; 0 if they do now."""
         pace = self.group.pace
-        if pace.is_free:
-            return 0.0
-        at = pace.ready_at(scope, requests, tokens, now)
-        return at if self.shared is None else max(at, self.shared.pace.ready_at(scope, requests, tokens, now))
+        return 0.0 if pace.is_free else pace.ready_at(scope, requests, tokens, now, detail)
 
     def full_until(self, now: float) -> float:
         """Return the instant until which its declared limits admit no request; 0 if they admit one now."""
         limiter = self.group.pace.limiter
-        return 0.0 if limiter is None else limiter.ready_at(1, 0, now)
+        return 0.0 if limiter is None else limiter.full_until(now)
 
-    def changes_at(self, scope: str | None, tokens: int, now: float) -> float:
-        """Return a lower bound of the instant at which its limits admit more than now."""
-        plain_at = self.paced_until(scope, 1, 0, now)
-        return plain_at or min(cooldown_scope.pace.changes_at(tokens, now) for cooldown_scope in self.paced_by)
+    def changes_at(self, record: LeaseRecord, now: float) -> float:
+        """Return a lower bound of the instant at which its limits admit more than now for a request."""
+        plain_at = self.paced_until(record.scope, 1, 0, now)
+        return plain_at or self.group.pace.changes_at(record.scope, record.tokens, now, record.detail)
 
     def is_usable(self, scope: str | None, now: float) -> bool:
         """Return whether one more request of a scope could be granted it now."""

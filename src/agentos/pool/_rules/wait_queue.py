@@ -44,8 +44,8 @@ class BlockedForHead:
         """Note that a head cannot use a credential. Stale entries are removed at `max_entries`."""
         if head.waits_for_probe and not credential.is_proven:
             self._unproven.setdefault(head.request_class, {})[credential.id] = credential
-        if head.tokens or head.requests > 1:
-            room = min(paced.pace.token_room(head.scope, now) for paced in credential.paced_by)
+        if not head.is_plain:
+            room = credential.group.pace.token_room(head.scope, now)
             too_small = self._too_small.setdefault(head.request_class, [])
             heappush(too_small, (-room, credential.last_used, credential))
             if len(too_small) > max_entries:
@@ -109,7 +109,7 @@ class WaitQueue:
         if was_head:
             if queue:
                 self._offer_blocked(record.request_class)
-            if record.tokens:  # its claim on tokens of other classes has ended, too
+            if not record.is_plain:  # its claim on tokens of other classes has ended, too
                 for request_class in self.blocked_for_head.classes_with_tokens():
                     if request_class != record.request_class:
                         self._offer_blocked(request_class)
@@ -125,25 +125,27 @@ class WaitQueue:
         Later requests must leave these tokens to it: else small requests of other classes starve a large one.
         """
         limiter = credential.group.pace.limiter
+        if limiter is None:
+            return False
         for request_class, queue in self.by_class.items():
             head = next(iter(queue.values()))
             if (
                 request_class != record.request_class
-                and head.tokens
+                and not head.is_plain
                 and (not record.sequence or head.sequence < record.sequence)
                 and credential.serves(request_class)
-                and limiter is not None
-                and not limiter.too_large(head.requests, head.tokens)
-                and limiter.next_tokens_at(head.tokens, now)
+                and not limiter.too_large(head.requests, head.tokens, head.scope, head.detail)
             ):
-                self._wake_ups.look_again(credential.group, limiter.next_tokens_at(head.tokens, now))
-                return True
+                at = limiter.next_room_at(head.scope, head.tokens, head.detail, now, record.scope)
+                if at:
+                    self._wake_ups.look_again(credential.group, at)
+                    return True
         return False
 
 
 def first_that_fits(queue: OrderedDict[int, LeaseRecord], credential: CredentialRecord) -> LeaseRecord | None:
     """Return the first waiter that does not need more than a credential's limits ever allow."""
     for record in islice(queue.values(), MAX_PASSED_OVER):
-        if not credential.group.pace.too_large(record.requests, record.tokens):
+        if not credential.group.pace.too_large(record.requests, record.tokens, record.scope, record.detail):
             return record
     return None

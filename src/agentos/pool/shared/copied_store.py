@@ -22,7 +22,7 @@ from .transport import Loaded
 def owner_of(loaded: Loaded) -> Owner:
     """Return an owner in the state of a journal. Raises what damaged entries lead to, of any type."""
     clock = PoolClock(loaded.now)
-    owner = Owner(Identity(0, "", 0.0), loaded.identity, clock.day_ends, lambda: 0.5, loaded.now)
+    owner = Owner(Identity(0, "", 0.0), loaded.identity, clock.ends_after, lambda: 0.5, loaded.now)
     saved = None if loaded.snapshot is None else decode_snapshot(loaded.snapshot)
     restore(owner, saved, read_batches(loaded.batches), loaded.now)
     return owner

@@ -12,18 +12,19 @@ each other.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import dataclasses
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
 from agentos import events
-from agentos.limits.declaration import Limits
-from agentos.verdict import Verdict
+from agentos.limits.amounts import Detail
+from agentos.limits.declaration import Limits, Window
+from agentos.verdict import Verdict, WindowReport
 
 # Number of this protocol. A member and an owner work together if their numbers differ by one at most.
-PROTOCOL = 2
+PROTOCOL = 3
 # Characters of an item id that other processes see: ids may be whole documents.
 MAX_NAME = 80
 # Characters of a message or reason that is sent to other processes.
@@ -43,6 +44,8 @@ Seconds: TypeAlias = Annotated[float, Meta(ge=-MAX_SECONDS, le=MAX_SECONDS)]
 Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME)]
 Identifier: TypeAlias = Annotated[str, Meta(max_length=1_000)]
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
+# Input tokens, output tokens and cost: the fields of `Detail`.
+DetailFields: TypeAlias = tuple[Count, Count, Annotated[float, Meta(ge=0, le=MAX_COUNT)]]
 
 
 class _Message(Struct, array_like=True, gc=False):
@@ -85,6 +88,7 @@ class Request(_Message, tag="request"):
     later: list[Identifier] = []  # ... not now: the member asks again when it will use them
     for_provider: Identifier | None = None  # only credentials of this provider may serve it
     only: Identifier | None = None  # only this credential may serve it
+    detail: DetailFields | None = None
 
 
 class Confirm(_Message, tag="confirm"):
@@ -124,6 +128,9 @@ class Settle(_Message, tag="settle"):
     credential: Identifier | None = None
     excess_requests: Count = 0
     excess_tokens: Count = 0
+    detail: DetailFields | None = None
+    excess_detail: DetailFields | None = None
+    scope: Identifier | None = None
 
 
 class UseMore(_Message, tag="more"):
@@ -133,6 +140,8 @@ class UseMore(_Message, tag="more"):
     requests: Count
     tokens: Count
     credential: Identifier | None = None
+    detail: DetailFields | None = None
+    scope: Identifier | None = None
 
 
 class SetQuarantine(_Message, tag="quarantine"):
@@ -185,6 +194,7 @@ class HeldLease(_Message):
     requester: Name | None
     for_provider: Identifier | None = None
     only: Identifier | None = None
+    detail: DetailFields | None = None
 
 
 class Usage(_Message):
@@ -194,6 +204,7 @@ class Usage(_Message):
     age: Seconds
     requests: Count
     tokens: Count
+    detail: DetailFields | None = None
 
 
 class Hello(_Message, tag="hello"):
@@ -211,6 +222,7 @@ class Hello(_Message, tag="hello"):
     seen: tuple[Name, Number] | None = None  # identity and highest position of the journal, as owners have told
     used: list[Usage] = []  # sent if the journal may have been lost
     seen_owner: Name = ""  # nonce of the owner that has told `seen`
+    order: Name = ""  # in which it is granted credentials; empty: the least loaded first
 
 
 Message: TypeAlias = (
@@ -330,8 +342,9 @@ decode_replies = msgspec.msgpack.Decoder(ReplyFrame).decode
 InvalidMessage = msgspec.MsgspecError
 
 
-def encode_alone(reply: Reply) -> bytes:
-    """Return a frame with one reply that acknowledges nothing."""
+def encode_alone(reply: Rejected | Dismissed | Unavailable) -> bytes:
+    """Return a frame with one reply that acknowledges nothing. Its reason may hold a path, which may be no text."""
+    reply.reason = plain_text(reply.reason, MAX_TEXT)
     return encode(ReplyFrame(0, 0, 0, [reply]))
 
 
@@ -341,7 +354,6 @@ _EVENTS = {
         events.PoolWaiting,
         events.CoolDownStarted,
         events.LimitLearned,
-        events.LimitShared,
         events.CredentialQuarantined,
     )
 }
@@ -363,24 +375,47 @@ def read_event(event: Event) -> Any:
     return cls(*(tuple(field) if isinstance(field, list) else field for field in event.fields))  # type: ignore[arg-type]
 
 
-def limits_of(declaration: Declaration) -> Limits:
-    """Return declared limits. Raises `ValueError` for a name or value that this version does not know."""
-    unknown = declaration.limits.keys() - _LIMITS
+def limits_of(fields: dict[str, Any]) -> Limits:
+    """Return the limits that `limits_fields` returned. Raises `ValueError` for a name or value that this version does
+    not know."""
+    unknown = fields.keys() - _LIMITS
     if unknown:
         raise ValueError(f"this version of agentos does not know the limit {', '.join(sorted(unknown))}")
-    return Limits(**declaration.limits)
+    if "windows" not in fields:
+        return Limits(**fields)
+    try:
+        windows = [Window(*window) for window in fields["windows"]]
+    except TypeError as error:
+        raise ValueError(f"this version of agentos does not know a window: {error}") from None
+    return Limits(**fields | {"windows": windows})
 
 
 def limits_fields(limits: Limits) -> dict[str, Any]:
     """Return the fields of limits that differ from their defaults, for messages and the journal."""
-    return {name: value for name, value in asdict(limits).items() if value != getattr(_NO_LIMITS, name)}
+    declared = {field.name: getattr(limits, field.name) for field in dataclasses.fields(limits)}
+    changed = {name: value for name, value in declared.items() if value != getattr(_NO_LIMITS, name)}
+    if limits.windows:
+        changed["windows"] = [list(dataclasses.astuple(window)) for window in limits.windows]
+    return changed
+
+
+def detail_fields(detail: Detail | None) -> DetailFields | None:
+    """Return a detail as the owner accepts it."""
+    if detail is None:
+        return None
+    return (min(detail.input_tokens, MAX_COUNT), min(detail.output_tokens, MAX_COUNT), min(float(detail.cost), 1e15))
+
+
+def detail_of(fields: DetailFields | None) -> Detail | None:
+    """Return the detail that `detail_fields` returned."""
+    return None if fields is None else Detail(*fields)
 
 
 def verdict_of(fields: list[Any]) -> Verdict:
     """Return a verdict. Fields of newer versions are ignored. Raises `ValueError` for values of a wrong type."""
     verdict = Verdict(*(fields[:_VERDICT_FIELDS] or (None,)))
-    msgspec.convert(verdict._asdict(), _VerdictTypes)
-    return verdict
+    checked = msgspec.convert(verdict._asdict(), _VerdictTypes)
+    return verdict._replace(windows=tuple(WindowReport(*window) for window in checked.windows))
 
 
 class _VerdictTypes(Struct):
@@ -403,6 +438,10 @@ class _VerdictTypes(Struct):
     is_loose: bool
     is_printed: bool
     is_guess: bool
+    windows: Annotated[
+        list[tuple[Name, Annotated[float, Meta(ge=1, le=MAX_SECONDS)], Seconds | None, Seconds | None, Seconds | None]],
+        Meta(max_length=50),
+    ]
 
 
 def check(message: Message) -> None:
@@ -417,8 +456,13 @@ def plain_text(text: str, length: int) -> str:
     """Return a text that every member can encode and display: at most `length` characters, lone surrogates escaped."""
     if len(text) > length:
         text = f"{text[: length - 1]}…"
+    return text if is_text(text) else text.encode(errors="backslashreplace").decode()[:length]
+
+
+def is_text(text: str) -> bool:
+    """Return whether a text can be encoded: it has no lone surrogates, as paths and arguments may have."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        text = text.encode(errors="backslashreplace").decode()[:length]
-    return text
+        return False
+    return True

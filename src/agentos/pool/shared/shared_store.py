@@ -11,10 +11,12 @@ import msgspec
 from agentos.clock import Clock
 from agentos.errors import UnknownCredential
 from agentos.events import STORE_LOST, PoolWaiting
-from agentos.limits.declaration import Limits
+from agentos.limits.amounts import Detail
+from agentos.limits.declaration import REQUESTS_PER_DAY, Calendar, Limits
 from agentos.verdict import Verdict
 
 from .._rules.lease_states import ENDED, LIVE, WAITING
+from .._rules.wait_reasons import Need
 from ..credential import Credential
 from ..states import CredentialForecast, CredentialState, Holder
 from . import messages as wire
@@ -35,10 +37,10 @@ class SharedStore:
     """A `Store` that a member process has."""
 
     def __init__(self, gate: Gate, clock: Clock, on_event: Callable[[Any], None], ttl: float,
-                 redact: Callable[[str], str], run: str | None = None) -> None:  # fmt: skip
+                 redact: Callable[[str], str], run: str | None = None, order: str = "") -> None:  # fmt: skip
         self._redact = redact
         self._clock = clock
-        self._member = Member(gate, clock, on_event, ttl, None if run is None else wire.plain_text(run, 1000))
+        self._member = Member(gate, clock, on_event, ttl, None if run is None else wire.plain_text(run, 1000), order)
         self._known: dict[str, Any] = {}  # last answers to queries
         self.make_handle = MemberHandle
 
@@ -53,9 +55,8 @@ class SharedStore:
 
     # --- leases ---------------------------------------------------------------------------------------------------
 
-    def request(self, handle: MemberHandle, wait: bool = True, front: bool = False, blocks: bool = False) -> bool:
-        """Return True only if `wait` is False and the lease is live; a request that waits is always delivered.
-        `blocks`: the caller has nothing else to do until the lease is live."""
+    def request(self, handle: MemberHandle, wait: bool = True, front: bool = False, idle_until: float = 0.0) -> bool:
+        """Return True only if `wait` is False and the lease is live; a request that waits is always delivered."""
         if handle.requester is not None:
             handle.requester = wire.plain_text(self._redact(str(handle.requester)), wire.MAX_NAME)
         handle.waits = wait
@@ -63,9 +64,9 @@ class SharedStore:
         if not wait:
             return self._request_at_once(handle)
         with member.lock:
-            member.request(handle, front, blocks)
-        if blocks:
-            member.receive_until(lambda: handle.state != WAITING)
+            member.request(handle, front, idle_until > 0.0)
+        if idle_until > 0.0:
+            member.receive_until(lambda: handle.state != WAITING, idle_until)
         return False
 
     def _request_at_once(self, handle: MemberHandle) -> bool:
@@ -74,7 +75,7 @@ class SharedStore:
         with member.lock:
             try:
                 member.request(handle, False)
-                member.lock.wait_for(lambda: handle.state != WAITING or member.lost_since is not None, SYNC_SECONDS)
+                member.changed.wait_for(lambda: handle.state != WAITING or member.lost_since is not None, SYNC_SECONDS)
                 handle.is_delivered = handle.state == LIVE
             finally:  # also after a Ctrl-C: a lease that its caller does not get must not stay live
                 if not handle.is_delivered:
@@ -105,9 +106,10 @@ class SharedStore:
                 else:
                     member.say(message)
 
-    def use_more(self, handle: MemberHandle, requests: int, tokens: int) -> None:
+    def use_more(self, handle: MemberHandle, requests: int, tokens: int, detail: Detail | None = None) -> None:
         requests, tokens = min(requests, wire.MAX_COUNT), min(tokens, wire.MAX_COUNT)  # a provider may say anything
-        self._report_usage(handle, wire.UseMore(handle.id, requests, tokens, handle.credential_id), requests, tokens)
+        what = (requests, tokens, handle.credential_id, wire.detail_fields(detail), handle.scope)
+        self._report_usage(handle, wire.UseMore(handle.id, *what), requests, tokens, detail)
 
     def observed(self, handle: MemberHandle, verdict: Verdict) -> None:
         member = self._member
@@ -115,28 +117,37 @@ class SharedStore:
             if handle.state == LIVE and member.has(handle):
                 member.say(wire.Observed(handle.id, _verdict_fields(verdict)))
 
-    def settle(self, handle: MemberHandle, requests: int | None, tokens: int | None) -> bool:
+    def settle(
+        self, handle: MemberHandle, requests: int | None, tokens: int | None, detail: Detail | None = None
+    ) -> bool:
         if handle.settled:
             return False
         requests = None if requests is None else min(requests, wire.MAX_COUNT)
         tokens = None if tokens is None else min(tokens, wire.MAX_COUNT)
         more_requests = 0 if requests is None else max(0, requests - handle.requests)
         more_tokens = 0 if tokens is None else max(0, tokens - handle.tokens)
-        settle = wire.Settle(handle.id, requests, tokens, handle.credential_id, more_requests, more_tokens)
-        handle.settled = self._report_usage(handle, settle, more_requests, more_tokens)
+        more_detail = None if detail is None else _excess(detail, handle)
+        settle = wire.Settle(
+            handle.id, requests, tokens, handle.credential_id, more_requests, more_tokens, wire.detail_fields(detail),
+            wire.detail_fields(more_detail), handle.scope,
+        )  # fmt: skip
+        handle.settled = self._report_usage(handle, settle, more_requests, more_tokens, more_detail)
         if handle.settled:
             handle.requests = handle.requests if requests is None else requests
             handle.tokens = handle.tokens if tokens is None else tokens
+            handle.detail = handle.detail if detail is None else detail
         return handle.settled
 
-    def _report_usage(self, handle: MemberHandle, message: wire.Message, requests: int, tokens: int) -> bool:
+    def _report_usage(
+        self, handle: MemberHandle, message: wire.Message, requests: int, tokens: int, detail: Detail | None
+    ) -> bool:
         """Send usage of a live lease, or of one that was lost: the owner counts the excess as debt (invariant 14)."""
         member = self._member
         with member.lock:
             if not handle.is_lost and (handle.state != LIVE or not member.has(handle)):
                 return False
-            if handle.credential_id is not None and (requests or tokens):
-                member.count_used(handle.credential_id, requests, tokens)
+            if handle.credential_id is not None and (requests or tokens or (detail is not None and any(detail))):
+                member.count_used(handle.credential_id, requests, tokens, detail)
             member.say(message)
             return True
 
@@ -228,11 +239,13 @@ class SharedStore:
         with self._member.lock:
             return [handle for handle in self._member.live() if handle.credential_id == credential_id]
 
-    def waiting_for(self, scope: str | None, need: tuple[int, int] | None = None, for_provider: str | None = None,
+    def waiting_for(self, scope: str | None, need: Need | None = None, for_provider: str | None = None,
                     only: str | None = None) -> PoolWaiting:  # fmt: skip
         lost = PoolWaiting(STORE_LOST, len(self._member.declared), 0, 0, None)
         if self._member.lost_since is not None:
             return lost
+        if need is not None and need[2] is None:
+            need = need[:2]  # type: ignore[assignment] # as owners of every version know it
         answer = self._ask("waiting_for", None, scope, need, *_restriction(for_provider, only), is_kept=False)
         return lost if answer is None else PoolWaiting(*answer)
 
@@ -294,24 +307,44 @@ def read_state(fields: dict[str, Any], epoch: float) -> CredentialState:
 
 
 def _forecast(fields: list[Any]) -> CredentialForecast:
-    id_, group, provider, scopes, limits, cooling, learned, used_today, day_ends_in = fields
-    ends_after: Callable[[float], float] | None = None
-    if day_ends_in is not None:
-
-        def ends_after(then: float) -> float:
-            days = max(0, math.floor((then - day_ends_in) / _DAY_SECONDS) + 1)
-            return float(day_ends_in + days * _DAY_SECONDS)
-
+    id_, group, provider, scopes, limits, cooling, learned, used_today, day_ends_in, *newer = fields
+    # An owner of an older version knows days only.
+    used = newer[0] if newer else [(REQUESTS_PER_DAY, used_today)]
+    declared = msgspec.convert(limits, Limits)
+    ends_in = newer[1] if newer else {} if day_ends_in is None else {declared.day_resets: day_ends_in}
+    calendar = _repeating(ends_in) if ends_in else None
     return CredentialForecast(
-        id_, group, provider, frozenset(scopes), msgspec.convert(limits, Limits), cooling, learned, used_today,
-        ends_after,
-    )  # fmt: skip
+        id_, group, provider, frozenset(scopes), declared, cooling, learned, tuple(map(tuple, used)), calendar
+    )
+
+
+def _repeating(ends_in: dict[str, float]) -> Calendar:
+    """Return a calendar in which each window ends in some seconds, and then after whole days, weeks or months."""
+
+    def ends_after(resets: str, then: float) -> float:
+        days = 30 if resets.startswith("month") else 1 if resets[0].isdecimal() else 7
+        first = ends_in.get(resets, days * _DAY_SECONDS)
+        periods = max(0, math.floor((then - first) / (days * _DAY_SECONDS)) + 1)
+        return float(first + periods * days * _DAY_SECONDS)
+
+    return ends_after
+
+
+def _excess(detail: Detail, handle: MemberHandle) -> Detail:
+    """Return what exceeds the reservation of a lease."""
+    reserved = Detail(handle.tokens, handle.tokens) if handle.detail is None else handle.detail
+    return Detail(
+        max(0, detail.input_tokens - reserved.input_tokens),
+        max(0, detail.output_tokens - reserved.output_tokens),
+        max(0.0, detail.cost - reserved.cost),
+    )
 
 
 def _verdict_fields(verdict: Verdict) -> list[Any]:
     """Return the fields of a verdict as the owner accepts them: providers send numbers of any size."""
     fields = verdict._replace(scope=None if verdict.scope is None else wire.plain_text(verdict.scope, wire.MAX_NAME))
-    return [_plain(value) for value in fields]
+    windows = [[_plain(value) for value in window] for window in fields.windows[:50] if window.seconds >= 1]
+    return [*(_plain(value) for value in fields[:-1]), windows]
 
 
 def _plain(value: Any) -> Any:

@@ -73,14 +73,14 @@ class Endpoint(Protocol):
     def save(self, at: float, snapshot: bytes, position: int) -> None:
         """Replace all entries up to a position by a snapshot. Raises `StoreLost` and `JournalMissing`."""
 
+    def raise_format(self, number: int) -> None:
+        """Mark the journal as one that only programs open which know a format. Raises as `commit`."""
+
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         """Write the journal anew, from the owner's memory. Raises `StoreLost`."""
 
     def is_current(self) -> bool:
         """Return whether members still find this owner."""
-
-    def pause(self, seconds: float) -> None:
-        """Let time pass, without receiving anything."""
 
     def disconnect_strangers(self, members: Container[Hashable]) -> None:
         """Close links that have had time to greet the owner, and are not among those of its members."""

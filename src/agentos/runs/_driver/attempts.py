@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from agentos import foreign_exceptions
-from agentos.errors import ExecutorBroken, WorkerStartError
+from agentos.errors import BudgetExceeded, ExecutorBroken, WorkerStartError
 from agentos.events import AttemptAbandoned, AttemptEnded
 from agentos.items.attempt import Attempt
 from agentos.items.item import FAILED_ATTEMPT, Item
@@ -47,6 +47,7 @@ class Attempts:
         self._context = parts.context
         self._scheduler = parts.scheduler
         self._breaker = parts.breaker
+        self._spending = parts.spending if parts.spending.is_tracked else None
         self._admission = parts.admission
         self._workers = parts.workers
         self._recorder = parts.recorder
@@ -63,6 +64,8 @@ class Attempts:
         """Start the next attempt at an item, with its live lease."""
         now = self._now()
         self._scheduler.start(item, now)
+        if self._spending is not None:
+            self._spending.start(item)
         attempt = self._context.make_attempt(item, handle, now)
         self._recorder.prepare(attempt)
         self._running[attempt] = None
@@ -86,6 +89,8 @@ class Attempts:
             return
         item = attempt.item
         self._scheduler.succeed(item)
+        if self._spending is not None:
+            self._spending.end(item, is_finished=True)
         self._scheduler.last_progress = attempt.ended_at
         if attempt.credential_id is not None:
             self._breaker.succeeded(item, attempt.credential_id, attempt.started_at, attempt.ended_at)
@@ -113,6 +118,8 @@ class Attempts:
             return
         if isinstance(exc, ExecutorBroken):
             self._shutdown.drain(self._context.redact(foreign_exceptions.text(exc)))
+        elif isinstance(exc, BudgetExceeded) and exc.is_of_run:
+            self._shutdown.drain(str(exc))
         error = self.timeouts.error() if attempt.is_timed_out else exc
         self._fail(attempt, error, message.kind, message.verdict)
 
@@ -144,6 +151,8 @@ class Attempts:
         jitter = random.random()  # noqa: S311
         decision = self._scheduler.fail_attempt(item, kind, now, jitter, refused_by, no_pool, advice, usable_at)
         self._follow_breaker()
+        if self._spending is not None:
+            self._spending.end(item, is_finished=decision is FAILED)
         if decision is FAILED:
             self._recorder.item_ended(item, attempt, failed_result(attempt, exc, kind, context.redact, now), None)
             self._shutdown.stop_if_halted()

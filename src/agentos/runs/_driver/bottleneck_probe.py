@@ -18,6 +18,7 @@ class BottleneckProbe:
         self._scheduler = parts.scheduler
         self._admission = parts.admission
         self._pool = parts.pool
+        self._spending = parts.spending
         self._bottleneck = parts.progress.bottleneck
         self._now = parts.clock.now
         self._pool_due_at = 0.0
@@ -42,6 +43,8 @@ class BottleneckProbe:
             return events.WORKERS if scheduler.ready or not scheduler.is_source_ended else None
         if admission is not None and admission.open_by_scope:
             return self._reason_of_pool(next(iter(admission.open_by_scope)))
+        if scheduler.ready and not self._spending.admits_item():
+            return events.BUDGET
         if requested:
             return events.INPUT
         if scheduler.sent_back:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentos import events, foreign_exceptions
 from agentos.clock import Clock
+from agentos.errors import BudgetExceeded
 from agentos.events import PoolWaiting
 from agentos.items.access import AttemptAccess
 from agentos.items.attempt import Attempt
@@ -84,7 +85,7 @@ class Driver:
         self._parts = parts
         self._context, self._recorder = parts.context, parts.recorder
         self._encode_result = parts.recorder.encode_result
-        self._scheduler, self._admission = parts.scheduler, parts.admission
+        self._scheduler, self._admission, self._spending = parts.scheduler, parts.admission, parts.spending
         self.results, self.progress, self._report = parts.results, parts.progress, parts.report
         self._intake = Intake(source, parts.scheduler, parts.admission, self)
         self._shutdown = Shutdown(parts)
@@ -177,6 +178,8 @@ class Driver:
         attempt.ended_at = self._now()
         if self._access is not None:
             self._context.end_access(attempt)
+        if attempt.meter is not None or attempt.usage is not None:
+            exc = self._spending.outcome(attempt, exc)
         if exc is None:
             try:
                 encoded = self._encode_result(value)
@@ -244,7 +247,14 @@ class Driver:
                 free -= admission.open_by_scope.get(scope, 0)
             while free > 0 and scope in scheduler.lanes and scheduler.stopped is None:
                 free -= 1
+                if not self._spending.admits_item():
+                    if not scheduler.running:
+                        self._shutdown.drain(self._spending.stop_reason())
+                    return has_started
                 item = scheduler.take(scope)
+                if (problem := self._spending.item_problem(item)) is not None:
+                    self.reject(item, Problem(problem, BudgetExceeded.__name__), was_added=True)
+                    continue
                 handle = None if admission is None else admission.admit(item)
                 if handle is not None or admission is None:
                     self._attempts.start(item, handle)
@@ -284,7 +294,9 @@ class Driver:
         """Fail an item that cannot be started. `was_added`: the scheduler knows it."""
         self._scheduler.reject(item.id if was_added else None)
         metadata = {"error_type": problem.error_type, "verdict": PERMANENT if was_added else None}
-        result = WorkflowResult(item.id, False, self._context.redact(problem.text), metadata=metadata, attempts=0)
+        result: WorkflowResult[Any] = WorkflowResult(
+            item.id, False, self._context.redact(problem.text), metadata=metadata, attempts=0
+        )
         if problem.is_unrecorded:
             self.progress.deliver(result)
         else:
@@ -315,7 +327,7 @@ class Driver:
         assert pool is not None
         if not admission.is_requesting(item, handle):
             return
-        has_worker = self._scheduler.free_workers() > 0
+        has_worker = self._scheduler.free_workers() > 0 and self._spending.admits_item()
         if has_worker and admission.pick_up(item, handle):
             self._attempts.start(item, handle)
         elif handle.is_refused or not has_worker:

@@ -19,6 +19,8 @@ from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
 from agentos.verdict import Verdict
 
+from .spending import AttemptMeter, RunSpending
+
 if TYPE_CHECKING:
     from agentos.ledger.record import RunRecord
 
@@ -34,9 +36,11 @@ class RunContext:
         run_record: RunRecord | None = None,
         checkpoints: Path | None = None,
         access: AttemptAccess | None = None,
+        spending: RunSpending | None = None,
     ) -> None:
         """`checkpoints`: the folder of the checkpoint folders of commands. `access`: the gateway of the attempts, which
-        then have a client token in place of a lease."""
+        then have a client token in place of a lease. `spending`: of the run, if it is counted by item."""
+        self._spending = spending
         self.run_id = run_id
         self.pool = pool
         self.access = access
@@ -57,7 +61,10 @@ class RunContext:
         if self.access is not None:
             return self._open_access(item, now, self.access)
         key = None if handle is None or self.pool is None else self.pool.key_of(handle)
-        return Attempt(item, self, now, key)
+        attempt = Attempt(item, self, now, key)
+        if self._spending is not None:
+            attempt.meter = AttemptMeter(self._spending, attempt)
+        return attempt
 
     def end_lease(self, attempt: Attempt, verdict: Verdict | None, *, success: bool = False) -> None:
         """End the attempt's lease, with the verdict on the provider's answer."""
@@ -70,8 +77,10 @@ class RunContext:
         pool.end(handle, verdict, success)
 
     def _open_access(self, item: Item, now: float, access: AttemptAccess) -> Attempt:
-        token = access.open(self.run_id, item.id, item.attempts)
         attempt = Attempt(item, self, now)
+        if self._spending is not None:
+            attempt.meter = AttemptMeter(self._spending, attempt)
+        token = access.open(self.run_id, item.id, item.attempts, attempt.meter)
         with self._access_lock:
             self._open_tokens[attempt] = token
         if self.pool is not None:

@@ -99,7 +99,7 @@ class ResultsTaken(Message):
 class ResultsRecorded(Message):
     """The ledger has committed results."""
 
-    results: list[WorkflowResult]
+    results: list[WorkflowResult[Any]]
     size: int  # characters that were written
 
 

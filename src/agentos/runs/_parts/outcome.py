@@ -8,12 +8,12 @@ from typing import Any
 
 from agentos import foreign_exceptions
 from agentos.clock import Clock
-from agentos.errors import CommandFailed, ExecutorBroken, Interrupted, WorkerDied, WorkerError
+from agentos.errors import BudgetExceeded, CommandFailed, ExecutorBroken, Interrupted, WorkerDied, WorkerError
 from agentos.items.attempt import Attempt
 from agentos.items.item import INTERRUPTED, WORKER_DIED
 from agentos.items.results import WorkflowResult
 from agentos.providers import verdicts
-from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT, VERDICT_KINDS, Verdict
+from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT, VERDICT_KINDS, Verdict, WindowReport
 
 _WITH_VERDICT = (WorkerError, CommandFailed)
 # Fields of a verdict that are texts. The others are numbers.
@@ -37,6 +37,8 @@ class OutcomeClassifier:
         """Return kind and verdict. The kind is that of the verdict, WORKER_DIED, INTERRUPTED, or None for an exception
         that no provider caused. Raise what the user's `classify` raises, and TypeError for a wrong return value."""
         original = readable(_original(exc))
+        if isinstance(original, BudgetExceeded):
+            return INTERRUPTED if original.is_of_run else PERMANENT, NO_VERDICT
         if attempt.is_timed_out:
             return TRANSIENT, NO_VERDICT
         if isinstance(exc, ExecutorBroken):
@@ -79,7 +81,7 @@ class OutcomeClassifier:
 
 def failed_result(
     attempt: Attempt, exc: BaseException, kind: str | None, redact: Callable[[str], str], now: float
-) -> WorkflowResult:
+) -> WorkflowResult[Any]:
     """Return the result of an item whose last attempt failed."""
     metadata = _metadata(exc, kind, redact)
     if attempt.usage is not None:
@@ -134,7 +136,16 @@ def _check(verdict: Any) -> None:
     """Raise `TypeError` for a verdict that the pool could not apply: it comes from a user's code."""
     if verdict.kind is not None and verdict.kind not in VERDICT_KINDS:
         raise TypeError(f"the kind of a verdict is one of {sorted(VERDICT_KINDS)} or None, not {verdict.kind!r}")
-    for name, value in verdict._asdict().items():
+    if not isinstance(verdict.windows, tuple) or not all(map(_is_report, verdict.windows)):
+        raise TypeError("the field windows of a verdict is a tuple of WindowReport")
+    for name, value in verdict._replace(windows=None)._asdict().items():
         expected: Any = str if name in _VERDICT_TEXTS else int | float
         if value is not None and not isinstance(value, expected):
             raise TypeError(f"the field {name} of a verdict has the wrong type, {type(value).__name__}")
+
+
+def _is_report(report: Any) -> bool:
+    if not isinstance(report, WindowReport) or not isinstance(report.of, str):
+        return False
+    is_length = isinstance(report.seconds, int | float)
+    return is_length and all(value is None or isinstance(value, int | float) for value in report[2:])

@@ -14,6 +14,7 @@ from agentos.pool.lease_pool import LeasePool
 from .._rules.bottleneck import Bottleneck
 from .._rules.scheduler import Scheduler
 from .result_queue import ResultQueue
+from .spending import RunSpending
 
 # Seconds between two questions to the pool how fast its limits allow the run to go.
 LIMITS_SECONDS = 1.0
@@ -30,6 +31,7 @@ class RunProgress:
         reporter: Callable[[Any], None] | None,
         clock: Clock,
         results: ResultQueue,
+        spending: RunSpending,
         *,
         is_recorded: bool = False,
         has_gateway: bool = False,
@@ -41,6 +43,7 @@ class RunProgress:
         self._reporter = reporter
         self._clock = clock
         self._results = results
+        self._spending = spending
         self._is_recorded = is_recorded
         self._has_gateway = has_gateway
         self.bottleneck = Bottleneck(clock.now())
@@ -63,7 +66,7 @@ class RunProgress:
             if sys.stderr is not None:
                 sys.stderr.write(f"agentos: the reporter failed and is not used any more: {error!r}\n")
 
-    def deliver(self, result: WorkflowResult) -> None:
+    def deliver(self, result: WorkflowResult[Any]) -> None:
         """Count a result, queue it for the reader and report it."""
         stats = self.stats
         stats.completed += 1
@@ -75,7 +78,7 @@ class RunProgress:
         if self._reporter is not None:
             self.report(ItemEnded(result, self.refreshed_stats()))
 
-    def deliver_all(self, results: list[WorkflowResult], size: int) -> None:
+    def deliver_all(self, results: list[WorkflowResult[Any]], size: int) -> None:
         """Deliver results that the ledger has committed; `size`: the characters that it wrote for them."""
         self._results.note_size(len(results), size)
         if self._reporter is not None:
@@ -102,6 +105,8 @@ class RunProgress:
         stats.running = scheduler.running
         stats.waiting = len(scheduler.unfinished) - scheduler.running
         stats.rate_limited = scheduler.sent_back
+        to_come = None if scheduler.total is None else scheduler.total - scheduler.completed - scheduler.running
+        self._spending.update(stats, to_come)
         if self._pool is not None and self._clock.now() >= self._limits_due_at:
             self._limits_due_at = self._clock.now() + LIMITS_SECONDS
             stats.fastest, stats.not_before = self._pool.fastest()

@@ -34,7 +34,7 @@ class Recorder(Protocol):
     is_full: bool  # the run has to wait for a commit before it starts another item
 
     def start(
-        self, on_recorded: Callable[[list[WorkflowResult], int], None], on_lost: Callable[[BaseException], None]
+        self, on_recorded: Callable[[list[WorkflowResult[Any]], int], None], on_lost: Callable[[BaseException], None]
     ) -> None:
         """Begin to write. Both functions are called by the ledger's thread: results were committed; the ledger cannot
         be written any more."""
@@ -61,7 +61,9 @@ class Recorder(Protocol):
     def attempt_ended(self, attempt: Attempt, verdict: str, error: str | None) -> None:
         """Record an attempt after which the item goes on."""
 
-    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None, /) -> None:
+    def item_ended(
+        self, item: Item, attempt: Attempt | None, result: WorkflowResult[Any], value: str | None, /
+    ) -> None:
         """Record the item's result, and deliver it when it is committed."""
 
     def is_pending(self) -> bool:
@@ -91,7 +93,7 @@ class NullRecorder:
         self._progress = progress
 
     def start(
-        self, on_recorded: Callable[[list[WorkflowResult], int], None], on_lost: Callable[[BaseException], None]
+        self, on_recorded: Callable[[list[WorkflowResult[Any]], int], None], on_lost: Callable[[BaseException], None]
     ) -> None:
         """No-op: there is nothing to write."""
 
@@ -116,7 +118,7 @@ class NullRecorder:
     def attempt_ended(self, attempt: Attempt, verdict: str, error: str | None) -> None:
         """No-op: there is no record of the attempt."""
 
-    def item_ended(self, _: Item, __: Attempt | None, result: WorkflowResult, ___: str | None) -> None:
+    def item_ended(self, _: Item, __: Attempt | None, result: WorkflowResult[Any], ___: str | None) -> None:
         if result.success and self._context.has_files:
             self._context.forget(result.item_id)
         self._progress.deliver(result)
@@ -188,7 +190,9 @@ class LedgerRecorder:
                 if attempt.process_group is not None:
                     self._run_record.process_started(attempt.process_group)
 
-    def item_ended(self, item: Item, attempt: Attempt | None, result: WorkflowResult, value: str | None, /) -> None:
+    def item_ended(
+        self, item: Item, attempt: Attempt | None, result: WorkflowResult[Any], value: str | None, /
+    ) -> None:
         self._count_undelivered(1, self._run_record.item_ended(item, attempt, result, value))
 
     def _count_undelivered(self, count: int, size: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from agentos.items.results import WorkflowResult
 from agentos.wakeup import Wakeup
@@ -17,7 +18,7 @@ SIGNAL_SECONDS = 0.25
 
 
 # An entry that tells the reader to fetch recorded results from the ledger.
-FETCH_RECORDED = WorkflowResult("", False)
+FETCH_RECORDED: WorkflowResult[Any] = WorkflowResult("", False)
 
 
 class ResultQueue:
@@ -26,17 +27,17 @@ class ResultQueue:
     def __init__(self, size: int, on_room: Callable[[], None]) -> None:
         """`on_room`: called by the reader's thread when half of a full queue has been taken."""
         self._size = self._max_size = max(MIN_SIZE, size)
-        self._queue: SimpleQueue[WorkflowResult | None] = SimpleQueue()
+        self._queue: SimpleQueue[WorkflowResult[Any] | None] = SimpleQueue()
         self._put_count = 0  # written by the run only
         self._taken_count = 0  # written by the reader only
         self._wakeup = Wakeup(on_room)  # armed: the run waits for room
-        self._collected: list[WorkflowResult] | None = None
+        self._collected: list[WorkflowResult[Any]] | None = None
         self.on_put: Callable[[], None] | None = None  # called after each put, for readers that cannot block
 
         self.take_nowait = self._queue.get_nowait
         self.is_empty = self._queue.empty
 
-    def take(self) -> WorkflowResult | None:
+    def take(self) -> WorkflowResult[Any] | None:
         """Block until there is an entry, and return it. Call `mark_taken` afterwards if it is a result."""
         while True:
             try:
@@ -44,11 +45,11 @@ class ResultQueue:
             except Empty:
                 continue
 
-    def collect(self, results: list[WorkflowResult]) -> None:
+    def collect(self, results: list[WorkflowResult[Any]]) -> None:
         """Append all results to this list instead, which is never full. Called before the run starts."""
         self._collected = results
 
-    def put(self, result: WorkflowResult | None) -> None:
+    def put(self, result: WorkflowResult[Any] | None) -> None:
         if self._collected is not None and result is not None:
             self._collected.append(result)
             return
@@ -61,7 +62,7 @@ class ResultQueue:
         """Adapt the size of the queue to the size of `count` results that are about to be put."""
         self._size = max(MIN_SIZE, min(self._max_size, MAX_CHARACTERS * count // max(characters, 1)))
 
-    def put_all(self, results: list[WorkflowResult]) -> None:
+    def put_all(self, results: list[WorkflowResult[Any]]) -> None:
         if self._collected is not None:
             self._collected.extend(results)
             return

@@ -10,6 +10,7 @@ from agentos.clock import Clock
 from agentos.items.access import AttemptAccess
 from agentos.items.attempt import Attempt
 from agentos.items.item import Item
+from agentos.items.results import Spent
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
 from agentos.workers.base import Workers
@@ -23,6 +24,7 @@ from .messages import LeaseDelivered, Message, ResultsTaken
 from .progress import RunProgress
 from .recorder import LedgerRecorder, NullRecorder, Recorder
 from .result_queue import ResultQueue
+from .spending import RunSpending
 from .timers import Timers
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class RunParts(NamedTuple):
     scheduler: Scheduler
     admission: Admission | None  # None: items start without a lease
     breaker: CircuitBreaker
+    spending: RunSpending
     running: dict[Attempt, None]  # attempts, in the order of their start
     timers: Timers
     results: ResultQueue
@@ -65,7 +68,10 @@ def make_parts(
 ) -> RunParts:
     """`total`: the number of items, if it is known. `checkpoints`: the folder of the checkpoint folders of commands.
     `access`: the gateway of the attempts, if the run has one."""
-    context = RunContext(options.run_id, pool, run_record, checkpoints, access)
+    before = Spent() if run_record is None or run_record.launch == 1 else run_record.spent_before()
+    spending = RunSpending(options.budget, before, run_record, has_gateway=access is not None)
+    tracked = spending if spending.is_tracked else None
+    context = RunContext(options.run_id, pool, run_record, checkpoints, access, tracked)
     scheduler = Scheduler(
         max_workers=options.max_workers, retries=options.retries, halt=options.halt, total=total, now=clock.now()
     )
@@ -82,6 +88,7 @@ def make_parts(
         options.reporter,
         clock,
         results,
+        spending,
         is_recorded=run_record is not None,
         has_gateway=access is not None,
     )
@@ -97,6 +104,7 @@ def make_parts(
         scheduler=scheduler,
         admission=admission,
         breaker=breaker,
+        spending=spending,
         running={},
         timers=Timers(clock, post),
         results=results,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentos.events import INPUT, KEYS, LEDGER, LIMITS, PAUSES, READER, WORKERS
+from agentos.events import BUDGET, INPUT, KEYS, LEDGER, LIMITS, PAUSES, READER, WORKERS
 from agentos.plurals import plural
 
 # Seconds: a reason that held a run for less is not reported.
@@ -36,6 +36,7 @@ class Bottleneck:
             KEYS: f"the {keys}, {'' if credentials == 1 else 'all '}in use, not the workers",
             LIMITS: f"the providers' limits on the {keys}, not the workers",
             PAUSES: "pauses before retries",
+            BUDGET: "the budget: items waited until it was known what the others cost",
             INPUT: "the input: items arrived more slowly than they ran",
             READER: "the code that reads the results",
             LEDGER: "the ledger: the disk wrote results more slowly than they arrived",

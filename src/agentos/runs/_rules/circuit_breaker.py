@@ -52,7 +52,7 @@ MAX_LAST_AUTH_REFUSALS = 2
 MAX_SCOPES = 1000
 
 # Why a credential rests with which items failed without a word.
-FAILING = "items fail with it"
+FAILING = "items fail with it, set aside"
 _NO_IDS: frozenset[str] = frozenset()
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from agentos.costs.budget import Budget
+
 from .scheduler import Halt
+
+UNKNOWN_BEFORE = (
+    "what the run has spent so far is not known, because the price of a model was not: a budget of money would count "
+    'it as free. Start another run, with [price."MODEL"] in the keys file'
+)
 
 
 class Options(NamedTuple):
@@ -23,3 +30,4 @@ class Options(NamedTuple):
     reporter: Callable[[Any], None] | None
     run_id: str = ""
     retry_failed: bool = False
+    budget: Budget | None = None

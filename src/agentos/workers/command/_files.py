@@ -13,10 +13,11 @@ import contextlib
 import os
 import shutil
 import tempfile
+from typing import Any
 
 from agentos.items.attempt import Attempt
 
-from .reports import REPORT_NAME
+from .reports import REPORT_NAME, read_reports
 
 
 class AttemptFiles:
@@ -44,9 +45,17 @@ def create_files(attempt: Attempt) -> AttemptFiles:
     except FileNotFoundError:
         os.makedirs(files.folder, 0o700)
     except FileExistsError:  # an earlier attempt has saved something there, or was killed together with its launch
+        add_reported_usage(attempt, read_reports(files.report))  # spent, and in no record
         _remove_report(files.report)
         shutil.rmtree(files.client_settings, ignore_errors=True)
     return files
+
+
+def add_reported_usage(attempt: Attempt, reports: list[dict[str, Any]]) -> None:
+    """Add the usage in these reports to that of an attempt."""
+    for report in reports:
+        if "usage" in report:
+            attempt.add_usage(**{"requests": 0, "tokens": 0, "cost": 0.0, **report["usage"]})
 
 
 def create_client_settings(files: AttemptFiles) -> str:

@@ -17,7 +17,9 @@ from agentos.providers import verdicts
 from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, Verdict
 
 from ..capacity import Room
+from ._files import add_reported_usage
 from ._process import CommandProcess
+from ._reason import reason_of
 from .command import Command
 
 # Characters at the end of the output that the user's patterns are tried on: a pattern that backtracks may take very
@@ -46,7 +48,7 @@ def outcome_of(
     if attempt.should_stop and not attempt.is_timed_out:
         return None, Interrupted(f"stopped ({_status_text(status)})")
     message = b"" if reported is None else reported.message.encode("utf-8", "replace")
-    reason = _last_line(message) or _last_line(stderr.tail) or _last_line(stdout.tail)
+    reason = reason_of(message) or reason_of(stderr.tail, stdout.tail)
     text = _status_text(status) + (f": {reason}" if reason else "")
     details["stderr"] = stderr.tail[-4096:].decode("utf-8", "replace")
     return None, CommandFailed(text, exit_status=status, verdict=verdict, details=details)
@@ -81,13 +83,9 @@ def no_room_error(error: OSError, room: Room | None) -> WorkerStartError:
 
 def _reported_verdict(attempt: Attempt, reports: list[dict[str, Any]]) -> Verdict | None:
     """Return the last verdict that the command itself has reported; add up the usage that it has reported."""
-    verdict: Verdict | None = None
-    for report in reports:
-        if "usage" in report:
-            attempt.report_usage(**report["usage"])
-        else:
-            verdict = _verdict_from_report(report)
-    return verdict
+    add_reported_usage(attempt, reports)
+    verdicts_of_command = [_verdict_from_report(report) for report in reports if "verdict" in report]
+    return verdicts_of_command[-1] if verdicts_of_command else None
 
 
 def _verdict_from_report(report: dict[str, Any]) -> Verdict:
@@ -122,8 +120,3 @@ def _status_text(status: int | None) -> str:
     with contextlib.suppress(ValueError):
         return f"ended by signal {-status} ({signal.Signals(-status).name})"
     return f"ended by signal {-status}"
-
-
-def _last_line(output: bytes) -> str:
-    lines = output[-2048:].decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].strip()[:300] if lines else ""

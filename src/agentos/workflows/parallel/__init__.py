@@ -10,11 +10,14 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
+    from agentos.costs.budget import Budget
+    from agentos.costs.prices import Price
     from agentos.errors import (
         AgentosError,
         AmbiguousRelease,
         AttemptTimeout,
         AuthFailed,
+        BudgetExceeded,
         CommandFailed,
         CredentialError,
         GatewayError,
@@ -39,14 +42,15 @@ if _typing.TYPE_CHECKING:
     from agentos.identifiers import sanitize_identifier
     from agentos.items.context import CurrentItem, current_item
     from agentos.items.results import ProgressStats, WorkflowResult
-    from agentos.ledger.reader import Ledger
-    from agentos.limits.declaration import Limits
+    from agentos.ledger.reader import Ledger, RecordedItem
+    from agentos.limits.declaration import Limits, Window
     from agentos.output.prefix import OutputPrefixer
+    from agentos.plans.plan import RunPlan
     from agentos.pool.credential import Credential
     from agentos.pool.lease import Lease
     from agentos.providers.patterns import Pattern
     from agentos.providers.verdicts import Verdict
-    from agentos.reporters.writers import JsonReporter, PlainReporter
+    from agentos.reporters.writers import JsonReporter, PlainReporter, Reporter
     from agentos.workers.command.command import Command
 
     from .coordinator import ParallelCoordinator
@@ -62,12 +66,17 @@ __all__ = [
     "CurrentItem",
     "current_item",
     "Ledger",
+    "RecordedItem",
+    "RunPlan",
+    "Budget",
+    "Price",
     # credentials
     "CredentialCoordinator",
     "Credential",
     "CredentialState",
     "Lease",
     "Limits",
+    "Window",
     # exceptions that a worker may raise, and verdicts
     "AuthFailed",
     "Interrupted",
@@ -81,6 +90,7 @@ __all__ = [
     "AgentosError",
     "AmbiguousRelease",
     "AttemptTimeout",
+    "BudgetExceeded",
     "CommandFailed",
     "CredentialError",
     "GatewayError",
@@ -99,28 +109,32 @@ __all__ = [
     "JsonReporter",
     "OutputPrefixer",
     "PlainReporter",
+    "Reporter",
     "sanitize_identifier",
 ]
 
 # module -> its public names
 _NAMES = {
-    "agentos.limits.declaration": "Limits",
+    "agentos.costs.budget": "Budget",
+    "agentos.costs.prices": "Price",
+    "agentos.limits.declaration": "Limits Window",
     "agentos.workers.command.command": "Command Pattern",
     "agentos.items.context": "CurrentItem current_item",
     "agentos.workflows.parallel.coordinator": "ParallelCoordinator",
     "agentos.workflows.parallel.credential_coordinator": "CredentialCoordinator CredentialState",
     "agentos.pool.credential": "Credential",
     "agentos.errors": (
-        "AgentosError AmbiguousRelease AttemptTimeout AuthFailed CommandFailed CredentialError GatewayError "
-        "Interrupted InvalidItemId LeaseTimeout LedgerError NoUsableCredential Overloaded Permanent QuotaExhausted "
-        "RateLimited RequestTooLarge RunBusy StoreError Transient UnknownCredential UnrecordableValue WorkerDied "
-        "WorkerStartError"
+        "AgentosError AmbiguousRelease AttemptTimeout AuthFailed BudgetExceeded CommandFailed CredentialError "
+        "GatewayError Interrupted InvalidItemId LeaseTimeout LedgerError NoUsableCredential Overloaded Permanent "
+        "QuotaExhausted RateLimited RequestTooLarge RunBusy StoreError Transient UnknownCredential UnrecordableValue "
+        "WorkerDied WorkerStartError"
     ),
     "agentos.identifiers": "sanitize_identifier",
     "agentos.pool.lease": "Lease",
-    "agentos.ledger.reader": "Ledger",
+    "agentos.ledger.reader": "Ledger RecordedItem",
+    "agentos.plans.plan": "RunPlan",
     "agentos.output.prefix": "OutputPrefixer",
-    "agentos.reporters.writers": "JsonReporter PlainReporter",
+    "agentos.reporters.writers": "JsonReporter PlainReporter Reporter",
     "agentos.items.results": "ProgressStats WorkflowResult",
     "agentos.providers.verdicts": "Verdict",
 }

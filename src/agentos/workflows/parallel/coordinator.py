@@ -1,38 +1,48 @@
-"""ParallelCoordinator: the facade of a run. It checks arguments; `agentos.runs` executes."""
+"""ParallelCoordinator: the facade of a run. It checks arguments; `agentos.runs` executes.
+
+The modules that execute runs are imported by the first run: importing this one is quick. The overloads, for type
+checkers only, make it longer than other modules.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import math
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from agentos.clock import SYSTEM_CLOCK, Clock
+from agentos.costs.budget import Budget
+from agentos.costs.prices import Price, Prices
 from agentos.items.access import AttemptAccess
-from agentos.items.results import ProgressStats, WorkflowResult
+from agentos.items.fields import default_id
+from agentos.items.results import ProgressStats, WorkflowResult, sort_by_input
 from agentos.plurals import plural
 from agentos.reporters import writers as reporters
 from agentos.runs import signals
+from agentos.runs.active_runs import ActiveRuns
+from agentos.runs.checks import check_worker
 from agentos.runs.options import (
+    auto_workers,
     check_gateway,
+    check_max_workers,
     check_on_changed,
     check_options,
+    check_prices,
     check_run_id,
     check_workers,
     ledger_path,
-    seconds,
     whole_number,
 )
-from agentos.runs.start import RunHandle, RunRequest, Worker, check_worker, start_run
-from agentos.runs.streams import AsyncResultStream, ResultStream
+from agentos.runs.signatures import AsyncWorker, ItemT, PlainWorker, RunKeywords, ValueT, Worker
 
 from .credential_coordinator import CredentialCoordinator
 
-if TYPE_CHECKING:  # only a plan needs it
+if TYPE_CHECKING:
     from agentos.plans.plan import RunPlan
+    from agentos.providers.verdicts import Verdict
+    from agentos.runs.start import RunHandle, RunRequest
+    from agentos.runs.streams import AsyncResultStream, ResultStream
 
 __all__ = ["ParallelCoordinator", "ProgressStats", "WorkflowResult"]
 
@@ -42,7 +52,9 @@ _DEFAULT_REPORTER: Any = object()  # a new PlainReporter for each coordinator
 class ParallelCoordinator:
     """Runs a worker on every item, `max_workers` at a time. An item starts only with a lease on a usable credential.
 
-    A coordinator can be made in any thread and used for many runs. Options, the most common ones first:
+    `max_workers="auto"`: as many as the credentials admit at once (the sum of their `max_concurrent`); without
+    credentials, one per processor. A coordinator can be made in any thread and used for many runs. Options, the most
+    common ones first:
 
     * `retries` (2): attempts after a transient error. `retry_on`: exception types that count as transient.
       `timeout`: seconds that an attempt may take. `halt`: stop after failures (`"now,fail=1"`, `"soon,fail=10%"`).
@@ -60,6 +72,9 @@ class ParallelCoordinator:
     * `gateway`: True, or a `Gateway` that was started. Requests of the workers then go to `current_item().gateway_url`,
       which leases a credential for each of them; the worker gets a client token in place of a key, and items hold no
       lease. Needs the extra `[gateway]`.
+    * `budget`: what the runs may spend, a `Budget` or an amount of money. At the budget nothing new starts and running
+      items finish. The gateway counts what items spend, or the workers report it (`current_item().report_usage`).
+      `prices`: a `Price` by model or pattern, for models without a published one (extra `[prices]`).
     """
 
     DEFAULT_PARALLELISM = 3
@@ -67,35 +82,43 @@ class ParallelCoordinator:
 
     def __init__(
         self,
-        max_workers: int | None = None,
+        max_workers: int | Literal["auto"] | None = None,
         credential_coordinator: CredentialCoordinator | None = None,
         *,
         max_parallelism: int | None = None,
-        workers: str | Executor = "threads",
+        workers: Literal["threads", "processes"] | Executor = "threads",
         send_secrets: bool = False,
-        admission: str = "lease",
+        admission: Literal["lease", "none"] = "lease",
         retries: int = 2,
         retry_on: type[BaseException] | Iterable[type[BaseException]] = (),
-        classify: Callable[[BaseException], Any] | None = None,
+        classify: Callable[[BaseException], Verdict | str | None] | None = None,
         timeout: float | None = None,
         halt: str | None = None,
         ledger: str | os.PathLike[str] | None = None,
         retry_failed: bool = False,
-        on_changed: str = "refuse",
+        on_changed: Literal["refuse", "rerun"] = "refuse",
         reporter: reporters.Reporter | None = _DEFAULT_REPORTER,
         grace_seconds: float = 5.0,
         max_wait: float | None = None,
         clock: Clock | None = None,
         gateway: bool | AttemptAccess = False,
+        budget: Budget | float | None = None,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         check_workers(workers, send_secrets=send_secrets, admission=admission)
         check_gateway(gateway, workers, admission=admission, has_credentials=credential_coordinator is not None)
         if credential_coordinator is not None and not isinstance(credential_coordinator, CredentialCoordinator):
             kind = type(credential_coordinator).__name__
-            raise TypeError(f"credential_coordinator must be a CredentialCoordinator, not {kind}")
-        self._reporter = _make_reporter(reporter, credential_coordinator)
-        self.max_workers = self._capped(max_workers, max_parallelism)
+            raise TypeError(
+                f"credential_coordinator must be a CredentialCoordinator, not {kind}: pass "
+                'CredentialCoordinator([key, …]) or CredentialCoordinator.from_file("keys.toml")'
+            )
+        if reporter is _DEFAULT_REPORTER:
+            reporter = reporters.PlainReporter()
+        redact = None if credential_coordinator is None else credential_coordinator.redact
+        self._reporter = reporters.check_reporter(reporter, redact)
         self.credential_coordinator = credential_coordinator
+        self.max_workers = self._worker_count(max_workers, max_parallelism)
         self._workers = workers
         self._send_secrets = bool(send_secrets)
         self._options = check_options(
@@ -110,117 +133,190 @@ class ParallelCoordinator:
             max_wait=max_wait,
             has_credentials=credential_coordinator is not None,
             reporter=self._reporter,
+            budget=budget,
+            has_gateway=bool(gateway),
         )
         self._gateway = gateway
+        self._prices = Prices(prices) if isinstance(gateway, bool) else getattr(gateway, "prices", Prices(prices))
+        if gateway:
+            check_prices(self._options.budget, self._prices)
         self._rerun_changed = check_on_changed(on_changed) == "rerun"
         self._ledger = ledger_path(ledger)
         self._retry_failed = bool(retry_failed)
         self._clock = clock if clock is not None else SYSTEM_CLOCK
-        self._lock = threading.Lock()  # guards the three below
-        self._runs: list[RunHandle] = []  # that have started and not finished
-        self._checkpoints: list[str] = []
-        self._unread: list[Iterator[str]] = []
-        self.partial_results: list[WorkflowResult] = []  # of the last run, if the input raised
+        self._runs = ActiveRuns()
+        self.partial_results: list[WorkflowResult[Any]] = []  # of the last run, if the input raised
 
     # --- running --------------------------------------------------------------------------------------------------
 
+    @overload
+    def execute_parallel(
+        self,
+        items: Iterable[ItemT],
+        worker_func: AsyncWorker[ItemT, ValueT],
+        item_id_func: Callable[[ItemT], str] = ...,
+        dry_run: bool = ...,
+        **options: Unpack[RunKeywords],
+    ) -> tuple[ProgressStats, list[WorkflowResult[ValueT]]]: ...
+    @overload
+    def execute_parallel(
+        self,
+        items: Iterable[ItemT],
+        worker_func: PlainWorker[ItemT, ValueT],
+        item_id_func: Callable[[ItemT], str] = ...,
+        dry_run: bool = ...,
+        **options: Unpack[RunKeywords],
+    ) -> tuple[ProgressStats, list[WorkflowResult[ValueT]]]: ...
     def execute_parallel(
         self,
         items: Iterable[Any],
         worker_func: Worker,
-        item_id_func: Callable[[Any], str] = str,
+        item_id_func: Callable[[Any], str] = default_id,
         dry_run: bool = False,
         *,
         run_id: str | None = None,
         retry_failed: bool | None = None,
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
-    ) -> tuple[ProgressStats, list[WorkflowResult]]:
-        """Run `worker_func(item, credential)` on every item; block until all have ended or the run was stopped.
+    ) -> tuple[ProgressStats, list[WorkflowResult[Any]]]:
+        """Run `worker_func(item, credential)` on every item; block until all have ended or the run was stopped. Return
+        the counts, and the results in the order of the input.
 
         The worker is a plain or an `async def` function. Async workers run on an event loop of their own, so this works
-        inside a running loop, too. `item_id_func` names each item, and may be called more than once per item.
+        inside a running loop, too. `item_id_func` names each item, and may be called more than once per item; without
+        it, the id of a dict is its field `id`, if it has one, and that of any other item its text.
         `retry_failed`: overrides the coordinator's option for this run. If the input raises, so does this call, after
         the started items have ended; their results are in `partial_results`.
         """
         request = self._request(items, worker_func, item_id_func, tokens_func, scope_func, run_id, retry_failed)
-        results: list[WorkflowResult] = []
-        stream = ResultStream(self._start(request._replace(dry_run=dry_run), results), signals.unwatch)
+        read_ids: list[str] = []
+        request = request._replace(dry_run=dry_run, read_ids=read_ids)
+        results: list[WorkflowResult[Any]] = []
+        stream = self._stream(request, results)
         try:
             for result in stream:
                 results.append(result)  # noqa: PERF402 - a recorded result; the run appends new ones by itself
         except BaseException as error:  # also the KeyboardInterrupt of a second signal
-            self._keep_partial(error, results)
+            self._keep_partial(error, results, read_ids)
             raise
+        sort_by_input(results, read_ids)
         return stream.stats, results
 
+    @overload
+    def stream(
+        self,
+        items: Iterable[ItemT],
+        worker_func: AsyncWorker[ItemT, ValueT],
+        item_id_func: Callable[[ItemT], str] = ...,
+        dry_run: bool = ...,
+        **options: Unpack[RunKeywords],
+    ) -> ResultStream[ValueT]: ...
+    @overload
+    def stream(
+        self,
+        items: Iterable[ItemT],
+        worker_func: PlainWorker[ItemT, ValueT],
+        item_id_func: Callable[[ItemT], str] = ...,
+        dry_run: bool = ...,
+        **options: Unpack[RunKeywords],
+    ) -> ResultStream[ValueT]: ...
     def stream(
         self,
         items: Iterable[Any],
         worker_func: Worker,
-        item_id_func: Callable[[Any], str] = str,
+        item_id_func: Callable[[Any], str] = default_id,
         dry_run: bool = False,
         *,
         run_id: str | None = None,
         retry_failed: bool | None = None,
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
-    ) -> ResultStream:
-        """Start a run and return an iterator that yields each result when its item ends, in constant memory."""
+    ) -> ResultStream[Any]:
+        """Start a run and return an iterator that yields each result when its item ends, in the order in which the
+        items end, and in constant memory."""
         request = self._request(items, worker_func, item_id_func, tokens_func, scope_func, run_id, retry_failed)
-        return ResultStream(self._start(request._replace(dry_run=dry_run)), signals.unwatch)
+        return self._stream(request._replace(dry_run=dry_run))
 
+    @overload
+    async def execute_parallel_async(
+        self,
+        items: Iterable[ItemT],
+        worker_func: AsyncWorker[ItemT, ValueT],
+        item_id_func: Callable[[ItemT], str] = ...,
+        dry_run: bool = ...,
+        **options: Unpack[RunKeywords],
+    ) -> tuple[ProgressStats, list[WorkflowResult[ValueT]]]: ...
+    @overload
+    async def execute_parallel_async(
+        self,
+        items: Iterable[ItemT],
+        worker_func: PlainWorker[ItemT, ValueT],
+        item_id_func: Callable[[ItemT], str] = ...,
+        dry_run: bool = ...,
+        **options: Unpack[RunKeywords],
+    ) -> tuple[ProgressStats, list[WorkflowResult[ValueT]]]: ...
     async def execute_parallel_async(
         self,
         items: Iterable[Any],
         worker_func: Worker,
-        item_id_func: Callable[[Any], str] = str,
+        item_id_func: Callable[[Any], str] = default_id,
         dry_run: bool = False,
         *,
         run_id: str | None = None,
         retry_failed: bool | None = None,
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
-    ) -> tuple[ProgressStats, list[WorkflowResult]]:
+    ) -> tuple[ProgressStats, list[WorkflowResult[Any]]]:
         """Do the same as `execute_parallel` in a running event loop. Async workers run on that loop and can use objects
         that are bound to it. A cancellation is a shutdown with grace."""
-        stream = self.astream(
-            items,
-            worker_func,
-            item_id_func,
-            dry_run,
-            run_id=run_id,
-            retry_failed=retry_failed,
-            tokens_func=tokens_func,
-            scope_func=scope_func,
-        )
-        results: list[WorkflowResult] = []
+        request = self._request(items, worker_func, item_id_func, tokens_func, scope_func, run_id, retry_failed)
+        read_ids: list[str] = []
+        stream = self._astream(request._replace(dry_run=dry_run, read_ids=read_ids))
+        results: list[WorkflowResult[Any]] = []
         try:
             async with stream:
                 async for result in stream:
                     results.append(result)  # noqa: PERF401 - an async comprehension would lose them on an error
         except BaseException as error:  # also a cancellation
             results.extend(stream.leftover_results)
-            self._keep_partial(error, results)
+            self._keep_partial(error, results, read_ids)
             raise
+        sort_by_input(results, read_ids)
         return stream.stats, results
 
+    @overload
+    def astream(
+        self,
+        items: Iterable[ItemT],
+        worker_func: AsyncWorker[ItemT, ValueT],
+        item_id_func: Callable[[ItemT], str] = ...,
+        dry_run: bool = ...,
+        **options: Unpack[RunKeywords],
+    ) -> AsyncResultStream[ValueT]: ...
+    @overload
+    def astream(
+        self,
+        items: Iterable[ItemT],
+        worker_func: PlainWorker[ItemT, ValueT],
+        item_id_func: Callable[[ItemT], str] = ...,
+        dry_run: bool = ...,
+        **options: Unpack[RunKeywords],
+    ) -> AsyncResultStream[ValueT]: ...
     def astream(
         self,
         items: Iterable[Any],
         worker_func: Worker,
-        item_id_func: Callable[[Any], str] = str,
+        item_id_func: Callable[[Any], str] = default_id,
         dry_run: bool = False,
         *,
         run_id: str | None = None,
         retry_failed: bool | None = None,
         tokens_func: Callable[[Any], int] | None = None,
         scope_func: Callable[[Any], str | None] | None = None,
-    ) -> AsyncResultStream:
+    ) -> AsyncResultStream[Any]:
         """Do the same as `stream` in an event loop: `async with coordinator.astream(…) as results: async for …`."""
-        loop = asyncio.get_running_loop()
         request = self._request(items, worker_func, item_id_func, tokens_func, scope_func, run_id, retry_failed)
-        return AsyncResultStream(self._start(request._replace(dry_run=dry_run, loop=loop)), signals.unwatch)
+        return self._astream(request._replace(dry_run=dry_run))
 
     def plan(
         self,
@@ -230,52 +326,41 @@ class ParallelCoordinator:
         tokens: int = 0,
         tokens_func: Callable[[Any], int] | None = None,
         requests_per_item: float = 1.0,
+        item_cost: float | None = None,
+        budget: float | None = None,
     ) -> RunPlan:
         """Return how long a run would take, which limit binds it, and what another key or a higher limit would change.
 
         The run is simulated with the pool's own rules; nothing is started and nothing is used up. `items` is their
         number, or a collection; `item_seconds` is how long one takes, and `tokens` (or `tokens_func`) what it reserves.
-        `requests_per_item`: how many requests an item makes, one after the other, in a run with a gateway.
+        `requests_per_item`: how many requests an item makes, one after the other, in a run with a gateway. `item_cost`:
+        the money that an item costs; `budget`: that the run may spend, by default that of the coordinator.
         """
-        from agentos.plans import plan as planning
-        from agentos.pool.simulation import Work
+        from agentos.runs.forecast import forecast
 
-        whole_number("tokens", tokens, 0)
-        if isinstance(items, int):
-            if tokens_func is not None:
-                raise ValueError("tokens_func needs the items themselves, not their number; for a number pass tokens=")
-            count = whole_number("items", items, 0)
-            needs: tuple[int, ...] = (tokens,)
-        elif tokens_func is not None:
-            needs = tuple(whole_number("tokens_func", tokens_func(item), 0) for item in items)
-            count = len(needs)
-        else:
-            count, needs = sum(1 for _ in items), (tokens,)
-        if seconds("item_seconds", item_seconds) in (None, math.inf):
-            raise ValueError(f"item_seconds must be a number of seconds, not {item_seconds!r}")
-        if not isinstance(requests_per_item, int | float) or not 1 <= requests_per_item < math.inf:
-            raise ValueError(f"requests_per_item must be a number from 1, not {requests_per_item!r}")
-        pool = self.credential_coordinator
-        credentials = pool.forecasts() if pool is not None and self._options.admission else None
-        return planning.make_plan(
-            credentials, Work(count, self.max_workers, item_seconds, needs or (0,)), requests_per_item
+        pool = self.credential_coordinator if self._options.admission else None
+        if budget is None and self._options.budget is not None:
+            budget = self._options.budget.money
+        return forecast(
+            items,
+            pool,
+            self.max_workers,
+            item_seconds=item_seconds,
+            tokens=tokens,
+            tokens_func=tokens_func,
+            requests_per_item=requests_per_item,
+            item_cost=item_cost,
+            budget=budget,
         )
 
     def request_shutdown(self) -> None:
         """Stop all runs, as the first Ctrl-C does: start nothing new, ask running attempts to stop. From any thread."""
-        with self._lock:
-            runs = tuple(self._runs)
-        for run in runs:
-            run.stop("interrupted")
+        self._runs.stop("interrupted")
 
     def get_checkpoints(self) -> list[str]:
         """Return the ids of all items that the last run left unfinished: in flight, not started and, if the input is a
         collection, not read."""
-        with self._lock:
-            while self._unread:
-                self._checkpoints.extend(self._unread[-1])
-                self._unread.pop()
-            return list(self._checkpoints)
+        return self._runs.unfinished_ids()
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -289,6 +374,8 @@ class ParallelCoordinator:
         run_id: str | None,
         retry_failed: bool | None,
     ) -> RunRequest:
+        from agentos.runs.start import RunRequest
+
         pool = self.credential_coordinator
         has_gateway = bool(self._gateway)
         check_worker(worker_func, self._workers, pool, send_secrets=self._send_secrets, has_gateway=has_gateway)
@@ -311,73 +398,43 @@ class ParallelCoordinator:
             clock=self._clock,
         )
 
-    def _start(self, request: RunRequest, results: list[WorkflowResult] | None = None) -> RunHandle:
-        if self._gateway and not request.dry_run:
-            return self._start_with_gateway(request, results)
-        return start_run(request, on_start=self._on_start, on_finished=self._on_finished, collected=results)
+    def _start(self, request: RunRequest, results: list[WorkflowResult[Any]] | None = None) -> RunHandle:
+        runs = self._runs
+        if self._gateway is True and not request.dry_run:
+            from ._own_gateway import start_with_gateway
 
-    def _start_with_gateway(self, request: RunRequest, results: list[WorkflowResult] | None) -> RunHandle:
-        """Start a run with the coordinator's gateway, or with a gateway of its own that is closed with it."""
+            return start_with_gateway(
+                request, self._prices, on_start=runs.add, on_finished=runs.finished, collected=results
+            )
+        from agentos.runs.start import start_run
+
         if not isinstance(self._gateway, bool):
             request = request._replace(access=self._gateway)
-            return start_run(request, on_start=self._on_start, on_finished=self._on_finished, collected=results)
-        from agentos.gateway.gateway import Gateway
+        return start_run(request, on_start=runs.add, on_finished=runs.finished, collected=results)
 
-        assert request.pool is not None
-        gateway = Gateway(request.pool)
-        gateway.start()
+    def _stream(self, request: RunRequest, results: list[WorkflowResult[Any]] | None = None) -> ResultStream[Any]:
+        from agentos.runs.streams import ResultStream
 
-        def on_finished(run: RunHandle) -> None:
-            self._on_finished(run)
-            gateway.stop()
+        return ResultStream(self._start(request, results), signals.unwatch)
 
-        try:
-            request = request._replace(access=gateway)
-            return start_run(request, on_start=self._on_start, on_finished=on_finished, collected=results)
-        except BaseException:
-            gateway.stop()
-            raise
+    def _astream(self, request: RunRequest) -> AsyncResultStream[Any]:
+        import asyncio
 
-    def _on_start(self, run: RunHandle) -> None:
-        with self._lock:
-            if not self._runs:
-                self._checkpoints, self._unread = [], []
-            self._runs.append(run)
-        signals.watch(run)
+        from agentos.runs.streams import AsyncResultStream
 
-    def _on_finished(self, run: RunHandle) -> None:
-        """Keep the ids of unfinished items. Called on any thread."""
-        with self._lock:
-            if run in self._runs:
-                self._runs.remove(run)
-            self._checkpoints.extend(run.unfinished_ids)
-            if run.unread_ids is not None:
-                self._unread.append(run.unread_ids)
+        request = request._replace(loop=asyncio.get_running_loop())
+        return AsyncResultStream(self._start(request), signals.unwatch)
 
-    def _keep_partial(self, error: BaseException, results: list[WorkflowResult]) -> None:
+    def _worker_count(self, max_workers: int | str | None, max_parallelism: int | None) -> int:
+        if max_workers == "auto":
+            return auto_workers(self.credential_coordinator, max_parallelism)
+        requested = self.DEFAULT_PARALLELISM if max_workers is None else check_max_workers(max_workers)
+        cap = self.MAX_PARALLELISM if max_parallelism is None else whole_number("max_parallelism", max_parallelism, 1)
+        if max_workers is not None and requested > cap and self._reporter is not None:
+            reporters.warn_capped(requested, cap, self._reporter)
+        return min(requested, cap)
+
+    def _keep_partial(self, error: BaseException, results: list[WorkflowResult[Any]], read_ids: list[str]) -> None:
+        sort_by_input(results, read_ids)
         self.partial_results = results
         error.add_note(f"{plural(len(results), 'item')} ended before: see ParallelCoordinator.partial_results")
-
-    def _capped(self, max_workers: int | None, max_parallelism: int | None) -> int:
-        cap = self.MAX_PARALLELISM
-        if max_parallelism is not None:
-            cap = whole_number("max_parallelism", max_parallelism, 1)
-        if max_workers is None:
-            return min(self.DEFAULT_PARALLELISM, cap)
-        if whole_number("max_workers", max_workers, 1) > cap:
-            if self._reporter is not None:
-                reporters.warn_capped(max_workers, cap, self._reporter)
-            return cap
-        return max_workers
-
-
-def _make_reporter(
-    reporter: reporters.Reporter | None, pool: CredentialCoordinator | None
-) -> reporters.Reporter | None:
-    """Return the reporter to use, without the pool's secrets in its texts; raise ValueError if it is not callable."""
-    result = reporters.PlainReporter() if reporter is _DEFAULT_REPORTER else reporter
-    if result is not None and (isinstance(result, type) or not callable(result)):
-        raise ValueError(f"reporter must be None or a callable that takes an event, not {reporter!r}")
-    if pool is not None and isinstance(result, reporters.TextReporter):
-        result.redact_with(pool.redact)
-    return result

@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import warnings
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Self
 
 from agentos.clock import Clock
 from agentos.errors import AmbiguousRelease, CredentialError, UnknownCredential
@@ -17,6 +20,7 @@ from agentos.limits.cool_downs import DEFAULT_COOL_DOWN
 from agentos.pool.credential import Credential
 from agentos.pool.lease import LeasedKey, wait
 from agentos.pool.lease_pool import LeasePool
+from agentos.pool.references import is_reference
 from agentos.pool.states import CredentialState
 from agentos.pool.store import LeaseHandle
 from agentos.pool.store_url import StoreAt
@@ -35,7 +39,8 @@ class CredentialCoordinator(LeasePool):
     `store` is where its state lives: `memory:` (the default) for this process, `sqlite:///PATH` for all processes of a
     machine, `redis://…` (`rediss://…`, `unix://…`) for several machines. `lease_ttl` (seconds) is how long a shared
     store keeps the lease of a process that died; the memory store has no use for it. `reporter` is called with the
-    pool's events while no run listens to them; without one they are printed.
+    pool's events while no run listens to them; without one they are printed. `order` is which of several usable
+    credentials is granted: `"least-loaded"`, `"soonest-reset"` or `"listed"`.
     """
 
     RATE_LIMIT_BACKOFF_SECONDS = int(DEFAULT_COOL_DOWN[RATE_LIMITED])
@@ -48,9 +53,11 @@ class CredentialCoordinator(LeasePool):
         lease_ttl: float = 30,
         clock: Clock | None = None,
         reporter: reporters.Reporter | None = None,
+        order: str = "least-loaded",
     ) -> None:
         self._environment_size = -1  # of the last look for SIMULATE_429; the first request looks
         used, unused = _first_n(credentials)
+        _warn(_unread_references(used))
         hidden: set[str] = set()
         for credential in unused:
             with contextlib.suppress(CredentialError):
@@ -62,10 +69,58 @@ class CredentialCoordinator(LeasePool):
             clock=clock,
             reporter=reporter,
             hidden_secrets=hidden,
+            order=order,
         )
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        store: str | StoreAt | None = None,
+        lease_ttl: float = 30,
+        clock: Clock | None = None,
+        reporter: reporters.Reporter | None = None,
+    ) -> Self:
+        """Return a pool of the credentials in a keys file (TOML), in the store that the file names unless `store` does.
+
+        Raise `KeysFileError`, with the line of the file, or `CredentialError` for a reference that cannot be read.
+        """
+        from agentos.keys.keys_file import load_keys
+
+        keys = load_keys(Path(path))
+        _warn(keys.warnings)
+        store = keys.store if store is None else store
+        return cls(keys.credentials, store=store, lease_ttl=lease_ttl, clock=clock, reporter=reporter)
+
+    @classmethod
+    def from_env(
+        cls,
+        *patterns: str,
+        store: str | StoreAt | None = None,
+        lease_ttl: float = 30,
+        clock: Clock | None = None,
+        reporter: reporters.Reporter | None = None,
+    ) -> Self:
+        """Return a pool of the keys in environment variables, named by patterns such as `OPENAI_API_KEY*`.
+
+        The id of a key is its variable in small letters: `openai-api-key-2`. Raise `KeysFileError` if a pattern matches
+        no variable.
+        """
+        from agentos.keys.keys_file import keys_from_environment
+
+        if not patterns:
+            raise TypeError("name the variables that hold the keys, such as from_env('OPENAI_API_KEY*')")
+        credentials: dict[str, Credential] = {}
+        for pattern in patterns:
+            keys = keys_from_environment(pattern, os.environ)
+            _warn(keys.warnings)
+            credentials |= {credential.id: credential for credential in keys.credentials}
+        return cls(credentials.values(), store=store, lease_ttl=lease_ttl, clock=clock, reporter=reporter)
 
     def add(self, credential: str | Credential) -> str:
         """Add a credential while the pool is in use; return its id. Raises `CredentialError` if it cannot be read."""
+        _warn(_unread_references([credential]))
         return super().add(_credential(credential))
 
     # --- the manual pair ------------------------------------------------------------------------------------------
@@ -187,9 +242,27 @@ class CredentialCoordinator(LeasePool):
 def _credential(credential: str | Credential) -> Credential:
     if isinstance(credential, str):
         return Credential.literal(credential)
-    if not isinstance(credential, Credential):
-        raise TypeError(f"a credential is a string or a Credential, not {type(credential).__name__}")
-    return credential
+    if isinstance(credential, Credential):
+        return credential
+    hint = ": is the variable set that should hold the key?" if credential is None else ""
+    raise TypeError(f"a credential is a string or a Credential, not {type(credential).__name__}{hint}")
+
+
+def _unread_references(credentials: Iterable[str | Credential]) -> Iterator[str]:
+    """Yield a warning for each plain string that looks like a reference. Without the text, which may be a key."""
+    for credential in credentials:
+        if isinstance(credential, str) and is_reference(credential):
+            kind = credential.partition(":")[0]
+            yield (
+                f"a string that begins with {kind}: is used as the key itself, and nothing is read: pass "
+                f"Credential({kind + ':…'!r}) to read the key"
+            )
+
+
+def _warn(texts: Iterable[str]) -> None:
+    """Warn the caller of the method that calls this function."""
+    for text in texts:
+        warnings.warn(text, stacklevel=3)
 
 
 def _without_repeated_strings(credentials: Iterable[str | Credential]) -> Iterator[Credential]:
@@ -217,7 +290,11 @@ def _first_n(credentials: Iterable[str | Credential]) -> tuple[list[str | Creden
     """Return the first AGENTOS_CREDENTIAL_LIMIT credentials (all without the variable), and the rest."""
     if isinstance(credentials, str | Credential):
         raise TypeError("credentials is a list of keys; for a single one write [key]")
-    unique = list(dict.fromkeys(credentials))
+    try:
+        unique = list(dict.fromkeys(credentials))
+    except TypeError:
+        kind = type(credentials).__name__
+        raise TypeError(f"credentials must be a list of strings or Credential objects, not {kind}") from None
     limit = os.environ.get("AGENTOS_CREDENTIAL_LIMIT")
     if not limit:
         return unique, []

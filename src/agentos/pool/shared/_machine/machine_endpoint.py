@@ -111,11 +111,11 @@ class MachineEndpoint:
         """Return whether members can find this owner: its lock and its socket are where they look."""
         return owner_lock.is_current(self._lock, self._path) and os.path.exists(self._note.socket)  # noqa: PTH110
 
-    def pause(self, seconds: float) -> None:
-        time.sleep(seconds)
-
     def save(self, at: float, snapshot: bytes, position: int) -> None:
         self._journal.save(at, snapshot, position)
+
+    def raise_format(self, number: int) -> None:
+        self._journal.raise_format(number)
 
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         self._journal.rewrite(at, snapshot, position, self.is_current)

@@ -21,6 +21,7 @@ from pathlib import Path
 from agentos.clock import boot_id, wall_time
 
 from .._owner.owner_child import run_owner
+from ..messages import is_text
 from ..transport import Loaded, StoreLost, StoreRefused
 from . import owner_lock, pool_file, sqlite_journal
 from .frames import FrameStream
@@ -227,11 +228,11 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _listen(path: Path) -> tuple[socket.socket, str]:
-    """Return a listening socket: beside the pool's file, or in a runtime directory if that path is too long for one or
-    the file system has no sockets. Raises `OSError`."""
+    """Return a listening socket: beside the pool's file, or in a runtime directory if that path is too long for one, is
+    no text that the note can hold, or the file system has no sockets. Raises `OSError`."""
     name = f"{_prefix(path)}{secrets.token_hex(4)}"
     beside = str(path.parent.resolve() / name)
-    if len(os.fsencode(beside)) <= MAX_SOCKET_PATH:
+    if len(os.fsencode(beside)) <= MAX_SOCKET_PATH and is_text(beside):
         with contextlib.suppress(OSError):
             return _bind(beside)
     return _bind(str(_runtime_directory() / name))

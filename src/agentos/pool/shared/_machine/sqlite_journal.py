@@ -14,14 +14,18 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from agentos.clock import boot_id, boot_time, wall_time
 
 from .._owner.clocks import PoolClock
-from .._owner.entries import FORMAT
+from .._owner.entries import FIRST_FORMAT, FORMAT
 from ..transport import MAX_OWNERS, Deposed, JournalMissing, Loaded, OwnerStart, StoreLost, StoreRefused
 from . import pool_file
+
+T = TypeVar("T")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (
@@ -48,6 +52,8 @@ CREATE TABLE IF NOT EXISTS snapshot (
     state BLOB NOT NULL
 );
 """
+# How SQLite says that a file is damaged, if not by the class of the error.
+_DAMAGES = ("no such table", "unsupported file format", "Could not decode to UTF-8")
 _APPEND = "INSERT INTO batches SELECT ?, ?, ? FROM meta WHERE epoch = ?"
 # Seconds to wait for a transaction of another process: a member that replaces an owner, or a command that looks.
 BUSY_SECONDS = 2.0
@@ -75,6 +81,7 @@ class SqliteJournal:
         self.path = path
         self.epoch = 0
         self.identity = ""
+        self.format: int = FIRST_FORMAT
         self._position = 0
         self._owners: list[tuple[int, int]] = []  # the last owners: epoch, and position at its start
         self._database: sqlite3.Connection | None = None
@@ -85,7 +92,7 @@ class SqliteJournal:
 
     def load(self) -> Loaded:
         """Become the writer: raise the epoch and read everything."""
-        with self._errors():
+        with _errors(self.path):
             database = self._open()
             with _transaction(database):
                 meta = _read_meta(database)
@@ -97,6 +104,7 @@ class SqliteJournal:
                 now = _pool_time(meta, last_at)
                 self.clock = PoolClock(now)
                 self.epoch, self.identity, self._position = _next_epoch(meta.epoch), meta.identity, position
+                self.format = meta.format
                 database.execute(
                     "UPDATE meta SET epoch = ?, boot = ?, clock = ?", (self.epoch, boot_id(), self.clock.offset)
                 )
@@ -124,18 +132,30 @@ class SqliteJournal:
             if self._database.execute(_APPEND, row).rowcount != 1:
                 raise Deposed
         except (sqlite3.Error, OSError):
-            with self._errors(), self._damage():
+            with _errors(self.path), self._damage():
                 raise
         self._position += 1
 
     def save(self, at: float, snapshot: bytes, position: int) -> None:
         """Replace the entries up to a position by a snapshot. Raises as `commit`."""
-        with self._errors(), self._damage():
+        with _errors(self.path), self._damage():
             self._check_file()
             assert self._database is not None
             with _transaction(self._database) as database:
                 self._check_epoch(database)
                 self._write_snapshot(database, at, snapshot, position)
+
+    def raise_format(self, number: int) -> None:
+        """Let only programs open the journal that know a format. Raises as `commit`."""
+        if number <= self.format:
+            return
+        with _errors(self.path), self._damage():
+            self._check_file()
+            assert self._database is not None
+            with _transaction(self._database) as database:
+                self._check_epoch(database)
+                database.execute("UPDATE meta SET format = ?", (number,))
+        self.format = number
 
     def _write_snapshot(self, database: sqlite3.Connection, at: float, snapshot: bytes, position: int) -> None:
         database.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)", (position, at, _sealed(snapshot)))
@@ -144,7 +164,7 @@ class SqliteJournal:
     def rewrite(self, at: float, snapshot: bytes, position: int, is_current: Callable[[], bool]) -> None:
         """Create the file again from the owner's memory, after it was removed, damaged or replaced; what is found in
         its place is moved aside. Raises as `save`; `is_current`: whether this owner has the lock."""
-        with self._errors():
+        with _errors(self.path):
             with contextlib.suppress(sqlite3.Error):
                 self._close()
             if self.path.exists():
@@ -163,7 +183,7 @@ class SqliteJournal:
                 raise Deposed
             database.execute(
                 "INSERT INTO meta VALUES (1, ?, ?, ?, ?, ?)",
-                (FORMAT, self.identity, self.epoch, boot_id(), self.clock.offset),
+                (self.format, self.identity, self.epoch, boot_id(), self.clock.offset),
             )
             self._write_snapshot(database, at, snapshot, position)
             self._write_owners(database)
@@ -200,7 +220,7 @@ class SqliteJournal:
 
     def _create(self, database: sqlite3.Connection) -> _Meta:
         clock = PoolClock(wall_time())
-        meta = _Meta(FORMAT, secrets.token_hex(8), 0, boot_id(), clock.offset)
+        meta = _Meta(FIRST_FORMAT, secrets.token_hex(8), 0, boot_id(), clock.offset)
         database.execute("INSERT INTO meta VALUES (1, ?, ?, ?, ?, ?)", meta)
         return meta
 
@@ -228,15 +248,6 @@ class SqliteJournal:
                 raise JournalMissing from None
             raise
 
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise _translated(error, self.path) from None
-        except OSError as error:
-            raise StoreLost(f"{self.path}: {error.strerror or error}") from None
-
 
 def _next_epoch(epoch: int) -> int:
     return max(epoch + 1, int(wall_time() * EPOCHS_PER_SECOND))
@@ -249,18 +260,11 @@ def raised_epoch(path: Path) -> Iterator[None]:
     if not path.exists():
         yield
         return
-    try:
-        database = connect(path)
-        try:
-            with _transaction(database):
-                yield
-                meta = _read_meta(database)
-                if meta is not None:
-                    database.execute("UPDATE meta SET epoch = ?", (_next_epoch(meta.epoch),))
-        finally:
-            database.close()
-    except sqlite3.Error as error:
-        raise _translated(error, path) from None
+    with _errors(path), contextlib.closing(connect(path)) as database, _transaction(database):
+        yield
+        meta = _read_meta(database)
+        if meta is not None:
+            database.execute("UPDATE meta SET epoch = ?", (_next_epoch(meta.epoch),))
 
 
 def read(path: Path) -> Loaded | None:
@@ -268,22 +272,16 @@ def read(path: Path) -> Loaded | None:
     `StoreRefused`."""
     if not path.exists():
         return None
-    try:
-        database = connect(path)
-        try:
-            if not _is_pool(database):
-                return None
-            database.execute("BEGIN")
-            meta = _read_meta(database)
-            if meta is None:
-                return None
-            _check_format(meta, path)
-            snapshot, batches, position, last_at = _read_content(database)
-            return Loaded(meta.identity, position, snapshot, batches, _pool_time(meta, last_at))
-        finally:
-            database.close()
-    except sqlite3.Error as error:
-        raise _translated(error, path) from None
+    with _errors(path), contextlib.closing(connect(path)) as database:
+        if not _is_pool(database):
+            return None
+        database.execute("BEGIN")
+        meta = _read_meta(database)
+        if meta is None:
+            return None
+        _check_format(meta, path)
+        snapshot, batches, position, last_at = _read_content(database)
+        return Loaded(meta.identity, position, snapshot, batches, _pool_time(meta, last_at))
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -299,24 +297,32 @@ def _read_meta(database: sqlite3.Connection) -> _Meta | None:
     """Return None if the journal is new: its creation may have been interrupted."""
     if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
         return None
-    row = database.execute("SELECT format, identity, epoch, boot, clock FROM meta").fetchone()
-    return None if row is None else _Meta(*row)
+    rows = _rows(database, "SELECT format, identity, epoch, boot, clock FROM meta", _Meta)
+    return rows[0] if rows else None
 
 
 def _read_owners(database: sqlite3.Connection) -> list[tuple[int, int]]:
-    return database.execute("SELECT epoch, position FROM owners ORDER BY epoch").fetchall()
+    return _rows(database, "SELECT epoch, position FROM owners ORDER BY epoch", tuple[int, int])
+
+
+def _rows(database: sqlite3.Connection, query: str, kind: type[T], *parameters: object) -> list[T]:
+    """Return the rows of a query. Raises `sqlite3.DatabaseError` for a value that no owner writes: changed bytes may be
+    a valid database."""
+    try:
+        return msgspec.convert(database.execute(query, parameters).fetchall(), list[kind])  # type: ignore[valid-type]
+    except msgspec.ValidationError as error:
+        raise sqlite3.DatabaseError(str(error)) from None
 
 
 def _read_content(database: sqlite3.Connection) -> tuple[bytes | None, list[tuple[float, bytes]], int, float]:
-    saved = database.execute("SELECT position, at, state FROM snapshot").fetchone()
-    position, last_at, snapshot = (0, 0.0, None) if saved is None else saved
-    if snapshot is not None:
-        snapshot = _opened(snapshot)
+    position, last_at, snapshot = 0, 0.0, None
+    saved = _rows(database, "SELECT position, at, state FROM snapshot", tuple[int, float, bytes])
+    if saved:
+        position, last_at, snapshot = saved[0][0], saved[0][1], _opened(saved[0][2])
         if snapshot is None:
             raise sqlite3.DatabaseError("the snapshot has a wrong checksum")
-    rows = database.execute(
-        "SELECT position, at, entries FROM batches WHERE position > ? ORDER BY position", (position,)
-    ).fetchall()
+    query = "SELECT position, at, entries FROM batches WHERE position > ? ORDER BY position"
+    rows = _rows(database, query, tuple[int, float, Any], position)
     if rows:
         position, last_at = rows[-1][0], rows[-1][1]
     # A batch with a wrong checksum is passed on as one that cannot be read: the owner leaves it out, and waits.
@@ -365,11 +371,21 @@ def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 def _is_damage(error: sqlite3.Error) -> bool:
     """A file that is no database, or a damaged one, raises the base class; so does a missing table or row."""
-    return type(error) is sqlite3.DatabaseError or "no such table" in str(error)
+    return type(error) is sqlite3.DatabaseError or any(text in str(error) for text in _DAMAGES)
 
 
-def _translated(error: sqlite3.Error, path: Path) -> StoreLost | StoreRefused:
-    return pool_file.damaged(path, str(error)) if _is_damage(error) else StoreLost(f"{path}: {error}")
+@contextlib.contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    """Raise errors of SQLite and of the system as `StoreLost`, and damage as `StoreRefused`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        damaged_or_lost = pool_file.damaged(path, str(error)) if _is_damage(error) else StoreLost(f"{path}: {error}")
+        raise damaged_or_lost from None
+    except UnicodeDecodeError:  # SQLite quotes a part of the file that is no text
+        raise pool_file.damaged(path, "its schema is no text") from None
+    except OSError as error:
+        raise StoreLost(f"{path}: {error.strerror or error}") from None
 
 
 def _epoch_at(path: Path) -> int:
@@ -378,22 +394,20 @@ def _epoch_at(path: Path) -> int:
         with contextlib.closing(connect(path)) as database:
             meta = _read_meta(database)
             return 0 if meta is None else meta.epoch
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         return 0
 
 
 def find_damage(path: Path) -> str | None:
     """Return what is damaged in a journal that no owner uses; None if nothing is. Raises `StoreLost`."""
     try:
-        with contextlib.closing(connect(path)) as database:
+        with _errors(path), contextlib.closing(connect(path)) as database:
             (result,) = database.execute("PRAGMA integrity_check").fetchone()
             if result != "ok":
                 return str(result)
             if _read_meta(database) is not None:
                 _read_content(database)
-    except sqlite3.Error as error:
-        if not _is_damage(error):
-            raise StoreLost(f"{path}: {error}") from None
+    except StoreRefused as error:
         return str(error)
     return None
 

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -31,7 +32,10 @@ FIRST_RETRY, LAST_RETRY = 0.02, 0.5
 CONNECT_SECONDS = 2.0
 # The thread receives again when no caller has done so for this many seconds, if nothing is expected meanwhile. As long
 # may a release wait for the next request of a caller that takes one lease after another.
-PARK_SECONDS = 0.01
+PARK_SECONDS = 0.025
+# If callers receive no lease in that time, each look of the parked thread is farther from the last one by this factor,
+# up to a maximum in seconds and to a share of the time to live, in which no heartbeat is due.
+PARK_GROWTH, MAX_PARK_SECONDS, MAX_PARK_SHARE = 8.0, 1.0, 0.1
 # A request follows a release at once if it comes within this many seconds.
 QUICK_SECONDS = 0.002
 # A newcomer gives a store up that has been lost for this many seconds: one owner after the other may end meanwhile.
@@ -47,22 +51,29 @@ class NoAnswer(Exception):
 class Member(MemberSession):
     """A session with a thread. The methods of `MemberSession` are called with the lock held."""
 
-    def __init__(self, gate: Gate, clock: Clock, on_event: Callable[[Any], None], ttl: float, run: str | None) -> None:
+    def __init__(self, gate: Gate, clock: Clock, on_event: Callable[[Any], None], ttl: float, run: str | None,
+                 order: str = "") -> None:  # fmt: skip
         self.gate = gate
-        super().__init__(gate.name, clock, on_event, ttl, run, boot_time)  # leases expire while a machine is suspended
+        super().__init__(
+            gate.name, clock, on_event, ttl, run, boot_time, order
+        )  # leases expire while a machine is suspended
         _OPEN.add(self)
 
     def _reset(self) -> None:
-        self.lock = threading.Condition(threading.Lock())  # guards the session
+        self.lock = threading.Lock()  # guards the session; not the condition, whose `with` costs more
+        self.changed = threading.Condition(self.lock)
         self._thread: threading.Thread | None = None
         self._query_numbers = 0
         self._thread_receives = False
         self._caller_receives = False  # in the place of the thread
+        self._caller_receipts = 0  # how often one has stopped to
         self._caller_received_at = 0.0  # when one stopped to
         self._is_stopping_callers = False  # it must stop, because the link is about to be closed
-        self._caller_since = 0.0  # when it began to
-        self._is_asleep = False  # the thread waits until a caller stops to receive
-        self._is_parked = False  # the thread waits for callers, and looks again in PARK_SECONDS
+        self._is_parked = False  # the thread lets callers receive, and looks again soon
+        self._park_seconds = PARK_SECONDS  # until its next look
+        self._may_linger = False  # ... which is so soon that a release may wait for it
+        self._alarm = threading.Lock()  # held: the thread parks until it is released, or until its next look
+        self._alarm.acquire()
         self._is_quick = False  # the last release was soon followed by a request
         self._released_at = 0.0
         self._failure: StoreLost | StoreRefused | None = None  # what a caller met: the thread handles it
@@ -74,7 +85,7 @@ class Member(MemberSession):
         """Join the pool. Raises `StoreError`."""
         with self.lock:
             self._start()
-            self.lock.wait_for(lambda: self._has_joined or self.refused_because or self._is_long_lost(), seconds)
+            self.changed.wait_for(lambda: self._has_joined or self.refused_because or self._is_long_lost(), seconds)
             if self._has_joined:
                 return
             reason = self.refused_because or self.lost_because or "its owner does not answer"
@@ -95,8 +106,7 @@ class Member(MemberSession):
             self._queries[number] = answers
             self._send(wire.Query(number, what, list(arguments)))
             self.expect_answer()
-            if self._is_parked:  # the thread receives the answer, not before its next look otherwise
-                self.lock.notify_all()
+            self._wake_thread()  # it receives the answer
         try:
             answer = answers.get(timeout=seconds)
         except Empty:
@@ -107,16 +117,16 @@ class Member(MemberSession):
             raise NoAnswer
         return answer
 
-    def receive_until(self, is_over: Callable[[], bool]) -> None:
-        """Receive replies on the caller's thread until `is_over`, or until the link breaks. Returns at once if another
-        thread receives, or other requests wait: the caller is then called back. The lock is not held."""
+    def receive_until(self, is_over: Callable[[], bool], until: float) -> None:
+        """Receive replies on the caller's thread until `is_over`, until an instant, or until the link breaks. Returns
+        at once if another thread receives, or other requests wait: the caller is then called back. The lock is not
+        held."""
         with self.lock:
             link = self._link
             is_free = not self._caller_receives and self._failure is None and not self._is_closing
             receives = is_free and self._has_joined and self.waiting <= 1 and not is_over()
             if link is not None and receives:
                 self._caller_receives = True  # before a flush that takes long: the thread must not receive meanwhile
-                self._caller_since = time.monotonic()
         if link is None or not receives:
             if link is not None:
                 link.flush()
@@ -126,8 +136,10 @@ class Member(MemberSession):
             link.flush(receives=True)
             if self._thread_receives:
                 self._stop_thread(link)
-            while link is self._link and not self._is_closing and not self._is_stopping_callers and not is_over():
-                self._receive_on(link)
+            while not is_over() and link is self._link and not self._is_closing and not self._is_stopping_callers:
+                if self._now() >= until:
+                    break
+                self._receive_on(link, until)
             failure = None
         except (StoreLost, StoreRefused) as error:
             failure = error
@@ -135,18 +147,19 @@ class Member(MemberSession):
             with self.lock:
                 self._caller_receives = False
                 self._caller_received_at = time.monotonic()
+                self._caller_receipts += 1
                 if failure is not None and link is self._link:
                     self._failure = failure
-                is_expected = self.waiting or self._queries or self._failure is not None or self._is_closing
-                if is_expected or self._is_asleep or self._is_stopping_callers:
-                    self.lock.notify_all()
+                if self._is_expecting() or self._is_stopping_callers:
+                    self.changed.notify_all()
+                    self._wake_thread()
 
     def _stop_callers(self) -> None:
         """Wait until no caller receives: the link is about to be closed. The lock is held."""
         if self._caller_receives and self._link is not None:
             self._is_stopping_callers = True
             self._link.wake()
-            self.lock.wait_for(lambda: not self._caller_receives)
+            self.changed.wait_for(lambda: not self._caller_receives)
             self._is_stopping_callers = False
 
     def _stop_thread(self, link: Link) -> None:
@@ -154,7 +167,7 @@ class Member(MemberSession):
         with self.lock:
             if self._thread_receives:
                 link.wake()
-                self.lock.wait_for(lambda: not self._thread_receives)
+                self.changed.wait_for(lambda: not self._thread_receives)
 
     def request(self, handle: MemberHandle, front: bool, blocks: bool = False) -> None:
         """`blocks`: the caller calls `receive_until` next."""
@@ -162,13 +175,19 @@ class Member(MemberSession):
         self._caller_flushes = blocks
         super().request(handle, front)
         self._caller_flushes = False
+        if not blocks:
+            self._wake_thread()
+
+    def request_again(self, handle: MemberHandle, message: wire.Message) -> None:
+        super().request_again(handle, message)
+        self._wake_thread()
 
     def release(self, message: wire.Message, handle: MemberHandle) -> None:
         """Say the end of a lease without news. It shares the frame of the next request if one follows at once, as it
         did the last time; the thread sends it otherwise. Not if the lease had to be waited for: others may wait now.
         The lock is held."""
         self._released_at = time.monotonic()
-        if self._is_quick and self._is_parked and not handle.was_queued:
+        if self._is_quick and self._is_parked and self._may_linger and not handle.was_queued:
             self.say_lazily(message)
         else:
             self.say(message)
@@ -176,7 +195,7 @@ class Member(MemberSession):
     def wake_callers(self) -> None:
         """Let callers that wait for a condition look again. The lock is not held."""
         with self.lock:
-            self.lock.notify_all()
+            self.changed.notify_all()
 
     def close(self) -> None:
         """Leave the pool: leases of this process end. The lock is not held."""
@@ -187,7 +206,8 @@ class Member(MemberSession):
             self.leave()
             if self._link is not None:
                 self._link.wake()
-            self.lock.notify_all()
+            self.changed.notify_all()
+            self._wake_thread()
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_SECONDS)
         self.gate.close()
@@ -218,14 +238,14 @@ class Member(MemberSession):
                 with self.lock:
                     self._stop_callers()
                     self.on_refused(error)
-                    self.lock.notify_all()
+                    self.changed.notify_all()
             except StoreLost as error:
                 self._on_lost(error)
             except Exception as error:  # waiters must not wait for a thread that has ended
                 self._on_lost(StoreLost(f"{type(error).__name__}: {error}"))
             self._call_back()
             with self.lock:
-                self.lock.wait_for(lambda: self._is_closing, 0.0 if self._broken_recently() else retry)
+                self.changed.wait_for(lambda: self._is_closing, 0.0 if self._broken_recently() else retry)
             retry = min(LAST_RETRY, 2.0 * retry)
         self._end()
 
@@ -233,7 +253,7 @@ class Member(MemberSession):
         with self.lock:
             self._stop_callers()
             self.on_lost(error)
-            self.lock.notify_all()
+            self.changed.notify_all()
 
     def _broken_recently(self) -> bool:
         return self._broken_at is not None and self._now() - self._broken_at < 0.1
@@ -246,12 +266,12 @@ class Member(MemberSession):
         while not self._has_joined and not self._is_closing:
             self._receive()
         with self.lock:
-            self.lock.notify_all()
+            self.changed.notify_all()
 
     def _receive(self) -> None:
         """Receive on the thread, unless a caller does."""
+        self._park()
         with self.lock:
-            self._park()
             if self._lazy and time.monotonic() - self._released_at >= QUICK_SECONDS:
                 self.flush()
             failure, self._failure = self._failure, None
@@ -259,6 +279,7 @@ class Member(MemberSession):
                 raise failure
             if not self._may_receive() or self._is_closing or self._lazy:
                 return
+            self._is_parked = False
             self._thread_receives = True
         try:
             assert self._link is not None
@@ -266,38 +287,55 @@ class Member(MemberSession):
         finally:
             with self.lock:
                 self._thread_receives = False
-                self.lock.notify_all()
+                self.changed.notify_all()
 
     def _park(self) -> None:
-        """Wait while callers receive. A caller that receives for long wakes the thread when it stops; of one that takes
-        lease after lease the thread must not be woken each time, and looks again in a moment."""
-        if self._may_receive():
-            return
-        self._is_parked = True
-        self._is_asleep = self._caller_receives and time.monotonic() - self._caller_since > PARK_SECONDS
-        self.lock.wait(None if self._is_asleep else PARK_SECONDS)
-        self._is_parked = self._is_asleep = False
+        """Wait while callers receive. The next look is soon while callers leave releases unsent; not if leases come
+        slowly, or a caller waits for one: a look costs as much as a lease."""
+        self._park_seconds, receipts = PARK_SECONDS, self._caller_receipts
+        self._may_linger = self._is_parked = True
+        while not self._may_receive() and not self._has_late_release():
+            self._alarm.acquire(timeout=self._park_seconds)
+            leases, receipts = self._caller_receipts - receipts, self._caller_receipts
+            with self.lock:
+                longer = min(PARK_GROWTH * self._park_seconds, MAX_PARK_SECONDS, MAX_PARK_SHARE * self.ttl)
+                self._may_linger = leases * PARK_SECONDS >= self._park_seconds or bool(self._lazy)
+                self._park_seconds = PARK_SECONDS if self._may_linger else longer
+
+    def _has_late_release(self) -> bool:
+        return bool(self._lazy) and time.monotonic() - self._released_at >= QUICK_SECONDS
+
+    def _wake_thread(self) -> None:
+        """End the wait of `_park`, unless a caller receives. A call before the wait is not lost. The lock is held."""
+        if self._is_parked and not self._caller_receives and self._alarm.locked():
+            self._alarm.release()
+
+    def _is_expecting(self) -> bool:
+        """Return whether something is to be received or done that no caller takes care of."""
+        return bool(self.waiting or self._queries or self._failure is not None or self._is_closing)
 
     def _may_receive(self) -> bool:
         """Return whether the thread must act now: a caller that has just received may do so again in a moment."""
         if self._failure is not None or self._is_closing:
             return True
+        if self._caller_receives:
+            return False
         is_expected = self.waiting or self._queries or not self._has_joined
-        is_parked = time.monotonic() - self._caller_received_at < PARK_SECONDS and not is_expected
-        return not self._caller_receives and not is_parked
+        return bool(is_expected) or time.monotonic() - self._caller_received_at >= PARK_SECONDS
 
-    def _receive_on(self, link: Link) -> None:
-        """Wait for replies, for the next heartbeat or for the end of the patience with a silent owner."""
-        with self.lock:
-            due = self.due_at()
-        frames = link.receive(max(0.0, min(due - self._now(), 60.0)))
+    def _receive_on(self, link: Link, until: float = inf) -> None:
+        """Wait for replies, for the next heartbeat, for the end of the patience with a silent owner, or until an
+        instant."""
+        frames = link.receive(max(0.0, min(self.due_at(), until) - self._now()))
         if not frames and self.is_owner_silent():
             frames = self._receive_or_replace(link)
         with self.lock:
             for data in frames:
                 self.take(wire.decode_replies(data))
             self.beat()
-        self._call_back()
+            calls = self.take_calls()
+        for call, arguments in calls:
+            call(*arguments)
 
     def _receive_or_replace(self, link: Link) -> list[bytes]:
         """Replace an owner that does not answer, unless its answer has come meanwhile: this process may have been
@@ -322,7 +360,7 @@ class Member(MemberSession):
             self._stop_callers()
             link, self._link = self._link, None
             self.refuse_waiters()
-            self.lock.notify_all()
+            self.changed.notify_all()
         if link is not None:
             _flush(link)
             link.close()

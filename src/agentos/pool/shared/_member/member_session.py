@@ -17,6 +17,7 @@ from typing import Any
 from agentos.clock import Clock
 from agentos.errors import StoreError
 from agentos.events import CoolDownStarted, CredentialQuarantined, StoreReached, StoreUnreachable
+from agentos.limits.amounts import Detail
 
 from ..._rules.lease_states import ENDED, LIVE, REFUSED, WAITING
 from .. import messages as wire
@@ -45,9 +46,10 @@ class MemberSession:
     """
 
     def __init__(self, name: str, clock: Clock, on_event: Callable[[Any], None], ttl: float, run: str | None,
-                 now: Callable[[], float]) -> None:  # fmt: skip
+                 now: Callable[[], float], order: str = "") -> None:  # fmt: skip
         self.name = name  # of the store, for people
         self.ttl = ttl
+        self.order = order  # in which credentials are granted; empty: the least loaded first
         self.run = run  # the name of the run in this process, which other members see
         self.declared: dict[str, wire.Declaration] = {}
         self._clock = clock
@@ -72,6 +74,7 @@ class MemberSession:
         self._greeted_at = _NEVER
         self._heard_at = _NEVER  # when the last message was sent that the owner has heard
         self._beat_at = 0.0  # when the next heartbeat is due
+        self._beaten_at = 0.0  # when the owner was told the leases of this member last
         self._asked_at: float | None = None  # since when an answer is expected
         self._queries: dict[int, SimpleQueue[Any]] = {}
         self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -85,6 +88,7 @@ class MemberSession:
         self.lost_since: float | None = None  # by `now`
         self._broken_at: float | None = None
         self.lost_because = ""
+        self._is_loss_announced = False
         self.refused_because = ""
 
     # --- what callers do ------------------------------------------------------------------------------------------
@@ -156,9 +160,9 @@ class MemberSession:
         ended: an owner ends them when it sees that the link is closed."""
         return self._link is not None and self._now() - self._heard_at <= (1.0 - FRESH_SHARE) * self.ttl
 
-    def count_used(self, credential_id: str, requests: int, tokens: int) -> None:
+    def count_used(self, credential_id: str, requests: int, tokens: int, detail: Detail | None = None) -> None:
         """Remember usage beyond a reservation."""
-        self.used.add(credential_id, requests, tokens, self._now())
+        self.used.add(credential_id, requests, tokens, detail, self._now())
 
     def leave(self) -> None:
         """Send the last message: the leases of this process end."""
@@ -229,28 +233,30 @@ class MemberSession:
             self._seen,
             self.used.report(self._now(), self._kept) if self._wants_usage else [],
             self._seen_owner,
+            self.order,
         )
 
     # --- time and replies -----------------------------------------------------------------------------------------
 
     def due_at(self) -> float:
-        """Return when a heartbeat is due, or the patience with a silent owner ends.
+        """Return when a heartbeat is due, or the patience with a silent owner ends. Needs no lock.
 
         Never late: a request makes the next heartbeat due earlier, and does not interrupt the thread that waits.
         """
-        due = self._beat_at if self._has_joined else self._now() + self._beat_seconds()
-        due = min(due, self._now() + MAX_BEAT_SECONDS)
-        return due if self._asked_at is None else min(due, self._asked_at + SILENCE_SECONDS)
+        now, asked_at = self._now(), self._asked_at
+        due = min(self._beat_at if self._has_joined else now + self._beat_seconds(), now + MAX_BEAT_SECONDS)
+        return due if asked_at is None else min(due, asked_at + SILENCE_SECONDS)
 
     def is_owner_silent(self) -> bool:
         """Return whether the owner must be replaced because it does not answer."""
-        return self._asked_at is not None and self._now() - self._asked_at >= SILENCE_SECONDS
+        asked_at = self._asked_at
+        return asked_at is not None and self._now() - asked_at >= SILENCE_SECONDS
 
     def beat(self) -> None:
         """Send a heartbeat if one is due."""
         now = self._now()
         if self._has_joined and now >= self._beat_at and not self._is_closing:
-            self._beat_at = now + self._beat_seconds()
+            self._beat_at, self._beaten_at = now + self._beat_seconds(), now
             # Also leases that wait for the answer to `Confirm`: those that it does not name are ended.
             self._send(wire.Heartbeat([handle.id for handle in self._handles.values() if handle.fence]))
             self.expect_answer()
@@ -260,6 +266,9 @@ class MemberSession:
         self._asked_at = None
         while self._sent and self._sent[0][0] <= frame.heard:
             self._heard_at = max(self._heard_at, self._sent.popleft()[1])
+            # A message that was heard says as much as a heartbeat, but for the names of the leases.
+            postponed = min(self._heard_at + self._beat_seconds(), self._beaten_at + self.ttl / BEATS)
+            self._beat_at = max(self._beat_at, postponed)
         while self._unkept and self._unkept[0][0] <= frame.kept:
             self._unkept.popleft()
         self._position = frame.position
@@ -279,7 +288,8 @@ class MemberSession:
         self._seen, self._seen_owner = (welcome.identity, welcome.position), welcome.nonce
         self._has_joined = True
         self._heard_at = max(self._heard_at, self._greeted_at)
-        self._beat_at = self._now() + self._beat_seconds()
+        self._beaten_at = self._now()
+        self._beat_at = self._beaten_at + self._beat_seconds()
         for number in welcome.lost:
             self._lose(number)
         self._found()
@@ -306,7 +316,8 @@ class MemberSession:
         handle.fence, handle.granted_at = granted.fence, granted.at
         handle.is_doubtful = False
         handle.was_queued = granted.was_queued
-        self.used.add(granted.credential, handle.requests, handle.tokens, self._now(), self._position)
+        what = handle.requests, handle.tokens, handle.detail
+        self.used.add(granted.credential, *what, self._now(), self._position)
         self._calls.append((handle.deliver, ()))
 
     def _denied(self, denied: wire.Denied) -> None:
@@ -398,6 +409,7 @@ class MemberSession:
             if self.owner is not None:  # else the caller of `open` is told
                 since = self._clock.epoch() - (self._now() - self.lost_since)
                 self._calls.append((self._on_event, (StoreUnreachable(self.name, reason, since),)))
+                self._is_loss_announced = True
 
     def _found(self) -> None:
         self._broken_at = None
@@ -405,7 +417,9 @@ class MemberSession:
         if self.lost_since is not None:
             lost_for = self._now() - self.lost_since
             self.lost_since = None
-            self._calls.append((self._on_event, (StoreReached(self.name, lost_for),)))
+            if self._is_loss_announced:
+                self._is_loss_announced = False
+                self._calls.append((self._on_event, (StoreReached(self.name, lost_for),)))
 
     def take_calls(self) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
         """Take the callbacks that replies have led to, with their arguments."""

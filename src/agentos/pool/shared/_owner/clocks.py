@@ -24,7 +24,7 @@ class PoolClock:
         """Return by how much the wall clock is ahead of this one."""
         return self._wall_clock() - self.now()
 
-    def day_ends(self, day_resets: str) -> Callable[[float], float]:
-        """Return a function from an instant of this clock to the end of the provider's day. Raises `ValueError` for an
-        unknown zone."""
-        return lambda now: now + seconds_to_reset(day_resets, now + self.wall_ahead())
+    def ends_after(self, resets: str, now: float) -> float:
+        """Return the end of a calendar window (`Window.calendar`) by an instant of this clock. Raises `ValueError` for
+        an unknown zone."""
+        return now + seconds_to_reset(resets, now + self.wall_ahead())

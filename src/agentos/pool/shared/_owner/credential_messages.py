@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from agentos.limits.declaration import Limits, strictest
+from agentos.limits.declaration import AUTO, FIRST_FIELDS, Limits, strictest
 from agentos.verdict import RATE_LIMITED
 
 from ..._rules.cooldown_scope import CooldownScope
@@ -25,7 +24,7 @@ class CredentialMessages(OwnedPool):
     """Handlers of the messages about credentials."""
 
     def _declare(self, session: Session, declaration: wire.Declaration, now: float) -> None:
-        limits = wire.limits_of(declaration)
+        limits = wire.limits_of(declaration.limits)
         self._check_zone(limits, now)
         known = self.allocator.credentials.get(declaration.id)
         if known is not None and session.limits.get(declaration.id) == limits and (
@@ -43,52 +42,54 @@ class CredentialMessages(OwnedPool):
     def declare(self, session: Session, id_: str, group: str, provider: str | None, scopes: frozenset[str],
                 limits: Limits, fingerprint: str, now: float) -> None:  # fmt: skip
         """Add a credential to the pool and to a session. Of several declarations the strictest figures hold."""
-        ends_after = self._day_ends_or_never(limits.day_resets)
         session.limits[id_] = limits
+        self._note_format(limits)
         combined = self._strictest(id_)
         known = self.allocator.credentials.get(id_)
         if known is None:
-            self.allocator.add(id_, group, provider, scopes, combined, now, ends_after)
+            self.allocator.add(id_, group, provider, scopes, combined, now, self.ends_after)
         else:
             if (group, provider, scopes, combined) != (
                 known.group.name, known.provider.name, known.scopes, known.limits,
             ):  # fmt: skip
-                self.allocator.redeclare(id_, group, provider, scopes, combined, now, ends_after)
+                self.allocator.redeclare(id_, group, provider, scopes, combined, now, self.ends_after)
             if self.fingerprints.get(id_) != fingerprint:  # the quarantine was that of another secret
                 self.allocator.restore(id_, now)
         self.fingerprints[id_] = fingerprint
         self.seen_at[id_] = now
         self._change_credentials(session, session.credential_ids | {id_}, now)
 
+    def _note_format(self, limits: Limits) -> None:
+        """Raise the format of the journal if it must hold limits that older versions do not know."""
+        if not wire.limits_fields(limits).keys() <= FIRST_FIELDS:
+            self.format = kinds.FORMAT
+
     def _check_zone(self, limits: Limits, now: float) -> None:
         """Raise `ValueError` for a time zone that this process does not know."""
-        if limits.requests_per_day is not None and not self.knows_day(limits.day_resets, now):
-            zone = limits.day_resets.partition(" ")[2]
+        for resets in sorted(limits.calendars()):
+            if self.knows(resets, now):
+                continue
+            zone = resets.rpartition(" ")[2]
             raise ValueError(
                 f"the pool's owner (process {self.identity.pid} on {self.identity.host}) does not know the time zone "
                 f"{zone!r}: install the time zones there (pip install tzdata), or give day_resets in UTC"
             )
 
-    def knows_day(self, day_resets: str, now: float) -> bool:
-        """Return whether this process knows when a provider's day ends."""
+    def knows(self, resets: str, now: float) -> bool:
+        """Return whether this process knows when a calendar window resets."""
         try:
-            self.day_ends(day_resets)(now)
+            self._ends_after(resets, now)
         except ValueError:
             return False
         return True
 
-    def _day_ends_or_never(self, day_resets: str) -> Callable[[float], float]:
-        """Return `day_ends`; but a day in a zone that this process does not know never ends. Such a day is in the
-        journal if an owner knew the zone: rather no request than one too many, until such an owner takes over."""
-        ends_after = self.day_ends(day_resets)
-
-        def end(now: float) -> float:
-            try:
-                return ends_after(now)
-            except ValueError:
-                return now + UNKNOWN_DAY_SECONDS
-
-        return end
+    def ends_after(self, resets: str, now: float) -> float:
+        """Return the end of a calendar window; but one in a zone that this process does not know never ends. It is in
+        the journal if an owner knew the zone: rather no request than one too many, until such an owner takes over."""
+        try:
+            return self._ends_after(resets, now)
+        except ValueError:
+            return now + UNKNOWN_DAY_SECONDS
 
     def _drop(self, session: Session, drop: wire.Drop, now: float) -> None:
         self.drop(session, drop.id, now)
@@ -106,7 +107,8 @@ class CredentialMessages(OwnedPool):
         combined = declared[0]
         for limits in declared[1:]:
             combined = strictest(combined, limits)
-        return replace(combined, max_concurrent=min(limits.max_concurrent for limits in declared))
+        numbers = [limits.max_concurrent for limits in declared if isinstance(limits.max_concurrent, int)]
+        return replace(combined, max_concurrent=min(numbers, default=AUTO))
 
     def keep_to_strictest(self, id_: str, now: float) -> None:
         """Apply the declarations that are left; the last one stays in force if none is."""
@@ -117,7 +119,7 @@ class CredentialMessages(OwnedPool):
         if combined != known.limits:
             self.allocator.redeclare(
                 id_, str(known.group.name), known.provider.name, known.scopes, combined, now,
-                self._day_ends_or_never(combined.day_resets),
+                self.ends_after,
             )  # fmt: skip
 
     def _change_credentials(self, session: Session, ids: frozenset[str], now: float) -> None:
@@ -166,8 +168,8 @@ class CredentialMessages(OwnedPool):
 
     def restore_credential(self, row: kinds.CredentialRow, limits: Limits, at: float) -> None:
         """Add a credential of a snapshot."""
-        ends_after = self._day_ends_or_never(limits.day_resets)
-        self.allocator.add(row.id, row.group, row.provider, frozenset(row.scopes), limits, at, ends_after)
+        self._note_format(limits)
+        self.allocator.add(row.id, row.group, row.provider, frozenset(row.scopes), limits, at, self.ends_after)
         credential = self.allocator.credentials[row.id]
         credential.fence = max(credential.fence, row.fence)
         credential.quarantine, credential.is_proven = row.quarantine, row.is_proven

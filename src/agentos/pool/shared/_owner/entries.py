@@ -12,18 +12,20 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-# Number of the journal's format. An older program never opens a newer journal.
-FORMAT: Final = 1
+# Numbers of the journal's format: of the first one, and of the newest that this program reads. An older program never
+# opens a newer journal. A journal has the first format until something is declared that it cannot hold.
+FIRST_FORMAT: Final = 1
+FORMAT: Final = 2
 
 # Kinds of entries. `session` is the index of a session, see JOIN.
 JOIN: Final = 0  # session, id, host, pid, name, ttl
 LEAVE: Final = 1  # session
 DECLARE: Final = 2  # session, id, group, provider, scopes, limits, fingerprint
 DROP: Final = 3  # session, id
-GRANT: Final = 4  # session, lease, credential, fence, requests, tokens, scope, requester
-END: Final = 5  # credential, fence, and True if it was the credential's first success
-CORRECT: Final = 6  # credential, fence, requests, tokens: what a live lease has used
-DEBT: Final = 7  # credential, requests, tokens, instant: usage that no lease stands for
+GRANT: Final = 4  # session, lease, credential, fence, requests, tokens, scope, requester, [detail]
+END: Final = 5  # credential, fence, [whether it was the credential's first success, when its success was known]
+CORRECT: Final = 6  # credential, fence, requests, tokens, [detail]: what a live lease has used
+DEBT: Final = 7  # credential, requests, tokens, instant, [scope, detail]: usage that no lease stands for
 COOL: Final = 8  # kind, name, scope, instant of its end, verdict
 QUARANTINE: Final = 9  # id, reason or None
 HEARD: Final = 10  # session, number of its last message
@@ -75,7 +77,10 @@ class LeaseRow(Struct, array_like=True):
     scope: str | None
     requester: str | None
     granted_at: float
-    usage: tuple[float | None, float | None, float, float, float] | None  # fields of `LeaseUsage`
+    # Of limits per minute: requests, tokens; the end of the day; and what was used later. None: no window existed.
+    usage: tuple[float | None, float | None, float, float, float] | None
+    shares: list[tuple[str, str | None, float, float, float, float]] = []  # of other windows: fields of `LeaseShare`
+    detail: tuple[int, int, float] | None = None
 
 
 class GroupRow(Struct, array_like=True):

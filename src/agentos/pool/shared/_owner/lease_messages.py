@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from agentos.limits.amounts import Detail
+
 from ..._rules.lease_states import LIVE, REFUSED
 from ..._rules.records import LeaseRecord
 from .. import messages as wire
@@ -20,7 +22,7 @@ class LeaseMessages(CredentialMessages):
             known.restrict(session, request.for_provider, request.only)
             return
         record = OwnedRecord(request.requester, request.requests, request.tokens, request.scope, request.prefer,
-                             request.for_provider, request.only)  # fmt: skip
+                             request.for_provider, request.only, wire.detail_of(request.detail))  # fmt: skip
         if request.excluded or request.later:
             record.excluded, record.later = frozenset(request.excluded), frozenset(request.later)
         record.join_class(session)
@@ -73,22 +75,30 @@ class LeaseMessages(CredentialMessages):
         verdict = None if end.verdict is None else wire.verdict_of(end.verdict)
         if record is None or record.state != LIVE:
             return
-        proves = end.success and end.cool_seconds is None and verdict is None
-        self._forget_lease(session, record, now, proves=proves)
+        is_plain = end.cool_seconds is None and verdict is None
+        arrived = is_plain and not record.is_answered
+        self._forget_lease(session, record, now, proves=is_plain and end.success, arrived=arrived)
         if end.cool_seconds is not None:
             self.allocator.lease_end.cool_and_end(record, end.cool_seconds, now)
         else:
             jitter = 0.5 if verdict is None else self._jitter()
             self.allocator.lease_end.end(record, now, verdict, end.success, jitter)
 
-    def _forget_lease(self, session: Session, record: LeaseRecord, now: float, *, proves: bool = False) -> None:
-        """Take a live lease that is about to end out of the session, and record its end. `proves`: with a success."""
+    def _forget_lease(self, session: Session, record: LeaseRecord, now: float, *, proves: bool = False,
+                      arrived: bool = False) -> None:  # fmt: skip
+        """Take a live lease that is about to end out of the session, and record its end. `proves`: with a success.
+        `arrived`: windows that begin with their first use have begun."""
         assert record.credential_id is not None
         assert record.credential is not None
         session.leases.pop(record.id, None)
         self.seen_at[record.credential_id] = now
-        is_news = (True,) if proves and not record.credential.is_proven else ()
-        self._record(kinds.END, record.credential_id, record.fence, *is_news, now=now)
+        is_first = proves and not record.credential.is_proven
+        limiter = record.credential.group.pace.limiter
+        if arrived and limiter is not None and limiter.has_first_use:
+            news: tuple[float, ...] = (is_first, now)
+        else:
+            news = (True,) if is_first else ()
+        self._record(kinds.END, record.credential_id, record.fence, *news, now=now)
 
     def _observed(self, session: Session, observed: wire.Observed, now: float) -> None:
         record = session.leases.get(observed.lease)
@@ -99,30 +109,33 @@ class LeaseMessages(CredentialMessages):
     def _settle(self, session: Session, settle: wire.Settle, now: float) -> None:
         record = session.leases.get(settle.lease)
         if record is None:
-            self._late_usage(settle.credential, settle.excess_requests, settle.excess_tokens, now)
-        elif self.allocator.settle(record, settle.requests, settle.tokens, now):
+            detail = wire.detail_of(settle.excess_detail)
+            self._late_usage(settle.credential, settle.excess_requests, settle.excess_tokens, settle.scope, detail, now)
+        elif self.allocator.settle(record, settle.requests, settle.tokens, now, wire.detail_of(settle.detail)):
             self._record_usage(record, now)
 
     def _use_more(self, session: Session, more: wire.UseMore, now: float) -> None:
         record = session.leases.get(more.lease)
         if record is None:
-            self._late_usage(more.credential, more.requests, more.tokens, now)
+            self._late_usage(more.credential, more.requests, more.tokens, more.scope, wire.detail_of(more.detail), now)
         elif record.state == LIVE:
             if max(record.requests + more.requests, record.tokens + more.tokens) > wire.MAX_COUNT:
                 raise ValueError(f"a lease cannot use more than {wire.MAX_COUNT}")
-            self.allocator.use_more(record, more.requests, more.tokens, now)
+            self.allocator.use_more(record, more.requests, more.tokens, now, wire.detail_of(more.detail))
             self._record_usage(record, now)
 
-    def _late_usage(self, credential_id: str | None, requests: int, tokens: int, now: float) -> None:
+    def _late_usage(self, credential_id: str | None, requests: int, tokens: int, scope: str | None,
+                    detail: Detail | None, now: float) -> None:  # fmt: skip
         """Count usage of a lease that ended before it was reported (invariant 14)."""
-        if credential_id is not None and (requests or tokens):
-            self.count_debt(credential_id, requests, tokens, now, now)
+        if credential_id is not None and (requests or tokens or detail is not None):
+            self.count_debt(credential_id, requests, tokens, now, now, scope, detail)
 
     def _record_usage(self, record: LeaseRecord, now: float) -> None:
         what = (record.credential_id, record.fence, record.requests, record.tokens)
-        self._record(kinds.CORRECT, *what, now=now)
+        self._record(kinds.CORRECT, *what, *self.detail_of(record), now=now)
 
-    def count_debt(self, credential_id: str, requests: int, tokens: int, at: float, now: float) -> None:
+    def count_debt(self, credential_id: str, requests: int, tokens: int, at: float, now: float,
+                   scope: str | None = None, detail: Detail | None = None) -> None:  # fmt: skip
         """Count usage that no lease stands for."""
         credential = self.allocator.credentials.get(credential_id)
         if credential is None:
@@ -130,13 +143,14 @@ class LeaseMessages(CredentialMessages):
         credential.used_requests += requests
         credential.used_tokens += tokens
         if credential.group.pace.limiter is not None:
-            credential.group.pace.limiter.use(requests, tokens, at, now)
-        self._record(kinds.DEBT, credential_id, requests, tokens, at, now=now)
+            credential.group.pace.limiter.use(requests, tokens, at, now, scope, detail)
+        newer = () if self.format == kinds.FIRST_FORMAT else (scope, None if detail is None else tuple(detail))
+        self._record(kinds.DEBT, credential_id, requests, tokens, at, *newer, now=now)
 
     def adopt(self, session: Session, lease: int, credential_id: str, fence: int, requests: int, tokens: int,
-              scope: str | None, requester: str | None, now: float) -> None:  # fmt: skip
+              scope: str | None, requester: str | None, detail: Detail | None, now: float) -> None:  # fmt: skip
         """Make a lease live that another owner granted."""
-        record = OwnedRecord(requester, requests, tokens, scope)
+        record = OwnedRecord(requester, requests, tokens, scope, None, None, None, detail)
         record.join_class(session)
         record.id, record.owner = lease, session
         self.allocator.grant_again(record, credential_id, fence, now)

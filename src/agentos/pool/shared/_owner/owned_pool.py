@@ -10,9 +10,9 @@ from agentos.events import (
     CoolDownStarted,
     CredentialQuarantined,
     LimitLearned,
-    LimitShared,
     PoolWaiting,
 )
+from agentos.limits.declaration import Calendar
 
 from ..._rules.allocator import Allocator
 from ..._rules.cooldown_scope import CooldownScope
@@ -44,13 +44,14 @@ class OwnedPool:
         self,
         identity: Identity,
         journal_id: str,
-        day_ends: Callable[[str], Callable[[float], float]],
+        ends_after: Calendar,
         jitter: Callable[[], float],
         now: float,
     ) -> None:
         self.identity = identity
         self.journal_id = journal_id
         self.position = 0  # of the journal
+        self.format = kinds.FIRST_FORMAT  # that the journal needs to hold what was declared
         self.nonce = ""  # of this owner in the history of the journal; empty: the journal has none
         self.ends: dict[str, int] = {}  # positions up to which earlier owners have written the journal, by nonce
         self.store_scope = CooldownScope("store", None)
@@ -67,7 +68,7 @@ class OwnedPool:
         self._unkept: dict[str, Session] = {}  # sessions whose last messages the journal does not hold yet
         self._strangers: dict[Hashable, list[wire.Reply]] = {}  # replies to connections without a session
         self._check_at = inf  # when a session expires, at the earliest
-        self.day_ends = day_ends
+        self._ends_after = ends_after
         self._jitter = jitter
 
     def take_entries(self) -> list[kinds.Entry]:
@@ -140,7 +141,11 @@ class OwnedPool:
 
     def _record_grant(self, session: Session, record: LeaseRecord, now: float) -> None:
         what = (record.credential_id, record.fence, record.requests, record.tokens, record.scope, record.requester)
-        self._record(kinds.GRANT, session.index, record.id, *what, urgent=True, now=now)
+        self._record(kinds.GRANT, session.index, record.id, *what, *self.detail_of(record), urgent=True, now=now)
+
+    def detail_of(self, record: LeaseRecord) -> tuple[tuple[float, ...], ...]:
+        """Return the last field of an entry: none if the first format of the journal suffices."""
+        return () if record.detail is None or self.format == kinds.FIRST_FORMAT else (tuple(record.detail),)
 
     def _announce(self, event: Any, session: Session | None, now: float) -> None:
         """Record an event and send it to the members that it concerns."""
@@ -156,7 +161,7 @@ class OwnedPool:
             self._record(kinds.LEARNED, event.name, event.scope, event.requests_per_minute, now=now)
         elif isinstance(event, PoolWaiting):
             concerned = [] if session is None or self.store_scope.cooling else [session]
-        elif not isinstance(event, LimitShared):
+        else:
             return
         reply = wire.event_of(event)
         for other in concerned:

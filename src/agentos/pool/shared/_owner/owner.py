@@ -22,6 +22,7 @@ from typing import Any
 from agentos.events import STORE_LOST
 
 from ..._rules.lease_states import LIVE, WAITING
+from ..._rules.order import ORDERS
 from .. import messages as wire
 from ..transport import Loaded
 from . import entries as kinds
@@ -123,7 +124,7 @@ class Owner(LeaseMessages):
         groups = {credential.group: None for credential in self.allocator.credentials.values()}
         for group in groups:
             if group.pace.limiter is not None:
-                group.pace.limiter.recalculate_day(now)
+                group.pace.limiter.recalculate_days(now)
         self.allocator.serve_all(groups, now)
         self._collect(None, now)
 
@@ -153,16 +154,15 @@ class Owner(LeaseMessages):
             self._reply_to(connection, wire.Dismissed(_other_version(hello.protocol)))
             return
         try:
-            declared = {declaration.id: wire.limits_of(declaration) for declaration in hello.declarations}
-            for limits in declared.values():
-                self._check_zone(limits, now)
+            for declaration in hello.declarations:
+                self._check_zone(wire.limits_of(declaration.limits), now)
         except (ValueError, TypeError) as error:
             self._reply_to(connection, wire.Dismissed(str(error)))
             return
         session = self._linked_session(connection, hello, now)
         for declaration in hello.declarations:
             self._declare(session, declaration, now)
-        for id_ in session.credential_ids - declared.keys():
+        for id_ in session.credential_ids - {declaration.id for declaration in hello.declarations}:
             self._drop(session, wire.Drop(id_), now)
         self._welcome(session, hello, now)
         for request in hello.waiting:
@@ -186,6 +186,8 @@ class Owner(LeaseMessages):
         session.replies = []  # those of an older link: the greeting says what is still to be answered
         self._links[connection] = session
         session.ttl = ttl
+        session.order = hello.order if hello.order in ORDERS else None
+        session.request_classes = {}
         session.expires_at = now + ttl
         self._check_at = min(self._check_at, session.expires_at)
         return session
@@ -238,7 +240,8 @@ class Owner(LeaseMessages):
     def _count_used(self, hello: wire.Hello, now: float) -> None:
         """Count what a member used before the journal was lost."""
         for usage in hello.used:
-            self.count_debt(usage.credential, usage.requests, usage.tokens, now - max(0.0, usage.age), now)
+            at, detail = now - max(0.0, usage.age), wire.detail_of(usage.detail)
+            self.count_debt(usage.credential, usage.requests, usage.tokens, at, now, None, detail)
 
     def _is_held(self, session: Session, held: wire.HeldLease, now: float) -> bool:
         """Return whether a lease of a greeting is live; restore it if the journal has lost it."""
@@ -249,7 +252,7 @@ class Owner(LeaseMessages):
         credential = self.allocator.credentials.get(held.credential)
         if not self.is_recovering or credential is None or held.fence in credential.leases:
             return False
-        what = (held.requests, held.tokens, held.scope, held.requester)
+        what = (held.requests, held.tokens, held.scope, held.requester, wire.detail_of(held.detail))
         self.adopt(session, held.lease, held.credential, held.fence, *what, now)
         record = session.leases[held.lease]
         record.restrict(session, held.for_provider, held.only)

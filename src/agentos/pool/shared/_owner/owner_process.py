@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Hashable, Iterator
 from itertools import chain
@@ -23,7 +24,7 @@ import msgspec
 
 from .. import messages as wire
 from ..transport import Deposed, Endpoint, JournalMissing, Loaded, StoreLost, StoreRefused
-from .entries import decode_snapshot, encode_entries, encode_snapshot
+from .entries import FIRST_FORMAT, decode_snapshot, encode_entries, encode_snapshot
 from .owned_pool import Identity
 from .owner import Owner
 from .restore import read_batches, restore, snapshot
@@ -54,6 +55,7 @@ class OwnerLoop:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self._format = FIRST_FORMAT  # of the journal
         self._entries_since_snapshot = 0
         self._owner = self._restored(endpoint.load())
         self._waiting_frames: deque[tuple[Hashable, bytes | None]] = deque()  # arrived while nothing could be written
@@ -85,7 +87,7 @@ class OwnerLoop:
     def _new_owner(self, loaded: Loaded) -> Owner:
         clock = self._endpoint.clock
         identity = Identity(os.getpid(), socket.gethostname(), loaded.now + clock.wall_ahead())
-        return Owner(identity, loaded.identity, clock.day_ends, random.random, loaded.now)
+        return Owner(identity, loaded.identity, clock.ends_after, random.random, loaded.now)
 
     def run(self) -> None:
         """Serve the members. Raises `Deposed`."""
@@ -170,6 +172,9 @@ class OwnerLoop:
         is_told = False
         while True:
             try:
+                if self._owner.format > self._format:
+                    self._endpoint.raise_format(self._owner.format)
+                    self._format = self._owner.format
                 self._endpoint.commit(now, entries, frames)
                 break
             except JournalMissing:
@@ -203,7 +208,7 @@ class OwnerLoop:
         except StoreLost:
             return  # the next commit meets the same problem, and tells the members
 
-    def _tell_all(self, reply: wire.Reply) -> None:
+    def _tell_all(self, reply: wire.Unavailable) -> None:
         frame = wire.encode_alone(reply)
         links = [s.connection for s in self._owner.sessions.values() if s.connection is not None]
         self._endpoint.send([(connection, frame) for connection in links])
@@ -212,7 +217,7 @@ class OwnerLoop:
         """Let time pass while the journal cannot be written. Members that send something are told why nothing comes;
         the next turn takes it."""
         if len(self._waiting_frames) >= MAX_WAITING_FRAMES:
-            self._endpoint.pause(RETRY_SECONDS)
+            time.sleep(RETRY_SECONDS)
             return
         frame = wire.encode_alone(wire.Unavailable(reason))
         for connection, received in self._endpoint.receive(RETRY_SECONDS):
@@ -244,7 +249,7 @@ class OwnerLoop:
         reason = f"the pool could not carry this out: {type(error).__name__}: {error}"
         session = next((s for s in self._owner.sessions.values() if s.connection == connection), None)
         # Without a session it was a greeting, which would be repeated for ever.
-        reply = wire.Dismissed(reason) if session is None else wire.Rejected(session.heard, reason[: wire.MAX_TEXT])
+        reply = wire.Dismissed(reason) if session is None else wire.Rejected(session.heard, reason)
         rejected = wire.encode_alone(reply)
         if connection is not None:
             self._endpoint.send([(connection, rejected)])
@@ -267,10 +272,8 @@ def serve(endpoint: Endpoint) -> None:
 
 def _refuse(endpoint: Endpoint, error: StoreRefused | StoreLost) -> None:
     """Tell the members that connect why there is no pool, for a moment."""
-    reply: wire.Reply = wire.Dismissed(str(error))
-    if isinstance(error, StoreLost):
-        reply = wire.Unavailable(str(error))
-    frame = wire.encode_alone(reply)
+    is_lost = isinstance(error, StoreLost)
+    frame = wire.encode_alone(wire.Unavailable(str(error)) if is_lost else wire.Dismissed(str(error)))
     end = endpoint.clock.now() + REFUSAL_SECONDS
     while (left := end - endpoint.clock.now()) > 0:
         for connection, received in endpoint.receive(left):

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentos.events import STORE_LOST
-from agentos.limits.declaration import REQUESTS_PER_DAY
+from agentos.limits.amounts import Detail
+from agentos.limits.declaration import REQUESTS_PER_DAY, Limits
 
 from ..._rules import wait_reasons
 from ..._rules.records import CredentialRecord, RestrictedScope
@@ -34,22 +35,23 @@ def _request_class(owner: Owner, session: Session | None, scope: str | None, for
 def _states(owner: Owner, session: Session | None, now: float) -> Any:
     # `epoch` 0: instants are sent as seconds from now, because a member's wall clock may differ from the owner's.
     states = [credential_state(credential, now, 0.0) for credential in _credentials(owner, session)]
-    resets = {credential.id: credential.group.pace.limits.day_resets for credential in _credentials(owner, session)}
+    limits = {credential.id: credential.group.pace.limits for credential in _credentials(owner, session)}
     # MessagePack has no larger integers.
     return [
         replace(
             state,
             requests=min(state.requests, 2**62),
             tokens=min(state.tokens, 2**62),
-            waits_for=_limit_text(owner, state.waits_for, [resets[state.key_id]], now),
+            waits_for=_limit_text(owner, state.waits_for, [limits[state.key_id]], now),
         )
         for state in states
     ]
 
 
-def _limit_text(owner: Owner, limit: str | None, resets: Iterable[str], now: float) -> str | None:
+def _limit_text(owner: Owner, limit: str | None, declared: Iterable[Limits], now: float) -> str | None:
     """Return the name of a limit. Of a day in a zone that this process does not know, which does not end, say so."""
-    unknown = [text for text in resets if limit == REQUESTS_PER_DAY and not owner.knows_day(text, now)]
+    resets = {w.calendar for limits in declared for w in limits.all_windows() if w.calendar and w.name == limit}
+    unknown = [text for text in sorted(resets) if not owner.knows(text, now)]
     return f"{limit}; the pool's owner cannot tell the end of the day {unknown[0]}" if unknown else limit
 
 
@@ -67,9 +69,12 @@ def _members(owner: Owner, _session: Session | None, now: float) -> Any:
 def _waiting_for(owner: Owner, session: Session | None, now: float, scope: str | None, need: Any = None,
                  for_provider: str | None = None, only: str | None = None) -> Any:  # fmt: skip
     request_class = _request_class(owner, session, scope, for_provider, only)
-    waiting = wait_reasons.explain(owner.allocator, request_class, now, None if need is None else tuple(need))
-    resets = {credential.group.pace.limits.day_resets for credential in _credentials(owner, session)}
-    waiting = waiting._replace(limit=_limit_text(owner, waiting.limit, resets, now))
+    if need is not None:
+        requests, tokens, *detail = need
+        need = requests, tokens, Detail(*detail[0]) if detail and detail[0] is not None else None
+    waiting = wait_reasons.explain(owner.allocator, request_class, now, need)
+    declared = [credential.group.pace.limits for credential in _credentials(owner, session)]
+    waiting = waiting._replace(limit=_limit_text(owner, waiting.limit, declared, now))
     return waiting._replace(reason=STORE_LOST) if owner.store_scope.cooling else waiting
 
 
@@ -96,8 +101,11 @@ def _forecasts(owner: Owner, session: Session | None, now: float) -> Any:
     forecasts = []
     for credential in usable:
         planned = forecast(credential, now)
-        day_ends_in = None if planned.day_ends_after is None else planned.day_ends_after(0.0)
-        forecasts.append((*planned[:4], planned.limits, *planned[5:8], day_ends_in))
+        ends_in = {resets: owner.ends_after(resets, now) - now for resets in planned.limits.calendars()}
+        used = dict(planned.used)
+        # Members of the version before know the requests of a day only.
+        first = (int(used.get(REQUESTS_PER_DAY, 0)), ends_in.get(planned.limits.day_resets))
+        forecasts.append((*planned[:7], *first, planned.used, ends_in))
     return forecasts
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from agentos.limits.declaration import Limits
-from agentos.limits.usage_state import LeaseUsage, UsageRow, UsageState
+from agentos.limits.amounts import Detail
+from agentos.limits.declaration import REQUESTS, TOKENS, WINDOW_SECONDS
+from agentos.limits.usage_state import LeaseShare, UsageRow, UsageState
 
 from ..._rules.cooldown_scope import CooldownScope
 from ..._rules.lease_states import LIVE
@@ -83,8 +84,46 @@ def _lease_row(record: Any) -> LeaseRow:
             usage = scope.pace.lease_usage(charge)
     return LeaseRow(
         record.owner.index, record.id, record.credential_id, record.fence, record.requests, record.tokens,
-        record.scope, record.requester, record.granted_at, None if usage is None else tuple(usage),
+        record.scope, record.requester, record.granted_at, None if usage is None else _first_shares(usage),
+        [tuple(share) for share in usage or () if share[:3] not in _FIRST_KEYS],
+        None if record.detail is None else tuple(record.detail),
     )  # fmt: skip
+
+
+# The windows whose part of a lease has a place of its own in the first format of the journal.
+_FIRST_KEYS = _REQUESTS, _TOKENS, _DAY = (
+    (REQUESTS, None, WINDOW_SECONDS),
+    (TOKENS, None, WINDOW_SECONDS),
+    (REQUESTS, None, 0.0),
+)
+
+
+def _first_shares(shares: Sequence[LeaseShare]) -> tuple[float | None, float | None, float, float, float]:
+    """Return what a lease occupies of the windows that the first format knows."""
+    by_key = {share[:3]: share for share in shares}
+    requests, tokens, day = (by_key.get(key) for key in _FIRST_KEYS)
+    return (
+        None if requests is None else requests.amount,
+        None if tokens is None else tokens.amount,
+        0.0 if day is None else day.period,
+        0.0 if requests is None else requests.more,
+        0.0 if tokens is None else tokens.more,
+    )
+
+
+def _shares(row: LeaseRow) -> list[LeaseShare] | None:
+    """Return what a stored lease occupies of all windows; None if no limit was declared."""
+    if row.usage is None:
+        return None
+    requests, tokens, day_ends_at, more_requests, more_tokens = row.usage
+    shares = [LeaseShare(*share) for share in row.shares]
+    if requests is not None:
+        shares.append(LeaseShare(*_REQUESTS, requests, more_requests, 0.0))
+    if tokens is not None:
+        shares.append(LeaseShare(*_TOKENS, tokens, more_tokens, 0.0))
+    if day_ends_at:
+        shares.append(LeaseShare(*_DAY, row.requests, 0.0, day_ends_at))
+    return shares
 
 
 def read_batches(batches: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, list[kinds.Entry] | None]]:
@@ -127,14 +166,14 @@ def _restore_snapshot(owner: Owner, saved: Snapshot, now: float) -> None:
     at = saved.at
     allocator.members.restore_fences(saved.fences)
     for row in saved.credentials:
-        owner.restore_credential(row, Limits(**row.limits), at)
+        owner.restore_credential(row, wire.limits_of(row.limits), at)
     owner.next_session = saved.next_session
     for session_row in saved.sessions:
         session = owner.join(
             session_row.index, session_row.id, session_row.host, session_row.pid, session_row.name, session_row.ttl, at
         )
         session.heard = session_row.heard
-        session.limits = {id_: Limits(**fields) for id_, fields in session_row.declared.items()}
+        session.limits = {id_: wire.limits_of(fields) for id_, fields in session_row.declared.items()}
         session.credential_ids = frozenset(session.limits)
     scopes = {(s.kind, s.name): s for c in allocator.credentials.values() for s in c.cooldown_scopes}
     for group_row in saved.groups:
@@ -142,7 +181,7 @@ def _restore_snapshot(owner: Owner, saved: Snapshot, now: float) -> None:
         if group is not None:
             if group_row.rows is not None:
                 usage = UsageState([UsageRow(*row) for row in group_row.rows], group_row.bucket)
-                group.pace.restore_usage(usage, owner.day_ends(group.pace.limits.day_resets), at)
+                group.pace.restore_usage(usage, owner.ends_after, at)
             for model, rate in group_row.learned:
                 group.pace.start_with(model, rate / 60.0, at)
     for cooldown in saved.cooldowns:
@@ -153,11 +192,11 @@ def _restore_snapshot(owner: Owner, saved: Snapshot, now: float) -> None:
 
 def _restore_lease(owner: Owner, row: LeaseRow, now: float) -> None:
     session = owner.by_index[row.session]
-    record = OwnedRecord(row.requester, row.requests, row.tokens, row.scope)
+    detail = None if row.detail is None else Detail(*row.detail)
+    record = OwnedRecord(row.requester, row.requests, row.tokens, row.scope, None, None, None, detail)
     record.join_class(session)
     record.id, record.owner, record.granted_at = row.lease, session, row.granted_at
-    usage = None if row.usage is None else LeaseUsage(*row.usage)
-    owner.allocator.restore_lease(record, row.credential, row.fence, usage, now)
+    owner.allocator.restore_lease(record, row.credential, row.fence, _shares(row), now)
     session.leases[row.lease] = record
 
 
@@ -180,7 +219,7 @@ def _declare(owner: Owner, at: float, index: int, id_: str, group: str, provider
              limits: dict[str, Any], fingerprint: str) -> None:  # fmt: skip
     session = owner.by_index.get(index)
     if session is not None:
-        owner.declare(session, id_, group, provider, frozenset(scopes), Limits(**limits), fingerprint, at)
+        owner.declare(session, id_, group, provider, frozenset(scopes), wire.limits_of(limits), fingerprint, at)
 
 
 def _drop(owner: Owner, at: float, index: int, id_: str) -> None:
@@ -189,8 +228,9 @@ def _drop(owner: Owner, at: float, index: int, id_: str) -> None:
 
 
 def _grant(owner: Owner, at: float, index: int, lease: int, credential_id: str, fence: int, requests: int, tokens: int,
-           scope: str | None, requester: str | None) -> None:  # fmt: skip
-    owner.adopt(owner.by_index[index], lease, credential_id, fence, requests, tokens, scope, requester, at)
+           scope: str | None, requester: str | None, detail: Sequence[Any] | None = None) -> None:  # fmt: skip
+    what = (requests, tokens, scope, requester, None if detail is None else Detail(*detail))
+    owner.adopt(owner.by_index[index], lease, credential_id, fence, *what, at)
 
 
 def _find(owner: Owner, credential_id: str, fence: int) -> OwnedRecord | None:
@@ -199,9 +239,13 @@ def _find(owner: Owner, credential_id: str, fence: int) -> OwnedRecord | None:
     return None if credential is None else credential.leases.get(fence)  # type: ignore[return-value]
 
 
-def _end(owner: Owner, at: float, credential_id: str, fence: int, is_first_success: bool = False) -> None:
+def _end(owner: Owner, at: float, credential_id: str, fence: int, is_first_success: bool = False,
+         arrived: float = 0.0) -> None:  # fmt: skip
     record = _find(owner, credential_id, fence)
     if record is not None:
+        if arrived:
+            for scope, charge in record.charges:
+                scope.pace.confirm(charge, record, arrived)
         if is_first_success and record.credential is not None:
             record.credential.is_proven = True
         record.owner.leases.pop(record.id, None)
@@ -210,14 +254,17 @@ def _end(owner: Owner, at: float, credential_id: str, fence: int, is_first_succe
         owner.seen_at[credential_id] = at
 
 
-def _correct(owner: Owner, at: float, credential_id: str, fence: int, requests: int, tokens: int) -> None:
+def _correct(owner: Owner, at: float, credential_id: str, fence: int, requests: int, tokens: int,
+             detail: Sequence[Any] | None = None) -> None:  # fmt: skip
     record = _find(owner, credential_id, fence)
     if record is not None:
-        owner.allocator.correct(record, requests, tokens, at)
+        owner.allocator.correct(record, requests, tokens, None if detail is None else Detail(*detail), at)
 
 
-def _debt(owner: Owner, at: float, credential_id: str, requests: int, tokens: int, used_at: float) -> None:
-    owner.count_debt(credential_id, requests, tokens, used_at, at)
+def _debt(owner: Owner, at: float, credential_id: str, requests: int, tokens: int, used_at: float,
+          scope: str | None = None, detail: Sequence[Any] | None = None) -> None:  # fmt: skip
+    what = (scope, None if detail is None else Detail(*detail))
+    owner.count_debt(credential_id, requests, tokens, used_at, at, *what)
 
 
 def _cool(owner: Owner, at: float, kind: str, name: str | None, scope: str | None, until: float, verdict: str) -> None:

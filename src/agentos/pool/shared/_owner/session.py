@@ -42,7 +42,7 @@ class Session:
 
     __slots__ = (
         "connection", "credential_ids", "expires_at", "heard", "host", "id", "index", "joined_at", "kept", "leases",
-        "limits", "name", "pid", "replies", "request_classes", "ttl",
+        "limits", "name", "order", "pid", "replies", "request_classes", "ttl",
     )  # fmt: skip
 
     def __init__(self, id_: str, index: int, host: str, pid: int, name: str | None, ttl: float, now: float) -> None:
@@ -61,6 +61,7 @@ class Session:
         self.credential_ids: frozenset[str] = frozenset()  # the credentials that it may use
         self.limits: dict[str, Limits] = {}  # as it declares them, by credential
         self.request_classes: dict[tuple[str | None, ...], RestrictedScope] = {}  # by scope, provider and credential
+        self.order: str | None = None  # in which it is granted credentials; None: that of the pool
         self.leases: dict[int, OwnedRecord] = {}  # by number: live and waiting ones
 
     def request_class(self, scope: str | None, for_provider: str | None = None, only: str | None = None
@@ -72,5 +73,5 @@ class Session:
             if len(self.request_classes) > 1000:
                 self.request_classes.clear()  # equal classes are one class: nothing refers to the object itself
             ids = self.credential_ids if only is None else self.credential_ids & {only}
-            request_class = self.request_classes[key] = RestrictedScope(scope, ids, for_provider)
+            request_class = self.request_classes[key] = RestrictedScope(scope, ids, for_provider, order=self.order)
         return request_class

@@ -20,7 +20,7 @@ import msgspec
 from agentos.clock import wall_time
 
 from .._owner.clocks import PoolClock
-from .._owner.entries import FORMAT, JOIN, decode_entries, decode_snapshot
+from .._owner.entries import FIRST_FORMAT, FORMAT, JOIN, decode_entries, decode_snapshot
 from ..transport import MAX_OWNERS, Deposed, JournalMissing, Loaded, OwnerStart, StoreLost, StoreRefused
 from .server_client import PoolClient
 
@@ -32,6 +32,8 @@ UNUSED_SECONDS = 30 * 86_400
 UNKNOWN_TTL = 30.0
 # A server that has run for more seconds than this holds no lease of a journal that it had before its start.
 MIN_UPTIME = UNKNOWN_TTL
+# Seconds since 1970 that no clock shows: later instants are garbage.
+MAX_INSTANT = 1e11
 _BATCH = struct.Struct(">Qd")
 
 
@@ -58,11 +60,18 @@ class Content(NamedTuple):
         """Return the pool's clock. It continues by the wall clock or by the server's, whichever says that less time has
         passed: a step of one of them forgets no usage."""
         last_at = self.batches[-1][0] if self.batches else 0.0
-        try:
-            at, wall, server = (float(self.meta[name]) for name in ("at", "wall", "server"))
-        except (KeyError, ValueError):
+        at, wall, server = (self.instant(name) for name in ("at", "wall", "server"))
+        if at is None or wall is None or server is None:
             return max(last_at, wall_time())
         return max(last_at, at + max(0.0, min(wall_time() - wall, self.server_time - server)))
+
+    def instant(self, name: str) -> float | None:
+        """Return a field of `meta`; None if it is missing or no instant."""
+        try:
+            instant = float(self.meta[name])
+        except (KeyError, ValueError):
+            return None
+        return instant if 0.0 <= instant < MAX_INSTANT else None
 
     def longest_ttl(self) -> float:
         """Return the longest time to live of a lease that the journal may have granted."""
@@ -80,7 +89,7 @@ class Content(NamedTuple):
 def read_content(client: PoolClient) -> Content:
     """Read all keys of a journal. Raises `StoreLost` and `StoreRefused`."""
     meta_fields, rows, snapshot_fields, time, found = client.run("read")
-    meta = {name.decode(): value.decode(errors="replace") for name, value in _pairs(meta_fields)}
+    meta = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in _pairs(meta_fields)}
     saved = {name.decode(errors="replace"): value for name, value in _pairs(snapshot_fields)}
     if _number(meta.get("format")) > FORMAT:
         raise StoreRefused(
@@ -125,6 +134,7 @@ class RedisJournal:
         self._client = client
         self._token = token
         self._identity = ""
+        self.format: int = FIRST_FORMAT
         self._position = 0
         self._owners: list[OwnerStart] = []  # the last owners
         self._hold_until = 0.0  # by the pool's clock
@@ -140,6 +150,7 @@ class RedisJournal:
         hold_seconds = self._hold_seconds(content, now)
         self._hold_until = now + hold_seconds
         self._identity, self._position = content.identity, content.position
+        self.format = max(FIRST_FORMAT, _number(content.meta.get("format")))
         earlier = [owner for owner in content.owners() if owner.nonce != self._token]
         self._owners = [*earlier, OwnerStart(self._token, content.position)][-MAX_OWNERS:]
         fields = self._meta_fields(now)
@@ -156,10 +167,8 @@ class RedisJournal:
 
     def _hold_seconds(self, content: Content, now: float) -> float:
         """Return for how long nothing must be granted, because leases may be live that the journal does not show."""
-        try:
-            left = float(content.meta.get("hold_until", 0.0)) - now
-        except ValueError:
-            left = UNKNOWN_TTL
+        hold_until = content.instant("hold_until") if "hold_until" in content.meta else now
+        left = UNKNOWN_TTL if hold_until is None else hold_until - now
         if content.is_new:
             is_sure = self._is_really_new()
         else:
@@ -202,6 +211,13 @@ class RedisJournal:
         """Replace the entries up to a position by a snapshot. Raises as `commit`."""
         self._write("save", self._token, position, UNUSED_SECONDS, self._identity, snapshot)
 
+    def raise_format(self, number: int) -> None:
+        """Let only programs open the journal that know a format. Raises as `commit`."""
+        if number > self.format:
+            self.format = number
+            fields = self._meta_fields(self.clock.now())
+            self._check(self._client.run("adopt", self._token, UNUSED_SECONDS, *fields))
+
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         """Write all keys anew. Raises `Deposed` and `StoreLost`."""
         header = (self._token, position, UNUSED_SECONDS, self._identity)
@@ -210,7 +226,7 @@ class RedisJournal:
 
     def _meta_fields(self, now: float) -> tuple[Any, ...]:
         return (
-            "format", FORMAT, "identity", self._identity, "at", repr(now), "wall", repr(wall_time()),
+            "format", self.format, "identity", self._identity, "at", repr(now), "wall", repr(wall_time()),
             "run_id", self._run_id, "hold_until", repr(self._hold_until), "owners", msgspec.json.encode(self._owners),
         )  # fmt: skip
 

@@ -3,8 +3,7 @@ the client library as this package raises them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -77,29 +76,46 @@ class PoolServer:
                 ),
             )
 
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Raise errors of the client library as `StoreLost` and `StoreRefused`."""
-        try:
-            yield
-        except exceptions.AuthenticationError as error:
-            raise StoreRefused(f"{error}{_WHERE_IT_GOES}") from None
-        except exceptions.NoPermissionError as error:
-            raise StoreRefused(self._rights(error)) from None
-        except exceptions.ResponseError as error:
-            if any(text in str(error) for text in _FORBIDDEN_IN_SCRIPT):
-                raise StoreRefused(self._rights(error)) from None
-            raise StoreLost(str(error)) from None
-        except (exceptions.RedisError, OSError) as error:
+    def errors(self) -> _Errors:
+        """Raise errors of the client library in a block as `StoreLost` and `StoreRefused`."""
+        return _Errors(self)
+
+    def translated(self, error: BaseException) -> StoreLost | StoreRefused | None:
+        """Return an error of the client library as this package raises it; None for any other exception."""
+        if isinstance(error, exceptions.AuthenticationError):
+            return StoreRefused(f"{error}{_WHERE_IT_GOES}")
+        if isinstance(error, exceptions.NoPermissionError):
+            return StoreRefused(self._rights(error))
+        if isinstance(error, exceptions.ResponseError):
+            is_forbidden = any(text in str(error) for text in _FORBIDDEN_IN_SCRIPT)
+            return StoreRefused(self._rights(error)) if is_forbidden else StoreLost(str(error))
+        if isinstance(error, exceptions.RedisError | OSError):
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                raise StoreRefused(f"{error}{_AUTHORITY}") from None
-            raise StoreLost(str(error).rstrip(".") or type(error).__name__) from None
+                return StoreRefused(f"{error}{_AUTHORITY}")
+            return StoreLost(str(error).rstrip(".") or type(error).__name__)
+        return None
 
     def _rights(self, error: Exception) -> str:
         return (
             f"the server's access list forbids this user something that the pool needs ({error}). Allow it keys, "
             f"channels and commands: ACL SETUSER NAME ~{self.prefix}* &{self.prefix}* {COMMANDS}"
         )
+
+
+class _Errors:
+    """A block in which errors are translated. A class: a generator would cost several times as much per command."""
+
+    __slots__ = ("_server",)
+
+    def __init__(self, server: PoolServer) -> None:
+        self._server = server
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _tb: object) -> None:
+        translated = None if error is None else self._server.translated(error)
+        if translated is not None:
+            raise translated from None
 
 
 class PoolClient:

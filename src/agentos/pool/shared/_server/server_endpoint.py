@@ -16,9 +16,6 @@ from ..transport import Deposed, Loaded, StoreLost, StoreRefused
 from . import envelopes
 from .redis_journal import LOCK_MS, RedisJournal
 from .server_client import PoolServer, Subscription
-from .server_gate import ServerGate
-
-__all__ = ["ServerEndpoint", "ServerGate"]
 
 # Messages that are taken in one turn of the owner's loop.
 MAX_MESSAGES = 256
@@ -29,8 +26,10 @@ ABSENCE_SECONDS = 5.0
 DEAF_SECONDS = 3.5
 # Seconds until the next attempt to subscribe.
 RETRY_SECONDS = 0.05
-# Seconds after which an owner ends that cannot reach the server: its members may have gone unnoticed.
-GIVE_UP_SECONDS = 600.0
+# Seconds after which an owner ends that cannot reach the server: its members may have gone unnoticed. Long enough for
+# a restart or a fail-over of the server, after which the owner writes anew what the server has lost. Members need it no
+# longer: the next owner reads the journal, or, if that is lost, learns from the members what they hold and have used.
+GIVE_UP_SECONDS = 60.0
 
 
 class _Link:
@@ -207,6 +206,9 @@ class ServerEndpoint:
     def save(self, _at: float, snapshot: bytes, position: int) -> None:
         self._journal.save(snapshot, position)
 
+    def raise_format(self, number: int) -> None:
+        self._journal.raise_format(number)
+
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         try:
             self._journal.rewrite(at, snapshot, position)
@@ -240,9 +242,6 @@ class ServerEndpoint:
             elif now - link.absent_since >= ABSENCE_SECONDS:
                 del self._links[link.key[: envelopes.ID_BYTES]]
                 self._closed.append(link.key)
-
-    def pause(self, seconds: float) -> None:
-        time.sleep(seconds)
 
     def disconnect_strangers(self, members: Container[Hashable]) -> None:
         """No-op: links take no descriptors, and those without a subscription are forgotten."""

@@ -21,7 +21,7 @@ POLL_SECONDS = 0.5
 # Seconds between two looks for the owner while an answer is expected, and while one is being started.
 LOOK_SECONDS = 0.1
 # Seconds for which the owner's answer is waited for before a look at how many subscribers the question has reached.
-ANSWER_SECONDS = 0.05
+ANSWER_SECONDS = 0.02
 # Seconds for which a living owner is waited for after a flush or a restart of the server: it knows everything.
 RETURN_SECONDS = 2.0
 _STARTING = ":starting"

@@ -38,6 +38,7 @@ class Line:
         self._channel = server.tell(self.id)
         try:
             self._subscription: Subscription = self._client.subscribe(self._channel, server.up)
+            self._client.publish(self._channel, envelopes.WAKE_UP)  # a missing right is met here, not after a take-over
         except (StoreLost, StoreRefused):
             self._client.close()
             raise

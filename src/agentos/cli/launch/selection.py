@@ -1,0 +1,119 @@
+"""Chooses items of a run: `--filter`, `--shuffle`, `--limit`, and the failed items that `retry --only` names.
+
+The choice is made in this order, and `--filter` and `--shuffle` are recorded with the run: every launch sees the same
+items in the same order. `--limit` is for one launch; the items after it stay unfinished until a resume.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Collection, Iterable, Iterator
+
+import click
+
+from agentos.home.run_folder import RunFolder
+from agentos.home.run_status import failure_classes, open_ledger
+from agentos.items.fields import field_of
+from agentos.ledger.reader import Ledger
+from agentos.plurals import plural
+
+from ._item_formats import listed
+from .item_input import Item, Items, SizedItems
+
+
+def filtered(items: Items, conditions: Iterable[str]) -> Items:
+    """Return the items whose fields have the values of all conditions, `FIELD=VALUE`. Raise `click.UsageError` for a
+    list of items of which none is left."""
+    pairs = [condition.partition("=")[::2] for condition in conditions]
+    if not pairs:
+        return items
+
+    def is_chosen(item: Item) -> bool:
+        return all((items.id_of(item) if name == "id" else field_of(item, name)) == value for name, value in pairs)
+
+    chosen = filter(is_chosen, items.source)
+    if not isinstance(items, SizedItems):
+        return items.replaced(chosen)
+    chosen_items = list(chosen)
+    if not chosen_items:
+        first = items.source[0]
+        has = f"its first item has {listed(first)}" if isinstance(first, dict) else "its items are plain texts"
+        wanted = " and ".join(f"{name}={value}" for name, value in pairs)
+        raise click.UsageError(f"no item of the input has {wanted}; {has}")
+    return items.replaced(chosen_items)
+
+
+def shuffled(items: Items, seed: int | None) -> Items:
+    """Return the items in a random order, which the seed determines. Reads stdin to its end first."""
+    if seed is None:
+        return items
+    order = list(items.source)
+    random.Random(seed).shuffle(order)  # noqa: S311 - no secret
+    return items.replaced(order)
+
+
+def limited(items: Items, limit: int | None, folder: RunFolder) -> Items:
+    """Return items for `limit` more outcomes than are on record; `total` stays the number of all items."""
+    if limit is None:
+        return items
+    count = limit + _outcomes(folder)
+    if isinstance(items, SizedItems):
+        first = items.replaced(items.source[:count])
+        first.total, first.left = items.total, max(0, len(items) - count)
+        return first
+    first = items.replaced(())
+    first.source = _first(iter(items.source), count, first)
+    return first
+
+
+def _first(source: Iterator[Item], count: int, items: Items) -> Iterator[Item]:
+    """Yield the first items, and read the others: this keeps those of stdin in the run's folder, for a resume."""
+    first = 0
+    for item in itertools.islice(source, count):
+        first += 1
+        yield item
+    items.left = sum(1 for _ in source)
+    items.total = first + items.left
+
+
+def _outcomes(folder: RunFolder) -> int:
+    if not folder.ledger.exists():
+        return 0
+    with Ledger.open(folder.ledger) as ledger:
+        counts = ledger.counts()
+    return counts.succeeded + counts.failed
+
+
+def only_failed(items: Items, classes: Collection[str], folder: RunFolder) -> Items:
+    """Return the items that failed with one of these classes. Raise `click.UsageError` if there is none."""
+    if not classes:
+        return items
+    wanted = {name.strip().lower().replace("-", "_") for name in classes}
+    found: dict[str, int] = {}
+    ids = set()
+    with open_ledger(folder) as ledger:
+        for item in ledger.items("failed"):
+            classes_of_item = failure_classes(item)
+            found[classes_of_item[0]] = found.get(classes_of_item[0], 0) + 1
+            if wanted & {name.lower() for name in classes_of_item}:
+                ids.add(item.id)
+    if not ids:
+        has = ", ".join(f"{name} ({count})" for name, count in found.items()) or "no failure at all"
+        raise click.UsageError(
+            f"no item of run {folder.run_id} failed with {' or '.join(sorted(wanted))}; it has {has}"
+        )
+    return items.replaced([item for item in items.source if items.id_of(item) in ids])
+
+
+def class_names(option: str | None) -> list[str]:
+    """Return the classes of `--only timeout,overloaded`."""
+    return [] if option is None else [name for name in option.split(",") if name.strip()]
+
+
+def pilot_text(items: Items, run_id: str) -> str | None:
+    """Return how to continue after `--limit`; None if no item is left."""
+    if not items.left:
+        return None
+    left = f"{plural(items.left, 'item')} of {items.total}"
+    return f"{left} are left after --limit. To run them: agentos resume {run_id}"

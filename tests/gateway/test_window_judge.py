@@ -1,0 +1,112 @@
+"""Windows over HTTP: a provider in a process of its own logs every request, and its log is the judge (invariant 39)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentos.workflows.parallel import Credential, Limits, Window
+
+from .support import running_gateway
+
+SECONDS = 5.0
+WORDS = 20
+# Of one request: input is a quarter of the bytes of its text.
+TEXT = "word " * 24
+WINDOWS = [
+    Window("requests", 20, "2s"),
+    Window("input_tokens", 420, "3s"),
+    Window("output_tokens", 300, "2s", "first-use"),
+    Window("tokens", 200, "2s", "rolling", "*opus*"),
+    Window("requests", 4, "3s", "first-use", "haiku"),
+]
+
+
+@pytest.fixture
+def provider() -> Iterator[dict[str, Any]]:
+    command = [
+        sys.executable, "-m", "agentos.testing", "--keys", "2", "--rate", "1000", "--burst", "1000", "--headers", "off",
+        "--latency", "0.03", "--words", str(WORDS),
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        process.stdin.close()  # it ends
+
+
+def ask(url: str, token: str, model: str) -> None:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": TEXT}]}).encode()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/v1/chat/completions", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            answer.read()
+    except urllib.error.HTTPError as error:  # not within its hold
+        error.close()
+
+
+def amount(record: dict[str, Any], window: Window) -> float:
+    amounts = {
+        "requests": 1,
+        "tokens": record["input_tokens"] + record["output_tokens"],
+        "input_tokens": record["input_tokens"],
+        "output_tokens": record["output_tokens"],
+    }
+    return amounts[window.of] if window.scope.strip("*") in record["model"] else 0
+
+
+def most_used(records: list[dict[str, Any]], window: Window, slack: float) -> float:
+    """Return the most that the log shows in any period of a window. `slack`: jitter of arrivals in a rolling one."""
+    used = [(record["at"], amount(record, window)) for record in sorted(records, key=lambda each: each["at"])]
+    if window.resets == "rolling":
+        length = window.seconds - slack
+        return max(sum(n for then, n in used if at - length < then <= at) for at, _ in used)
+    most, end, total = 0.0, 0.0, 0.0
+    for at, n in used:
+        if not n:
+            continue
+        if at >= end:
+            end, total = at + window.seconds, 0.0
+        total += n
+        most = max(most, total)
+    return most
+
+
+def test_provider_log_shows_no_window_exceeded(provider: dict[str, Any]) -> None:
+    limits = Limits(windows=WINDOWS, max_concurrent=8, burst=20)
+    keys = [
+        Credential(key, id=f"k{n}", provider="openai", base_url=provider["base_url"], quota_group="team", limits=limits)
+        for n, key in enumerate(provider["keys"])
+    ]
+    end = time.monotonic() + SECONDS
+
+    def work(url: str, token: str, model: str) -> None:
+        while time.monotonic() < end:
+            ask(url, token, model)
+
+    with running_gateway(keys, hold=SECONDS) as (gateway, token):
+        threads = [
+            threading.Thread(target=work, args=(gateway.url, token, model))
+            for model in ("opus-4", "opus-5", "haiku", "haiku", "sonnet")
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    with urllib.request.urlopen(f"{provider['base_url']}/_log") as answer:
+        records = [record for record in json.load(answer) if record["status"] == 200]
+    assert len(records) > 12  # more than one window's worth
+    in_flight = 8 * max(record["output_tokens"] for record in records)  # estimates that were too low are debt
+    for window in WINDOWS:
+        debt = in_flight if window.of in ("output_tokens", "tokens") else 0
+        assert most_used(records, window, 0.1) <= window.amount + debt, window

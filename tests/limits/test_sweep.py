@@ -1,0 +1,70 @@
+"""A fixed part of the sweep over unknown limits; `make soak` runs all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import sweep
+
+# Cells that were stuck far below their limit, or refused again and again: a first refusal right after slow start, no
+# store, a hint in whole seconds, slow answers, a limit far above or below the first estimate.
+FORMERLY_STUCK = [
+    *(sweep.Cell(50.0, 50, 4, milliseconds / 1000 + 0.002, "exact") for milliseconds in (26, 27, 28, 29)),
+    *(sweep.Cell(50.0, 50, 4, milliseconds / 1000 + 0.002, "whole") for milliseconds in (26, 27, 28, 29)),
+    sweep.Cell(0.1, 1, 64, 5.0, "whole"),
+    sweep.Cell(0.1, 2, 64, 5.0, "exact"),
+    sweep.Cell(0.5, 20, 64, 5.0, "exact"),
+    sweep.Cell(0.5, 1, 16, 5.0, "exact"),
+    sweep.Cell(2.0, 2, 4, 1.0, "absent"),
+    sweep.Cell(2.0, 1, 16, 5.0, "exact"),
+    sweep.Cell(2.0, 100, 64, 0.001, "exact"),
+    sweep.Cell(10.0, 1, 16, 1.0, "absent"),
+    sweep.Cell(10.0, 100, 64, 1.0, "exact"),
+    sweep.Cell(10.0, 2, 64, 5.0, "exact"),
+    sweep.Cell(10.0, 20, 64, 5.0, "absent"),
+    sweep.Cell(50.0, 1, 16, 0.02, "whole"),
+    sweep.Cell(50.0, 1, 64, 1.0, "exact", seed=3),
+    sweep.Cell(50.0, 20, 64, 1.0, "absent"),
+    sweep.Cell(200.0, 5, 16, 0.001, "exact"),
+    sweep.Cell(200.0, 2, 4, 0.001, "whole"),
+]
+
+
+@pytest.mark.parametrize("cell", FORMERLY_STUCK, ids=str)
+def test_unknown_limit_is_reached_with_few_refusals(cell: sweep.Cell) -> None:
+    figures = sweep.measure(cell)
+    assert figures.share >= sweep.MIN_SHARE
+    assert figures.refusals <= sweep.MAX_REFUSALS
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_latencies_around_one_limit(seed: int) -> None:
+    """The limit of the benchmark: 50/s, a second's worth stored, 4 requests at once, answers after 20 to 32 ms."""
+    cell = sweep.Cell(50.0, 50, 4, 0.02 + 0.0002 * seed, sweep.HINTS[seed % 3], seed=seed)
+    assert sweep.measure(cell).is_met
+
+
+@pytest.mark.parametrize("cell", [sweep.Cell(10.0, 10, 4, 0.02, hint) for hint in sweep.HINTS], ids=str)
+@pytest.mark.parametrize("factor", [0.25, 3.0])
+def test_changed_limit_is_followed(cell: sweep.Cell, factor: float) -> None:
+    client = sweep.Client(cell)
+    client.run(300.0)
+    client.provider.rate *= factor
+    client.run(900.0)
+    served = sum(at > 600.0 for at in client.served_at)
+    assert served >= 0.85 * 300.0 * factor * cell.rate
+
+
+def test_rate_that_is_not_used_does_not_grow() -> None:
+    client = sweep.Client(sweep.Cell(50.0, 50, 4, 0.02, "exact"))
+    client.run(60.0)
+    client.provider = sweep.Bucket(1e9, 1e9)  # from now on, only concurrency limits
+    client.run(600.0)
+    estimate = client.pool.credentials["key"].group.pace.estimators[None].estimate
+    assert estimate is not None
+    assert estimate < 5 * 4 / 0.02
+
+
+def test_ideal_client_is_never_faster_than_the_limit() -> None:
+    cell = sweep.Cell(10.0, 5, 4, 0.02, "exact")
+    assert len(sweep.ideal_client(cell, 100.0)) == pytest.approx(5 + 1000, abs=2)
