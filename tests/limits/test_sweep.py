@@ -68,3 +68,17 @@ def test_rate_that_is_not_used_does_not_grow() -> None:
 def test_ideal_client_is_never_faster_than_the_limit() -> None:
     cell = sweep.Cell(10.0, 5, 4, 0.02, "exact")
     assert len(sweep.ideal_client(cell, 100.0)) == pytest.approx(5 + 1000, abs=2)
+
+
+def test_bucket_that_is_empty_at_the_start_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program has used the limit up. Once, every second request was refused for ever."""
+
+    class EmptiedBucket(sweep.Bucket):
+        def __init__(self, rate: float, size: float) -> None:
+            super().__init__(rate, size)
+            self.level = 0.02 * size
+
+    monkeypatch.setattr(sweep, "Bucket", EmptiedBucket)
+    for cell in (sweep.Cell(65.1, 92, 12, 0.0286, "exact", True, 29745), sweep.Cell(20.0, 20, 16, 0.1, "exact", True)):
+        figures = sweep.measure(cell)
+        assert figures.is_met, sweep.worst([figures])

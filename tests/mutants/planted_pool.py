@@ -307,6 +307,20 @@ MUTANTS = (
         tests_of(SWEEP, "test_unknown_limit_is_reached_with_few_refusals"),
     ),
     Mutant(
+        "A rate that stored requests had sustained never falls",
+        "limits/_rate_search.py",
+        "if self.low and self._retreats < MAX_RETREATS:",
+        "if self.low:",
+        tests_of(SWEEP, "test_bucket_that_is_empty_at_the_start_is_learned"),
+    ),
+    Mutant(
+        "A refusal before any success is taken for the time of one request",
+        "limits/_rate_estimator.py",
+        "if self.estimate is None and self._max_rate is None and not is_evidence:",
+        "if False and not is_evidence:",
+        tests_of("limits/test_rate_estimator", "test_refusal_before_any_success_gives_no_estimate"),
+    ),
+    Mutant(
         "A refusal of one declared group slows another group of the same provider",
         "pool/_rules/feedback.py",
         "        self._allocator.cool(group, record.scope, max(wait",
