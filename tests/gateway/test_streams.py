@@ -271,7 +271,7 @@ def _stands_still(sent: list[int]) -> bool:
 
 
 def test_answer_is_passed_on_byte_for_byte() -> None:
-    """Also bytes that are no text, an encoding that nobody asked for, and headers in their order (invariant 37)."""
+    """Also bytes that are no text, an encoding without a request for it, and headers in their order (invariant 37)."""
     content = bytes(range(256)) * 300
 
     async def handler(call: Call) -> None:

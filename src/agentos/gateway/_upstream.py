@@ -39,7 +39,7 @@ class Untrusted(Exception):
 
 
 class AnswerLost(Exception):
-    """The request was sent, but its answer did not come, or not completely: nobody knows if it was carried out."""
+    """The request was sent, but its answer did not come, or not completely: it may have been carried out."""
 
 
 class Answer:

@@ -1,4 +1,4 @@
-"""Apply what answers state about windows: a provider's count of what was used, and windows that nobody declared."""
+"""Apply what answers state about windows: a provider's count of what was used, and windows that are not declared."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def make_coordinator(
         leases = None if pool is None or parallel is None else auto_workers(pool, None)
         parallel = slots if leases is None else min(leases, slots)
     if max_parallelism is None and isinstance(parallel, int):
-        max_parallelism = parallel  # the cap of the class protects programs; a person who types 50 means 50
+        max_parallelism = parallel  # the cap of 10 is for programs; on the command line --parallel 50 means 50
     try:
         return ParallelCoordinator(
             parallel,
