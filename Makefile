@@ -5,8 +5,9 @@ SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .tools/uv/bin/uv)
 BIN := .venv/bin
 BENCH_BIN := .tools/bench/bin
-# Hides packages of the caller's Python.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Hides packages of the caller's Python, and its wish for no bytecode files: without them, each of the thousands of
+# programs that tests start compiles what it imports.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test clients lint check docs golden bench soak mutants lock clean setup
 .DEFAULT_GOAL := test
