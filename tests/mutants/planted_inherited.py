@@ -141,7 +141,7 @@ MUTANTS = (
     ),
     Mutant(
         "Programs of Python workers read the items of the run from stdin",
-        "cli/launch/item_input.py",
+        "cli/launch/_stdin_items.py",
         "    os.dup2(null_device, descriptor)\n",
         "",
         tests_of(DESCRIPTORS, "test_child_of_a_worker_leaves_the_items_on_stdin"),

@@ -26,8 +26,8 @@ MUTANTS = (
     Mutant(
         "Items of stdin that were damaged in the folder of their run are executed by a resume",
         "cli/launch/item_input.py",
-        "    _check_kept(folder)\n    kept_items",
-        "    kept_items",
+        "    check_kept(folder)\n    saved_items",
+        "    saved_items",
         tests_of("cli/test_item_input", "test_resume_refuses_damaged_kept_items"),
     ),
     # --- outcome of an attempt ------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ FORMATS = ("jsonl", "json", "csv", "tsv", "txt")
 BY_EXTENSION = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".txt": "txt",
 }  # fmt: skip
+# The problem of an input without items: a mistake in the command before a pipe is more likely than nothing to do.
+EMPTY = "expected items, and found none"
 # Levels of nested objects and arrays: `json.dumps` must be able to write an item again.
 MAX_DEPTH = 100
 _NESTED = (dict, list)
