@@ -20,7 +20,7 @@ from agentos.events import AttemptEnded
 from agentos.items.attempt import Attempt
 from agentos.items.file_names import folder_name, log_name
 from agentos.limits import backoff
-from agentos.runs._driver import driver as _driver
+from agentos.runs._driver import periodic
 from agentos.workers.command._process import CommandProcess, ProcessStarter
 from agentos.workers.command.runner import CommandWorkers
 from agentos.workflows.parallel import (
@@ -351,7 +351,7 @@ ParallelCoordinator(3, ledger=ledger, reporter=None).execute_parallel(["a", "b",
 
 def test_process_group_of_a_slow_start_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record of starts is written before the command runs, as on a busy machine: the group is recorded later."""
-    monkeypatch.setattr(_driver, "STARTS_SECONDS", 0.01)
+    monkeypatch.setattr(periodic, "STARTS_SECONDS", 0.01)
     start = ProcessStarter.start
 
     def start_late(self: ProcessStarter, attempt: Attempt) -> CommandProcess:

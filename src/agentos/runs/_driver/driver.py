@@ -38,17 +38,11 @@ from .bottleneck_probe import BottleneckProbe
 from .intake import Intake, Source
 from .mailbox import Handlers, Mailbox
 from .max_wait import MaxWait
+from .periodic import Periodic
 from .shutdown import Shutdown
 
 if TYPE_CHECKING:
     from agentos.ledger.record import RunRecord
-
-# Seconds without a result after which a run reports that it goes on.
-HEARTBEAT_SECONDS = 15.0
-# Seconds between two looks for attempts that are to be recorded as started.
-STARTS_SECONDS = 0.25
-# Seconds between two records of what running attempts have used: a kill of this process loses no more than that.
-USAGE_SECONDS = 2.0
 
 
 class Driver:
@@ -95,6 +89,7 @@ class Driver:
         on_wait = None if self._max_wait is None else self._max_wait.watch_pause
         self._attempts = Attempts(parts, self._shutdown, self._keep_error, on_wait)
         self._bottleneck = BottleneckProbe(parts)
+        self._periodic = Periodic(parts, self.waiting, has_gateway=access is not None)
         self._unlisten: Callable[[], None] = lambda: None
         self._mailbox.handlers.update(self._handlers())
 
@@ -113,12 +108,12 @@ class Driver:
             messages.ResultsTaken: _no_op,  # `_schedule` follows every message
             messages.ResultsRecorded: self._recorder.deliver,
             messages.RecordLost: self._on_record_lost,
-            messages.StartsDue: self._on_starts_due,
-            messages.UsageDue: self._on_usage_due,
+            messages.StartsDue: self._periodic.on_starts_due,
+            messages.UsageDue: self._periodic.on_usage_due,
             messages.PauseOver: attempts.on_pause_over,
             messages.RestOver: attempts.on_rest_over,
             messages.MaxWaitOver: _no_op if self._max_wait is None else self._max_wait.on_over,
-            messages.HeartbeatDue: self._on_heartbeat,
+            messages.HeartbeatDue: self._periodic.on_heartbeat,
             messages.StopRequested: lambda message: shutdown.stop(message.reason, message.signal),
             messages.KillRequested: lambda _: shutdown.kill(),
             messages.PoolEvent: self._on_pool_event,
@@ -274,11 +269,7 @@ class Driver:
         resumed = self._recorder.resumed_event(retry_failed=self._parts.options.retry_failed)
         if resumed is not None:
             self._report(resumed)
-        self._parts.timers.set("heartbeat", self._now() + HEARTBEAT_SECONDS, messages.HeartbeatDue())
-        if self._recorder.is_durable:
-            self._parts.timers.set("starts", self._now() + STARTS_SECONDS, messages.StartsDue())
-            if self._access is not None:
-                self._parts.timers.set("usage", self._now() + USAGE_SECONDS, messages.UsageDue())
+        self._periodic.start()
 
     def _on_items_read(self, message: messages.ItemsRead) -> None:
         self._intake.items_came(len(message.items))
@@ -347,26 +338,12 @@ class Driver:
             self._admission.forget_answers()
         self._report(message.event)
 
-    # --- the ledger, and timers -----------------------------------------------------------------------------------
+    # --- the end --------------------------------------------------------------------------------------------------
 
     def _on_record_lost(self, message: messages.RecordLost) -> None:
         self._recorder.mark_lost()
         self._keep_error(message.error)
         self._shutdown.stop(self._context.redact(str(message.error)))
-
-    def _on_starts_due(self, message: messages.StartsDue) -> None:
-        self._recorder.note_running(self._parts.running)
-        self._parts.timers.set("starts", self._now() + STARTS_SECONDS, message)
-
-    def _on_usage_due(self, message: messages.UsageDue) -> None:
-        self._recorder.note_usage(self._parts.running)
-        self._parts.timers.set("usage", self._now() + USAGE_SECONDS, message)
-
-    def _on_heartbeat(self, message: messages.HeartbeatDue) -> None:
-        self.progress.heartbeat(self.waiting())
-        self._parts.timers.set("heartbeat", self._now() + HEARTBEAT_SECONDS, message)
-
-    # --- the end --------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         try:
