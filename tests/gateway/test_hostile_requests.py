@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from agentos.gateway import _server
+from agentos.gateway import _body, _server
+from agentos.gateway._request import read_facts
 from agentos.gateway.gateway import Gateway
 from tests.conftest import eventually
 
@@ -89,6 +93,9 @@ REFUSED = {
     "header name with a space": (head("X Name: value", with_length()) + BODY, 400),
     "NUL in a header": (head("X-Nul: a\0b", with_length()) + BODY, 400),
     "carriage return in a header": (head("X-Cr: a\rb", with_length()) + BODY, 400),
+    "header that is not UTF-8": (head("X-Bad: caf\xe9", with_length()) + BODY, 400),
+    "unknown content encoding": (head("Content-Encoding: br", with_length()) + BODY, 400),
+    "wrong content encoding": (head("Content-Encoding: zstd", with_length()) + BODY, 400),
     "two hosts": (head("Host: HOST", with_length()) + BODY, 400),
     "no host": (head(with_length()).replace(b"Host: HOST\r\n", b"") + BODY, 400),
     "foreign host": (head(with_length()).replace(b"Host: HOST", b"Host: evil.example") + BODY, 421),
@@ -288,7 +295,7 @@ def test_slow_head_is_closed(target: Target, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_slow_body_is_refused_without_a_lease(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_server, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(_body, "BODY_SECONDS", 0.2)
     answer = target.answer(head(with_length()) + BODY[:5])
     assert answer.startswith(b"HTTP/1.1 408")
     assert target.upstream.calls == []
@@ -297,7 +304,7 @@ def test_slow_body_is_refused_without_a_lease(target: Target, monkeypatch: pytes
 
 def test_dripping_body_is_refused(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes in time, but all of them would take hours."""
-    monkeypatch.setattr(_server, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(_body, "BODY_SECONDS", 0.3)
     with RawClient(target.gateway) as client:
         client.post(target.token, b"", "X: y")
         client.read_until(b"\r\n\r\n")
@@ -319,11 +326,45 @@ def test_dripping_body_is_refused(target: Target, monkeypatch: pytest.MonkeyPatc
 
 
 def test_body_above_the_limit_is_refused(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_server, "MAX_BODY", 1000)
+    monkeypatch.setattr(_body, "MAX_BODY", 1000)
     chunk = b"200\r\n" + b"x" * 512 + b"\r\n"
     answer = target.answer(head("Transfer-Encoding: chunked") + 5 * chunk)
     assert answer.startswith(b"HTTP/1.1 413")
     assert target.upstream.calls == []
+
+
+def test_bodies_under_way_count_in_the_memory_of_all(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them may be as long as its own limit allows. They are freed with their connections."""
+    monkeypatch.setattr(_body, "MAX_BUFFERED", 100_000)
+    state = target.gateway._state
+    with RawClient(target.gateway) as first:
+        data = head("Content-Length: 99000").replace(b"TOKEN", target.token.encode())
+        first.send(data.replace(b"HOST", first.host.encode()) + b"x" * 90_000)
+        eventually(lambda: state.buffered == 90_000)
+        assert target.answer(head("Content-Length: 90000")).startswith(b"HTTP/1.1 503")
+        chunk = b"2710\r\n" + b"x" * 10_000 + b"\r\n"
+        assert target.answer(head("Transfer-Encoding: chunked") + 3 * chunk).startswith(b"HTTP/1.1 503")
+        assert target.answer(head(with_length()) + BODY).startswith(b"HTTP/1.1 200")
+    eventually(lambda: state.buffered == 0)
+
+
+@pytest.mark.parametrize("lines", [("Content-Encoding: gzip",), ()])
+def test_long_or_compressed_body_is_read_on_a_thread(
+    target: Target, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
+) -> None:
+    """Reading a bomb takes a tenth of a second and more, which other requests must not wait for."""
+    threads = []
+
+    def read(*arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return read_facts(*arguments)
+
+    monkeypatch.setattr(_body, "read_facts", read)
+    body = gzip.compress(BODY) if lines else chat_body("x" * _body.MAX_INLINE)
+    answer = target.answer(head(with_length(body), *lines) + body)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert target.answer(head(with_length()) + BODY).startswith(b"HTTP/1.1 200")
+    assert threads[0] != threads[1] == "agentos-gateway"
 
 
 def test_connections_beyond_the_limit_are_refused(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,31 @@ def test_other_paths_lead_nowhere(path: str) -> None:
     assert find_route(path, {}, ADDRESSES) is None
 
 
+SPELLED = ["/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/messages/count_tokens",
+           "/v1beta/models/m:generateContent", "/v1/files/file-1/content", "/v1/batches"]  # fmt: skip
+
+
+@given(st.sampled_from(SPELLED), st.data())
+def test_other_spelling_of_a_path_follows_the_same_rules(path: str, data: st.DataObject) -> None:
+    """Escapes, repeated slashes, a slash at the end, parameters: many servers do not tell them apart, and requests
+    spelled so would pass by limits of tokens, prices and the owners of objects."""
+    start = path.index("/", 1) + 1
+    characters = list(path[start:])
+    for index in data.draw(st.lists(st.integers(0, len(characters) - 1), max_size=4, unique=True)):
+        escape = f"%{ord(characters[index]):02x}"
+        characters[index] = "//" if characters[index] == "/" and data.draw(st.booleans()) else escape
+    spelled = path[:start] + "".join(characters) + data.draw(st.sampled_from(["", "/", "//", ";a=b"]))
+    assert check_target(spelled) is None
+    headers = {"anthropic-version": "1"} if "messages" in path else {"x-goog-api-key": "k"} if ":" in path else {}
+    plain, other = find_route(path, headers, ADDRESSES), find_route(spelled, headers, ADDRESSES)
+    assert plain is not None
+    assert other is not None
+    assert other.path == spelled
+    assert (other.shape, other.model, other.plain_path) == (plain.shape, plain.model, plain.plain_path)
+    request = ClientRequest("POST", other, "", [], b"")
+    assert named_objects(request) == named_objects(ClientRequest("POST", plain, "", [], b""))
+
+
 def test_model_is_read_from_the_path() -> None:
     gemini = find_route("/v1beta/models/gemini-x:streamGenerateContent", {}, ADDRESSES)
     azure = find_route("/openai/deployments/gpt-x/chat/completions", {}, ADDRESSES)
@@ -185,6 +210,44 @@ def test_bomb_is_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("zstd", zstandard.ZstdCompressor().compress(b"x" * 5000)),
     ):
         assert decoded(data, encoding) is None
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "zstd", "gzip"])
+def test_body_with_unreadable_encoding_is_noticed(encoding: str) -> None:
+    assert not read_facts(CHAT, {"content-encoding": encoding}, b"no such encoding").is_readable
+
+
+def test_body_of_two_compressed_parts_is_read_as_a_whole() -> None:
+    """A provider that reads both would see another request than the gateway."""
+    compress = zstandard.ZstdCompressor().compress
+    assert decoded(compress(b'{"model": "m",') + compress(b' "a": 1}'), "zstd") == b'{"model": "m", "a": 1}'
+    assert decoded(gzip.compress(b"{}") + gzip.compress(b"{}"), "gzip") is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "m", "previous_response_id": "resp_1", "input": "\\ud800"}',
+        b'\xef\xbb\xbf{"model": "m", "previous_response_id": "resp_1"}',
+        b'{"model": "m", "previous_response_id": "resp_1", "temperature": NaN}',
+        b'{"model": "m", "previous_response_id": "resp_1", "a": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ],
+)
+def test_model_and_references_are_found_in_invalid_json(body: bytes) -> None:
+    """Some providers accept it. A stored response must go to the key that made it all the same."""
+    facts = read_facts(CHAT, {}, body)
+    assert (facts.model, facts.references, facts.text_bytes) == ("m", ("resp_1",), len(body))
+
+
+def test_long_name_of_a_session_is_not_kept() -> None:
+    """Twenty thousand are remembered: a client that names long ones would fill the memory."""
+    name = "s" * 1_000_000
+    sessions = [
+        read_facts(CHAT, headers, json.dumps({"prompt_cache_key": key}).encode()).session
+        for headers, key in (({}, name), ({}, name + "2"), ({"session-id": name}, ""))
+    ]
+    assert all(session is not None and len(session) < 100 for session in sessions)
+    assert sessions[0] == sessions[2] != sessions[1]
 
 
 def test_images_do_not_count_as_text() -> None:

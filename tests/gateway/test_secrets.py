@@ -77,7 +77,7 @@ def test_bug_in_the_gateway_logs_no_content(caplog: pytest.LogCaptureFixture, mo
     def fail(*_: object) -> None:
         raise RuntimeError(f"a message with {KEY} and a secret prompt")
 
-    monkeypatch.setattr("agentos.gateway._server.read_facts", fail)
+    monkeypatch.setattr("agentos.gateway._body.read_facts", fail)
     with running_gateway(LeasePool(credentials("http://127.0.0.1:9", "a"), reporter=quiet)) as (gateway, token):
         answer = httpx.post(
             f"{gateway.url}/v1/messages", headers={"x-api-key": token}, content=chat_body("a secret prompt")

@@ -10,6 +10,7 @@ HOSTILE = "gateway/test_hostile_requests"
 SECRETS = "gateway/test_secrets"
 TOKENS = "gateway/test_client_tokens"
 OBJECTS = "gateway/test_owned_objects"
+ANSWERS = "gateway/test_hostile_answers"
 READING = "gateway/test_request_reading"
 RESTRICTED = "pool/conformance/test_restricted_requests"
 
@@ -44,6 +45,56 @@ MUTANTS = (
         "is_about_path = verdict.kind == AUTH_FAILED and not",
         "is_about_path = False and not",
         tests_of("gateway/test_refusals", "test_client_cannot_spoil_a_key_with_an_administrators_path"),
+    ),
+    # --- hostile clients and providers --------------------------------------------------------------------------------
+    Mutant(
+        "A path that is spelled otherwise is passed on without an estimate of its tokens",
+        "gateway/_routes.py",
+        'return _REPEATED.sub("/", _PARAMETERS.sub("", unquote(path))).rstrip("/")',
+        "return path",
+        tests_of(READING, "test_other_spelling_of_a_path_follows_the_same_rules"),
+    ),
+    Mutant(
+        "Bodies that have not come completely fill the memory",
+        "gateway/_body.py",
+        "        self._check(self._size, self._state.buffered)\n",
+        "        self._check(self._size, 0)\n",
+        tests_of(HOSTILE, "test_bodies_under_way_count_in_the_memory_of_all"),
+    ),
+    Mutant(
+        "A compressed bomb stops all requests while it is read",
+        "gateway/_body.py",
+        'if len(content) <= MAX_INLINE and "Content-Encoding" not in headers:',
+        "if len(content) <= MAX_INLINE:",
+        tests_of(HOSTILE, "test_long_or_compressed_body_is_read_on_a_thread"),
+    ),
+    Mutant(
+        "A stored response goes to any key if its request is not valid JSON",
+        "gateway/_request.py",
+        "        named = _MODEL.search(plain)\n",
+        "        return facts\n        named = _MODEL.search(plain)\n",
+        tests_of(READING, "test_model_and_references_are_found_in_invalid_json"),
+    ),
+    Mutant(
+        "An error of the gateway is written into an answer that has begun",
+        SERVER,
+        "if web_request.writer.output_size > 0:",
+        "if web_request.writer.output_size < 0:",
+        tests_of(ANSWERS, "test_bug_within_an_answer_cuts_it"),
+    ),
+    Mutant(
+        "An id that is not UTF-8 ends the stream of an answer",
+        "gateway/_owned_objects.py",
+        'self.remember(found.decode("utf-8", "replace"), credential_id)',
+        "self.remember(found.decode(), credential_id)",
+        tests_of(ANSWERS, "test_any_bytes_of_an_answer_are_read"),
+    ),
+    Mutant(
+        "The beginning of an error is passed on as all of it",
+        EXCHANGE,
+        "self.error_body, self.is_error_cut = body, not is_whole",
+        "self.error_body, self.is_error_cut = body, False",
+        tests_of(ANSWERS, "test_error_that_was_cut_is_passed_on_as_a_cut"),
     ),
     # --- sent once, settled once --------------------------------------------------------------------------------------
     Mutant(

@@ -63,6 +63,7 @@ class Exchange:
         self.handler: Task[object] | None = None  # that passes the answer on
         self.answer: Answer | None = None  # whose body is passed on as it comes
         self.error_body: bytes | None = None  # instead: of an error of the provider
+        self.is_error_cut = False  # the end of that body is missing
         self.first_parts: list[bytes] = []  # of the body, held back until now
         self.reader: AnswerReader | None = None
         self._handle: LeaseHandle | None = None  # the live lease
@@ -182,12 +183,8 @@ class Exchange:
         return await self._has_success(handle, credential, answer)
 
     async def _has_error(self, handle: LeaseHandle, credential: Credential, answer: Answer) -> bool:
-        try:
-            async with asyncio.timeout(ERROR_SECONDS):
-                body = await _read_all(answer, MAX_ERROR_BYTES)
-        except (AnswerLost, TimeoutError):
-            body = b""
-        plain = decoded(body, answer.headers.get("Content-Encoding", ""))
+        body, is_whole = await _read_all(answer)
+        plain = decoded(body, answer.headers.get("Content-Encoding", ""), MAX_ERROR_BYTES)
         verdict = self._verdict(answer, credential, plain)
         is_about_path = verdict.kind == AUTH_FAILED and not self.request.route.is_open_to_every_key(self.request.method)
         if verdict.kind in RETRY_ON_OTHER_KEY and not is_about_path:
@@ -196,7 +193,7 @@ class Exchange:
         if not is_about_path:
             self.state.pool.observed(handle, verdict)
         self._account.withdraw()
-        self.error_body = body
+        self.error_body, self.is_error_cut = body, not is_whole
         return True
 
     async def _has_success(self, handle: LeaseHandle, credential: Credential, answer: Answer) -> bool:
@@ -290,7 +287,7 @@ class Exchange:
         handle, self._handle = self._handle, None
         reader = self.reader
         is_complete = reader is not None and reader.is_complete
-        self._close_answer(is_over=is_complete or self.error_body is not None)
+        self._close_answer(is_over=is_complete or (self.error_body is not None and not self.is_error_cut))
         if handle is None:
             return
         pool = self.state.pool
@@ -340,10 +337,15 @@ class Exchange:
                 answer.close()
 
 
-async def _read_all(answer: Answer, max_bytes: int) -> bytes:
+async def _read_all(answer: Answer) -> tuple[bytes, bool]:
+    """Return the body of an error, and whether that is all of it: it may be cut, come too late, or be too long."""
     body = bytearray()
-    while part := await answer.read():
-        body += part
-        if len(body) > max_bytes:
-            break
-    return bytes(body)
+    try:
+        async with asyncio.timeout(ERROR_SECONDS):
+            while part := await answer.read():
+                body += part
+                if len(body) > MAX_ERROR_BYTES:
+                    return bytes(body), False
+    except (AnswerLost, TimeoutError):
+        return bytes(body), False
+    return bytes(body), True

@@ -55,7 +55,7 @@ class OwnedObjects:
         """Remember the objects that an answer, or a part of it, names as made."""
         if route.shape == "openai-responses":
             for found in _RESPONSE_ID.findall(answer):
-                self.remember(found.decode(), credential_id)
+                self.remember(found.decode("utf-8", "replace"), credential_id)
             for found in _ENCRYPTED.findall(answer):
                 self.remember(encrypted_id(found), credential_id)
         elif (found_id := _ID.search(answer)) is not None:
@@ -66,18 +66,20 @@ def makes_objects(request: ClientRequest) -> bool:
     """Return whether the answer to a request may name a new object."""
     if request.route.shape == "openai-responses":
         return True
-    return request.method == "POST" and request.route.shape is None and _collection(request.route.path) is not None
+    return (
+        request.method == "POST" and request.route.shape is None and _collection(request.route.plain_path) is not None
+    )
 
 
 def lists_objects(request: ClientRequest) -> bool:
     """Return whether a request asks for all objects of an organisation."""
-    return request.method == "GET" and request.route.path.rpartition("/")[2] in _COLLECTIONS
+    return request.method == "GET" and request.route.plain_path.rpartition("/")[2] in _COLLECTIONS
 
 
 def named_objects(request: ClientRequest) -> list[str]:
     """Return the ids of objects that a request names, in its path or its body."""
     found = []
-    in_path = _object_in_path(request.route.path)
+    in_path = _object_in_path(request.route.plain_path)
     if in_path is not None:
         found.append(in_path)
     for reference in request.facts.references:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import struct
+from typing import NoReturn
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from ._answers import LocalAnswer
 from ._exchange import Exchange
-from ._request import HOP_BY_HOP
+from ._request import HOP_BY_HOP, is_text
 from ._upstream import Answer, AnswerLost
 
 # Headers of an answer that are not passed on, beside those between neighbours: they are about the provider's host.
@@ -28,15 +29,31 @@ async def relay(web_request: web.BaseRequest, exchange: Exchange) -> web.StreamR
     headers = _headers(answer, exchange)
     if body is not None:
         exchange.finish()
+        if exchange.is_error_cut:
+            await _send_cut(
+                web_request, web.StreamResponse(status=answer.status, headers=headers), exchange.masked(body)
+            )
         return web.Response(status=answer.status, body=exchange.masked(body), headers=headers)
     length = answer.headers.get("Content-Length", "")
-    if web_request.method != "HEAD" and length.isdecimal() and int(length) <= MAX_WHOLE_BODY:
+    if length.isdecimal() and int(length) <= MAX_WHOLE_BODY and not _is_stream(answer):
         return await _whole(web_request, exchange, answer, headers)
     response = web.StreamResponse(status=answer.status, headers=headers)
     if length.isdecimal():
         response.content_length = int(length)
     await _stream(web_request, exchange, answer, response)
     return response
+
+
+def _is_stream(answer: Answer) -> bool:
+    return answer.headers.get("Content-Type", "").startswith("text/event-stream")
+
+
+async def _send_cut(web_request: web.BaseRequest, response: web.StreamResponse, part: bytes) -> NoReturn:
+    """Send the beginning of a body whose end has not come. Raises `ConnectionResetError`."""
+    await response.prepare(web_request)
+    await response.write(part)
+    cut(web_request)
+    raise ConnectionResetError("the provider's answer was cut")
 
 
 async def _whole(
@@ -51,7 +68,7 @@ async def _whole(
             parts.append(reader.feed(part))
     except AnswerLost:
         exchange.finish()
-        _cut(web_request)
+        cut(web_request)
         raise ConnectionResetError("the provider's answer was cut") from None
     except BaseException:
         exchange.finish()
@@ -82,13 +99,13 @@ async def _stream(
             await response.write(rest)
         await response.write_eof()
     except AnswerLost:
-        _cut(web_request)
+        cut(web_request)
         raise ConnectionResetError("the provider's answer was cut") from None
     finally:
         exchange.finish()
 
 
-def _cut(web_request: web.BaseRequest) -> None:
+def cut(web_request: web.BaseRequest) -> None:
     """Close the client's connection before the end of the body, so that it cannot be taken for complete."""
     transport = web_request.transport
     if transport is None:
@@ -108,8 +125,9 @@ def _headers(answer: Answer, exchange: Exchange) -> CIMultiDict[str]:
     passed: CIMultiDict[str] = CIMultiDict()
     for name, value in answer.headers.items():
         lower = name.lower()
-        if lower not in _DROPPED and lower not in named:
+        if lower not in _DROPPED and lower not in named and is_text(value):
             passed.add(name, exchange.masked_text(value))
+    passed.setdefault("Server", "agentos")
     return passed
 
 

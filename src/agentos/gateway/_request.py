@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import zlib
 from collections.abc import Iterable, Mapping
@@ -29,7 +30,7 @@ _REPLACED = HOP_BY_HOP | frozenset(KEY_HEADERS) | frozenset({
 _REPLACED_PREFIXES = ("x-forwarded-", "sec-fetch-", "cf-", "x-agentos-")
 # Parameters of a URL that carry a key.
 _KEY_PARAMETERS = frozenset({"key", "api_key", "access_token", "token"})
-# Bytes of a compressed body after decompression, of which the model is read. A larger one is passed on unread.
+# Bytes of a compressed body after decompression. A larger one is refused.
 MAX_DECODED_BYTES = 64 * 1024 * 1024
 # Headers that name a session of a client, which shares a prompt cache.
 _SESSION_HEADERS = ("x-claude-code-session-id", "session-id", "session_id", "x-session-id")
@@ -43,6 +44,10 @@ _REFERENCE_MARKS = (
     b'file_uri"', b'encrypted_content"',
 )  # fmt: skip
 _ENCRYPTED = re.compile(rb'"encrypted_content"\s*:\s*"([^"]+)"')
+_NO_TEXT = re.compile(r"[\ud800-\udfff]")
+_MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
+# Characters of a session's name that are kept as they are; of a longer one a digest is kept.
+MAX_SESSION = 200
 
 
 class _Body(msgspec.Struct):
@@ -71,6 +76,7 @@ class BodyFacts:
     session: str | None = None
     references: tuple[str, ...] = ()  # ids of objects that belong to one organisation
     encrypted: tuple[bytes, ...] = ()  # encrypted content, which only the organisation that made it can read
+    is_readable: bool = True  # False: nothing is known of the body, because its content encoding cannot be undone
 
 
 @dataclass(slots=True)
@@ -103,6 +109,12 @@ def passed_headers(headers: Iterable[tuple[str, str]], connection: str) -> list[
     ]
 
 
+def is_text(value: str) -> bool:
+    """Return whether the value of a header can be passed on: it is ASCII or UTF-8. aiohttp would leave other bytes out
+    and pass on the rest."""
+    return value.isascii() or not _NO_TEXT.search(value)
+
+
 def passed_query(query: str) -> str:
     """Return a query without parameters that carry a key."""
     if not query:
@@ -120,17 +132,20 @@ def number_header(headers: Mapping[str, str], *names: str) -> float | None:
 
 
 def read_facts(route: Route, headers: Mapping[str, str], body: bytes) -> BodyFacts:
-    """Return what a body says; nothing is known of a body that is not a JSON object."""
+    """Return what a body says. Providers read more than valid JSON (lone surrogates, a byte-order mark, NaN): of a body
+    that is none, model and references are searched for, so that no rule about them is passed by."""
     facts = BodyFacts(session=_session_in(headers))
     if not body or (route.shape is None and "json" not in headers.get("content-type", "json")):
         return facts
     plain = decoded(body, headers.get("content-encoding", ""))
     if plain is None:
+        facts.is_readable = False
         return facts
     try:
         content = _decode(plain)
     except (msgspec.MsgspecError, RecursionError, ValueError):
-        return facts
+        named = _MODEL.search(plain)
+        content = _Body(model=None if named is None else named[1].decode("utf-8", "replace"))
     facts.model = content.model if isinstance(content.model, str) and len(content.model) <= 200 else None
     settings = content.generationConfig if isinstance(content.generationConfig, dict) else {}
     limits = (
@@ -140,7 +155,7 @@ def read_facts(route: Route, headers: Mapping[str, str], body: bytes) -> BodyFac
     metadata = content.metadata if isinstance(content.metadata, dict) else {}
     for key in (content.prompt_cache_key, metadata.get("user_id")):
         if facts.session is None and isinstance(key, str) and key:
-            facts.session = key
+            facts.session = _short(key)
     facts.text_bytes = _text_bytes(plain)
     if _has_reference(plain):
         facts.references = tuple(dict.fromkeys(ref.decode("utf-8", "replace") for ref in _REFERENCES.findall(plain)))
@@ -151,8 +166,15 @@ def read_facts(route: Route, headers: Mapping[str, str], body: bytes) -> BodyFac
 def _session_in(headers: Mapping[str, str]) -> str | None:
     for name in _SESSION_HEADERS:
         if name in headers:
-            return headers[name]
+            return _short(headers[name])
     return None
+
+
+def _short(session: str) -> str:
+    """Return the name of a session, or a digest of a long one: thousands are remembered."""
+    if len(session) <= MAX_SESSION:
+        return session
+    return hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _has_reference(body: bytes) -> bool:
@@ -166,30 +188,33 @@ def _text_bytes(body: bytes) -> int:
     """Return the length of a body without the data of images and files, which cost by their size in pixels or pages."""
     if len(body) < 1000 or (b"base64" not in body and b"nline" not in body):
         return len(body)
-    return len(body) - sum(len(match) for match in _DATA.findall(body))
+    return len(body) - sum(match.end() - match.start() for match in _DATA.finditer(body))
 
 
-def decoded(body: bytes, encoding: str) -> bytes | None:
-    """Return a body without its content encoding; None if that is unknown, wrong, or too much."""
+def decoded(body: bytes, encoding: str, max_bytes: int | None = None) -> bytes | None:
+    """Return a body without its content encoding; None if that is unknown, wrong, or too much. `max_bytes` of the
+    result: by default MAX_DECODED_BYTES."""
+    max_bytes = MAX_DECODED_BYTES if max_bytes is None else max_bytes
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return body
     try:
         if encoding in ("gzip", "x-gzip", "deflate"):
             inflater = zlib.decompressobj(47 if encoding != "deflate" else 15)
-            plain = inflater.decompress(body, MAX_DECODED_BYTES)
-            return plain if inflater.eof else None
+            plain = inflater.decompress(body, max_bytes)
+            return plain if inflater.eof and not inflater.unused_data else None
         if encoding == "zstd":
-            return _decoded_zstd(body)
-    except Exception:  # each library has errors of its own; a body that cannot be read is passed on unread
+            return _decoded_zstd(body, max_bytes)
+    except Exception:  # each library has errors of its own
         return None
     return None
 
 
-def _decoded_zstd(body: bytes) -> bytes | None:
+def _decoded_zstd(body: bytes, max_bytes: int) -> bytes | None:
     import zstandard
 
     # The size in the frame's head is the sender's word: the output is limited instead.
-    with zstandard.ZstdDecompressor(max_window_size=128 * 1024 * 1024).stream_reader(body) as reader:
-        plain = reader.read(MAX_DECODED_BYTES)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=128 * 1024 * 1024)
+    with decompressor.stream_reader(body, read_across_frames=True) as reader:
+        plain = reader.read(max_bytes)
         return plain if not reader.read(1) else None

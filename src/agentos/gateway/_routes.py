@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from agentos.providers.presets import preset_of
 
@@ -26,9 +26,11 @@ _ENDINGS = (
 )
 # Ends of paths to which a POST costs nothing; the answer to any other one that states no usage has an unknown price.
 _FREE = ("/files", "/uploads", "/parts", "/complete", "/cancel", "/count_tokens", "/input_tokens", ":countTokens")
-_GENERATE = frozenset({"generateContent", "streamGenerateContent"})
+_GENERATE = frozenset({"generatecontent", "streamgeneratecontent"})
 _DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
 _MODELS = re.compile(r"(?:/v\d\w*)?/models(?:/[^/]+)?")
+_REPEATED = re.compile(r"/{2,}")
+_PARAMETERS = re.compile(r";[^/]*")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 # Visible ASCII without characters that no client has to send unescaped.
 _TARGET = re.compile(r"/[!$-;=?-\[\]_a-z|~]*")
@@ -43,6 +45,7 @@ class Route(NamedTuple):
     shape: str | None = None  # of `providers.usage`; None: the answer states no usage
     model: str | None = None  # where the path names it
     is_stream: bool = False  # the path asks for a stream
+    plain_path: str = ""  # that rules look at: as a provider may understand the path
 
     def is_open_to_every_key(self, method: str) -> bool:
         """Return whether every valid key may send this request: only then a 401 or 403 is about the key. Others, such
@@ -50,7 +53,7 @@ class Route(NamedTuple):
         provider of the keys file no path is known, and every key of it may send everything."""
         if preset_of(self.provider) is None:
             return True
-        is_listing = _MODELS.fullmatch(self.path) is not None or self.path.endswith("/count_tokens")
+        is_listing = _MODELS.fullmatch(self.plain_path) is not None or self.plain_path.endswith("/count_tokens")
         return (self.shape is not None and method == "POST") or (is_listing and method in ("GET", "HEAD", "POST"))
 
     @property
@@ -102,7 +105,7 @@ def _provider_of(path: str, has_gemini_key: bool, has_anthropic_version: bool) -
 
 def is_free(method: str, route: Route) -> bool:
     """Return whether a request whose answer states no usage costs nothing."""
-    return method != "POST" or route.path.endswith(_FREE)
+    return method != "POST" or route.plain_path.endswith(_FREE)
 
 
 def _provider_of_version_1(segments: list[str], has_gemini_key: bool, has_anthropic_version: bool) -> str:
@@ -115,13 +118,21 @@ def _provider_of_version_1(segments: list[str], has_gemini_key: bool, has_anthro
 
 @lru_cache(maxsize=256)
 def _describe(provider: str, path: str, family: str) -> Route:
-    name, _, verb = path.rpartition("/models/")[2].partition(":")
-    if family == "gemini" and "/openai/" not in path:
-        model = name if "/models/" in path and name else None
-        shape = "gemini" if verb in _GENERATE else None
-        return Route(provider, path, family, shape, model, verb.startswith("stream"))
-    shape = next((shape for ending, shape in _ENDINGS if path.endswith(ending)), None)
+    plain = _plain(path)
+    lower = plain.lower()
+    name, _, verb = plain.rpartition("/models/")[2].partition(":")
+    if family == "gemini" and "/openai/" not in lower:
+        model = name if "/models/" in plain and name else None
+        shape = "gemini" if verb.lower() in _GENERATE else None
+        return Route(provider, path, family, shape, model, verb.startswith("stream"), plain)
+    shape = next((shape for ending, shape in _ENDINGS if lower.endswith(ending)), None)
     if shape is not None:
         family = "anthropic" if shape == "anthropic" else "openai"
-    deployment = _DEPLOYMENT.search(path) if provider == "azure" else None
-    return Route(provider, path, family, shape, None if deployment is None else deployment[1])
+    deployment = _DEPLOYMENT.search(plain) if provider == "azure" else None
+    return Route(provider, path, family, shape, None if deployment is None else deployment[1], False, plain)
+
+
+def _plain(path: str) -> str:
+    """Return a path without escapes, repeated slashes, parameters of segments and a slash at its end. Providers that
+    do not tell such spellings apart must not be reached past the rules for the path."""
+    return _REPEATED.sub("/", _PARAMETERS.sub("", unquote(path))).rstrip("/")

@@ -20,10 +20,11 @@ import msgspec
 from aiohttp import web
 
 from ._answers import LocalAnswer, error
+from ._body import Body
 from ._exchange import Exchange
 from ._hold import retry_headers
-from ._relay import local_response, relay
-from ._request import KEY_HEADERS, ClientRequest, number_header, passed_headers, passed_query, read_facts
+from ._relay import cut, local_response, relay
+from ._request import KEY_HEADERS, ClientRequest, is_text, number_header, passed_headers, passed_query
 from ._routes import check_target, find_route
 from ._state import GatewayState
 from .client_tokens import Client
@@ -34,13 +35,6 @@ HEAD_SECONDS = 15.0
 LOOK_SECONDS = 1.0
 # Seconds that a connection may be idle between requests.
 IDLE_SECONDS = 90.0
-# Seconds without a byte of a body after which its request is given up, and the bytes a second that it must average
-# after the first BODY_SECONDS.
-BODY_SECONDS = 30.0
-MIN_BODY_RATE = 10_000
-# Bytes of one body, and of all bodies in memory.
-MAX_BODY = 100 * 1024 * 1024
-MAX_BUFFERED = 1024 * 1024 * 1024
 # Bytes of the request line and of one header, and the number of headers.
 MAX_LINE = 16 * 1024
 MAX_HEADERS = 100
@@ -165,6 +159,9 @@ class GatewayServer:
             raise
         except Exception as failure:
             _report(failure)
+            if web_request.writer.output_size > 0:  # an answer has begun: an error within it would be taken for its end
+                cut(web_request)
+                raise ConnectionResetError("the answer was cut") from None
             response = local_response(error(_family(web_request), "server_error", "the gateway has a bug: see its log"))
         finally:
             connection.is_busy = False
@@ -195,23 +192,20 @@ class GatewayServer:
         if self._state.is_draining:
             raise error(route.error_shape, "overloaded", "the gateway is shutting down", retry_after=1)
         self._state.under_way += 1
+        body = Body(self._state, client, web_request, route.error_shape)
         try:
-            body = await self._body(web_request, route.error_shape)
-            self._state.buffered += len(body)
-            try:
-                headers = web_request.headers
-                retry_count = number_header(headers, "x-stainless-retry-count")
-                request = ClientRequest(
-                    method, route, passed_query(query),
-                    passed_headers(headers.items(), headers.get("Connection", "")), body,
-                    read_facts(route, headers, body), None if retry_count is None else int(retry_count),
-                    number_header(headers, "x-stainless-read-timeout", "x-stainless-timeout"),
-                    "idempotency-key" in headers, headers.get("User-Agent", ""),
-                )  # fmt: skip
-                return await self._forward(web_request, client, request)
-            finally:
-                self._state.buffered -= len(body)
+            await body.receive()
+            headers = web_request.headers
+            retry_count = number_header(headers, "x-stainless-retry-count")
+            request = ClientRequest(
+                method, route, passed_query(query), passed_headers(headers.items(), headers.get("Connection", "")),
+                body.content, await body.read(route), None if retry_count is None else int(retry_count),
+                number_header(headers, "x-stainless-read-timeout", "x-stainless-timeout"),
+                "idempotency-key" in headers, headers.get("User-Agent", ""),
+            )  # fmt: skip
+            return await self._forward(web_request, client, request)
         finally:
+            body.free()
             self._state.under_way -= 1
 
     async def _forward(
@@ -270,6 +264,8 @@ class GatewayServer:
                         "--allow-host adds a name", status=421, is_final=True)  # fmt: skip
         if hosts:
             self._usual_host = hosts[0]
+        if not all(map(is_text, headers.values())):
+            raise error(shape, "invalid_request", "a header has bytes that are not UTF-8", is_final=True)
         if "Origin" in headers or "Sec-Fetch-Site" in headers:
             raise error(shape, "forbidden", "requests of browsers are refused", is_final=True)
         if "Upgrade" in headers:
@@ -303,37 +299,6 @@ class GatewayServer:
         if "key=" in query.lower() or "token=" in query.lower():
             message = "a client token is accepted in a header only: URLs are logged on their way"
         raise error(shape, "auth_failed", message, is_final=True)
-
-    async def _body(self, web_request: web.BaseRequest, shape: str) -> bytes:
-        """Read the body, within bounds of size and time. Nothing is leased before it has arrived."""
-        length = web_request.content_length
-        if (length or 0) > MAX_BODY or self._state.buffered + (length or 0) > MAX_BUFFERED:
-            raise _too_large(shape)
-        if "Expect" in web_request.headers and web_request.transport is not None:
-            web_request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if not web_request.body_exists:
-            return b""
-        content = web_request.content
-        loop = asyncio.get_running_loop()
-        parts: list[bytes] = []
-        started_at, size = loop.time(), 0
-        try:
-            if content.is_eof():  # a short body has come together with the head
-                return content.read_nowait()
-            while True:
-                latest = started_at + BODY_SECONDS + size / MIN_BODY_RATE
-                async with asyncio.timeout_at(min(latest, loop.time() + BODY_SECONDS)):
-                    part = await content.readany()
-                if not part:
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
-                parts.append(part)
-                size += len(part)
-                if size > MAX_BODY:
-                    raise _too_large(shape)
-        except TimeoutError:
-            raise error(shape, "timeout", "the body did not arrive in time", status=408) from None
-        except (web.RequestPayloadError, ValueError):
-            raise error(shape, "invalid_request", "the body is not valid HTTP", is_final=True) from None
 
     # --- pages of the gateway itself ----------------------------------------------------------------------------------
 
@@ -390,11 +355,6 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _too_large(shape: str) -> LocalAnswer:
-    return error(shape, "too_large", f"the body is larger than {MAX_BODY // 2**20} MB, or too much is in memory",
-                 is_final=True)  # fmt: skip
 
 
 def _json(body: Any, status: int = 200) -> web.Response:

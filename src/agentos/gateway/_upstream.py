@@ -101,6 +101,9 @@ class Upstream:
             raise Untrusted(_name(error)) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise AnswerLost(_name(error)) from None
+        if response.status < 200:  # 101: a protocol that was not asked for
+            response.close()
+            raise AnswerLost(f"status {response.status}")
         return Answer(response)
 
     async def close(self) -> None:

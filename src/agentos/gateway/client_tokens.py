@@ -5,6 +5,7 @@ Tokens are kept as digests only: in memory for attempts, in a file of the AgentO
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import json
@@ -60,6 +61,7 @@ class Client:
     meter: RequestMeter | None = None  # of an attempt: its run may refuse requests
     lock: threading.Lock = field(default_factory=threading.Lock)  # guards `usage` and `unsettled`
     unsettled: set[Any] = field(default_factory=set)  # accounts of requests that were sent and are not counted yet
+    long_body: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while one that is long or compressed is read
 
     def unsettled_requests(self) -> tuple[Any, ...]:
         """Return the accounts of requests that were sent and are not counted yet."""
