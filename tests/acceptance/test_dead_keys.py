@@ -119,8 +119,10 @@ def test_echoed_refusals_reach_no_other_run(sandbox: Sandbox) -> None:
         assert len(states) == len(GOOD)
         assert not [state for state in states if state["quarantine"] or state["cooling"]]
         first.stderr.read()
-        assert first.wait(60) == 1
+        # An echo that no other item contradicts in time leaves its item unfinished (4) instead of failed (1).
+        assert first.wait(60) in (1, 4)
     shown = json.loads(sandbox.agentos("show", "first", "--json").stdout)
+    assert shown["succeeded"] == 20
     assert "quarantined" not in json.dumps(shown)
 
 

@@ -126,7 +126,7 @@ def test_export_has_input_fields_and_plain_output() -> None:
 def test_exported_output_of_a_command_is_what_it_printed(tmp_path: Path) -> None:
     agentos("run", "--run-id", "echo", "--item", "a", "--item", "b", "--", "echo", "hello {id}")
     rows = list(csv.DictReader(io.StringIO(agentos("export", "echo", "--format", "csv").stdout)))
-    assert [(row["id"], row["output"]) for row in rows] == [("a", "hello a"), ("b", "hello b")]
+    assert sorted((row["id"], row["output"]) for row in rows) == [("a", "hello a"), ("b", "hello b")]
     assert "input" not in rows[0]  # the same as the id
 
 

@@ -75,8 +75,13 @@ def test_item_that_kills_three_workers_fails_alone() -> None:  # invariant 24
     assert "SIGSEGV" in (results_by_id["segfault"].error or "")
     assert "exit status 3" in (results_by_id["exit"].error or "")
     assert "SIGKILL" in (results_by_id["kill"].error or "")
-    assert results_by_id["sys.exit"].attempts == 1  # SystemExit is an ordinary error
+    assert results_by_id["sys.exit"].metadata["error_type"] == "SystemExit"  # its worker lives on
     assert pool.get_stats()["reserved"] == 0
+
+
+def test_system_exit_of_a_worker_function_is_not_retried() -> None:
+    _, results = processes(1).execute_parallel(["sys.exit"], workers.die_of)
+    assert (results[0].success, results[0].attempts) == (False, 1)
 
 
 def test_item_of_a_dead_worker_is_retried() -> None:
