@@ -10,9 +10,10 @@ import tokenize
 from dataclasses import fields
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from agentos import events
-from agentos.items import results
+from agentos.items import parallelism, results
 
 HEAD = f"""# Events
 
@@ -36,10 +37,15 @@ TYPES = {
     "tuple[str, ...]": "list of strings",
     "dict[str, Any]": "object",
     "Any": "any value",
+    "ParallelBound": "[`ParallelBound`](#the-object-parallelbound)",
     "PoolWaiting": "[`PoolWaiting`](#poolwaiting) without `event` and `v`",
 }
-# The objects of the two fields that `agentos.events` declares as Any.
-RESULTS = {"WorkflowResult": results.WorkflowResult, "ProgressStats": results.ProgressStats}
+# The objects of the two fields that `agentos.events` declares as Any, and the object in one of them.
+RESULTS: dict[str, Any] = {
+    "WorkflowResult": results.WorkflowResult,
+    "ProgressStats": results.ProgressStats,
+    "ParallelBound": parallelism.ParallelBound,
+}
 
 
 def page() -> str:
@@ -51,7 +57,8 @@ def page() -> str:
     for name, cls in RESULTS.items():
         text = inspect.getsource(inspect.getmodule(cls))  # type: ignore[arg-type]
         tree = next(n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == name)
-        assert {field.name for field in fields(cls)} <= {n.target.id for n in tree.body if _is_field(n)}  # type: ignore[attr-defined]
+        names = set(cls._fields) if hasattr(cls, "_fields") else {field.name for field in fields(cls)}
+        assert names <= {n.target.id for n in tree.body if _is_field(n)}  # type: ignore[attr-defined]
         sections.append(_section(tree, _comments(text), f"## The object {name}"))
     return "\n".join(sections)
 

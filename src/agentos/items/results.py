@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from .parallelism import ParallelBound
+
 # Below this number of completed items, a rate computed from them is noise.
 MIN_ITEMS_FOR_RATE = 3
 
@@ -90,6 +92,7 @@ class ProgressStats:
     expected_cost: float | None = None  # of the whole run, by the mean of the items that have ended; None: not known
     budget: float | None = None  # money that the run may spend
     budget_tokens: int | None = None
+    at_once: ParallelBound | None = None  # items at once, and what bounds them; None: a fixed number of workers
 
     @property
     def elapsed(self) -> float:

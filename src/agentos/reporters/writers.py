@@ -15,6 +15,7 @@ from dataclasses import fields
 from typing import Any, TextIO
 
 from agentos.events import JSON_VERSION, Heartbeat, ItemEnded, PoolWaiting
+from agentos.items.parallelism import ParallelBound
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.redaction.json_text import redact_json
 
@@ -133,7 +134,7 @@ def _json_value(value: Any) -> Any:
     """Return a value in the types of JSON. Does not raise: a worker may return any object."""
     if isinstance(value, WorkflowResult | ProgressStats):
         return {field.name: _json_value(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, PoolWaiting):
+    if isinstance(value, PoolWaiting | ParallelBound):
         return value._asdict()
     try:
         json.dumps(value, allow_nan=False)
