@@ -158,14 +158,14 @@ class Allocator:
     def correct(self, record: LeaseRecord, requests: int, tokens: int, detail: Detail | None, now: float) -> None:
         """Replace the reservation of a live lease by its usage."""
         is_refund = requests < record.requests or tokens < record.tokens or detail != record.detail
-        charges = record.charges
-        if not charges and record.credential is not None and not record.credential.group.pace.is_free:
-            charges = ((record.credential.group, NO_CHARGE),)  # its limits were declared after the grant
-        for cooldown_scope, charge in charges:
-            cooldown_scope.pace.correct(charge, record, requests, tokens, detail, now)
+        if record.charge is not None:
+            group, charge = record.charge
+            group.pace.correct(charge, record, requests, tokens, detail, now)
+        elif record.credential is not None and not record.credential.group.pace.is_free:  # its limits are newer
+            record.credential.group.pace.correct(NO_CHARGE, record, requests, tokens, detail, now)
         record.requests, record.tokens, record.detail = requests, tokens, detail
-        if is_refund:  # also to a group that its credential has left
-            self.serve_all((cooldown_scope for cooldown_scope, _ in record.charges), now)
+        if is_refund and record.charge is not None:  # also to a group that its credential has left
+            self.serve_all((record.charge[0],), now)
 
     # --- credentials ----------------------------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class Allocator:
         if group.pace.is_free:
             group.pace.count(record.requests, now)
         else:
-            record.charges = ((group, group.pace.take(record, now)),)
+            record.charge = group, group.pace.take(record, now)
         if not credential.is_proven and not credential.probe_deadline:
             credential.probe_deadline = now + PROBE_SECONDS
         if group.guesses:
@@ -361,7 +361,7 @@ class Allocator:
         record.credential, record.credential_id = credential, credential_id
         record.fence, record.state = fence, LIVE
         if credential.group.pace.limiter is not None or not credential.group.pace.is_free:
-            record.charges = ((credential.group, credential.group.pace.restore_lease(record, usage, now)),)
+            record.charge = credential.group, credential.group.pace.restore_lease(record, usage, now)
 
     def serve_all(self, cooldown_scopes: Iterable[CooldownScope], now: float) -> None:
         """Serve waiters with all credentials of these scopes, which may have more room than before."""

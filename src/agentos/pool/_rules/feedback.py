@@ -83,8 +83,8 @@ class ProviderFeedback:
     def _read_limits(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> bool:
         """Read the limits in an answer; return whether it has any."""
         if verdict.windows:
-            charges = [charge for cooldown_scope, charge in record.charges if cooldown_scope is credential.group]
-            credential.group.pace.report(record, charges[0] if charges else None, verdict.windows, now)
+            group, charge = record.charge or (None, None)
+            credential.group.pace.report(record, charge if group is credential.group else None, verdict.windows, now)
         if verdict.limit_requests is None and verdict.limit_tokens is None:
             return bool(verdict.windows)
         members = credential.group.members.values()
@@ -92,16 +92,16 @@ class ProviderFeedback:
             lease.tokens for member in members for lease in member.leases.values() if lease is not record
         )
         credential.group.pace.observe(record, verdict, tokens_in_flight, now)
-        self.announce_learned(credential, record.scope)
+        self.announce_learned(credential.group, record.scope)
         return True
 
     def mark_answered(self, record: LeaseRecord) -> None:
         """Note that a live lease has its answer: its request is not in flight any more."""
         if record.state == LIVE and not record.is_answered:
             record.is_answered = True
-            for _, charge in record.charges:
-                if charge.estimator is not None:
-                    charge.estimator.answer(record.granted_at)
+            estimator = None if record.charge is None else record.charge[1].estimator
+            if estimator is not None:
+                estimator.answer(record.granted_at)
 
     def _learn_concurrency(
         self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float
@@ -122,16 +122,15 @@ class ProviderFeedback:
         leases = [lease for member in group.members.values() for lease in member.leases.values()]
         others = [lease for lease in leases if lease is not record and lease.scope == record.scope]
         earlier = sum(lease.granted_at < record.granted_at for lease in others)
-        charge = record.charges[0][1] if record.charges else NO_CHARGE
+        charge = NO_CHARGE if record.charge is None else record.charge[1]
         hint = hint_of(verdict)
         known_hint = None if hint is None else min(hint, MAX_COOL_DOWN)
         wait = group.pace.refuse(record, charge, len(others) - earlier, earlier, known_hint, now)
         self._allocator.cool(group, record.scope, max(wait, hint or 0.0), RATE_LIMITED, now)
-        self.announce_learned(credential, record.scope)
+        self.announce_learned(group, record.scope)
 
-    def announce_learned(self, credential: CredentialRecord, scope: str | None) -> None:
+    def announce_learned(self, group: CooldownScope, scope: str | None) -> None:
         """Announce an undeclared limit once, when it has become known."""
-        group = credential.group
         learned = group.pace.newly_learned(scope)
         if learned is not None:
             self._allocator.events.append(LimitLearned(group.kind, group.name, scope, learned))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agentos.limits.pace import Charge
 from agentos.verdict import RATE_LIMITED, Verdict
 
+from .cooldown_scope import CooldownScope
 from .lease_states import ENDED, LIVE, WAITING
-from .records import CredentialRecord, LeaseRecord
+from .records import LeaseRecord
 
 if TYPE_CHECKING:
     from .allocator import Allocator
@@ -49,8 +51,8 @@ class LeaseEnd:
         credential.used_requests += record.requests
         if record.tokens:
             credential.used_tokens += record.tokens
-        if record.charges:
-            self._learn_from_end(record, credential, now, has_verdict=verdict is not None)
+        if record.charge is not None:
+            self._learn_from_end(record, *record.charge, now, has_verdict=verdict is not None)
         if allocator.waiting or credential.removed or credential.quarantine is not None:
             allocator.serve(credential, now)
             allocator.advance(now)
@@ -59,15 +61,13 @@ class LeaseEnd:
         return True
 
     def _learn_from_end(
-        self, record: LeaseRecord, credential: CredentialRecord, now: float, *, has_verdict: bool
+        self, record: LeaseRecord, group: CooldownScope, charge: Charge, now: float, *, has_verdict: bool
     ) -> None:
-        is_slow = False
-        for cooldown_scope, charge in record.charges:
-            is_slow = is_slow or (charge.estimator is not None and charge.estimator.slow_start is not None)
-            if cooldown_scope.pace.end(charge, record, now, has_verdict=has_verdict):
-                self._allocator.feedback.announce_learned(credential, record.scope)
-        if is_slow and len(credential.group.members) > 1:  # after a success of one member the others may start more
-            self._allocator.wake_ups.look_again(credential.group, 0.0)
+        is_slow = charge.estimator is not None and charge.estimator.slow_start is not None
+        if group.pace.end(charge, record, now, has_verdict=has_verdict):
+            self._allocator.feedback.announce_learned(group, record.scope)
+        if is_slow and len(group.members) > 1:  # after a success of one member the others may start more
+            self._allocator.wake_ups.look_again(group, 0.0)
 
     def cool_and_end(self, record: LeaseRecord, seconds: float, now: float) -> None:
         """End a live lease and cool its credential's group on the caller's word, from which no limit is learned."""
@@ -105,7 +105,7 @@ class LeaseEnd:
         self._end_unused(record, now, WAITING)
         record.requests, record.tokens, record.detail = requests, tokens, detail
         record.is_unused = record.is_answered = record.settled = False
-        record.charges = ()
+        record.charge = None
         record.credential = record.credential_id = None
 
     def _end_unused(self, record: LeaseRecord, now: float, next_state: str) -> None:

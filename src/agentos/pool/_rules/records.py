@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from agentos.limits.amounts import Detail
@@ -56,7 +55,7 @@ class LeaseRecord:
     """One lease, from its request to its end. The store makes it; only the rules change it."""
 
     __slots__ = (
-        "charges",
+        "charge",
         "credential",
         "credential_id",
         "detail",
@@ -111,7 +110,7 @@ class LeaseRecord:
         self.granted_at = 0.0
         self.is_answered = False  # the provider has answered with a verdict, but the lease is live
         self.is_unused = False  # ended before it was picked up
-        self.charges: Sequence[tuple[CooldownScope, Charge]] = ()  # taken from the limits of its group
+        self.charge: tuple[CooldownScope, Charge] | None = None  # taken from the limits of its group at the grant
         self.waits_for_probe = False  # may wait until the probe of a new credential has succeeded
         self.too_large: str | None = None  # why no credential can ever serve it
         self.credential: CredentialRecord | None = None

@@ -65,11 +65,10 @@ def _credential_row(owner: Owner, credential: Any) -> CredentialRow:
 
 def _group_row(group: CooldownScope, now: float) -> GroupRow:
     charges = [
-        charge
+        record.charge[1]
         for credential in group.members.values()
         for record in credential.leases.values()
-        for scope, charge in record.charges
-        if scope is group
+        if record.charge is not None and record.charge[0] is group
     ]
     usage = group.pace.usage_state(charges, now)
     learned = list(group.pace.learned_limits().items())
@@ -78,10 +77,8 @@ def _group_row(group: CooldownScope, now: float) -> GroupRow:
 
 
 def _lease_row(record: Any) -> LeaseRow:
-    usage = None
-    for scope, charge in record.charges:
-        if scope is record.credential.group:
-            usage = scope.pace.lease_usage(charge)
+    group, charge = record.charge or (None, None)
+    usage = group.pace.lease_usage(charge) if group is record.credential.group else None
     return LeaseRow(
         record.owner.index, record.id, record.credential_id, record.fence, record.requests, record.tokens,
         record.scope, record.requester, record.granted_at, None if usage is None else _first_shares(usage),
@@ -243,9 +240,9 @@ def _end(owner: Owner, at: float, credential_id: str, fence: int, is_first_succe
          arrived: float = 0.0) -> None:  # fmt: skip
     record = _find(owner, credential_id, fence)
     if record is not None:
-        if arrived:
-            for scope, charge in record.charges:
-                scope.pace.confirm(charge, record, arrived)
+        if arrived and record.charge is not None:
+            group, charge = record.charge
+            group.pace.confirm(charge, record, arrived)
         if is_first_success and record.credential is not None:
             record.credential.is_proven = True
         record.owner.leases.pop(record.id, None)
