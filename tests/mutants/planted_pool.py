@@ -181,8 +181,8 @@ MUTANTS = (
     Mutant(
         "Waiters are not refused when the last usable credential is quarantined",
         "pool/_rules/allocator.py",
-        "credential.is_proven = credential.success_is_noop = False\n        self._refuse_unservable()",
-        "credential.is_proven = credential.success_is_noop = False",
+        "credential.is_proven = credential.is_healthy = False\n        self._refuse_unservable()",
+        "credential.is_proven = credential.is_healthy = False",
         tests_of(POOL, "test_all_quarantined_refuses_waiters_and_new_requests"),
     ),
     # --- provider feedback ----------------------------------------------------------------------------------------

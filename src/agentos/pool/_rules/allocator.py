@@ -79,8 +79,16 @@ class Allocator:
         """
         if self.due and self.due[0][0] <= now:
             self.advance(now)
-        if front or record.request_class not in self.waiting:  # a request in front may need less than those behind it
-            credential = self._choose(record, now)
+        request_class = record.request_class
+        if front or request_class not in self.waiting:  # a request in front may need less than those behind it
+            credential, heap = None, self.ready.by_class.get(request_class)
+            if heap and not record.tokens and record.prefer is None:
+                _, last_used, first = heap[0]
+                if first.is_healthy and last_used == first.last_used and not first.cooled and first.group.pace.is_free:
+                    heappop(heap)
+                    credential = first  # nothing restricts it, as is the case for nearly every lease
+            if credential is None:
+                credential = self._choose(record, now)
             if credential is not None:
                 self._grant(record, credential, now)
                 if credential.max_concurrent > len(credential.leases):
@@ -203,7 +211,7 @@ class Allocator:
         if credential.quarantine is None:
             self.events.append(CredentialQuarantined(id, reason))
         credential.quarantine = reason
-        credential.is_proven = credential.success_is_noop = False
+        credential.is_proven = credential.is_healthy = False
         self._refuse_unservable()
 
     def restore(self, id: str, now: float) -> None:  # noqa: A002

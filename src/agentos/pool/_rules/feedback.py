@@ -40,7 +40,9 @@ class ProviderFeedback:
             credential.provider.overloads.pop(scope, None)
             if credential.group.guesses:
                 self._allocator.guessed.succeeded(record, credential.group, now)
-            credential.success_is_noop = not (credential.provider.overloads or credential.group.guesses)
+            credential.is_healthy = credential.is_in_use and not (
+                credential.provider.overloads or credential.group.guesses
+            )
             return
         has_limits = False
         if record is not None:
@@ -147,7 +149,7 @@ class ProviderFeedback:
         provider.overloads[scope] = in_a_row + 1, now
         in_a_row += 1
         for member in provider.members.values():
-            member.success_is_noop = False
+            member.is_healthy = False
         seconds = backoff.delay(in_a_row, jitter, base=DEFAULT_COOL_DOWN[OVERLOADED])
         if hint is not None:
             seconds = max(seconds, hint)
@@ -161,7 +163,7 @@ class ProviderFeedback:
         One refusal may be a blip, or the fault of the item itself."""
         if credential.removed:
             return
-        credential.success_is_noop = False
+        credential.is_healthy = False
         credential.auth_failures += 1
         by_another = credential.auth_failures > 1 and (requester is None or requester != credential.auth_failed_by)
         credential.auth_failed_by = requester

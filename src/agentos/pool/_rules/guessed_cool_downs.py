@@ -53,7 +53,7 @@ class GuessedCoolDowns:
         if guess is None:
             guess = group.guesses[scope] = Guess()
             for member in group.members.values():
-                member.success_is_noop = False
+                member.is_healthy = False
         if sent_at >= guess.since:  # else it was sent before the present cool-down began, and is not counted again
             guess.probes += 1
             guess.since, guess.probe = now, None

@@ -36,7 +36,7 @@ class LeaseEnd:
         assert credential is not None
         if verdict is not None:
             allocator.feedback.apply_verdict(record, verdict, now, jitter)
-        elif success and not credential.success_is_noop:
+        elif success and not credential.is_healthy:
             allocator.feedback.apply(credential, record, None, now)
         if allocator.due and allocator.due[0][0] <= now:
             allocator.advance(now)
@@ -46,14 +46,14 @@ class LeaseEnd:
         record.state = next_state
         del credential.leases[record.fence]
         allocator.sequence = credential.last_used = allocator.sequence + 1
-        if credential.group.guesses:
+        if not credential.is_healthy and credential.group.guesses:
             allocator.guessed.ended(record, credential.group, now)
         credential.used_requests += record.requests
         if record.tokens:
             credential.used_tokens += record.tokens
         if record.charge is not None:
             self._learn_from_end(record, *record.charge, now, has_verdict=verdict is not None)
-        if allocator.waiting or credential.removed or credential.quarantine is not None:
+        if allocator.waiting or not credential.is_healthy:
             allocator.serve(credential, now)
             allocator.advance(now)
         elif len(credential.leases) < credential.max_concurrent:  # else its limit was lowered while it was leased

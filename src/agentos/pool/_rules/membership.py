@@ -50,7 +50,7 @@ class Membership:
     def leave(self, id_: str) -> CredentialRecord:
         """Take a credential out of the pool, its group and its provider. Its live leases stay in its record."""
         credential = self.credentials.pop(id_)
-        credential.removed = True
+        credential.removed, credential.is_healthy = True, False
         self._fences[id_] = credential.fence
         if credential.leases:
             self.leaving[id_] = credential

@@ -27,8 +27,8 @@ class ReadyHeaps:
 
     def __init__(self, credentials: Mapping[str, CredentialRecord], wake_ups: WakeUps, order: str) -> None:
         self._order = order
-        self._is_least_loaded = order == LEAST_LOADED
-        self._has_own_orders = False  # a class has an order that is not that of the pool
+        # Some credentials do not serve all classes, or are not granted by their load.
+        self._has_restrictions = order != LEAST_LOADED
         self.by_class: dict[RequestClass, list[Entry]] = {}
         self._credentials = credentials
         self._wake_ups = wake_ups
@@ -40,33 +40,41 @@ class ReadyHeaps:
 
     def push(self, credential: CredentialRecord, now: float) -> None:
         """Offer a credential that has room to every request class that it may serve now."""
-        is_paced = not credential.group.pace.is_free
+        if credential.cooled or credential.scopes or self._has_restrictions or not credential.group.pace.is_free:
+            self._push_where_usable(credential, now)
+            return
+        last_used, offered = credential.last_used, credential.offered
+        load = len(credential.leases) / credential.max_concurrent
+        for request_class, heap in self.by_class.items():
+            if offered.get(request_class) != last_used:  # else its hint is still valid
+                heappush(heap, (load, last_used, credential))
+                offered[request_class] = last_used
+                if len(heap) > MAX_STALE_ENTRIES:
+                    self._remove_stale(heap)
+
+    def _push_where_usable(self, credential: CredentialRecord, now: float) -> None:
+        is_paced, last_used = not credential.group.pace.is_free, credential.last_used
         if is_paced and (full_until := credential.full_until(now)) > now:
             self._wake_ups.look_again(credential.group, full_until)
             return
-        last_used = credential.last_used
-        if self._is_least_loaded:
-            entry: Entry = (len(credential.leases) / credential.max_concurrent, last_used, credential)
-        else:
-            entry = (rank(self._order, credential, now), last_used, credential)
-        offered = credential.offered
-        serves_all = not (credential.cooled or credential.scopes)
         for request_class, heap in self.by_class.items():
-            if offered.get(request_class) == last_used:
-                continue  # its hint is still valid
-            if (serves_all and type(request_class) is not RestrictedScope) or (
-                credential.serves(request_class) and not credential.usable_at(scope_of(request_class))
-            ):
-                if is_paced and (at := credential.paced_until(scope_of(request_class), 1, 0, now)):
+            if credential.offered.get(request_class) == last_used:
+                continue
+            scope = scope_of(request_class)
+            if credential.serves(request_class) and not credential.usable_at(scope):
+                if is_paced and (at := credential.paced_until(scope, 1, 0, now)):
                     self._wake_ups.look_again(credential.group, at)
                     continue
-                if self._has_own_orders:
-                    entry = (rank(self.order_of(request_class), credential, now), last_used, credential)
-                heappush(heap, entry)
-                offered[request_class] = last_used
-                if len(heap) > MAX_STALE_ENTRIES and len(heap) > self.max_entries:
-                    heap[:] = [e for e in heap if e[1] == e[2].last_used]
-                    heapify(heap)
+                heappush(heap, (rank(self.order_of(request_class), credential, now), last_used, credential))
+                credential.offered[request_class] = last_used
+                if len(heap) > MAX_STALE_ENTRIES:
+                    self._remove_stale(heap)
+
+    def _remove_stale(self, heap: list[Entry]) -> None:
+        """Remove stale hints if there are many."""
+        if len(heap) > self.max_entries:
+            heap[:] = [entry for entry in heap if entry[1] == entry[2].last_used]
+            heapify(heap)
 
     def order_of(self, request_class: RequestClass) -> str:
         """Return the order in which requests of a class are granted credentials."""
@@ -82,7 +90,7 @@ class ReadyHeaps:
     def build(self, request_class: RequestClass, now: float) -> list[Entry]:
         """Build and return the heap of a class that has none."""
         scope, order = scope_of(request_class), self.order_of(request_class)
-        self._has_own_orders = self._has_own_orders or order != self._order
+        self._has_restrictions = self._has_restrictions or type(request_class) is RestrictedScope
         if len(self.by_class) >= MAX_CLASSES:
             self.by_class.clear()
             for credential in self._credentials.values():

@@ -102,7 +102,9 @@ class LeaseRecord:
         self.prefer = prefer  # a credential id
         self.for_provider = for_provider  # serves only credentials of this provider; None: any
         self.only = only  # the one credential that may serve it; None: any
-        self.request_class: RequestClass = request_class_of(scope, for_provider, only)
+        self.request_class: RequestClass = scope
+        if for_provider is not None or only is not None:
+            self.request_class = request_class_of(scope, for_provider, only)
         self.state = WAITING
         self.settled = False
         self.sequence = 0  # position in the order of requests; 0: never queued
@@ -145,6 +147,7 @@ class CredentialRecord:
         "fence",
         "group",
         "id",
+        "is_healthy",
         "is_proven",
         "last_used",
         "leases",
@@ -157,7 +160,6 @@ class CredentialRecord:
         "quarantine",
         "removed",
         "scopes",
-        "success_is_noop",
         "used_requests",
         "used_tokens",
     )
@@ -183,7 +185,8 @@ class CredentialRecord:
         self.removed = False
         self.is_proven = False  # it has served a request successfully
         self.probe_deadline = 0.0  # until then requests that wait for a probe leave it alone
-        self.success_is_noop = False  # proven, and no failure since: a further success changes nothing
+        # Proven, in use, and without a failure since: nothing forbids a grant, and a further success changes nothing.
+        self.is_healthy = False
         self.auth_failures = 0  # in a row
         self.auth_failed_by: str | None = None
         self.used_requests = self.used_tokens = 0  # by ended leases
@@ -194,9 +197,14 @@ class CredentialRecord:
             self.group.pace.max_concurrent += self.concurrency.limit - self.max_concurrent
             self.max_concurrent = self.concurrency.limit
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it is neither quarantined nor removed."""
+        return self.quarantine is None and not self.removed
+
     def is_unrestricted(self) -> bool:
         """Return whether no cool-down, quarantine or removal forbids it, in any scope."""
-        return self.quarantine is None and not self.removed and not self.cooled
+        return not self.cooled and self.is_in_use
 
     def serves(self, request_class: RequestClass) -> bool:
         """Return whether requests of a class may be granted it."""

@@ -128,7 +128,9 @@ class CredentialCoordinator(LeasePool):
     def reserve(self, timeout: float | None = None) -> LeasedKey | None:
         """Wait, first come first served, for a key; return None after `timeout` seconds. Prefer `lease`."""
         handle = self.make_handle()
-        return self.key_of(handle) if self.request_now(handle, timeout) or wait(self, handle, timeout) else None
+        if len(os.environ) != self._environment_size:  # not `request_now`: one call less for each lease
+            self._simulate_429()
+        return self.key_of(handle) if self._request_now(handle, timeout) or wait(self, handle, timeout) else None
 
     def reserve_credential(self, requester_id: str | None = None) -> LeasedKey | None:
         """Return a key if one is usable now, else None. Never waits."""
