@@ -18,7 +18,8 @@ def find_duplicate(ids: Callable[[], Iterable[str]], count: int) -> str | None:
     same ids.
     """
     if count <= MAX_REMEMBERED:
-        return _first_repeated(ids())
+        all_ids = list(ids())
+        return None if len(set(all_ids)) == len(all_ids) else _first_repeated(all_ids)
     size = count * BITS_PER_ID
     bits = bytearray(size // 8 + 1)
     shared: set[int] = set()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from agentos.errors import InvalidItemId, UnrecordableValue
 from agentos.foreign_exceptions import representation
 
-from .duplicates import RecentIds, find_duplicate
+from .duplicates import MAX_REMEMBERED, RecentIds, find_duplicate
 from .item import Item
 
 # Types whose iteration is fast, repeatable and does not raise; other collections are copied into a list first.
@@ -118,7 +118,7 @@ class ItemMaker:
         self._hides_secret = hides_secret
         self._shortest_secret = shortest_secret
         self._read_ids = read_ids
-        self._has_more = tokens_func is not None or scope_func is not None
+        self.has_more = tokens_func is not None or scope_func is not None  # than `make_bare` sets
         self.has_scopes = scope_func is not None
 
     def id_of(self, payload: Any, number: int) -> str:
@@ -132,16 +132,16 @@ class ItemMaker:
             raise InvalidItemId(f"item_id_func must return a string; for item number {number} it returned {kind}")
         return item_id
 
-    def make(self, payload: Any, number: int) -> ReadItem:
-        """Return an item that can be started, or the problem."""
-        item, problem = self.make_bare(payload, number)
-        if problem is None and self._has_more:
+    def make(self, payload: Any, number: int, item_id: str | None = None) -> ReadItem:
+        """Return an item that can be started, or the problem. `item_id`: None if it is not known yet."""
+        item, problem = self.make_bare(payload, number, item_id)
+        if problem is None and self.has_more:
             problem = self.complete(item)
         return item, problem
 
-    def make_bare(self, payload: Any, number: int) -> ReadItem:
+    def make_bare(self, payload: Any, number: int, item_id: str | None = None) -> ReadItem:
         """Return an item without tokens and scope: enough to find it in the ledger."""
-        item = Item(self.id_of(payload, number), payload)
+        item = Item(self.id_of(payload, number) if item_id is None else item_id, payload)
         if self._read_ids is not None:
             self._read_ids.append(item.id)
         if self._encode is not None:
@@ -182,12 +182,17 @@ class CollectionSource:
         self._maker = maker
         self.has_scopes = maker.has_scopes
         self.total: int | None = len(self._items)
-        duplicate = find_duplicate(self._ids, self.total)
+        ids: Iterable[str | None] = itertools.repeat(None)  # too many to keep: each is found again when it is read
+        if self.total <= MAX_REMEMBERED:
+            ids = known_ids = list(self._ids())
+            duplicate = find_duplicate(lambda: known_ids, self.total)
+        else:
+            duplicate = find_duplicate(self._ids, self.total)
         if duplicate is not None:
             raise ValueError(f"two items have the id {duplicate!r}: ids must be unique (see item_id_func)")
-        self._rest = enumerate(self._items, start=1)
+        self._rest = zip(itertools.count(1), self._items, ids)
         self._is_closed = False
-        self.make = maker.make  # a `ResumeFilter` replaces it by `make_bare`
+        self.make = maker.make if maker.has_more else maker.make_bare  # a `ResumeFilter` replaces it by `make_bare`
         self.is_ended = False
         self.error: BaseException | None = None
 
@@ -198,8 +203,8 @@ class CollectionSource:
         """Return up to `count` items; set `is_ended` and `error` at the end of the input."""
         read_items: list[ReadItem] = []
         try:
-            for number, payload in itertools.islice(self._rest, count):
-                read_items.append(self.make(payload, number))
+            for number, payload, item_id in itertools.islice(self._rest, count):
+                read_items.append(self.make(payload, number, item_id))
                 if self._is_closed:
                     return read_items
         except Exception as error:
@@ -215,11 +220,11 @@ class CollectionSource:
 
     def unread_ids(self) -> Iterator[str]:
         """Yield the ids of the items that were not read."""
-        return (self._maker.id_of(payload, number) for number, payload in self._rest)
+        return (item_id or self._maker.id_of(payload, number) for number, payload, item_id in self._rest)
 
     def unread(self) -> Iterator[ReadItem]:
         """Yield the items that were not read, as `make_bare` makes them."""
-        return (self._maker.make_bare(payload, number) for number, payload in self._rest)
+        return (self._maker.make_bare(payload, number, item_id) for number, payload, item_id in self._rest)
 
     def close(self) -> None:
         """Stop a `read` that is under way, after its current item."""
