@@ -94,7 +94,8 @@ class Attempts:
         self._scheduler.last_progress = attempt.ended_at
         if attempt.credential_id is not None:
             self._breaker.succeeded(item, attempt.credential_id, attempt.started_at, attempt.ended_at)
-            self._follow_breaker()
+            if self._breaker.version != self._followed_version:
+                self._follow_breaker()
         result = WorkflowResult(
             item.id,
             True,

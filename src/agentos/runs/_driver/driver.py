@@ -235,19 +235,19 @@ class Driver:
 
     def _start_ready(self) -> bool:
         scheduler, admission = self._scheduler, self._admission
-        has_started = False
+        has_budget, has_started = self._spending.budget is not None, False
         for scope in tuple(scheduler.lanes):
             free = scheduler.max_workers - scheduler.running
             if admission is not None:
                 free -= admission.open_by_scope.get(scope, 0)
             while free > 0 and scope in scheduler.lanes and scheduler.stopped is None:
                 free -= 1
-                if not self._spending.admits_item():
+                if has_budget and not self._spending.admits_item():
                     if not scheduler.running:
                         self._shutdown.drain(self._spending.stop_reason())
                     return has_started
                 item = scheduler.take(scope)
-                if (problem := self._spending.item_problem(item)) is not None:
+                if has_budget and (problem := self._spending.item_problem(item)) is not None:
                     self.reject(item, Problem(problem, BudgetExceeded.__name__), was_added=True)
                     continue
                 handle = None if admission is None else admission.admit(item)
