@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "A retry starts beyond the budget",
         "runs/_driver/driver.py",
-        "                if not self._spending.admits_item():\n",
+        "                if has_budget and not self._spending.admits_item():\n",
         "                if not scheduler.sent_back and scheduler.completed and not self._spending.admits_item():\n",
         tests_of(RUNS, "test_retry_starts_only_within_the_budget"),
     ),

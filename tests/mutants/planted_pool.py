@@ -340,10 +340,10 @@ MUTANTS = (
     Mutant(
         "A failed request gets its charge back",
         "pool/_rules/lease_end.py",
-        "            if cooldown_scope.pace.end(charge, record, now, has_verdict=has_verdict):\n",
-        "            if record.is_answered:\n"
-        "                cooldown_scope.pace.correct(charge, record, 0, record.tokens, record.detail, now)\n"
-        "            if cooldown_scope.pace.end(charge, record, now, has_verdict=has_verdict):\n",
+        "        if group.pace.end(charge, record, now, has_verdict=has_verdict):\n",
+        "        if record.is_answered:\n"
+        "            group.pace.correct(charge, record, 0, record.tokens, record.detail, now)\n"
+        "        if group.pace.end(charge, record, now, has_verdict=has_verdict):\n",
         tests_of(LIMITS, "test_failed_request_stays_counted"),
     ),
     Mutant(

@@ -105,8 +105,8 @@ MUTANTS = (
     Mutant(
         "A task that is cancelled before its first step reports no end",
         "workers/tasks.py",
-        "            task.add_done_callback(on_done)\n",
-        "            pass\n",
+        "            if attempt.task.done():\n",
+        "            if False:\n",
         tests_of("workers/test_tasks", "test_run_ends_although_a_worker_disturbs_its_loop"),
     ),
     Mutant(

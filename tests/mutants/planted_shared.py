@@ -435,7 +435,7 @@ MUTANTS = (
     Mutant(
         "An owner that takes over forgets that a first-use window has begun",
         "pool/shared/_owner/restore.py",
-        "        if arrived:\n",
+        "        if arrived and record.charge is not None:\n",
         "        if False:\n",
         tests_of(OWNER, "test_begun_window_ends_in_time_after_a_take_over"),
     ),
