@@ -1,4 +1,4 @@
-"""Planted bugs of keys that never work, of printed refusals, and of cool-downs whose end is a guess."""
+"""Planted bugs of keys that must be left alone: dead, quarantined or cooling ones, and refusals that were printed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ BREAKER = "runs/_rules/circuit_breaker.py"
 GUESSES = "pool/_rules/guessed_cool_downs.py"
 RUNS = "runs/test_dead_keys"
 POOL = "pool/test_guessed_cool_downs"
+HEALTHY = "pool/test_healthy_credentials"
 
 MUTANTS = (
     Mutant(
@@ -58,5 +59,33 @@ MUTANTS = (
         "if hint_of(verdict) is not None and not verdict.is_guess:",
         "if False:",
         tests_of(POOL, "test_named_time_is_obeyed_to_its_end"),
+    ),
+    Mutant(
+        "A credential that has served requests is granted while it is quarantined",
+        "pool/_rules/allocator.py",
+        "credential.is_proven = credential.is_healthy = False",
+        "credential.is_proven = False",
+        tests_of(HEALTHY, "test_healthy_credential_held_back_is_not_granted"),
+    ),
+    Mutant(
+        "The success of a lease puts a quarantined credential back into use",
+        "pool/_rules/feedback.py",
+        "credential.is_healthy = credential.is_in_use and not (",
+        "credential.is_healthy = not (",
+        tests_of(HEALTHY, "test_success_of_credential_out_of_use_puts_it_not_back"),
+    ),
+    Mutant(
+        "A credential that has served requests is granted while it cools",
+        "pool/_rules/allocator.py",
+        "and not first.cooled and",
+        "and",
+        tests_of(HEALTHY, "test_healthy_credential_held_back_is_not_granted"),
+    ),
+    Mutant(
+        "A stale entry of a heap grants a credential that is leased",
+        "pool/_rules/allocator.py",
+        "and last_used == first.last_used and",
+        "and",
+        tests_of(HEALTHY, "test_leased_credential_is_not_granted_to_another_class"),
     ),
 )  # fmt: skip
