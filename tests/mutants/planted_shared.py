@@ -53,6 +53,42 @@ MUTANTS = (
         "return instant",
         tests_of("pool/shared/test_redis_journal", "test_garbage_instead_of_instants_stops_no_clock"),
     ),
+    # --- the end of a member --------------------------------------------------------------------------------------
+    Mutant(
+        "An owner that is killed with its last member has not noted that the member left",
+        "pool/shared/_owner/owner.py",
+        "        self.commit_by = 0.0\n        self._reply_to(connection, wire.Expired())",
+        "        self._reply_to(connection, wire.Expired())",
+        tests_of("pool/shared/test_owner", "test_end_of_session_is_committed_before_it_is_confirmed"),
+    ),
+    Mutant(
+        "A process ends before the owner has noted that it leaves",
+        "pool/shared/_member/member.py",
+        "            _finish(link)\n",
+        "",
+        tests_of("pool/conformance/test_containers", "test_container_that_ends_leaves_no_lease"),
+    ),
+    Mutant(
+        "The next owner waits for a member that was killed with the owner before",
+        "pool/shared/_owner/owner_process.py",
+        "        self._owner.end_absent(self._endpoint.has_ended, now)\n",
+        "",
+        tests_of("pool/shared/test_owner_process", "test_next_owner_serves_at_once_what_ended_process_held"),
+    ),
+    Mutant(
+        "A member counts as dead because the file of the locks was removed and created again",
+        "pool/shared/_machine/member_lock.py",
+        "return file_id == _file_id(descriptor) and _try_lock(",
+        "return _try_lock(",
+        tests_of("pool/shared/test_member_lock", "test_lock_in_another_file_says_nothing"),
+    ),
+    Mutant(
+        "A forked child keeps the lock of its parent",
+        "pool/shared/_member/member.py",
+        "        self.gate.abandon()\n",
+        "",
+        tests_of("pool/conformance/test_containers", "test_member_killed_with_owner_frees_lease_despite_child"),
+    ),
     # --- the member -----------------------------------------------------------------------------------------------
     Mutant(
         "A newcomer announces that a store answers again whose loss was not announced",

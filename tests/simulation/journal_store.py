@@ -199,6 +199,16 @@ class SimulatedEndpoint:
 
     def pause(self, seconds: float) -> None: ...
 
+    def raise_format(self, number: int) -> None: ...
+
+    def has_ended(self, session_id: str) -> bool:
+        """Know the ends of processes, as on one machine; in every second history not, as over a server."""
+        living = (p.member for p in self._world.all_processes if not p.is_dead and not p.is_closed)
+        if self._world.seed % 2 or any(member is not None and member.session_id == session_id for member in living):
+            return False
+        self._world.situations.note("end of a process found by the next owner")
+        return True
+
     def disconnect_strangers(self, members: Container[Hashable]) -> None: ...
 
     def disconnect(self, connection: Hashable) -> None:

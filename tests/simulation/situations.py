@@ -16,7 +16,7 @@ FAULTS = (
     "owner killed at step 1", "owner killed at step 2", "owner killed at step 3", "owner killed at step 4",
     "owner killed while requests wait", "take-over", "silent owner replaced", "stale owner's commit refused",
     "message lost", "message late", "doubled message ignored", "reply lost", "store lost", "flush",
-    "end of the journal lost", "journal cannot be written",
+    "end of the journal lost", "journal cannot be written", "end of a process found by the next owner",
 )  # fmt: skip
 WAITS = ("wait exhausted", "wait rate_limited", "wait store_lost")
 POOL = (

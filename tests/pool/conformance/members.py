@@ -19,15 +19,16 @@ PATIENCE = 30.0  # seconds: on an idle machine every event comes at once
 
 
 class Process:
-    """One process that runs `tests.pool.conformance.member`, with this version of the package or another one."""
+    """One process that runs `tests.pool.conformance.member`, with this version of the package or another one. `prefix`:
+    the beginning of its command."""
 
-    def __init__(self, package: Path | None = None) -> None:
+    def __init__(self, package: Path | None = None, prefix: Sequence[str] = ()) -> None:
         self._numbers = itertools.count(1)
         self._heard = threading.Condition()
         self.messages: list[dict[str, Any]] = []
         self.is_changed = False  # constants were set: no other test can use it
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.pool.conformance.member"],
+            [*prefix, sys.executable, "-m", "tests.pool.conformance.member"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
             env=None if package is None else {**os.environ, "PYTHONPATH": str(package)},
         )  # fmt: skip

@@ -115,6 +115,29 @@ def test_closed_link_ends_leases_at_once(pool: OwnedPool) -> None:
     assert second.of(wire.Granted)
 
 
+def test_end_of_session_is_committed_before_it_is_confirmed(pool: OwnedPool) -> None:  # invariant 12
+    client = pool.client("m", declaration(tokens_per_minute=1000))
+    lease = client.request(tokens=10)
+    client.send(wire.Settle(lease, None, 200))
+    client.send(wire.Leave())
+    assert client.of(wire.Expired)
+    restored = pool.restored()  # the owner is killed at this instant
+    assert restored.sessions == {}
+    assert restored.allocator.credentials["k0"].leases == {}
+    assert restored.allocator.credentials["k0"].used_tokens == 200
+
+
+def test_absent_session_ends_if_its_process_has_ended(pool: OwnedPool) -> None:
+    first, second, third = (pool.client(name, declaration(max_concurrent=3)) for name in "abc")
+    for client in (first, second, third):
+        client.request()
+    pool.take_over()
+    second.greet(held=second.held())
+    pool.owner.end_absent(lambda session_id: session_id != "c", pool.now)
+    assert list(pool.owner.sessions) == ["b", "c"]  # of "b" only its link counts, of "c" nothing is known
+    assert live(pool) == 2
+
+
 def test_closed_old_link_does_not_end_session(pool: OwnedPool) -> None:
     client = pool.client("m", declaration())
     client.request()

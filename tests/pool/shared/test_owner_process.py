@@ -38,6 +38,7 @@ class FakeEndpoint:
         self.failures: list[Exception] = []  # of the next commits
         self.disconnected: list[Hashable] = []
         self.rewritten = 0
+        self.ended: set[str] = set()  # sessions whose process has ended
         self.format = 1
 
     def load(self) -> Loaded:
@@ -79,6 +80,9 @@ class FakeEndpoint:
 
     def pause(self, seconds: float) -> None:
         self.pass_time(seconds)
+
+    def has_ended(self, session_id: str) -> bool:
+        return session_id in self.ended
 
     def disconnect_strangers(self, members: Container[Hashable]) -> None:
         """No-op: links are lists."""
@@ -154,6 +158,21 @@ def test_stepped_wall_clock_moves_the_end_of_the_day(hours: float) -> None:
     for _ in range(3):
         driver.turn()
     assert driver.use(20) == 5
+
+
+def test_next_owner_serves_at_once_what_ended_process_held() -> None:  # invariant 12
+    endpoint = FakeEndpoint()
+    assert Driver(endpoint, max_concurrent=1).request() is not None
+    endpoint.ended.add("m")
+    endpoint.sent.clear()
+    loop = OwnerLoop(endpoint)
+    loop.turn()
+    declared = wire.Declaration("k", "g", "p", [], limits_fields(Limits(max_concurrent=1)), "print")
+    hello = wire.Hello(wire.PROTOCOL, "n", "host", 1, None, TTL, [declared], [], [])
+    request = wire.Request(1, None, 1, 0, None, None, wait=False)
+    endpoint.incoming.append(("other", wire.encode([(1, hello), (2, request)])))
+    loop.turn()
+    assert any(isinstance(reply, wire.Granted) for reply in endpoint.sent["other"])
 
 
 def test_suspended_owner_excuses_silent_members() -> None:

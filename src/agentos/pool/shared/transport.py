@@ -82,6 +82,9 @@ class Endpoint(Protocol):
     def is_current(self) -> bool:
         """Return whether members still find this owner."""
 
+    def has_ended(self, session_id: str) -> bool:
+        """Return whether the process of a session has ended. False: it lives, or that is not known."""
+
     def disconnect_strangers(self, members: Container[Hashable]) -> None:
         """Close links that have had time to greet the owner, and are not among those of its members."""
 
@@ -127,6 +130,10 @@ class Gate(Protocol):
     def connect(self, seconds: float) -> Link:
         """Return a link to the owner; start one if there is none. Raises `StoreLost` and `StoreRefused`."""
 
+    def new_session(self) -> str:
+        """Return an id for a session of this process, by which `Endpoint.has_ended` may find out its end. Called after
+        `connect`."""
+
     def visit(self) -> Link | None:
         """Return a link to the owner, to ask it something without joining; None if there is none. Raises
         `StoreLost` and `StoreRefused`."""
@@ -137,4 +144,8 @@ class Gate(Protocol):
     def look(self) -> Loaded | None:
         """Return what the journal holds, without changing anything; None if there is no pool."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the session, if there is one."""
+
+    def abandon(self) -> None:
+        """Close the copies of descriptors in a forked child: the session is that of the parent."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .._owner.clocks import PoolClock
 from ..transport import Deposed, Loaded, StoreLost
-from . import owner_lock
+from . import member_lock, owner_lock
 from .frames import FrameStream
 from .machine_gate import is_same_user, remove_old_sockets
 from .owner_lock import Note
@@ -120,6 +120,9 @@ class MachineEndpoint:
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         self._journal.rewrite(at, snapshot, position, self.is_current)
 
+    def has_ended(self, session_id: str) -> bool:
+        return member_lock.has_ended(self._path, session_id)
+
     def disconnect_strangers(self, members: Container[Hashable]) -> None:
         before = time.monotonic() - STRANGER_SECONDS
         for number, accepted_at in list(self._accepted_at.items()):
@@ -144,5 +147,6 @@ class MachineEndpoint:
             self.disconnect(number)
         self._journal.close()
         if is_current:
+            member_lock.remove(self._path)
             owner_lock.remove(self._path)
         os.close(self._lock)

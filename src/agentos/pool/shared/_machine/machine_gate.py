@@ -25,6 +25,7 @@ from ..messages import is_text
 from ..transport import Loaded, StoreLost, StoreRefused
 from . import owner_lock, pool_file, sqlite_journal
 from .frames import FrameStream
+from .member_lock import MemberLock
 from .owner_lock import Note
 
 # Longest path of a unix socket in bytes, on all systems.
@@ -109,6 +110,7 @@ class MachineGate:
         self.path = path.absolute()  # the owner has another working directory
         self.name = f"sqlite:///{path}"
         self._nonce = ""  # of the owner that this member was connected to last
+        self._member_lock: MemberLock | None = None
 
     def connect(self, seconds: float) -> SocketLink:
         deadline = time.monotonic() + seconds
@@ -124,6 +126,11 @@ class MachineGate:
             if time.monotonic() >= deadline:
                 raise StoreLost(self._no_owner(note))
             time.sleep(LOOK_SECONDS)
+
+    def new_session(self) -> str:
+        self.close()
+        self._member_lock = MemberLock(self.path)
+        return self._member_lock.session_id
 
     def visit(self) -> SocketLink | None:
         note = owner_lock.read_note(self.path)
@@ -195,7 +202,10 @@ class MachineGate:
         return sqlite_journal.read(self.path)
 
     def close(self) -> None:
-        """No-op: nothing is open."""
+        if self._member_lock is not None:
+            self._member_lock.close()
+
+    abandon = close  # closing the copy of a descriptor does not release the parent's lock
 
 
 class _AlreadyReplaced(Exception):

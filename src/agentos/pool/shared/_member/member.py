@@ -9,6 +9,7 @@ received the reply, without the lock.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
@@ -40,8 +41,10 @@ PARK_GROWTH, MAX_PARK_SECONDS, MAX_PARK_SHARE = 8.0, 1.0, 0.1
 QUICK_SECONDS = 0.002
 # A newcomer gives a store up that has been lost for this many seconds: one owner after the other may end meanwhile.
 LOST_SECONDS = 4.0
-# A process that ends does not wait longer for the store, in seconds.
+# A process that ends waits for the store no longer than this many seconds,
 CLOSE_SECONDS = 2.0
+# ... nor for the owner's answer that the session has ended, in seconds.
+LEAVE_SECONDS = 0.25
 
 
 class NoAnswer(Exception):
@@ -262,6 +265,7 @@ class Member(MemberSession):
         """Find an owner and greet it."""
         link = self.gate.connect(CONNECT_SECONDS)
         with self.lock:
+            self.session_id = self.session_id or self.gate.new_session()
             self.greet(link)
         while not self._has_joined and not self._is_closing:
             self._receive()
@@ -362,7 +366,7 @@ class Member(MemberSession):
             self.refuse_waiters()
             self.changed.notify_all()
         if link is not None:
-            _flush(link)
+            _finish(link)
             link.close()
         self._call_back()
 
@@ -370,18 +374,21 @@ class Member(MemberSession):
         """Forget the parent's session after a fork."""
         link = self._link
         self._reset()
+        self.gate.abandon()
         if link is not None:
             link.abandon()
 
 
-def _flush(link: Link) -> None:
-    """Send what is left, as far as the owner takes it soon."""
-    end = time.monotonic() + CLOSE_SECONDS / 2
-    try:
-        while link.has_unsent and time.monotonic() < end:
-            link.receive(0.05)
-    except StoreLost:
-        return
+def _finish(link: Link) -> None:
+    """Send what is left, and wait until the journal holds that this session has ended: the owner may be killed next,
+    with all processes of a container."""
+    begin = now = time.monotonic()
+    with contextlib.suppress(StoreLost, wire.InvalidMessage):
+        while now - begin < (CLOSE_SECONDS / 2 if link.has_unsent else LEAVE_SECONDS):
+            frames = link.receive(LEAVE_SECONDS)
+            if any(isinstance(reply, wire.Expired) for frame in frames for reply in wire.decode_replies(frame).replies):
+                return
+            now = time.monotonic()
 
 
 _OPEN: weakref.WeakSet[Member] = weakref.WeakSet()

@@ -7,7 +7,6 @@ the breaks of the link. `Member` drives it on a thread; `now` is any clock that 
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -59,7 +58,7 @@ class MemberSession:
 
     def _reset(self) -> None:
         """Begin without a session: at first, and in a forked child, which has no lease or link."""
-        self.session_id = secrets.token_hex(8)
+        self.session_id = ""  # chosen by the gate, before the first greeting
         self._link: Link | None = None  # greeted
         self._has_joined = False
         self._is_closing = False

@@ -304,7 +304,20 @@ class Owner(LeaseMessages):
                 self._tell(session, wire.Lost(record.id))
 
     def _leave(self, session: Session, _leave: wire.Leave, now: float) -> None:
+        """End the session. The member waits for the answer, which is sent after the commit: this process may end with
+        that of the member, as in a container."""
+        connection = session.connection
         self._end_session(session, now)
+        self.commit_by = 0.0
+        self._reply_to(connection, wire.Expired())
+
+    def end_absent(self, has_ended: Callable[[str], bool], now: float) -> None:
+        """End the sessions whose process ended before it could greet this owner."""
+        absent = [s for s in self.sessions.values() if s.connection is None and has_ended(s.id)]
+        for session in absent:
+            self._end_session(session, now)
+        if absent:
+            self._collect(None, now)
 
 
 def _other_version(protocol: int) -> str:

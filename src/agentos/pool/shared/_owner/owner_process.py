@@ -236,6 +236,7 @@ class OwnerLoop:
         if abs(ahead - self._wall_ahead) > CLOCK_STEP:
             self._wall_ahead = ahead
             self._owner.recalculate_days(now)
+        self._owner.end_absent(self._endpoint.has_ended, now)
         self._endpoint.disconnect_strangers({s.connection for s in self._owner.sessions.values()})
         if not self._endpoint.is_current():
             raise Deposed

@@ -159,6 +159,9 @@ class ServerGate:
             self.drop(line)
             raise
 
+    def new_session(self) -> str:
+        return secrets.token_hex(envelopes.ID_BYTES)
+
     def visit(self) -> PubSubLink | None:
         line = self._open_line()
         found = self.find(line)
@@ -229,6 +232,9 @@ class ServerGate:
         self._is_closed = True
         if self._line is not None and self._line.pid == os.getpid():
             self.drop(self._line)
+
+    def abandon(self) -> None:
+        """No-op: the link closes its descriptors."""
 
 
 def _was_restarted(facts: dict[str, Any] | None, run_id: str | None) -> bool:
