@@ -462,11 +462,25 @@ MUTANTS = (
         tests_of(FRAMES),
     ),
     Mutant(
-        "A journal with windows is opened by versions that do not know them",
+        "A journal with instants of entries is opened by versions that do not know them",
         "pool/shared/_owner/credential_messages.py",
         "            self.format = kinds.FORMAT\n",
         "            pass\n",
         tests_of("pool/conformance/test_windows", "test_journal_is_marked_only_for_windows_that_need_it"),
+    ),
+    Mutant(
+        "A first-use window begins in a replay when its usage was committed, a second later",
+        "pool/shared/_owner/restore.py",
+        "                    (at,) = entry[1:]\n",
+        "                    pass\n",
+        tests_of("pool/shared/test_restore", "test_first_use_window_begins_at_the_same_instant_in_a_replay"),
+    ),
+    Mutant(
+        "A first-use window that has not begun and is not declared is forgotten by a snapshot",
+        "limits/_usage_rows.py",
+        "    end_kind = key[0]",
+        "    if not counter.ends_at:\n        return []\n    end_kind = key[0]",
+        tests_of("pool/shared/test_restore", "test_window_without_declaration_counts_on_after_a_snapshot"),
     ),
     Mutant(
         "An owner that takes over forgets that a first-use window has begun",

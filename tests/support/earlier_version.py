@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# A landed commit whose pools know no windows: protocol 2, journal format 1.
-BEFORE_WINDOWS = "5be813467c57b02d7098780b6e79e3b89c29ace4"
+# A landed commit whose journals have no instants of entries: protocol 3, journal format 2.
+BEFORE_INSTANTS = "c23777c5b4dfeec098a9382cffd47fe3d627d288"
 # What a build reads.
 _SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE")
 

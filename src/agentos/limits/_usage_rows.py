@@ -90,13 +90,11 @@ def _stored_key(counted: CountedWindow, limits: Limits) -> tuple[str, str | None
 def _rows(counted: CountedWindow, occupied: Collection[Entry], limits: Limits, now: float) -> list[UsageRow]:
     key, counter = _stored_key(counted, limits), counted.counter
     if isinstance(counter, Rolling):
-        amounts = counter.used_by_others(occupied, now) or {now: 0.0}  # an empty window counts, too
+        amounts = counter.used_by_others(occupied, now) or {now: 0.0}  # an empty window goes on to count
         return [UsageRow(*key, at, amount) for at, amount in amounts.items()]
     counter.ready_at(0, now)
     if isinstance(counter, CalendarPeriod):
         return [UsageRow(*key, counter.ends_at, counter.total)]
-    if not counter.ends_at:
-        return []
     end_kind = key[0].replace(FIRST_USE, FIRST_USE_END if counter.is_confirmed else FIRST_USE_OPEN)
     return [
         UsageRow(*key, counter.began_at, counter.total),

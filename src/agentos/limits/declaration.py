@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from agentos.durations import parse_duration
@@ -294,7 +294,3 @@ def _smallest(windows: Iterable[Window]) -> tuple[Window, ...]:
 
 def _smaller(first: float | None, second: float | None) -> float | None:
     return second if first is None else first if second is None else min(first, second)
-
-
-# Fields of `Limits` that every version with an owner of the pool knows. Others need a newer journal.
-FIRST_FIELDS = frozenset(field.name for field in fields(Limits)[:6])

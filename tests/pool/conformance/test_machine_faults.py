@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from agentos import errors
-from agentos.clock import boot_id
 from agentos.events import StoreReached, StoreUnreachable
 from agentos.pool.shared._machine import machine_gate as machine
 from agentos.pool.shared._machine import owner_lock, pool_file, sqlite_journal
@@ -423,29 +422,3 @@ def test_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pool_file, "check_place", lambda place: check(place, mounts))
     with pytest.raises(errors.StoreError, match=r"network file system \(nfs4\).*use redis://"):
         Pool(path)
-
-
-# --- the format before this one ---------------------------------------------------------------------------------------
-
-
-def write_old_pool(path: Path, age: float) -> None:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("CREATE TABLE pool (one, epoch, rules, boot, ahead REAL, at, position, state)")
-        database.execute("CREATE TABLE log (position INTEGER PRIMARY KEY, at REAL, ttl REAL, batch BLOB)")
-        ahead = time.time() - time.monotonic()
-        database.execute("INSERT INTO pool VALUES (1, 'e', 'r', ?, ?, 0, 0, NULL)", (boot_id(), ahead))
-        database.execute("INSERT INTO log VALUES (1, ?, 30, x'00')", (time.time() - age,))
-
-
-def test_old_format_in_use_is_refused(path: Path) -> None:
-    write_old_pool(path, age=5)
-    with pytest.raises(errors.StoreError, match=r"earlier version of agentos uses .*wait until its runs have ended"):
-        Pool(path)
-    assert not path.with_name("pool.db.old").exists()
-
-
-def test_old_format_without_members_is_moved_aside(path: Path) -> None:
-    write_old_pool(path, age=60)
-    assert Pool(path).fence()
-    with contextlib.closing(sqlite3.connect(path.with_name("pool.db.old"))) as database:
-        assert database.execute("SELECT count(*) FROM log").fetchone() == (1,)

@@ -13,6 +13,7 @@ import pytest
 
 from agentos.pool.shared import messages as wire
 from agentos.pool.shared._machine.sqlite_journal import connect
+from agentos.pool.shared._owner.entries import COMMON_FORMAT, FORMAT
 from agentos.testing import FakeClock
 from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits, Window
 from tests.conftest import eventually
@@ -201,9 +202,10 @@ def test_journal_is_marked_only_for_windows_that_need_it(tmp_path: Path) -> None
         with connect(path) as database:
             return int(database.execute("SELECT format FROM meta").fetchone()[0])
 
-    assert format_after(Limits(requests_per_day=5, max_concurrent=9)) == 1
-    assert format_after(Limits(tokens_per_day=500, max_concurrent=9)) == 2
-    assert format_after(Limits(requests_per_day=50, max_concurrent=9)) == 2
+    first_use = Window("tokens", 500, "5h", "first-use")
+    assert format_after(Limits(tokens_per_day=500, max_concurrent=9)) == COMMON_FORMAT
+    assert format_after(Limits(windows=[first_use], max_concurrent=9)) == FORMAT
+    assert format_after(Limits(requests_per_day=50, max_concurrent=9)) == FORMAT
 
 
 def test_window_that_an_owner_does_not_know_is_refused() -> None:

@@ -24,7 +24,7 @@ from agentos.limits.declaration import Limits, Window
 from agentos.verdict import Verdict, WindowReport
 
 # Number of this protocol. A member and an owner work together if their numbers differ by one at most.
-PROTOCOL = 3
+PROTOCOL = 4
 # Characters of an item id that other processes see: ids may be whole documents.
 MAX_NAME = 80
 # Characters of a message or reason that is sent to other processes.

@@ -12,7 +12,7 @@ from agentos.clock import Clock
 from agentos.errors import UnknownCredential
 from agentos.events import STORE_LOST, PoolWaiting
 from agentos.limits.amounts import Detail
-from agentos.limits.declaration import REQUESTS_PER_DAY, Calendar, Limits
+from agentos.limits.declaration import Calendar, Limits
 from agentos.verdict import Verdict
 
 from .._rules.lease_states import ENDED, LIVE, WAITING
@@ -244,14 +244,12 @@ class SharedStore:
         lost = PoolWaiting(STORE_LOST, len(self._member.declared), 0, 0, None)
         if self._member.lost_since is not None:
             return lost
-        if need is not None and need[2] is None:
-            need = need[:2]  # type: ignore[assignment] # as owners of every version know it
-        answer = self._ask("waiting_for", None, scope, need, *_restriction(for_provider, only), is_kept=False)
+        answer = self._ask("waiting_for", None, scope, need, for_provider, only, is_kept=False)
         return lost if answer is None else PoolWaiting(*answer)
 
     def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None) -> dict[str, str]:
         self._member.check_open()  # else that is the reason
-        return dict(self._ask("reasons", {}, scope, *_restriction(for_provider, only)))
+        return dict(self._ask("reasons", {}, scope, for_provider, only))
 
     def is_proven(self, credential_id: str) -> bool:
         return bool(self._ask("is_proven", False, credential_id, is_kept=False))
@@ -284,11 +282,6 @@ class SharedStore:
         return answer
 
 
-def _restriction(for_provider: str | None, only: str | None) -> tuple[str | None, ...]:
-    """Return the last arguments of a query; none if there is no restriction, for owners that do not know them."""
-    return () if for_provider is None and only is None else (for_provider, only)
-
-
 def read_state(fields: dict[str, Any], epoch: float) -> CredentialState:
     """Return the state of a credential that an owner has sent, with instants as epoch seconds."""
     instants = ("rate_limited_until", "cooled_until", "limited_until")
@@ -307,15 +300,12 @@ def read_state(fields: dict[str, Any], epoch: float) -> CredentialState:
 
 
 def _forecast(fields: list[Any]) -> CredentialForecast:
-    id_, group, provider, scopes, limits, cooling, learned, used_today, day_ends_in, *newer = fields
-    # An owner of an older version knows days only.
-    used = newer[0] if newer else [(REQUESTS_PER_DAY, used_today)]
-    declared = msgspec.convert(limits, Limits)
-    ends_in = newer[1] if newer else {} if day_ends_in is None else {declared.day_resets: day_ends_in}
+    id_, group, provider, scopes, limits, cooling, learned, _, _, used, ends_in = fields
     calendar = _repeating(ends_in) if ends_in else None
     return CredentialForecast(
-        id_, group, provider, frozenset(scopes), declared, cooling, learned, tuple(map(tuple, used)), calendar
-    )
+        id_, group, provider, frozenset(scopes), msgspec.convert(limits, Limits), cooling, learned,
+        tuple(map(tuple, used)), calendar,
+    )  # fmt: skip
 
 
 def _repeating(ends_in: dict[str, float]) -> Calendar:

@@ -6,13 +6,11 @@ A file that cannot be used is never overwritten: it is refused with a sentence t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import sqlite3
-import time
 from pathlib import Path
-
-from agentos.clock import boot_id
 
 from ..transport import StoreRefused
 
@@ -27,7 +25,6 @@ NETWORK_TYPES = frozenset({
     "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "smb3", "smbfs",
 })  # fmt: skip
 _HEADER_BYTES = 100
-_OTHER_PROGRAM = "is the database of another program: choose another file for the pool"
 
 
 # --- the place --------------------------------------------------------------------------------------------------------
@@ -71,8 +68,8 @@ def prepare(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.is_dir():
         raise StoreRefused(f"{path} is a directory: name a file in it")
-    if path.exists() and _application(path) not in (APPLICATION_ID, None):
-        _check_tables(path)
+    if path.exists() and _application(path) not in (APPLICATION_ID, None) and _has_tables(path):
+        raise StoreRefused(f"{path} is the database of another program: choose another file for the pool")
     if not path.exists():
         remove(path)  # what is left of a removed file: SQLite must not read it into the new one
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -85,26 +82,9 @@ def _application(path: Path) -> int | None:
     return int.from_bytes(header[68:72], "big") if header else None
 
 
-def _check_tables(path: Path) -> None:
-    """Accept an empty database, move a pool of the format before this one aside, and refuse any other."""
+def _has_tables(path: Path) -> bool:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if not tables:
-            return
-        if not {"pool", "log"} <= tables:
-            raise StoreRefused(f"{path} {_OTHER_PROGRAM}")
-        if _has_members_of_old_format(database):
-            raise StoreRefused(
-                f"an earlier version of agentos uses {path}: wait until its runs have ended, or choose another store"
-            )
-    move(path, _free_path(path, ".old"))
-
-
-def _has_members_of_old_format(database: sqlite3.Connection) -> bool:
-    """Return whether a lease of the old format may be live: its newest entry is younger than its time to live."""
-    row = database.execute("SELECT boot, ahead FROM pool").fetchone()
-    (alive_until,) = database.execute("SELECT coalesce(max(at + ttl), 0) FROM log").fetchone()
-    return row is not None and row[0] == boot_id() and time.monotonic() + row[1] <= alive_until
+        return database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchone() is not None
 
 
 def damaged(path: Path, reason: str) -> StoreRefused:
@@ -119,31 +99,17 @@ def damaged(path: Path, reason: str) -> StoreRefused:
 
 
 def set_aside(path: Path) -> Path:
-    """Move the file and what belongs to it aside, as PATH.damaged-N; return its new path. Raises `OSError`."""
-    target = _free_path(path, ".damaged")
-    move(path, target)
-    return target
-
-
-def move(path: Path, target: Path) -> None:
-    """Move a database with the files that belong to it. Raises `OSError`."""
+    """Move a database with the files that belong to it aside, as PATH.damaged-N; return its new path. Raises
+    `OSError`."""
+    paths = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
+    target = next(free for free in paths if not os.path.lexists(free))
     for part in reversed(PARTS):  # the database last: if this is interrupted, it can be repeated
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{path}{part}", f"{target}{part}")  # noqa: PTH104
+    return target
 
 
 def remove(path: Path) -> None:
     """Remove a database with the files that belong to it. Raises `OSError`."""
     for part in reversed(PARTS):
         Path(f"{path}{part}").unlink(missing_ok=True)
-
-
-def _free_path(path: Path, suffix: str) -> Path:
-    """Return a path that no file has: with a number for damaged files, and from the second old one on."""
-    number = 1
-    while True:
-        name = f"{path.name}{suffix}" if (suffix == ".old" and number == 1) else f"{path.name}{suffix}-{number}"
-        target = path.with_name(name)
-        if not os.path.lexists(target):
-            return target
-        number += 1

@@ -21,7 +21,7 @@ import msgspec
 from agentos.clock import boot_id, boot_time, wall_time
 
 from .._owner.clocks import PoolClock
-from .._owner.entries import FIRST_FORMAT, FORMAT
+from .._owner.entries import COMMON_FORMAT, FORMAT
 from ..transport import MAX_OWNERS, Deposed, JournalMissing, Loaded, OwnerStart, StoreLost, StoreRefused
 from . import pool_file
 
@@ -81,7 +81,7 @@ class SqliteJournal:
         self.path = path
         self.epoch = 0
         self.identity = ""
-        self.format: int = FIRST_FORMAT
+        self.format: int = COMMON_FORMAT
         self._position = 0
         self._owners: list[tuple[int, int]] = []  # the last owners: epoch, and position at its start
         self._database: sqlite3.Connection | None = None
@@ -220,7 +220,7 @@ class SqliteJournal:
 
     def _create(self, database: sqlite3.Connection) -> _Meta:
         clock = PoolClock(wall_time())
-        meta = _Meta(FIRST_FORMAT, secrets.token_hex(8), 0, boot_id(), clock.offset)
+        meta = _Meta(COMMON_FORMAT, secrets.token_hex(8), 0, boot_id(), clock.offset)
         database.execute("INSERT INTO meta VALUES (1, ?, ?, ?, ?, ?)", meta)
         return meta
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agentos.limits.declaration import AUTO, FIRST_FIELDS, Limits, strictest
+from agentos.limits.declaration import AUTO, FIRST_USE, Limits, strictest
 from agentos.verdict import RATE_LIMITED
 
 from ..._rules.cooldown_scope import CooldownScope
@@ -60,8 +60,9 @@ class CredentialMessages(OwnedPool):
         self._change_credentials(session, session.credential_ids | {id_}, now)
 
     def _note_format(self, limits: Limits) -> None:
-        """Raise the format of the journal if it must hold limits that older versions do not know."""
-        if not wire.limits_fields(limits).keys() <= FIRST_FIELDS:
+        """Raise the format of the journal for a window that begins with its first use: a replay that takes place at
+        other instants than the grants did would find another beginning."""
+        if any(window.resets == FIRST_USE for window in limits.windows):
             self.format = kinds.FORMAT
 
     def _check_zone(self, limits: Limits, now: float) -> None:

@@ -12,10 +12,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-# Numbers of the journal's format: of the first one, and of the newest that this program reads. An older program never
-# opens a newer journal. A journal has the first format until something is declared that it cannot hold.
-FIRST_FORMAT: Final = 1
-FORMAT: Final = 2
+# Numbers of the journal's format: of a journal that the version before reads, too, and of the newest that this program
+# reads. An older program never opens a newer journal. A journal has the common format until something is declared that
+# needs more: a window that begins with its first use needs the instants of all entries (AT).
+COMMON_FORMAT: Final = 2
+FORMAT: Final = 3
 
 # Kinds of entries. `session` is the index of a session, see JOIN.
 JOIN: Final = 0  # session, id, host, pid, name, ttl
@@ -31,6 +32,7 @@ QUARANTINE: Final = 9  # id, reason or None
 HEARD: Final = 10  # session, number of its last message
 LEARNED: Final = 11  # group, scope, requests per minute
 CLEAR: Final = 12  # id
+AT: Final = 13  # instant of the entries that follow; without it that of the batch
 
 Entry = tuple[Any, ...]
 
@@ -77,9 +79,10 @@ class LeaseRow(Struct, array_like=True):
     scope: str | None
     requester: str | None
     granted_at: float
-    # Of limits per minute: requests, tokens; the end of the day; and what was used later. None: no window existed.
+    # None: no window existed. Else, written by the version before: of limits per minute requests and tokens; the end of
+    # the day; and what was used later.
     usage: tuple[float | None, float | None, float, float, float] | None
-    shares: list[tuple[str, str | None, float, float, float, float]] = []  # of other windows: fields of `LeaseShare`
+    shares: list[tuple[str, str | None, float, float, float, float]] = []  # fields of `LeaseShare`
     detail: tuple[int, int, float] | None = None
 
 

@@ -144,8 +144,8 @@ class LeaseMessages(CredentialMessages):
         credential.used_tokens += tokens
         if credential.group.pace.limiter is not None:
             credential.group.pace.limiter.use(requests, tokens, at, now, scope, detail)
-        newer = () if self.format == kinds.FIRST_FORMAT else (scope, None if detail is None else tuple(detail))
-        self._record(kinds.DEBT, credential_id, requests, tokens, at, *newer, now=now)
+        what = (requests, tokens, at, scope, None if detail is None else tuple(detail))
+        self._record(kinds.DEBT, credential_id, *what, now=now)
 
     def adopt(self, session: Session, lease: int, credential_id: str, fence: int, requests: int, tokens: int,
               scope: str | None, requester: str | None, detail: Detail | None, now: float) -> None:  # fmt: skip

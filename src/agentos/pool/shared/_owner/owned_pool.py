@@ -51,7 +51,7 @@ class OwnedPool:
         self.identity = identity
         self.journal_id = journal_id
         self.position = 0  # of the journal
-        self.format = kinds.FIRST_FORMAT  # that the journal needs to hold what was declared
+        self.format: int = kinds.COMMON_FORMAT  # that the journal needs to hold what was declared
         self.nonce = ""  # of this owner in the history of the journal; empty: the journal has none
         self.ends: dict[str, int] = {}  # positions up to which earlier owners have written the journal, by nonce
         self.store_scope = CooldownScope("store", None)
@@ -62,6 +62,7 @@ class OwnedPool:
         self.fingerprints: dict[str, str] = {}  # of secrets, by credential
         self.seen_at: dict[str, float] = {}  # by credential: when a member last declared or used it
         self.entries: list[kinds.Entry] = []  # not committed yet
+        self._recorded_at = 0.0  # instant of the last one
         self.commit_by = inf  # the instant by which they must be; 0: before any reply is sent
         self._links: dict[Hashable, Session] = {}
         self._to_send: dict[str, Session] = {}  # sessions to which a frame is due
@@ -80,6 +81,7 @@ class OwnedPool:
         entries = self.entries + [(kinds.HEARD, s.index, s.heard) for s in self._unkept.values()]
         self.position += 1
         self.entries = []
+        self._recorded_at = 0.0
         self.commit_by = inf
         for session in self._unkept.values():
             session.kept = session.heard
@@ -106,11 +108,15 @@ class OwnedPool:
     def discard_output(self) -> None:
         """Forget entries and replies: a restored pool writes nothing that the journal holds already."""
         self.entries = []
+        self._recorded_at = 0.0
         self.commit_by = inf
         self._to_send, self._unkept = {}, {}
         self._check_at = 0.0
 
     def _record(self, *entry: Any, urgent: bool = False, now: float) -> None:
+        if self.format == kinds.FORMAT and now != self._recorded_at:
+            self._recorded_at = now
+            self.entries.append((kinds.AT, now))
         self.entries.append(entry)
         self.commit_by = 0.0 if urgent else min(self.commit_by, now + LAZY_SECONDS)
 
@@ -144,8 +150,8 @@ class OwnedPool:
         self._record(kinds.GRANT, session.index, record.id, *what, *self.detail_of(record), urgent=True, now=now)
 
     def detail_of(self, record: LeaseRecord) -> tuple[tuple[float, ...], ...]:
-        """Return the last field of an entry: none if the first format of the journal suffices."""
-        return () if record.detail is None or self.format == kinds.FIRST_FORMAT else (tuple(record.detail),)
+        """Return the last field of an entry: none without a detail, as most leases are."""
+        return () if record.detail is None else (tuple(record.detail),)
 
     def _announce(self, event: Any, session: Session | None, now: float) -> None:
         """Record an event and send it to the members that it concerns."""

@@ -24,7 +24,7 @@ import msgspec
 
 from .. import messages as wire
 from ..transport import Deposed, Endpoint, JournalMissing, Loaded, StoreLost, StoreRefused
-from .entries import FIRST_FORMAT, decode_snapshot, encode_entries, encode_snapshot
+from .entries import decode_snapshot, encode_entries, encode_snapshot
 from .owned_pool import Identity
 from .owner import Owner
 from .restore import read_batches, restore, snapshot
@@ -55,7 +55,7 @@ class OwnerLoop:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._format = FIRST_FORMAT  # of the journal
+        self._format = 0  # that the journal has at least
         self._entries_since_snapshot = 0
         self._owner = self._restored(endpoint.load())
         self._waiting_frames: deque[tuple[Hashable, bytes | None]] = deque()  # arrived while nothing could be written

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentos.events import STORE_LOST
 from agentos.limits.amounts import Detail
-from agentos.limits.declaration import REQUESTS_PER_DAY, Limits
+from agentos.limits.declaration import Limits
 
 from ..._rules import wait_reasons
 from ..._rules.records import CredentialRecord, RestrictedScope
@@ -102,10 +102,8 @@ def _forecasts(owner: Owner, session: Session | None, now: float) -> Any:
     for credential in usable:
         planned = forecast(credential, now)
         ends_in = {resets: owner.ends_after(resets, now) - now for resets in planned.limits.calendars()}
-        used = dict(planned.used)
-        # Members of the version before know the requests of a day only.
-        first = (int(used.get(REQUESTS_PER_DAY, 0)), ends_in.get(planned.limits.day_resets))
-        forecasts.append((*planned[:7], *first, planned.used, ends_in))
+        # Two fields are unused since members know all windows.
+        forecasts.append((*planned[:7], 0, None, planned.used, ends_in))
     return forecasts
 
 

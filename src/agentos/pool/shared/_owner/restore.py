@@ -81,31 +81,14 @@ def _lease_row(record: Any) -> LeaseRow:
     usage = group.pace.lease_usage(charge) if group is record.credential.group else None
     return LeaseRow(
         record.owner.index, record.id, record.credential_id, record.fence, record.requests, record.tokens,
-        record.scope, record.requester, record.granted_at, None if usage is None else _first_shares(usage),
-        [tuple(share) for share in usage or () if share[:3] not in _FIRST_KEYS],
+        record.scope, record.requester, record.granted_at, None if usage is None else _NO_OLD_SHARES,
+        [tuple(share) for share in usage or ()],
         None if record.detail is None else tuple(record.detail),
     )  # fmt: skip
 
 
-# The windows whose part of a lease has a place of its own in the first format of the journal.
-_FIRST_KEYS = _REQUESTS, _TOKENS, _DAY = (
-    (REQUESTS, None, WINDOW_SECONDS),
-    (TOKENS, None, WINDOW_SECONDS),
-    (REQUESTS, None, 0.0),
-)
-
-
-def _first_shares(shares: Sequence[LeaseShare]) -> tuple[float | None, float | None, float, float, float]:
-    """Return what a lease occupies of the windows that the first format knows."""
-    by_key = {share[:3]: share for share in shares}
-    requests, tokens, day = (by_key.get(key) for key in _FIRST_KEYS)
-    return (
-        None if requests is None else requests.amount,
-        None if tokens is None else tokens.amount,
-        0.0 if day is None else day.period,
-        0.0 if requests is None else requests.more,
-        0.0 if tokens is None else tokens.more,
-    )
+# `LeaseRow.usage` of a lease whose windows are all in `LeaseRow.shares`.
+_NO_OLD_SHARES = (None, None, 0.0, 0.0, 0.0)
 
 
 def _shares(row: LeaseRow) -> list[LeaseShare] | None:
@@ -115,11 +98,11 @@ def _shares(row: LeaseRow) -> list[LeaseShare] | None:
     requests, tokens, day_ends_at, more_requests, more_tokens = row.usage
     shares = [LeaseShare(*share) for share in row.shares]
     if requests is not None:
-        shares.append(LeaseShare(*_REQUESTS, requests, more_requests, 0.0))
+        shares.append(LeaseShare(REQUESTS, None, WINDOW_SECONDS, requests, more_requests, 0.0))
     if tokens is not None:
-        shares.append(LeaseShare(*_TOKENS, tokens, more_tokens, 0.0))
+        shares.append(LeaseShare(TOKENS, None, WINDOW_SECONDS, tokens, more_tokens, 0.0))
     if day_ends_at:
-        shares.append(LeaseShare(*_DAY, row.requests, 0.0, day_ends_at))
+        shares.append(LeaseShare(REQUESTS, None, 0.0, row.requests, 0.0, day_ends_at))
     return shares
 
 
@@ -141,10 +124,13 @@ def restore(owner: Owner, saved: Snapshot | None, batches: Iterable[tuple[float,
     if saved is not None:
         _restore_snapshot(owner, saved, now)
     for at, batch in batches:
-        owner.allocator.advance(at)
         is_complete = batch is not None and is_complete
         for entry in batch or ():
             try:
+                if entry[0] == kinds.AT:
+                    (at,) = entry[1:]
+                    continue
+                owner.allocator.advance(at)
                 _REPLAY[entry[0]](owner, at, *entry[1:])
             except Exception:  # it is no entry, or it refers to one that was left out
                 is_complete = False

@@ -20,7 +20,7 @@ import msgspec
 from agentos.clock import wall_time
 
 from .._owner.clocks import PoolClock
-from .._owner.entries import FIRST_FORMAT, FORMAT, JOIN, decode_entries, decode_snapshot
+from .._owner.entries import COMMON_FORMAT, FORMAT, JOIN, decode_entries, decode_snapshot
 from ..transport import MAX_OWNERS, Deposed, JournalMissing, Loaded, OwnerStart, StoreLost, StoreRefused
 from .server_client import PoolClient
 
@@ -134,7 +134,7 @@ class RedisJournal:
         self._client = client
         self._token = token
         self._identity = ""
-        self.format: int = FIRST_FORMAT
+        self.format: int = COMMON_FORMAT
         self._position = 0
         self._owners: list[OwnerStart] = []  # the last owners
         self._hold_until = 0.0  # by the pool's clock
@@ -150,7 +150,7 @@ class RedisJournal:
         hold_seconds = self._hold_seconds(content, now)
         self._hold_until = now + hold_seconds
         self._identity, self._position = content.identity, content.position
-        self.format = max(FIRST_FORMAT, _number(content.meta.get("format")))
+        self.format = max(COMMON_FORMAT, _number(content.meta.get("format")))
         earlier = [owner for owner in content.owners() if owner.nonce != self._token]
         self._owners = [*earlier, OwnerStart(self._token, content.position)][-MAX_OWNERS:]
         fields = self._meta_fields(now)
