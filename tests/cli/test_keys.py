@@ -222,7 +222,7 @@ def test_status_without_keys_prints_store(agentos: Agentos, store: str) -> None:
     *tables, members, source = out.split("\n\n")
     assert source == f"Usage and leases: {store}\n"
     rows, held = ([line.split() for line in part.splitlines() if line.startswith("team")] for part in tables)
-    assert members.startswith("Owner: ")
+    assert members.startswith("Pool owner: ")
     assert members.splitlines()[2].split()[:3] == ["nightly", "5", "0"]  # leases, and requests that wait
     lines = {row[0]: " ".join(row) for row in rows}
     assert lines["team-a"] == "team-a - - 4 of 5 4 of 60 requests/min usable"

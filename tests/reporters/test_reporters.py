@@ -221,6 +221,8 @@ def test_rate_limited_pool_line_has_wait() -> None:
 def test_waiting_text() -> None:
     assert waiting_text(PoolWaiting("exhausted", 3, 3, 0, None)) == "3 of 3 credentials in use"
     assert "the next usable in 0.0 s" in waiting_text(PoolWaiting("rate_limited", 3, 0, 3, None))
+    assert waiting_text(PoolWaiting("store_lost", 3, 0, 0, None)) == "the pool's store is unreachable"
+    assert waiting_text(PoolWaiting("store_lost", 3, 0, 0, 25.0)).endswith("which expire in 25.0 s at the latest")
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,9 @@ def waiting_text(waiting: PoolWaiting) -> str:
     """Return why requests wait for a credential, with the numbers that a person needs to act."""
     if waiting.reason == STORE_LOST:
         if waiting.usable_in is None:
-            return "the pool's store is unreachable: nothing new starts until it answers"
-        pause = format_duration(waiting.usable_in)
-        return f"the pool's store may have lost leases: nothing new starts for {pause}, until they have expired"
+            return "the pool's store is unreachable"
+        left = format_duration(waiting.usable_in)
+        return f"the pool's store is new or may have lost leases, which expire in {left} at the latest"
     if waiting.reason == RATE_LIMITED:
         usable_in = format_duration(waiting.usable_in or 0.0)
         limit = "" if waiting.limit is None else f" ({waiting.limit})"

@@ -222,7 +222,7 @@ def test_damaged_file_is_refused_and_unchanged(path: Path, part: str) -> None:
     if part == "half":
         del data[len(data) // 2 :]
     path.write_bytes(data)
-    with pytest.raises(errors.StoreError, match=r"damaged \(.*`agentos keys repair`"):
+    with pytest.raises(errors.StoreError, match=r"damaged \(.*`agentos keys repair --store sqlite:///.*pool.db`"):
         Pool(path)
     wait_until_unused(path)
     assert path.read_bytes() == data

@@ -171,7 +171,7 @@ def member_lines(pool: PoolView) -> list[str]:
         )
         for member in pool.members
     ]
-    owner = f"Owner: {shorten(pool.owner.host, MAX_CELL)}, pid {pool.owner.pid}, since {since}"
+    owner = f"Pool owner: {shorten(pool.owner.host, MAX_CELL)}, pid {pool.owner.pid}, since {since}"
     return ["", owner, *(table([("RUN", "LEASES", "WAITING", "FOR", "PROCESS"), *rows]) if rows else [])]
 
 

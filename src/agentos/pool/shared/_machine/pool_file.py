@@ -90,8 +90,8 @@ def _has_tables(path: Path) -> bool:
 def damaged(path: Path, reason: str) -> StoreRefused:
     """Return the error for a file that cannot be read."""
     return StoreRefused(
-        f"the pool's file {path} is damaged ({reason}). `agentos keys repair` moves it aside; what was used today and "
-        "which keys are quarantined is then not known"
+        f"the pool's file {path} is damaged ({reason}). `agentos keys repair --store sqlite:///{path}` moves it aside; "
+        "what was used today and which keys are quarantined is then not known"
     )
 
 
