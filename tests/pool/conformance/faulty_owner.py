@@ -1,4 +1,5 @@
-"""An owner that kills or stops itself at a numbered step of a grant.
+"""An owner that kills or stops itself at a numbered step of a grant. Over a server there are two steps, because one
+script commits and sends the replies.
 
 `python -m tests.pool.conformance.faulty_owner LOG STEPS SIGNALS GRANTS FAULTS …`, where … are the arguments of
 `owner_process`. STEPS and SIGNALS are lists with commas, from which each owner chooses. GRANTS: the number of grants
@@ -20,6 +21,7 @@ from agentos.pool.shared._owner import entries as kinds
 from agentos.pool.shared._owner import owner_process
 
 STEPS = ("before journal", "in journal", "after journal", "before reply", "after reply")
+SERVER_STEPS = ("before journal", "after reply")
 
 
 class Fault:
@@ -79,9 +81,25 @@ def install(fault: Fault) -> None:
     machine_endpoint.MachineEndpoint.commit = commit  # type: ignore[method-assign]
 
 
+def install_on_server(fault: Fault) -> None:
+    """Let the endpoint of a pool on a server pass the steps."""
+    from agentos.pool.shared._server.server_endpoint import ServerEndpoint
+
+    commit = ServerEndpoint.commit
+
+    def commit_with_fault(self: ServerEndpoint, at: float, entries: bytes | None,
+                          frames: list[tuple[Hashable, bytes]]) -> None:  # fmt: skip
+        fault.count(entries)
+        fault.reach("before journal")
+        commit(self, at, entries, frames)
+        fault.reach("after reply")
+
+    ServerEndpoint.commit = commit_with_fault  # type: ignore[method-assign]
+
+
 def main(arguments: list[str]) -> None:
     fault = Fault(*arguments[:5])
-    install(fault)
+    (install if arguments[5] == "machine" else install_on_server)(fault)
     serve = owner_process.serve
 
     def noted_serve(endpoint: machine_endpoint.MachineEndpoint) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ import redis
 
 from agentos import errors
 from agentos.events import StoreReached, StoreUnreachable
+from agentos.pool.shared import messages as wire
 from agentos.pool.shared._member import member
 from agentos.pool.shared._owner import owner_child
 from agentos.pool.shared._server import envelopes
@@ -327,6 +329,53 @@ def test_garbage_in_the_keys_stops_no_member(own_server: Valkey, url: str, open_
             client.publish(name_of(channel), b"garbage")
             client.publish(name_of(channel), os.urandom(40))
         assert first.fence(60)
+
+
+def test_hostile_frames_through_the_server_disturb_no_member(
+    own_server: Valkey, url: str, open_pool: OpenPool
+) -> None:  # invariant 46
+    """Envelopes in order, from links of their own, with frames of any content."""
+    first = open_pool(url)
+    owner, chance = first.owner_pid, random.Random(7)
+    declared = [wire.Declaration("key-0", "g", None, [], {}, "f")]
+    hello = wire.Hello(wire.PROTOCOL, "hostile", "host", 1, None, 30.0, declared, [], [])
+    messages = [hello, wire.Heartbeat([1, 2**61]), wire.End(1, ["no verdict"]), wire.Leave(), wire.Query(1, "x", [{}])]
+    with own_server.client() as client:
+        for _ in range(100):
+            gate_id = chance.randbytes(envelopes.ID_BYTES)
+            for counter in range(1, 4):
+                valid = wire.encode([(counter, chance.choice(messages))])
+                frames = [chance.choice([valid, valid[:-1], chance.randbytes(chance.randrange(40))]) for _ in range(3)]
+                number = chance.choice([1, 1, 1, 0, 2**32 - 1])
+                client.publish(name_of("ask"), envelopes.pack_ask(gate_id, number, counter, frames))
+    assert first.fence(60)
+    assert first.owner_pid == owner
+    assert not first.events
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+
+def test_stepped_clock_of_the_server_delays_nothing(own_server: Valkey, url: str, open_pool: OpenPool) -> None:
+    """An hour forth: the lock expires although its owner lives. An hour back: it stays although its owner is dead."""
+    first = open_pool(url, ttl=30)
+    owner = first.owner_pid
+    with own_server.client() as client:
+        for _ in range(3):
+            client.delete(name_of("owner"))
+            assert first.fence()
+        assert first.owner_pid == owner
+        kill_but_keep_lock(client, owner)
+        assert client.pttl(name_of("owner")) > 3_000_000
+        assert first.fence(20)
+        assert first.owner_pid != owner
+
+
+def kill_but_keep_lock(client: redis.Redis, owner: int) -> None:
+    """Kill an owner, and let its lock live for another hour."""
+    os.kill(owner, signal.SIGSTOP)
+    client.pexpire(name_of("owner"), 3_600_000)
+    kill(owner)
 
 
 # --- access -----------------------------------------------------------------------------------------------------------
