@@ -199,8 +199,6 @@ class SimulatedEndpoint:
 
     def pause(self, seconds: float) -> None: ...
 
-    def raise_format(self, number: int) -> None: ...
-
     def has_ended(self, session_id: str) -> bool:
         """Know the ends of processes, as on one machine; in every second history not, as over a server."""
         living = (p.member for p in self._world.all_processes if not p.is_dead and not p.is_closed)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# A landed commit whose journals have no instants of entries: protocol 3, journal format 2.
+# A landed commit with protocol 3, whose journals have no instants of entries.
 BEFORE_INSTANTS = "c23777c5b4dfeec098a9382cffd47fe3d627d288"
 # What a build reads.
 _SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE")

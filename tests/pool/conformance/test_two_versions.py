@@ -110,7 +110,9 @@ def test_versions_share_leases_limits_and_verdicts(
 def test_each_version_continues_the_journal_of_the_other(
     versions: dict[str, Open], first: str, older_package: Path
 ) -> None:  # invariants 1, 2, 5, 13, 46
-    shared = [*keys(1), {**keys(2)[1], "limits": {"requests_per_minute": 5, "burst": 5}}, keys(3)[2]]
+    windows = [["requests", 50, "5h", "first-use"], ["tokens", 900, "1d", "00:00 UTC"]]
+    limits = {"requests_per_minute": 5, "burst": 5, "windows": windows}
+    shared = [*keys(1), {**keys(2)[1], "limits": limits}, keys(3)[2]]
     starter = versions[first](shared)
     survivor = versions[other(first)](shared)
     survivor.lease("kept")
@@ -157,18 +159,3 @@ def test_limits_hold_while_versions_take_over_from_each_other(
     eventually(lambda: [state["live_leases"] for state in members[0].do("states")] == [0, 0])
     command = [sys.executable, "-I", str(JUDGE), str(log), "key-0:1:60", "key-1:1:0"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.count("\n") == 1
-
-
-def test_older_version_opens_no_newer_journal(versions: dict[str, Open]) -> None:  # invariant 46
-    """A window that begins with its first use needs instants in the journal, which the older version does not know."""
-    newer = versions["newer"](keys(1, windows=[["tokens", 100, "5h", "first-use"]]))
-    newer.lease("one", tokens=10)
-    newer.granted("one")
-    guest = versions["older"](keys(1))  # a guest of the newer owner
-    guest.do("states")
-    owner = newer.do("owner_pid")
-    newer.kill()
-    os.kill(owner, signal.SIGKILL)
-    guest.lease("never")
-    guest.wait_for_event("StoreUnreachable")
-    assert not guest.has_heard("granted", "never")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from agentos.pool.shared import messages as wire
-from agentos.pool.shared._machine.sqlite_journal import connect
-from agentos.pool.shared._owner.entries import COMMON_FORMAT, FORMAT
 from agentos.testing import FakeClock
 from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits, Window
 from tests.conftest import eventually
@@ -190,22 +187,6 @@ def test_soonest_reset_uses_a_quota_before_it_expires() -> None:
 def test_unknown_order_is_refused() -> None:
     with pytest.raises(ValueError, match="least-loaded, soonest-reset, listed"):
         CredentialCoordinator(["sk-one-123456"], order="fastest")
-
-
-def test_journal_is_marked_only_for_windows_that_need_it(tmp_path: Path) -> None:
-    path = tmp_path / "pool.db"
-
-    def format_after(limits: Limits) -> int:
-        credential = Credential("sk-one-123456", id="k", limits=limits)
-        with CredentialCoordinator([credential], store=f"sqlite:///{path}", reporter=lambda _: None) as pool:
-            assert grants(pool, input_tokens=1) > 0
-        with connect(path) as database:
-            return int(database.execute("SELECT format FROM meta").fetchone()[0])
-
-    first_use = Window("tokens", 500, "5h", "first-use")
-    assert format_after(Limits(tokens_per_day=500, max_concurrent=9)) == COMMON_FORMAT
-    assert format_after(Limits(windows=[first_use], max_concurrent=9)) == FORMAT
-    assert format_after(Limits(requests_per_day=50, max_concurrent=9)) == FORMAT
 
 
 def test_window_that_an_owner_does_not_know_is_refused() -> None:

@@ -39,7 +39,6 @@ class FakeEndpoint:
         self.disconnected: list[Hashable] = []
         self.rewritten = 0
         self.ended: set[str] = set()  # sessions whose process has ended
-        self.format = 1
 
     def load(self) -> Loaded:
         return Loaded("journal", self.position, self.snapshot, self.batches, self.clock.now())
@@ -67,9 +66,6 @@ class FakeEndpoint:
         if self.failures:
             raise self.failures.pop(0)
         self.snapshot, self.position, self.batches = snapshot, position, []
-
-    def raise_format(self, number: int) -> None:
-        self.format = number
 
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         self.rewritten += 1

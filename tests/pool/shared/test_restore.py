@@ -182,7 +182,7 @@ def test_first_use_window_begins_at_the_same_instant_in_a_replay() -> None:  # i
     living = usage_of(pool.owner, pool.now)
     assert list(living.values()) == [2.0]
     assert usage_of(restored, pool.now) == living
-    assert len([entry for _, batch in pool.batches for entry in batch if entry[0] == AT]) > 2
+    assert len([entry for _, batch in pool.batches for entry in batch if entry[:2] == AT]) > 2
 
 
 def test_window_without_declaration_counts_on_after_a_snapshot() -> None:  # invariant 39

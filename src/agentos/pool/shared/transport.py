@@ -73,9 +73,6 @@ class Endpoint(Protocol):
     def save(self, at: float, snapshot: bytes, position: int) -> None:
         """Replace all entries up to a position by a snapshot. Raises `StoreLost` and `JournalMissing`."""
 
-    def raise_format(self, number: int) -> None:
-        """Mark the journal as one that only programs open which know a format. Raises as `commit`."""
-
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         """Write the journal anew, from the owner's memory. Raises `StoreLost`."""
 

@@ -114,9 +114,6 @@ class MachineEndpoint:
     def save(self, at: float, snapshot: bytes, position: int) -> None:
         self._journal.save(at, snapshot, position)
 
-    def raise_format(self, number: int) -> None:
-        self._journal.raise_format(number)
-
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         self._journal.rewrite(at, snapshot, position, self.is_current)
 

@@ -21,7 +21,7 @@ import msgspec
 from agentos.clock import boot_id, boot_time, wall_time
 
 from .._owner.clocks import PoolClock
-from .._owner.entries import COMMON_FORMAT, FORMAT
+from .._owner.entries import FORMAT
 from ..transport import MAX_OWNERS, Deposed, JournalMissing, Loaded, OwnerStart, StoreLost, StoreRefused
 from . import pool_file
 
@@ -81,7 +81,6 @@ class SqliteJournal:
         self.path = path
         self.epoch = 0
         self.identity = ""
-        self.format: int = COMMON_FORMAT
         self._position = 0
         self._owners: list[tuple[int, int]] = []  # the last owners: epoch, and position at its start
         self._database: sqlite3.Connection | None = None
@@ -104,9 +103,9 @@ class SqliteJournal:
                 now = _pool_time(meta, last_at)
                 self.clock = PoolClock(now)
                 self.epoch, self.identity, self._position = _next_epoch(meta.epoch), meta.identity, position
-                self.format = meta.format
                 database.execute(
-                    "UPDATE meta SET epoch = ?, boot = ?, clock = ?", (self.epoch, boot_id(), self.clock.offset)
+                    "UPDATE meta SET format = ?, epoch = ?, boot = ?, clock = ?",
+                    (FORMAT, self.epoch, boot_id(), self.clock.offset),
                 )
                 self._owners = [*_read_owners(database), (self.epoch, position)][-MAX_OWNERS:]
                 self._write_owners(database)
@@ -145,18 +144,6 @@ class SqliteJournal:
                 self._check_epoch(database)
                 self._write_snapshot(database, at, snapshot, position)
 
-    def raise_format(self, number: int) -> None:
-        """Let only programs open the journal that know a format. Raises as `commit`."""
-        if number <= self.format:
-            return
-        with _errors(self.path), self._damage():
-            self._check_file()
-            assert self._database is not None
-            with _transaction(self._database) as database:
-                self._check_epoch(database)
-                database.execute("UPDATE meta SET format = ?", (number,))
-        self.format = number
-
     def _write_snapshot(self, database: sqlite3.Connection, at: float, snapshot: bytes, position: int) -> None:
         database.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)", (position, at, _sealed(snapshot)))
         database.execute("DELETE FROM batches WHERE position <= ?", (position,))
@@ -183,7 +170,7 @@ class SqliteJournal:
                 raise Deposed
             database.execute(
                 "INSERT INTO meta VALUES (1, ?, ?, ?, ?, ?)",
-                (self.format, self.identity, self.epoch, boot_id(), self.clock.offset),
+                (FORMAT, self.identity, self.epoch, boot_id(), self.clock.offset),
             )
             self._write_snapshot(database, at, snapshot, position)
             self._write_owners(database)
@@ -220,7 +207,7 @@ class SqliteJournal:
 
     def _create(self, database: sqlite3.Connection) -> _Meta:
         clock = PoolClock(wall_time())
-        meta = _Meta(COMMON_FORMAT, secrets.token_hex(8), 0, boot_id(), clock.offset)
+        meta = _Meta(FORMAT, secrets.token_hex(8), 0, boot_id(), clock.offset)
         database.execute("INSERT INTO meta VALUES (1, ?, ?, ?, ?, ?)", meta)
         return meta
 

@@ -43,7 +43,7 @@ class CredentialMessages(OwnedPool):
                 limits: Limits, fingerprint: str, now: float) -> None:  # fmt: skip
         """Add a credential to the pool and to a session. Of several declarations the strictest figures hold."""
         session.limits[id_] = limits
-        self._note_format(limits)
+        self._note_windows(limits)
         combined = self._strictest(id_)
         known = self.allocator.credentials.get(id_)
         if known is None:
@@ -59,11 +59,10 @@ class CredentialMessages(OwnedPool):
         self.seen_at[id_] = now
         self._change_credentials(session, session.credential_ids | {id_}, now)
 
-    def _note_format(self, limits: Limits) -> None:
-        """Raise the format of the journal for a window that begins with its first use: a replay that takes place at
-        other instants than the grants did would find another beginning."""
-        if any(window.resets == FIRST_USE for window in limits.windows):
-            self.format = kinds.FORMAT
+    def _note_windows(self, limits: Limits) -> None:
+        """Record instants from now on if a window begins with its first use: in a replay in which that use comes later,
+        the window would begin later, too."""
+        self.needs_instants = self.needs_instants or any(window.resets == FIRST_USE for window in limits.windows)
 
     def _check_zone(self, limits: Limits, now: float) -> None:
         """Raise `ValueError` for a time zone that this process does not know."""
@@ -169,7 +168,7 @@ class CredentialMessages(OwnedPool):
 
     def restore_credential(self, row: kinds.CredentialRow, limits: Limits, at: float) -> None:
         """Add a credential of a snapshot."""
-        self._note_format(limits)
+        self._note_windows(limits)
         self.allocator.add(row.id, row.group, row.provider, frozenset(row.scopes), limits, at, self.ends_after)
         credential = self.allocator.credentials[row.id]
         credential.fence = max(credential.fence, row.fence)

@@ -12,11 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-# Numbers of the journal's format: of a journal that the version before reads, too, and of the newest that this program
-# reads. An older program never opens a newer journal. A journal has the common format until something is declared that
-# needs more: a window that begins with its first use needs the instants of all entries (AT).
-COMMON_FORMAT: Final = 2
-FORMAT: Final = 3
+# Number of the journal's format. An older program never opens a newer journal.
+FORMAT: Final = 2
 
 # Kinds of entries. `session` is the index of a session, see JOIN.
 JOIN: Final = 0  # session, id, host, pid, name, ttl
@@ -32,7 +29,9 @@ QUARANTINE: Final = 9  # id, reason or None
 HEARD: Final = 10  # session, number of its last message
 LEARNED: Final = 11  # group, scope, requests per minute
 CLEAR: Final = 12  # id
-AT: Final = 13  # instant of the entries that follow; without it that of the batch
+# The beginning of an entry with the instant of those that follow; without one it is that of the batch. There is no
+# session 0: a version that does not know instants ignores it.
+AT: Final = (HEARD, 0)
 
 Entry = tuple[Any, ...]
 

@@ -51,7 +51,7 @@ class OwnedPool:
         self.identity = identity
         self.journal_id = journal_id
         self.position = 0  # of the journal
-        self.format: int = kinds.COMMON_FORMAT  # that the journal needs to hold what was declared
+        self.needs_instants = False  # entries are replayed at the instants at which they were made
         self.nonce = ""  # of this owner in the history of the journal; empty: the journal has none
         self.ends: dict[str, int] = {}  # positions up to which earlier owners have written the journal, by nonce
         self.store_scope = CooldownScope("store", None)
@@ -114,9 +114,9 @@ class OwnedPool:
         self._check_at = 0.0
 
     def _record(self, *entry: Any, urgent: bool = False, now: float) -> None:
-        if self.format == kinds.FORMAT and now != self._recorded_at:
+        if self.needs_instants and now != self._recorded_at:
             self._recorded_at = now
-            self.entries.append((kinds.AT, now))
+            self.entries.append((*kinds.AT, now))
         self.entries.append(entry)
         self.commit_by = 0.0 if urgent else min(self.commit_by, now + LAZY_SECONDS)
 

@@ -55,7 +55,6 @@ class OwnerLoop:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._format = 0  # that the journal has at least
         self._entries_since_snapshot = 0
         self._owner = self._restored(endpoint.load())
         self._waiting_frames: deque[tuple[Hashable, bytes | None]] = deque()  # arrived while nothing could be written
@@ -172,9 +171,6 @@ class OwnerLoop:
         is_told = False
         while True:
             try:
-                if self._owner.format > self._format:
-                    self._endpoint.raise_format(self._owner.format)
-                    self._format = self._owner.format
                 self._endpoint.commit(now, entries, frames)
                 break
             except JournalMissing:

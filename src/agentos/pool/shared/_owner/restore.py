@@ -127,8 +127,8 @@ def restore(owner: Owner, saved: Snapshot | None, batches: Iterable[tuple[float,
         is_complete = batch is not None and is_complete
         for entry in batch or ():
             try:
-                if entry[0] == kinds.AT:
-                    (at,) = entry[1:]
+                if entry[:2] == kinds.AT:
+                    at = float(entry[2])
                     continue
                 owner.allocator.advance(at)
                 _REPLAY[entry[0]](owner, at, *entry[1:])

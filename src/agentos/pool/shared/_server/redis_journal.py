@@ -20,7 +20,7 @@ import msgspec
 from agentos.clock import wall_time
 
 from .._owner.clocks import PoolClock
-from .._owner.entries import COMMON_FORMAT, FORMAT, JOIN, decode_entries, decode_snapshot
+from .._owner.entries import FORMAT, JOIN, decode_entries, decode_snapshot
 from ..transport import MAX_OWNERS, Deposed, JournalMissing, Loaded, OwnerStart, StoreLost, StoreRefused
 from .server_client import PoolClient
 
@@ -134,7 +134,6 @@ class RedisJournal:
         self._client = client
         self._token = token
         self._identity = ""
-        self.format: int = COMMON_FORMAT
         self._position = 0
         self._owners: list[OwnerStart] = []  # the last owners
         self._hold_until = 0.0  # by the pool's clock
@@ -150,7 +149,6 @@ class RedisJournal:
         hold_seconds = self._hold_seconds(content, now)
         self._hold_until = now + hold_seconds
         self._identity, self._position = content.identity, content.position
-        self.format = max(COMMON_FORMAT, _number(content.meta.get("format")))
         earlier = [owner for owner in content.owners() if owner.nonce != self._token]
         self._owners = [*earlier, OwnerStart(self._token, content.position)][-MAX_OWNERS:]
         fields = self._meta_fields(now)
@@ -211,13 +209,6 @@ class RedisJournal:
         """Replace the entries up to a position by a snapshot. Raises as `commit`."""
         self._write("save", self._token, position, UNUSED_SECONDS, self._identity, snapshot)
 
-    def raise_format(self, number: int) -> None:
-        """Let only programs open the journal that know a format. Raises as `commit`."""
-        if number > self.format:
-            self.format = number
-            fields = self._meta_fields(self.clock.now())
-            self._check(self._client.run("adopt", self._token, UNUSED_SECONDS, *fields))
-
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         """Write all keys anew. Raises `Deposed` and `StoreLost`."""
         header = (self._token, position, UNUSED_SECONDS, self._identity)
@@ -226,7 +217,7 @@ class RedisJournal:
 
     def _meta_fields(self, now: float) -> tuple[Any, ...]:
         return (
-            "format", self.format, "identity", self._identity, "at", repr(now), "wall", repr(wall_time()),
+            "format", FORMAT, "identity", self._identity, "at", repr(now), "wall", repr(wall_time()),
             "run_id", self._run_id, "hold_until", repr(self._hold_until), "owners", msgspec.json.encode(self._owners),
         )  # fmt: skip
 

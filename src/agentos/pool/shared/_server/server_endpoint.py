@@ -206,9 +206,6 @@ class ServerEndpoint:
     def save(self, _at: float, snapshot: bytes, position: int) -> None:
         self._journal.save(snapshot, position)
 
-    def raise_format(self, number: int) -> None:
-        self._journal.raise_format(number)
-
     def rewrite(self, at: float, snapshot: bytes, position: int) -> None:
         try:
             self._journal.rewrite(at, snapshot, position)
