@@ -41,7 +41,7 @@ MUTANTS = (
     ),
     Mutant(
         "A missing value in the journal ends its owner with an exception",
-        "pool/shared/_machine/sqlite_journal.py",
+        "pool/shared/_machine/journal_file.py",
         "    except msgspec.ValidationError as error:",
         "    except ZeroDivisionError as error:",
         tests_of(JOURNAL, "test_missing_value_is_damage"),
@@ -441,7 +441,7 @@ MUTANTS = (
     ),
     Mutant(
         "The pool's clock goes back behind the last commit",
-        "pool/shared/_machine/sqlite_journal.py",
+        "pool/shared/_machine/journal_file.py",
         "    return max(last_at, wall_time())",
         "    return wall_time()",
         tests_of(JOURNAL, "test_pool_clock_never_goes_back"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.pool.shared._machine import sqlite_journal
+from agentos.pool.shared._machine import journal_file, sqlite_journal
 from agentos.pool.shared._machine.sqlite_journal import SqliteJournal
 from agentos.pool.shared.transport import Deposed, StoreLost, StoreRefused
 
@@ -75,7 +75,7 @@ def test_replaced_owner_can_neither_commit_nor_save(path: Path) -> None:  # inva
 
 def test_raised_epoch_stops_owner(path: Path) -> None:
     journal = loaded(path)
-    with sqlite_journal.raised_epoch(path):
+    with journal_file.raised_epoch(path):
         pass
     with pytest.raises(Deposed):
         journal.commit(100.0, b"too late")
@@ -87,7 +87,7 @@ def test_pool_clock_never_goes_back(path: Path, monkeypatch: pytest.MonkeyPatch)
     journal.commit(far, b"entries")
     journal.close()
     assert SqliteJournal(path).load().now >= far
-    monkeypatch.setattr(sqlite_journal, "boot_id", lambda: "another start")
+    monkeypatch.setattr(journal_file, "boot_id", lambda: "another start")
     assert SqliteJournal(path).load().now >= far
 
 
@@ -119,7 +119,7 @@ def test_damage_is_never_an_unexpected_error(path: Path, damage: Callable[[bytes
     data = path.read_bytes()
     for seed in range(150):
         path.write_bytes(damage(data, random.Random(seed)))
-        for use in (sqlite_journal.read, sqlite_journal.find_damage, loaded):
+        for use in (journal_file.read, journal_file.find_damage, loaded):
             with contextlib.suppress(StoreLost, StoreRefused):
                 use(path)
         for part in ("-wal", "-shm"):
@@ -128,12 +128,12 @@ def test_damage_is_never_an_unexpected_error(path: Path, damage: Callable[[bytes
 
 def test_missing_value_is_damage(path: Path) -> None:
     loaded(path).close()
-    with contextlib.closing(sqlite_journal.connect(path)) as database:
+    with contextlib.closing(journal_file.connect(path)) as database:
         database.execute("PRAGMA writable_schema = ON")
         database.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '')")
-    with contextlib.closing(sqlite_journal.connect(path)) as database:
+    with contextlib.closing(journal_file.connect(path)) as database:
         database.execute("UPDATE meta SET clock = NULL")
-    for use in (sqlite_journal.read, loaded):
+    for use in (journal_file.read, loaded):
         with pytest.raises(StoreRefused, match="damaged"):
             use(path)
-    assert sqlite_journal.find_damage(path) is not None
+    assert journal_file.find_damage(path) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ._machine import owner_lock, pool_file, sqlite_journal
+from ._machine import journal_file, owner_lock, pool_file
 from .transport import StoreRefused
 
 
@@ -22,7 +22,7 @@ def repair(path: Path) -> Path:
         process = "" if note is None or not note.pid else f" (its owner is process {note.pid} on {note.host})"
         raise StoreRefused(f"the pool {path} is in use{process}: wait until the runs that use it have ended")
     try:
-        if sqlite_journal.find_damage(path) is None:
+        if journal_file.find_damage(path) is None:
             raise StoreRefused(f"the pool {path} is not damaged: nothing has to be repaired")
         return pool_file.set_aside(path)
     finally:

@@ -23,7 +23,7 @@ from agentos.clock import boot_id, wall_time
 from .._owner.owner_child import run_owner
 from ..messages import is_text
 from ..transport import Loaded, StoreLost, StoreRefused
-from . import owner_lock, pool_file, sqlite_journal
+from . import journal_file, owner_lock, pool_file
 from .frames import FrameStream
 from .member_lock import MemberLock
 from .owner_lock import Note
@@ -185,7 +185,7 @@ class MachineGate:
         """
         note = owner_lock.read_note(self.path)
         try:
-            with sqlite_journal.raised_epoch(self.path):
+            with journal_file.raised_epoch(self.path):
                 note = owner_lock.read_note(self.path)
                 if note is None or note.nonce != self._nonce:
                     raise _AlreadyReplaced
@@ -199,7 +199,7 @@ class MachineGate:
             ) from None
 
     def look(self) -> Loaded | None:
-        return sqlite_journal.read(self.path)
+        return journal_file.read(self.path)
 
     def close(self) -> None:
         if self._member_lock is not None:

@@ -11,21 +11,31 @@ import contextlib
 import os
 import secrets
 import sqlite3
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
-from agentos.clock import boot_id, boot_time, wall_time
+from agentos.clock import boot_id, wall_time
 
 from .._owner.clocks import PoolClock
 from .._owner.entries import FORMAT
-from ..transport import MAX_OWNERS, Deposed, JournalMissing, Loaded, OwnerStart, StoreLost, StoreRefused
+from ..transport import MAX_OWNERS, Deposed, JournalMissing, Loaded, OwnerStart
 from . import pool_file
-
-T = TypeVar("T")
+from .journal_file import (
+    Meta,
+    check_format,
+    connect,
+    epoch_at,
+    errors,
+    is_damage,
+    is_pool,
+    next_epoch,
+    pool_time,
+    read_content,
+    read_meta,
+    read_owners,
+    sealed,
+    transaction,
+)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (
@@ -52,26 +62,11 @@ CREATE TABLE IF NOT EXISTS snapshot (
     state BLOB NOT NULL
 );
 """
-# How SQLite says that a file is damaged, if not by the class of the error.
-_DAMAGES = ("no such table", "unsupported file format", "Could not decode to UTF-8")
 _APPEND = "INSERT INTO batches SELECT ?, ?, ? FROM meta WHERE epoch = ?"
-# Seconds to wait for a transaction of another process: a member that replaces an owner, or a command that looks.
-BUSY_SECONDS = 2.0
-# Epochs are at least the microseconds since 1970: a file that was created again has a higher one than the owner of the
-# file that was removed.
-EPOCHS_PER_SECOND = 1e6
 # Seconds between two looks whether the open files are still those at the path: three calls of the system.
 FILE_CHECK_SECONDS = 0.05
 # Files of a journal in WAL mode, by what follows the path.
 _PARTS = ("", "-wal", "-shm")
-
-
-class _Meta(NamedTuple):
-    format: int
-    identity: str
-    epoch: int
-    boot: str
-    clock: float
 
 
 class SqliteJournal:
@@ -91,23 +86,23 @@ class SqliteJournal:
 
     def load(self) -> Loaded:
         """Become the writer: raise the epoch and read everything."""
-        with _errors(self.path):
+        with errors(self.path):
             database = self._open()
-            with _transaction(database):
-                meta = _read_meta(database)
+            with transaction(database):
+                meta = read_meta(database)
                 is_new = meta is None
                 if meta is None:
                     meta = self._create(database)
-                _check_format(meta, self.path)
-                snapshot, batches, position, last_at = _read_content(database)
-                now = _pool_time(meta, last_at)
+                check_format(meta, self.path)
+                snapshot, batches, position, last_at = read_content(database)
+                now = pool_time(meta, last_at)
                 self.clock = PoolClock(now)
-                self.epoch, self.identity, self._position = _next_epoch(meta.epoch), meta.identity, position
+                self.epoch, self.identity, self._position = next_epoch(meta.epoch), meta.identity, position
                 database.execute(
                     "UPDATE meta SET format = ?, epoch = ?, boot = ?, clock = ?",
                     (FORMAT, self.epoch, boot_id(), self.clock.offset),
                 )
-                self._owners = [*_read_owners(database), (self.epoch, position)][-MAX_OWNERS:]
+                self._owners = [*read_owners(database), (self.epoch, position)][-MAX_OWNERS:]
                 self._write_owners(database)
             self._note_files()
             if is_new:
@@ -121,7 +116,7 @@ class SqliteJournal:
 
     def commit(self, at: float, entries: bytes) -> None:
         """Append entries. Raises `Deposed`, `StoreLost` and `JournalMissing`."""
-        row = (self._position + 1, at, _sealed(entries), self.epoch)
+        row = (self._position + 1, at, sealed(entries), self.epoch)
         try:
             if at >= self._check_at:
                 self._check_at = at + FILE_CHECK_SECONDS
@@ -131,31 +126,31 @@ class SqliteJournal:
             if self._database.execute(_APPEND, row).rowcount != 1:
                 raise Deposed
         except (sqlite3.Error, OSError):
-            with _errors(self.path), self._damage():
+            with errors(self.path), self._damage():
                 raise
         self._position += 1
 
     def save(self, at: float, snapshot: bytes, position: int) -> None:
         """Replace the entries up to a position by a snapshot. Raises as `commit`."""
-        with _errors(self.path), self._damage():
+        with errors(self.path), self._damage():
             self._check_file()
             assert self._database is not None
-            with _transaction(self._database) as database:
+            with transaction(self._database) as database:
                 self._check_epoch(database)
                 self._write_snapshot(database, at, snapshot, position)
 
     def _write_snapshot(self, database: sqlite3.Connection, at: float, snapshot: bytes, position: int) -> None:
-        database.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)", (position, at, _sealed(snapshot)))
+        database.execute("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)", (position, at, sealed(snapshot)))
         database.execute("DELETE FROM batches WHERE position <= ?", (position,))
 
     def rewrite(self, at: float, snapshot: bytes, position: int, is_current: Callable[[], bool]) -> None:
         """Create the file again from the owner's memory, after it was removed, damaged or replaced; what is found in
         its place is moved aside. Raises as `save`; `is_current`: whether this owner has the lock."""
-        with _errors(self.path):
+        with errors(self.path):
             with contextlib.suppress(sqlite3.Error):
                 self._close()
             if self.path.exists():
-                if not is_current() or _epoch_at(self.path) > self.epoch:
+                if not is_current() or epoch_at(self.path) > self.epoch:
                     raise Deposed
                 pool_file.set_aside(self.path)
             try:
@@ -165,7 +160,7 @@ class SqliteJournal:
                 raise
 
     def _create_again(self, at: float, snapshot: bytes, position: int, is_current: Callable[[], bool]) -> None:
-        with _transaction(self._open()) as database:
+        with transaction(self._open()) as database:
             if not is_current():
                 raise Deposed
             database.execute(
@@ -198,16 +193,16 @@ class SqliteJournal:
         pool_file.prepare(self.path)
         database = connect(self.path)
         self._database = database
-        if not _is_pool(database):  # else nothing is written: the file may be damaged
+        if not is_pool(database):  # else nothing is written: the file may be damaged
             database.execute(f"PRAGMA application_id = {pool_file.APPLICATION_ID}")  # before WAL: in the file's header
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
         database.executescript(_SCHEMA)
         return database
 
-    def _create(self, database: sqlite3.Connection) -> _Meta:
+    def _create(self, database: sqlite3.Connection) -> Meta:
         clock = PoolClock(wall_time())
-        meta = _Meta(FORMAT, secrets.token_hex(8), 0, boot_id(), clock.offset)
+        meta = Meta(FORMAT, secrets.token_hex(8), 0, boot_id(), clock.offset)
         database.execute("INSERT INTO meta VALUES (1, ?, ?, ?, ?, ?)", meta)
         return meta
 
@@ -231,172 +226,9 @@ class SqliteJournal:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            if _is_damage(error):
+            if is_damage(error):
                 raise JournalMissing from None
             raise
-
-
-def _next_epoch(epoch: int) -> int:
-    return max(epoch + 1, int(wall_time() * EPOCHS_PER_SECOND))
-
-
-@contextlib.contextmanager
-def raised_epoch(path: Path) -> Iterator[None]:
-    """Raise the epoch in a transaction, unless the block raises. Without a journal there is nothing to raise: an owner
-    that creates it again has a higher epoch. Raises `StoreLost` and `StoreRefused`."""
-    if not path.exists():
-        yield
-        return
-    with _errors(path), contextlib.closing(connect(path)) as database, _transaction(database):
-        yield
-        meta = _read_meta(database)
-        if meta is not None:
-            database.execute("UPDATE meta SET epoch = ?", (_next_epoch(meta.epoch),))
-
-
-def read(path: Path) -> Loaded | None:
-    """Return the content of a journal without changing it; None if there is none. Raises `StoreLost` and
-    `StoreRefused`."""
-    if not path.exists():
-        return None
-    with _errors(path), contextlib.closing(connect(path)) as database:
-        if not _is_pool(database):
-            return None
-        database.execute("BEGIN")
-        meta = _read_meta(database)
-        if meta is None:
-            return None
-        _check_format(meta, path)
-        snapshot, batches, position, last_at = _read_content(database)
-        return Loaded(meta.identity, position, snapshot, batches, _pool_time(meta, last_at))
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open the file of a pool."""
-    return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-
-
-def _is_pool(database: sqlite3.Connection) -> bool:
-    return bool(database.execute("PRAGMA application_id").fetchone()[0] == pool_file.APPLICATION_ID)
-
-
-def _read_meta(database: sqlite3.Connection) -> _Meta | None:
-    """Return None if the journal is new: its creation may have been interrupted."""
-    if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
-        return None
-    rows = _rows(database, "SELECT format, identity, epoch, boot, clock FROM meta", _Meta)
-    return rows[0] if rows else None
-
-
-def _read_owners(database: sqlite3.Connection) -> list[tuple[int, int]]:
-    return _rows(database, "SELECT epoch, position FROM owners ORDER BY epoch", tuple[int, int])
-
-
-def _rows(database: sqlite3.Connection, query: str, kind: type[T], *parameters: object) -> list[T]:
-    """Return the rows of a query. Raises `sqlite3.DatabaseError` for a value that no owner writes: changed bytes may be
-    a valid database."""
-    try:
-        return msgspec.convert(database.execute(query, parameters).fetchall(), list[kind])  # type: ignore[valid-type]
-    except msgspec.ValidationError as error:
-        raise sqlite3.DatabaseError(str(error)) from None
-
-
-def _read_content(database: sqlite3.Connection) -> tuple[bytes | None, list[tuple[float, bytes]], int, float]:
-    position, last_at, snapshot = 0, 0.0, None
-    saved = _rows(database, "SELECT position, at, state FROM snapshot", tuple[int, float, bytes])
-    if saved:
-        position, last_at, snapshot = saved[0][0], saved[0][1], _opened(saved[0][2])
-        if snapshot is None:
-            raise sqlite3.DatabaseError("the snapshot has a wrong checksum")
-    query = "SELECT position, at, entries FROM batches WHERE position > ? ORDER BY position"
-    rows = _rows(database, query, tuple[int, float, Any], position)
-    if rows:
-        position, last_at = rows[-1][0], rows[-1][1]
-    # A batch with a wrong checksum is passed on as one that cannot be read: the owner leaves it out, and waits.
-    return snapshot, [(at, _opened(entries) or b"") for _, at, entries in rows], position, last_at
-
-
-def _sealed(data: bytes) -> bytes:
-    """Put a checksum before the data: SQLite has none, and changed bytes may be valid entries."""
-    return zlib.crc32(data).to_bytes(4, "big") + data
-
-
-def _opened(sealed: object) -> bytes | None:
-    """Return the data behind a checksum; None if they are damaged."""
-    if not isinstance(sealed, bytes) or sealed[:4] != zlib.crc32(sealed[4:]).to_bytes(4, "big"):
-        return None
-    return sealed[4:]
-
-
-def _pool_time(meta: _Meta, last_at: float) -> float:
-    """Return the pool's clock: it continues within one start of the machine. After a restart the wall clock decides,
-    but it never goes back behind the last commit."""
-    if meta.boot and meta.boot == boot_id():
-        return max(last_at, boot_time() + meta.clock)
-    return max(last_at, wall_time())
-
-
-def _check_format(meta: _Meta, path: Path) -> None:
-    if meta.format > FORMAT:
-        raise StoreRefused(
-            f"{path} was written by a newer version of agentos (format {meta.format}, this program reads {FORMAT}): "
-            "upgrade agentos, or choose another store"
-        )
-
-
-@contextlib.contextmanager
-def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield database
-        database.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            database.execute("ROLLBACK")
-        raise
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    """A file that is no database, or a damaged one, raises the base class; so does a missing table or row."""
-    return type(error) is sqlite3.DatabaseError or any(text in str(error) for text in _DAMAGES)
-
-
-@contextlib.contextmanager
-def _errors(path: Path) -> Iterator[None]:
-    """Raise errors of SQLite and of the system as `StoreLost`, and damage as `StoreRefused`."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        damaged_or_lost = pool_file.damaged(path, str(error)) if _is_damage(error) else StoreLost(f"{path}: {error}")
-        raise damaged_or_lost from None
-    except UnicodeDecodeError:  # SQLite quotes a part of the file that is no text
-        raise pool_file.damaged(path, "its schema is no text") from None
-    except OSError as error:
-        raise StoreLost(f"{path}: {error.strerror or error}") from None
-
-
-def _epoch_at(path: Path) -> int:
-    """Return the epoch of the journal at a path; 0 if it cannot be read."""
-    try:
-        with contextlib.closing(connect(path)) as database:
-            meta = _read_meta(database)
-            return 0 if meta is None else meta.epoch
-    except (sqlite3.Error, UnicodeDecodeError):
-        return 0
-
-
-def find_damage(path: Path) -> str | None:
-    """Return what is damaged in a journal that no owner uses; None if nothing is. Raises `StoreLost`."""
-    try:
-        with _errors(path), contextlib.closing(connect(path)) as database:
-            (result,) = database.execute("PRAGMA integrity_check").fetchone()
-            if result != "ok":
-                return str(result)
-            if _read_meta(database) is not None:
-                _read_content(database)
-    except StoreRefused as error:
-        return str(error)
-    return None
 
 
 def _files(path: Path) -> tuple[tuple[tuple[int, int] | None, ...], int]:
