@@ -67,6 +67,21 @@ def test_killed_container_leaves_no_lease(tmp_path: Path) -> None:  # invariant 
     assert fences == sorted(set(fences))
 
 
+def test_other_container_continues_when_that_with_owner_is_killed(tmp_path: Path) -> None:  # invariants 1, 12
+    """Both count their processes from 1 on."""
+    store = f"sqlite:///{tmp_path / 'pool.db'}"
+    first, second = in_container(store), in_container(store)
+    first.lease("held")
+    fence = first.granted("held", SOON)["fence"]
+    second.lease("next")
+    eventually(lambda: second.do("get_stats")["waiting"] == 1)
+    assert not second.has_heard("granted", "next")
+    first.kill()
+    first.stop()
+    assert second.granted("next", SOON)["fence"] > fence
+    second.stop()
+
+
 def test_stopped_member_keeps_lease_when_owner_is_killed(processes: Processes, tmp_path: Path) -> None:  # invariant 1
     """Only the end of a process frees its lock: a stopped one may go on with its request."""
     store = f"sqlite:///{tmp_path / 'pool.db'}"

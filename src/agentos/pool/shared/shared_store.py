@@ -188,13 +188,9 @@ class SharedStore:
 
     def add(self, credential: Credential) -> None:
         declaration = wire.Declaration(
-            credential.id,
-            credential.quota_group,
-            credential.provider,
-            sorted(credential.scopes),
-            wire.limits_fields(credential.limits),
-            credential.fingerprint,
-        )
+            credential.id, credential.quota_group, credential.provider, sorted(credential.scopes),
+            wire.limits_fields(credential.limits), credential.fingerprint,
+        )  # fmt: skip
         wire.check(declaration)
         with self._member.lock:
             self._member.declare(declaration)
