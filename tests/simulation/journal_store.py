@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator
+from collections.abc import Container, Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -137,9 +137,9 @@ class SimulatedEndpoint:
         self._identity, self._owners = loaded.identity, list(loaded.owners)
         return loaded
 
-    def receive(self, timeout: float) -> Iterator[tuple[Hashable, bytes | None]]:
-        while self.arrived:
-            yield self.arrived.pop(0)
+    def receive(self, timeout: float) -> list[tuple[Hashable, bytes | None]]:
+        arrived, self.arrived = self.arrived, []
+        return arrived
 
     def commit(self, at: float, entries: bytes | None, frames: list[tuple[Hashable, bytes]]) -> None:
         store = self._store

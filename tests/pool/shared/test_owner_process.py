@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator
+from collections.abc import Container, Hashable
 from datetime import UTC
 from typing import Any
 
@@ -43,12 +43,12 @@ class FakeEndpoint:
     def load(self) -> Loaded:
         return Loaded("journal", self.position, self.snapshot, self.batches, self.clock.now())
 
-    def receive(self, timeout: float) -> Iterator[tuple[Hashable, bytes | None]]:
+    def receive(self, timeout: float) -> list[tuple[Hashable, bytes | None]]:
         incoming, self.incoming = self.incoming, []
         if not incoming:
             self.elapsed += max(0.0, timeout)
             self.wall += max(0.0, timeout)
-        yield from incoming
+        return incoming
 
     def commit(self, at: float, entries: bytes | None, frames: list[tuple[Hashable, bytes]]) -> None:
         if entries is not None:
@@ -190,10 +190,9 @@ def test_full_disk_is_told_and_frames_are_kept() -> None:  # invariant 47
     beat = wire.encode([(100, wire.Heartbeat([]))])
     receive = endpoint.receive
 
-    def receive_late(timeout: float) -> Iterator[tuple[Hashable, bytes | None]]:
-        yield from receive(timeout)
-        if len(endpoint.failures) == 1:
-            yield "link", beat
+    def receive_late(timeout: float) -> list[tuple[Hashable, bytes | None]]:
+        late: list[tuple[Hashable, bytes | None]] = [("link", beat)] if len(endpoint.failures) == 1 else []
+        return receive(timeout) + late
 
     endpoint.receive = receive_late  # type: ignore[method-assign]
     replies = driver.send(wire.Request(7, None, 1, 0, None, None))

@@ -335,7 +335,8 @@ class ReplyFrame(Struct, array_like=True, gc=False):
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
-decode_frame = msgspec.msgpack.Decoder(list[tuple[Number, msgspec.Raw]]).decode
+decode_messages = msgspec.msgpack.Decoder(list[tuple[Number, Message]]).decode
+decode_frame = msgspec.msgpack.Decoder(list[tuple[Number, msgspec.Raw]]).decode  # of which some messages are invalid
 decode_message = msgspec.msgpack.Decoder(Message).decode
 decode_replies = msgspec.msgpack.Decoder(ReplyFrame).decode
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from ._owner.clocks import PoolClock
@@ -60,7 +60,7 @@ class Endpoint(Protocol):
     @property
     def clock(self) -> PoolClock: ...
 
-    def receive(self, timeout: float) -> Iterable[tuple[Hashable, bytes | None]]:
+    def receive(self, timeout: float) -> list[tuple[Hashable, bytes | None]]:
         """Wait for frames of members. None instead of a frame: the link is closed."""
 
     def commit(self, at: float, entries: bytes | None, frames: list[tuple[Hashable, bytes]]) -> None:

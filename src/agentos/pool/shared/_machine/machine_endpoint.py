@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import socket
 import time
-from collections.abc import Container, Hashable, Iterator
+from collections.abc import Container, Hashable
 from pathlib import Path
 
 from .._owner.clocks import PoolClock
@@ -16,6 +15,7 @@ from . import member_lock, owner_lock
 from .frames import FrameStream
 from .machine_gate import is_same_user, remove_old_sockets
 from .owner_lock import Note
+from .poller import READABLE, WRITABLE, Poller
 from .sqlite_journal import SqliteJournal
 
 # Bytes that may wait for a member that does not read them, before its messages wait, too.
@@ -33,12 +33,13 @@ class MachineEndpoint:
         self._listener = listener
         self._note = note
         self._journal = SqliteJournal(path)
-        self._selector = selectors.DefaultSelector()
+        self._poller = Poller()
+        self._numbers_by_descriptor = {listener.fileno(): 0}
         self._links: dict[int, FrameStream] = {}
         self._accepted_at: dict[int, float] = {}  # links whose member has not greeted the owner yet
         self._numbers = 0
         listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ, 0)
+        self._poller.register(listener.fileno(), READABLE)
 
     @property
     def clock(self) -> PoolClock:
@@ -53,25 +54,24 @@ class MachineEndpoint:
         remove_old_sockets(self._path, self._note.socket)
         return self._journal.load()
 
-    def receive(self, timeout: float) -> Iterator[tuple[Hashable, bytes | None]]:
-        for key, events in self._selector.select(max(0.0, timeout)):
-            number: int = key.data
+    def receive(self, timeout: float) -> list[tuple[Hashable, bytes | None]]:
+        arrived: list[tuple[Hashable, bytes | None]] = []
+        for descriptor, events in self._poller.wait(max(0.0, timeout)):
+            number = self._numbers_by_descriptor[descriptor]
             if number == 0:
                 self._accept()
                 continue
-            stream = self._links.get(number)
-            if stream is None:
-                continue
+            stream = self._links[number]
             try:
-                if events & selectors.EVENT_WRITE:
+                if events & ~READABLE and stream.has_unsent:
                     stream.flush()
-                    self._watch(number, stream)
-                if events & selectors.EVENT_READ:
-                    for frame in stream.receive():
-                        yield number, frame
+                    self._watch(stream)
+                if events & ~WRITABLE:
+                    arrived += [(number, frame) for frame in stream.receive()]
             except StoreLost:
                 self.disconnect(number)
-                yield number, None
+                arrived.append((number, None))
+        return arrived
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
@@ -83,7 +83,8 @@ class MachineEndpoint:
                 self._numbers += 1
                 self._links[self._numbers] = FrameStream(connection)
                 self._accepted_at[self._numbers] = time.monotonic()
-                self._selector.register(connection, selectors.EVENT_READ, self._numbers)
+                self._numbers_by_descriptor[connection.fileno()] = self._numbers
+                self._poller.register(connection.fileno(), READABLE)
 
     def commit(self, at: float, entries: bytes | None, frames: list[tuple[Hashable, bytes]]) -> None:
         if entries is not None:
@@ -98,14 +99,14 @@ class MachineEndpoint:
             try:
                 stream.send(frame)
                 if stream.has_unsent:
-                    self._watch(number, stream)  # type: ignore[arg-type]
+                    self._watch(stream)
             except StoreLost:
                 stream.break_off()  # the next `receive` reads the end of it
 
-    def _watch(self, number: int, stream: FrameStream) -> None:
+    def _watch(self, stream: FrameStream) -> None:
         """Wait until a link can be read; but not while its member leaves many replies unread (back-pressure)."""
-        events = 0 if stream.unsent_bytes > MAX_UNREAD else selectors.EVENT_READ
-        self._selector.modify(stream.socket, events | (selectors.EVENT_WRITE if stream.has_unsent else 0), number)
+        events = 0 if stream.unsent_bytes > MAX_UNREAD else READABLE
+        self._poller.modify(stream.socket.fileno(), events | (WRITABLE if stream.has_unsent else 0))
 
     def is_current(self) -> bool:
         """Return whether members can find this owner: its lock and its socket are where they look."""
@@ -132,7 +133,9 @@ class MachineEndpoint:
         stream = self._links.pop(connection, None)  # type: ignore[call-overload]
         self._accepted_at.pop(connection, None)  # type: ignore[call-overload]
         if stream is not None:
-            self._selector.unregister(stream.socket)
+            descriptor = stream.socket.fileno()
+            self._poller.unregister(descriptor)
+            del self._numbers_by_descriptor[descriptor]
             stream.close()
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import secrets
-import selectors
 import socket
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from . import journal_file, owner_lock, pool_file
 from .frames import FrameStream
 from .member_lock import MemberLock
 from .owner_lock import Note
+from .poller import READABLE, WRITABLE, Poller
 
 # Longest path of a unix socket in bytes, on all systems.
 MAX_SOCKET_PATH = 100
@@ -55,9 +55,10 @@ class SocketLink:
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(sock, selectors.EVENT_READ)
-        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._descriptor = sock.fileno()
+        self._poller = Poller()
+        self._poller.register(self._descriptor, READABLE)
+        self._poller.register(self._woken.fileno(), READABLE)
 
     def send(self, frame: bytes, is_flushed: bool = False) -> None:  # noqa: ARG002
         self._stream.send(frame)
@@ -71,20 +72,19 @@ class SocketLink:
         stream = self._stream
         if stream.has_unsent:
             stream.flush()
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if stream.has_unsent else 0)
-            self._selector.modify(stream.socket, events)
+            self._poller.modify(self._descriptor, READABLE | (WRITABLE if stream.has_unsent else 0))
         frames: list[bytes] = []
-        for key, events in self._selector.select(timeout):
-            if key.fileobj is self._woken:
+        for descriptor, events in self._poller.wait(timeout):
+            if descriptor != self._descriptor:
                 with contextlib.suppress(OSError):
                     self._woken.recv(4096)
-            else:
-                if events & selectors.EVENT_WRITE:
-                    stream.flush()
-                    if not stream.has_unsent:
-                        self._selector.modify(stream.socket, selectors.EVENT_READ)
-                if events & selectors.EVENT_READ:
-                    frames += stream.receive()
+                continue
+            if events & ~READABLE:
+                stream.flush()
+                if not stream.has_unsent:
+                    self._poller.modify(self._descriptor, READABLE)
+            if events & ~WRITABLE:
+                frames = stream.receive()
         return frames
 
     @property
@@ -96,7 +96,7 @@ class SocketLink:
             self._waker.send(b".")
 
     def close(self) -> None:
-        self._selector.close()
+        self._poller.close()
         for sock in (self._stream.socket, self._woken, self._waker):
             sock.close()
 

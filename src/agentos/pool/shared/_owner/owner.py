@@ -44,6 +44,16 @@ class Owner(LeaseMessages):
         """Carry out the messages of a frame. An invalid frame or message is answered by `Rejected`."""
         self.advance(now)
         try:
+            messages = wire.decode_messages(frame)
+        except wire.InvalidMessage:
+            self._receive_each(connection, frame, now)
+            return
+        for number, message in messages:
+            self.take(connection, number, message, now)
+
+    def _receive_each(self, connection: Hashable, frame: bytes, now: float) -> None:
+        """Carry out the valid messages of a frame, and reject the others."""
+        try:
             numbered = wire.decode_frame(frame)
         except wire.InvalidMessage as error:
             self._reply_to(connection, wire.Rejected(0, f"invalid frame: {error}"))

@@ -14,9 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
-from collections.abc import Hashable, Iterator
-from itertools import chain
+from collections.abc import Hashable
 from math import inf
 from pathlib import Path
 
@@ -57,16 +55,14 @@ class OwnerLoop:
         self._endpoint = endpoint
         self._entries_since_snapshot = 0
         self._owner = self._restored(endpoint.load())
-        self._waiting_frames: deque[tuple[Hashable, bytes | None]] = deque()  # arrived while nothing could be written
+        self._waiting_frames: list[tuple[Hashable, bytes | None]] = []  # arrived while nothing could be written
         self._active_at = self._now()  # when frames were read last
         self._empty_since = self._now()
         self._wall_ahead = endpoint.clock.wall_ahead()
         self._check_at = 0.0
 
-    def _now(self) -> float:
-        return self._endpoint.clock.now()
-
     def _restored(self, loaded: Loaded) -> Owner:
+        self._now = self._endpoint.clock.now
         owner = self._new_owner(loaded)
         hold_seconds = loaded.hold_seconds
         try:
@@ -103,48 +99,35 @@ class OwnerLoop:
     def turn(self) -> None:
         """Carry out what has arrived and what time has brought."""
         owner = self._owner
-        now = self._now()
-        timeout = min(owner.next_at() - now, self._check_at - now, CHECK_SECONDS)
-        for connection, frame in self._arrived(timeout):
-            now = self._now()
-            try:
+        start = self._now()
+        timeout = min(owner.next_at(), self._check_at, start + CHECK_SECONDS) - start
+        if self._waiting_frames:
+            timeout = 0.0
+            arrived = self._waiting_frames + self._endpoint.receive(0.0)
+            self._waiting_frames = []
+        else:
+            arrived = self._endpoint.receive(timeout)
+        now = self._now()  # of all frames of this turn
+        self._excuse_absence(timeout, now)
+        connection: Hashable = None
+        try:
+            for connection, frame in arrived:
                 if frame is None:
                     owner.disconnected(connection, now)
                 else:
                     owner.receive(connection, frame, now)
-            except Exception as error:
-                self._start_over(connection, error)
-                return
-        now = self._now()
-        try:
+            connection = None
             owner.advance(now)
         except Exception as error:
-            self._start_over(None, error)
+            self._start_over(connection, error)
             return
         self._write_and_send(now)
         if now >= self._check_at:
             self._check(now)
 
-    def _arrived(self, timeout: float) -> Iterator[tuple[Hashable, bytes | None]]:
-        """Wait for frames; first those that arrived while nothing could be written."""
-        timeout = 0.0 if self._waiting_frames else timeout
-        is_first = True
-        for arrived in chain(self._take_waiting(), self._endpoint.receive(timeout)):
-            if is_first:
-                is_first = False
-                self._excuse_absence(timeout)
-            yield arrived
-        if is_first:
-            self._excuse_absence(timeout)
-
-    def _take_waiting(self) -> Iterator[tuple[Hashable, bytes | None]]:
-        while self._waiting_frames:
-            yield self._waiting_frames.popleft()
-
-    def _excuse_absence(self, timeout: float) -> None:
+    def _excuse_absence(self, timeout: float, now: float) -> None:
         """Forgive members their silence while this process was stopped, suspended or could not write: their heartbeats
         were not read meanwhile."""
-        now = self._now()
         late = now - self._active_at - max(0.0, timeout)
         if late > ABSENCE_SECONDS:
             self._owner.excuse_silence(late)

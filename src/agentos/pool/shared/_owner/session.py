@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -73,5 +74,12 @@ class Session:
             if len(self.request_classes) > 1000:
                 self.request_classes.clear()  # equal classes are one class: nothing refers to the object itself
             ids = self.credential_ids if only is None else self.credential_ids & {only}
-            request_class = self.request_classes[key] = RestrictedScope(scope, ids, for_provider, order=self.order)
+            request_class = self.request_classes[key] = _class_of(scope, ids, for_provider, self.order)
         return request_class
+
+
+@lru_cache(maxsize=256)
+def _class_of(scope: str | None, ids: frozenset[str], provider: str | None, order: str | None) -> RestrictedScope:
+    """Return one object for equal classes of all sessions: the rules find it by its identity, and need not compare all
+    its credentials."""
+    return RestrictedScope(scope, ids, provider, order=order)

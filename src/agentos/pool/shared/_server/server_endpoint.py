@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Container, Hashable, Iterator
+from collections.abc import Container, Hashable
 
 from .._owner.clocks import PoolClock
 from ..transport import Deposed, Loaded, StoreLost, StoreRefused
@@ -82,7 +82,8 @@ class ServerEndpoint:
 
     # --- frames of members ----------------------------------------------------------------------------------------
 
-    def receive(self, timeout: float) -> Iterator[tuple[Hashable, bytes | None]]:
+    def receive(self, timeout: float) -> list[tuple[Hashable, bytes | None]]:
+        arrived: list[tuple[Hashable, bytes | None]] = []
         broken: list[bytes] = []
         for data in self._messages(0.0 if self._closed else max(0.0, timeout)):
             if data == self._nonce:
@@ -94,12 +95,12 @@ class ServerEndpoint:
             if not self._is_next(ask):
                 broken += self._broken_link(ask)
                 continue
-            for frame in ask.frames:
-                yield ask.link, frame
+            arrived += [(ask.link, frame) for frame in ask.frames]
         if broken:
             self._say_broken(broken)
-        while self._closed:
-            yield self._closed.pop(), None
+        arrived += [(link, None) for link in self._closed]
+        self._closed.clear()
+        return arrived
 
     def _messages(self, timeout: float) -> list[bytes]:
         """Wait for messages. While the server cannot be reached there are none."""
