@@ -22,6 +22,7 @@ from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseT
 ROOT = Path(__file__).parent.parent
 TTL = 30.0
 MESSAGE = b"x" * 40  # of an empty round trip: as long as a request for a lease
+POLL_SECONDS = 0.001  # between two looks whether a request waits, and before an echo
 AT_ONCE = 64  # leases of one credential: enough that no request waits
 
 
@@ -125,8 +126,8 @@ def socket_echoes(path: str) -> Callable[[int], None]:
     return work
 
 
-def socket_p99(path: str) -> Callable[[int], float]:
-    """Return a function that makes round trips over a unix socket, and returns the 99th percentile of their seconds."""
+def socket_echo(path: str) -> Callable[[int], float]:
+    """Return a function that sends a message over a unix socket, and returns the seconds until its echo."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.connect(path)
 
@@ -134,7 +135,30 @@ def socket_p99(path: str) -> Callable[[int], float]:
         client.send(MESSAGE)
         client.recv(4096)
 
-    return lambda times: _p99(round_trip, times)
+    return lambda _times: _seconds_of(round_trip)
+
+
+def published_echo(url: str, says: str, hears: str) -> Callable[[int], float]:
+    """Return a function that publishes a message on one channel, and returns the seconds until its echo on another."""
+    import redis
+
+    client = redis.Redis.from_url(url)
+    subscription = client.pubsub(ignore_subscribe_messages=True)
+    subscription.subscribe(hears)
+    subscription.get_message(timeout=1)
+    messages = subscription.listen()
+
+    def round_trip() -> None:
+        client.publish(says, MESSAGE)
+        next(messages)
+
+    return lambda _times: _seconds_of(round_trip)
+
+
+def _seconds_of(call: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def echo_server(path: str) -> None:
@@ -171,12 +195,7 @@ def lease_p99(url: str, keys: str) -> Callable[[int], float]:
 
 
 def _p99(call: Callable[[], None], times: int) -> float:
-    durations = []
-    for _ in range(times):
-        start = time.perf_counter()
-        call()
-        durations.append(time.perf_counter() - start)
-    return statistics.quantiles(durations, n=100)[98]
+    return statistics.quantiles([_seconds_of(call) for _ in range(times)], n=100)[98]
 
 
 def busy_threads(url: str, keys: str, threads: str) -> Callable[[int], None]:
@@ -255,7 +274,7 @@ def hand_overs(url: str) -> None:
         if line == "wait\n":
             threading.Thread(target=_report_reserve, args=(pool.reserve,), daemon=True).start()
             while not pool.get_stats()["waiting"]:
-                time.sleep(0.001)
+                time.sleep(POLL_SECONDS)
             print("waiting", flush=True)
         elif line == "release\n":
             assert key is not None
@@ -305,7 +324,8 @@ def main(kind: str, *arguments: str) -> None:
         "leases": leases,
         "no_ops": no_ops,
         "socket_echoes": socket_echoes,
-        "socket_p99": socket_p99,
+        "socket_echo": socket_echo,
+        "published_echo": published_echo,
         "lease_p99": lease_p99,
         "busy_threads": busy_threads,
         "shares": shares,

@@ -20,7 +20,7 @@ import redis
 
 from . import disk
 from .measuring import Row, Series, at_least, at_most, measure
-from .store_workers import Workers
+from .store_workers import POLL_SECONDS, Workers
 
 PACKAGES = ("redis",)
 ROW_NAMES = ["machine", "redis", "hand_over", "busy", "credentials", "limits", "cpu"]
@@ -170,14 +170,15 @@ class _EchoServer:
 def of_hand_over(stores: Stores) -> Iterator[Row]:
     through_redis = Workers(2, "hand_overs", stores.redis("hand-over"))
     on_machine = Workers(2, "hand_overs", stores.sqlite("hand-over"))
-    trip = _RoundTrip(stores.server)
+    echo_channels = Workers(1, "echoes", stores.server, "there", "back")
+    published_echo = Workers(1, "published_echo", stores.server, "there", "back")
     with _EchoServer(stores.folder / "echo.sock") as path:
-        socket_trip = Workers(1, "socket_p99", path)
+        socket_echo = Workers(1, "socket_echo", path)
         sides = {
             "redis": lambda: _p99_of_hand_overs(through_redis),
             "machine": lambda: _p99_of_hand_overs(on_machine),
-            "a message and its echo, redis pub/sub": trip.p99,
-            "a message and its echo, unix socket": lambda: float(socket_trip.request_all(str(HAND_OVERS))[0]),
+            "a message and its echo, redis pub/sub": lambda: _p99_of_echoes(published_echo),
+            "a message and its echo, unix socket": lambda: _p99_of_echoes(socket_echo),
         }
         for workers in (through_redis, on_machine):
             workers.send(0, "hold")
@@ -186,9 +187,19 @@ def of_hand_over(stores: Stores) -> Iterator[Row]:
         name = "release in one process until a waiter in another has the key, p99"
         yield at_most(4.0, f"{name}, machine", in_machine, echoed)
         yield at_most(3.0, f"{name}, redis", in_redis, published)
-        for workers in (through_redis, on_machine, socket_trip):
+        for workers in (through_redis, on_machine, socket_echo, published_echo):
             workers.close()
-    trip.close()
+    echo_channels.end()
+
+
+def _p99_of_echoes(worker: Workers) -> float:
+    """Let a process send a message and wait for its echo. Each echo begins as a hand-over does: this process has slept,
+    and then wakes the worker. Return the 99th percentile of the seconds that each took."""
+    durations = []
+    for _ in range(HAND_OVERS):
+        time.sleep(POLL_SECONDS)
+        durations.append(float(worker.request_all("1")[0]))
+    return _p99(durations)
 
 
 def _p99_of_hand_overs(workers: Workers) -> float:
@@ -226,28 +237,6 @@ def of_busy(stores: Stores) -> Iterator[Row]:
     member.close()
     busy.close()
     yield at_most(10.0, "a lease on one machine, p99, while another member computes", series, peer)
-
-
-class _RoundTrip:
-    def __init__(self, url: str) -> None:
-        self._echo = Workers(1, "echoes", url, "there", "back")
-        self._client = redis.Redis.from_url(url)
-        self._subscription = self._client.pubsub(ignore_subscribe_messages=True)
-        self._subscription.subscribe("back")
-        self._subscription.get_message(timeout=1)
-        self._messages = self._subscription.listen()
-
-    def p99(self) -> float:
-        durations = []
-        for _ in range(HAND_OVERS):
-            start = time.perf_counter()
-            self._client.publish("there", "x" * 60)
-            next(self._messages)
-            durations.append(time.perf_counter() - start)
-        return _p99(durations)
-
-    def close(self) -> None:
-        self._echo.end()
 
 
 def _p99(values: list[float]) -> float:
