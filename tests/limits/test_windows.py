@@ -84,8 +84,8 @@ WINDOWS = st.builds(
     of=st.sampled_from(KINDS),
     amount=st.sampled_from([20, 45, 200]),
     timing=st.sampled_from(
-        [("60s", "rolling"), ("10s", "rolling"), ("300s", "rolling"), ("120s", "first-use"), ("1d", "00:00 UTC"),
-         ("7d", "tue 00:00 UTC"), ("month", "00:00 UTC")]
+        [("60s", "rolling"), ("10s", "rolling"), ("300s", "rolling"), ("120s", "first-use"), ("6s", "first-use"),
+         ("2s", "first-use"), ("1d", "00:00 UTC"), ("7d", "tue 00:00 UTC"), ("month", "00:00 UTC")]
     ),
     scope=st.sampled_from(["*", "*", "*opus*", "haiku-4"]),
 )  # fmt: skip
@@ -300,6 +300,20 @@ def test_first_use_window_counts_from_its_first_success() -> None:
     window.confirm(later, NOW + HOUR + 1)
     assert window.ready_at(1, NOW + 5 * HOUR + 10) == NOW + 6 * HOUR + 1
     assert window.ready_at(1, NOW + 6 * HOUR + 1) == 0.0
+
+
+def test_request_that_arrived_in_time_does_not_count_in_the_next_period() -> None:
+    """A window of two seconds: every request is taken less than ARRIVAL_SECONDS before its end."""
+    window = FirstUsePeriod(3, 2.0)
+    for n in range(3):
+        window.confirm(window.take(1, NOW + n * 0.1), NOW + n * 0.1 + 0.05)
+    assert window.ready_at(1, NOW + 1.0) == NOW + 2.05
+    assert window.ready_at(3, NOW + 2.05) == 0.0
+    entries = [window.take(1, NOW + 3.0 + n) for n in range(3)]
+    window.confirm(entries[0], NOW + 3.1)  # the period ends between 5.0 and 5.1
+    window.confirm(entries[1], NOW + 5.05)
+    assert window.ready_at(1, NOW + 5.1) == 0.0
+    assert window.ready_at(2, NOW + 5.1) > NOW + 5.1  # the second and the third may have arrived after the end
 
 
 def test_late_use_of_a_period_counts_in_the_next() -> None:

@@ -418,6 +418,13 @@ MUTANTS = (
         tests_of(WINDOWS, "test_requests_of_other_models_do_not_count"),
     ),
     Mutant(
+        "A request that was answered after the earliest end of its period does not count in the next one",
+        "limits/_periods.py",
+        "        if now <= self.began_at + self.seconds:\n",
+        "        if True:\n",
+        tests_of(WINDOWS, "test_request_that_arrived_in_time_does_not_count_in_the_next_period"),
+    ),
+    Mutant(
         "A first-use window begins with a request that was never sent",
         "limits/_periods.py",
         "        if not self.is_confirmed:\n            self.ends_at = now",

@@ -1,7 +1,7 @@
 """Windows whose whole usage is forgotten at once: they begin with their first use, or by the calendar.
 
 A provider counts a request when it arrives, up to ARRIVAL_SECONDS after its grant here. So what is taken shortly before
-the end of a period may belong to the next one, and counts in both.
+the end of a period may belong to the next one, and counts in both; not if it is known to have arrived before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ARRIVAL_SECONDS = 2.0
 class Period:
     """Admits at most `limit` until the period ends, at `ends_at`."""
 
-    __slots__ = ("_late_at", "began_at", "ends_at", "late", "limit", "others", "seconds", "total")
+    __slots__ = ("_late_at", "_late_entries", "began_at", "ends_at", "late", "limit", "others", "seconds", "total")
 
     def __init__(self, limit: float, seconds: float) -> None:
         self.limit = limit
@@ -29,6 +29,7 @@ class Period:
         self.others = 0.0  # the part of `total` that a provider has counted, and this window has not
         self.late = 0.0  # taken so late that it may count in the next period
         self._late_at = math.inf  # the instant of the first
+        self._late_entries: dict[Entry, float] = {}  # what each took of it
 
     def ready_at(self, amount: float, now: float) -> float:
         if now >= self.ends_at:
@@ -43,14 +44,16 @@ class Period:
         if now >= self.ends_at:
             self._end(now)
         self._use(now)
-        self._add(amount, now)
-        return Entry(self.began_at, amount)
+        entry = Entry(self.began_at, amount)
+        self._add(entry, amount, now)
+        return entry
 
-    def _add(self, amount: float, now: float) -> None:
+    def _add(self, entry: Entry, amount: float, now: float) -> None:
         self.total = max(0.0, self.total + amount)
         if now >= self._late_from() and amount >= 0:  # also a request that uses nothing may begin a period
             self.late += amount
             self._late_at = min(self._late_at, now)
+            self._late_entries[entry] = self._late_entries.get(entry, 0.0) + amount
 
     def correct(self, entry: Entry, _amount: float, more: float, now: float) -> None:
         """Add `more` to what an entry has used. Nothing is given back to another period."""
@@ -59,7 +62,7 @@ class Period:
         if more > 0 or (entry.at == self.began_at and self.ends_at > now):
             if more > 0:
                 self._use(now)
-            self._add(more, now)
+            self._add(entry, more, now)
 
     def report(self, used: float, _until: float | None, now: float) -> None:
         """Count what a provider has counted beyond this window."""
@@ -74,10 +77,13 @@ class Period:
     def _end(self, now: float) -> None:
         """Forget the usage of a period that has ended, but for what was taken late."""
         if now >= self.ends_at + self.seconds + ARRIVAL_SECONDS:  # the next period would have ended, too
-            self.late, self._late_at = 0.0, math.inf
-        self.total, self.late, self.others = self.late, 0.0, 0.0
+            self._forget_late()
+        self.total, self.others = self.late, 0.0
         self._begin(now)
-        self._late_at = math.inf
+        self._forget_late()
+
+    def _forget_late(self) -> None:
+        self.late, self._late_at, self._late_entries = 0.0, math.inf, {}
 
     def _begin(self, now: float) -> None:
         """Begin the next period."""
@@ -157,8 +163,15 @@ class FirstUsePeriod(Period):
         return self.began_at + self.seconds - ARRIVAL_SECONDS
 
     def confirm(self, entry: Entry, now: float) -> None:
-        """Note that the request of an entry has arrived: the provider's period has begun, now at the latest."""
-        if not self.is_confirmed and entry.at == self.began_at and now < self.ends_at:
+        """Note that the request of an entry has arrived: the provider's period has begun, now at the latest. If that
+        cannot have ended yet, the request does not count in the next one."""
+        if entry.at != self.began_at or now >= self.ends_at:
+            return
+        if now <= self.began_at + self.seconds:
+            self.late -= self._late_entries.pop(entry, 0.0)
+            if not self._late_entries:
+                self._forget_late()
+        if not self.is_confirmed:
             self.is_confirmed = True
             self.ends_at = now + self.seconds
 
@@ -175,6 +188,7 @@ class FirstUsePeriod(Period):
             self.total, self.began_at, self.ends_at, self.is_confirmed = amount, began_at, ends_at, is_confirmed
             if now >= self._late_from():
                 self.late, self._late_at = late, self._late_from()
+                self._late_entries = {Entry(0.0, late): late}  # of leases that have ended, or may not be told apart
 
     def includes(self, at: float, now: float) -> bool:
         """Return whether an instant lies in the present period, or in one that would go on."""
