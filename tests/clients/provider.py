@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +22,9 @@ from agentos.testing.provider import Answer
 
 
 class TroubledProvider(SimulatedProvider):
-    """Answers with one key as overloaded until some seconds after the first request of all."""
+    """Answers with some keys as overloaded until some seconds after the first request of all."""
 
-    def __init__(self, *, overloaded: str | None, overloaded_seconds: float, **options: Any) -> None:
+    def __init__(self, *, overloaded: Sequence[str], overloaded_seconds: float, **options: Any) -> None:
         super().__init__(**options)
         self._overloaded = overloaded
         self._overloaded_seconds = overloaded_seconds
@@ -33,7 +33,7 @@ class TroubledProvider(SimulatedProvider):
     def ask(self, key: str, **options: Any) -> Answer:
         now = time.monotonic()
         self._first_at = self._first_at or now
-        if key == self._overloaded and now < self._first_at + self._overloaded_seconds:
+        if key in self._overloaded and now < self._first_at + self._overloaded_seconds:
             self.script(["overloaded"], key=key)
         return super().ask(key, **options)
 
@@ -68,22 +68,28 @@ def running_provider(**settings: Any) -> Iterator[RunningProvider]:
         process.stdin.close()
 
 
+def _keys_of(settings: dict[str, Any], name: str) -> list[str]:
+    value = settings.get(name) or []
+    return value if isinstance(value, list) else [value]
+
+
 def main() -> None:
     """Serve: `keys`; of them `limited` (with `per_minute`), `dead`, `out_of_credit`, `overloaded` (for
-    `overloaded_seconds`); `refused_seconds` names the wait of a first answer with status 429."""
+    `overloaded_seconds`), each one key or several; `refused_seconds` names the wait of a first answer with status 429;
+    `latency` is in seconds."""
     settings = json.loads(sys.stdin.readline())
     keys = settings["keys"]
-    limited = settings.get("limited")
+    limited = _keys_of(settings, "limited")
     provider = TroubledProvider(
         keys=keys,
-        limits={key: [SlidingWindow(settings["per_minute"], 60)] if key == limited else [] for key in keys},
-        dead=[key for key in keys if key == settings.get("dead")],
-        overloaded=settings.get("overloaded"),
+        limits={key: [SlidingWindow(settings["per_minute"], 60)] if key in limited else [] for key in keys},
+        dead=_keys_of(settings, "dead"),
+        overloaded=_keys_of(settings, "overloaded"),
         overloaded_seconds=settings.get("overloaded_seconds", 0),
-        latency=0.2,
+        latency=settings.get("latency", 0.2),
     )
-    if settings.get("out_of_credit"):
-        provider.exhaust(settings["out_of_credit"], status=402)
+    for key in _keys_of(settings, "out_of_credit"):
+        provider.exhaust(key, status=402)
     if settings.get("refused_seconds"):
         provider.script(["limit"], retry_after=settings["refused_seconds"])
     with provider:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -180,6 +181,31 @@ def test_token_of_named_client_works_while_the_gateway_runs(tmp_path: Path) -> N
         remove = [*INTERRUPTIBLE, "gateway", "token", "laptop", "--remove"]
         subprocess.run(remove, env=environment(program.home), check=True, capture_output=True)
         eventually(lambda: status() == 401)
+
+
+def test_file_of_the_default_token_follows_the_token(tmp_path: Path) -> None:
+    """Else it would hold one that has ended, and the start of the next gateway would announce it."""
+    home = tmp_path / "home"
+    file = home / "gateway" / "default.token"
+    command = [*INTERRUPTIBLE, "gateway", "token", "default"]
+    for _ in range(2):
+        made = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=True)
+        assert file.read_text() == made.stdout
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    subprocess.run([*command, "--remove"], env=environment(home), check=True, capture_output=True)
+    assert not file.exists()
+
+
+def test_port_in_use_is_reported_in_one_sentence(tmp_path: Path) -> None:
+    keys = str(keys_file(tmp_path, "http://127.0.0.1:9"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        ended = subprocess.run(
+            [*INTERRUPTIBLE, "gateway", "--keys", keys, "--store", "memory:", "--listen", address],
+            env=environment(tmp_path / "home"), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 3
+    assert ended.stderr == f"Error: cannot listen on {address}: address already in use\n"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentos.gateway._masking import Masks
 from agentos.gateway._owned_objects import OwnedObjects
 from agentos.gateway._reader import AnswerReader
 from agentos.gateway._request import ClientRequest
@@ -145,7 +146,9 @@ def test_any_bytes_of_an_answer_are_read(path: str, parts: list[bytes], is_strea
     route = find_route(path, {}, known_addresses({}, {}))
     assert route is not None
     body = b'"encrypted_content"' if has_encrypted else b""
-    reader = AnswerReader(ClientRequest("POST", route, "", [], body), "a", CANARY, OwnedObjects(), is_stream, True)
+    reader = AnswerReader(
+        ClientRequest("POST", route, "", [], body), "a", Masks([CANARY]), OwnedObjects(), is_stream, True
+    )
     passed = b"".join([reader.feed(part) for part in parts]) + reader.end()
     assert passed == b"".join(itertools.chain(parts))
     reader.usage()

@@ -1,7 +1,8 @@
 """Unmodified clients behind a gateway: SDKs of providers, litellm, httpx and curl; sync, async and streaming.
 
-Each client makes its requests with four keys, of which one is rate-limited, one dead, one out of credit, and one good.
-No client may notice a limit, and its retries are as its developers have set them.
+Each client makes its requests with four keys, of which one is rate-limited, one dead, one out of credit, and one
+overloaded for a while. No client may notice a limit, and its retries are as its developers have set them. The judge is
+the log of the provider, a process of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 import anthropic
@@ -25,37 +26,43 @@ from agentos.limits.declaration import Limits
 from agentos.pool.credential import Credential
 from agentos.pool.lease_pool import LeasePool
 from agentos.testing import SimulatedProvider
+from tests.clients.provider import RunningProvider, running_provider
 from tests.providers.sdk_clients import load
 
 from .support import CANARY, at_rest, quiet
 
 TEXT = "A simulated answer."
 MESSAGES = [{"role": "user", "content": "Say something."}]
-KINDS = ("limited", "dead", "poor", "good")
+KINDS = ("limited", "dead", "out_of_credit", "overloaded")
+PROVIDERS = ("openai", "anthropic", "gemini")
+# Of the limited key, in requests; the gateway does not know it.
+PER_MINUTE = 2
+OVERLOADED_SECONDS = 0.3
 
 
 @pytest.fixture
-def provider() -> Iterator[SimulatedProvider]:
-    keys = [f"{CANARY}-{provider}-{kind}" for provider in ("openai", "anthropic", "gemini") for kind in KINDS]
-    with SimulatedProvider(keys, limits=[], latency=0.005) as provider:
-        for key in keys:
-            if key.endswith("dead"):
-                provider.kill(key)
-            elif key.endswith("poor"):
-                provider.exhaust(key, status=402)
-            elif key.endswith("limited"):
-                provider.script(["limit"] * 100, key=key, retry_after=30)
+def provider() -> Iterator[RunningProvider]:
+    troubles = {kind: [key_of(provider, kind) for provider in PROVIDERS] for kind in KINDS}
+    keys = [key for kind in KINDS for key in troubles[kind]]
+    with running_provider(
+        keys=keys, per_minute=PER_MINUTE, overloaded_seconds=OVERLOADED_SECONDS, latency=0.005, **troubles
+    ) as provider:
         yield provider
 
 
+def key_of(provider: str, kind: str) -> str:
+    return f"{CANARY}-{provider}-{kind}"
+
+
 @pytest.fixture
-def gateway(provider: SimulatedProvider) -> Iterator[tuple[Gateway, str]]:
+def gateway(provider: RunningProvider) -> Iterator[tuple[Gateway, str]]:
     credentials = [
         Credential(
-            key, id="-".join(key.split("-")[-2:]), provider=key.split("-")[-2], base_url=provider.base_url,
+            key_of(name, kind), id=f"{name}-{kind}", provider=name, base_url=provider.base_url,
             limits=Limits(max_concurrent=20),
         )
-        for key in provider.keys
+        for name in PROVIDERS
+        for kind in KINDS
     ]  # fmt: skip
     pool = LeasePool(credentials, reporter=quiet)
     gateway = Gateway(pool)
@@ -63,12 +70,14 @@ def gateway(provider: SimulatedProvider) -> Iterator[tuple[Gateway, str]]:
     token = gateway.open("run", "item", 1)
     yield gateway, token
     usage = gateway.usage(token)
-    assert usage.requests > 0
-    assert usage.output_tokens > 0
     gateway.stop(1)
     assert at_rest(pool)
-    refused = [entry.key for entry in provider.log if entry.status >= 400]
-    assert max(map(refused.count, refused), default=0) <= 3, "a refused key was used again and again"
+    statuses = [(row["key"], row["status"]) for row in provider.log()]
+    assert usage.requests == sum(status == 200 for _, status in statuses) > 0
+    assert usage.output_tokens > 0
+    refused = [key for key, status in statuses if status >= 400]
+    assert refused, "no key was refused: the test shows nothing"
+    assert max(map(refused.count, refused)) <= 3, "a refused key was used again and again"
 
 
 # --- openai -----------------------------------------------------------------------------------------------------------
@@ -127,6 +136,12 @@ def stream_anthropic(url: str, token: str) -> str:
         return "".join(stream.text_stream).strip()
 
 
+async def ask_async_anthropic(url: str, token: str) -> str:
+    async with anthropic.AsyncAnthropic(base_url=url, api_key=token) as client:
+        answer = await client.messages.create(model="m", max_tokens=64, messages=MESSAGES)  # type: ignore[arg-type]
+        return answer.content[0].text  # type: ignore[union-attr]
+
+
 async def stream_async_anthropic(url: str, token: str) -> str:
     async with (
         anthropic.AsyncAnthropic(base_url=url, auth_token=token) as client,
@@ -162,21 +177,40 @@ async def ask_async_gemini(url: str, token: str) -> str:
         await client.aio.aclose()
 
 
+async def stream_async_gemini(url: str, token: str) -> str:
+    client = gemini_client(url, token)
+    try:
+        stream = await client.aio.models.generate_content_stream(model="m", contents="Say something.")
+        return "".join([chunk.text or "" async for chunk in stream]).strip()
+    finally:
+        await client.aio.aclose()
+
+
 # --- litellm, httpx and curl ------------------------------------------------------------------------------------------
 
 
 def ask_litellm(url: str, token: str) -> str:
     """In a process of its own: the import changes settings of others, and takes seconds."""
     program = (
-        "import os, litellm\n"
+        "import asyncio, os, litellm\n"
         "litellm.suppress_debug_info = True\n"
         "url, key = os.environ['URL'], os.environ['TOKEN']\n"
         "messages = [{'role': 'user', 'content': 'Say something.'}]\n"
-        "def ask(model, base, **more):\n"
-        "    return litellm.completion(model=model, api_base=base, api_key=key, messages=messages, **more)\n"
-        "texts = [ask('openai/m', url + '/v1').choices[0].message.content]\n"
-        "texts.append(ask('anthropic/m', url, max_tokens=64).choices[0].message.content)\n"
-        "texts.append(''.join(c.choices[0].delta.content or '' for c in ask('openai/m', url + '/v1', stream=True)))\n"
+        "def options(provider):\n"
+        "    base = url + '/v1' if provider == 'openai' else url\n"
+        "    return dict(model=provider + '/m', api_base=base, api_key=key, messages=messages, max_tokens=64)\n"
+        "async def ask(provider):\n"
+        "    answer = await litellm.acompletion(**options(provider))\n"
+        "    stream = await litellm.acompletion(**options(provider), stream=True)\n"
+        "    parts = [chunk.choices[0].delta.content or '' async for chunk in stream]\n"
+        "    return [answer.choices[0].message.content, ''.join(parts)]\n"
+        "texts = []\n"
+        "for provider in ('openai', 'anthropic'):\n"
+        "    texts.append(litellm.completion(**options(provider)).choices[0].message.content)\n"
+        "    stream = litellm.completion(**options(provider), stream=True)\n"
+        "    texts.append(''.join(chunk.choices[0].delta.content or '' for chunk in stream))\n"
+        "    texts += asyncio.run(ask(provider))\n"
+        "assert len(texts) == 8\n"
         "print({text.strip() for text in texts})\n"
     )
     variables = {**os.environ, "URL": url, "TOKEN": token, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -195,6 +229,20 @@ def ask_httpx(url: str, token: str) -> str:
     return str(answer.raise_for_status().json()["content"][0]["text"])
 
 
+async def ask_async_httpx(url: str, token: str) -> str:
+    body = {"contents": [{"parts": [{"text": "Say something."}]}]}
+    async with httpx.AsyncClient(timeout=60, headers={"x-goog-api-key": token}) as client:
+        answer = await client.post(f"{url}/v1beta/models/m:generateContent", json=body)
+    return str(answer.raise_for_status().json()["candidates"][0]["content"]["parts"][0]["text"])
+
+
+def stream_httpx(url: str, token: str) -> str:
+    body = {"model": "m", "messages": MESSAGES, "stream": True}
+    headers = {"authorization": f"Bearer {token}"}
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60) as answer:
+        return text_of_events(answer.iter_lines())
+
+
 async def stream_async_httpx(url: str, token: str) -> str:
     body = {"model": "m", "messages": MESSAGES, "stream": True}
     headers = {"authorization": f"Bearer {token}"}
@@ -202,26 +250,39 @@ async def stream_async_httpx(url: str, token: str) -> str:
         httpx.AsyncClient(timeout=60) as client,
         client.stream("POST", f"{url}/v1/chat/completions", json=body, headers=headers) as answer,
     ):
-        events = [json.loads(line[6:]) async for line in answer.aiter_lines() if line.startswith("data: {")]
+        return text_of_events([line async for line in answer.aiter_lines()])
+
+
+def text_of_events(lines: Iterable[str]) -> str:
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     return "".join(event["choices"][0]["delta"].get("content") or "" for event in events).strip()
 
 
 def ask_curl(url: str, token: str) -> str:
+    return str(json.loads(output_of_curl(url, token))["choices"][0]["message"]["content"])
+
+
+def stream_curl(url: str, token: str) -> str:
+    return text_of_events(output_of_curl(url, token, stream=True).splitlines())
+
+
+def output_of_curl(url: str, token: str, **more: Any) -> str:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    body = json.dumps({"model": "m", "messages": MESSAGES})
+    body = json.dumps({"model": "m", "messages": MESSAGES, **more})
     ended = subprocess.run(
-        ["curl", "-sS", "--fail", "-K", "-", f"{url}/v1/chat/completions", "-H", "content-type: application/json",
+        ["curl", "-sSN", "--fail", "-K", "-", f"{url}/v1/chat/completions", "-H", "content-type: application/json",
          "-d", body],
         input=f'header = "Authorization: Bearer {token}"\n', capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
-    return str(json.loads(ended.stdout)["choices"][0]["message"]["content"])
+    return ended.stdout
 
 
 CLIENTS: list[Callable[[str, str], Any]] = [
     chat_with_openai, stream_chat_with_openai, respond_with_openai, stream_responses_with_openai,
-    chat_with_async_openai, stream_chat_with_async_openai, ask_anthropic, stream_anthropic, stream_async_anthropic,
-    ask_gemini, stream_gemini, ask_async_gemini, ask_litellm, ask_httpx, stream_async_httpx, ask_curl,
+    chat_with_async_openai, stream_chat_with_async_openai, ask_anthropic, stream_anthropic, ask_async_anthropic,
+    stream_async_anthropic, ask_gemini, stream_gemini, ask_async_gemini, stream_async_gemini, ask_litellm, ask_httpx,
+    stream_httpx, ask_async_httpx, stream_async_httpx, ask_curl, stream_curl,
 ]  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from agentos.gateway import _request
 from agentos.gateway._estimates import DEFAULT_OUTPUT, Estimates
 from agentos.gateway._hold import hold_of
+from agentos.gateway._masking import Masks
 from agentos.gateway._owned_objects import named_objects
-from agentos.gateway._reader import AnswerReader, OwnedObjects
 from agentos.gateway._request import (
     ClientRequest,
     decoded,
@@ -178,12 +178,14 @@ def test_number_headers_of_any_text_are_read(headers: dict[str, str]) -> None:
 def test_key_is_masked_for_every_division_into_parts(text: bytes, cuts: list[int], repeats: int) -> None:
     key = b"sk-sk-canary-0123456789"
     answer = text[:100] + key * repeats + text[100:] + key[:7]
-    reader = AnswerReader(ClientRequest("POST", CHAT, "", [], b""), "a", key.decode(), OwnedObjects(), False, False)
-    positions = sorted({0, *(cut % (len(answer) + 1) for cut in cuts), len(answer)})
-    parts = [reader.feed(answer[a:b]) for a, b in itertools.pairwise(positions)]
-    received = b"".join(parts) + reader.end()
-    assert key not in received
-    assert received == answer.replace(key, b"*" * len(key))
+    for other in ("another-secret", "sk-sk-canary", "0123456789"):
+        masks = Masks([other, key.decode()])
+        positions = sorted({0, *(cut % (len(answer) + 1) for cut in cuts), len(answer)})
+        parts = [masks.feed(answer[a:b]) for a, b in itertools.pairwise(positions)]
+        received = b"".join(parts) + masks.end()
+        assert key not in received
+        masked = answer.replace(key, b"*" * len(key))
+        assert received == masked.replace(other.encode(), b"*" * len(other)) == masks.whole(answer)
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------------

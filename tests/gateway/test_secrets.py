@@ -8,6 +8,7 @@ import logging
 import httpx
 import pytest
 
+from agentos.pool.credential import Credential
 from agentos.pool.lease_pool import LeasePool
 
 from .support import CANARY, Call, RawClient, Upstream, chat_body, chat_chunk, credentials, quiet, running_gateway
@@ -63,6 +64,36 @@ def test_no_byte_of_an_answer_has_the_key(way: str, caplog: pytest.LogCaptureFix
             assert CANARY not in text
             assert token not in text
             assert "secret prompt" not in text
+
+
+@pytest.mark.parametrize("way", ["body", "stream", "400"])
+def test_secret_in_a_header_of_the_credential_is_masked(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that is a reference is as secret as the key: a token of an organisation's own proxy."""
+    secret = "team-secret-0123456789"
+    monkeypatch.setenv("TEAM_SECRET", secret)
+
+    async def handler(call: Call) -> None:
+        status = 400 if way == "400" else 200
+        if way == "stream":
+            await call.begin_stream()
+            await call.event(chat_chunk(call.headers["x-team"]))
+            await call.end_stream()
+        else:
+            await call.answer(
+                status, {"error": {"message": str(call.header_lines)}}, f"x-echo: {call.headers['x-team']}"
+            )
+
+    with Upstream(handler) as upstream:
+        credential = Credential(
+            KEY, id="a", provider="openai", base_url=upstream.url, headers={"X-Team": "env:TEAM_SECRET"}
+        )
+        with running_gateway([credential]) as (gateway, token), RawClient(gateway) as client:
+            client.post(token, chat_body(), "Connection: close")
+            answer = client.read_all()
+            assert upstream.calls[0].headers["x-team"] == secret
+            assert secret.encode() not in answer
+            assert b"*" * len(secret) in answer
+            assert CANARY.encode() not in answer
 
 
 def test_body_with_the_key_keeps_its_length() -> None:

@@ -96,6 +96,13 @@ MUTANTS = (
         "self.error_body, self.is_error_cut = body, False",
         tests_of(ANSWERS, "test_error_that_was_cut_is_passed_on_as_a_cut"),
     ),
+    Mutant(
+        "A secret in a header of a credential reaches the client if the provider repeats it",
+        EXCHANGE,
+        "Masks(credential.request_secrets)",
+        "Masks([credential.secret])",
+        tests_of(SECRETS, "test_secret_in_a_header_of_the_credential_is_masked"),
+    ),
     # --- sent once, settled once --------------------------------------------------------------------------------------
     Mutant(
         "A request is sent again although its answer was lost",

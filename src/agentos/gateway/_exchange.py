@@ -23,6 +23,7 @@ from ._affinity import MIN_BYTES
 from ._answers import LocalAnswer, error
 from ._hold import hold_of
 from ._leasing import Wanted, lease
+from ._masking import Masks
 from ._owned_objects import lists_objects
 from ._reader import AnswerReader
 from ._request import ClientRequest, decoded
@@ -67,7 +68,7 @@ class Exchange:
         self.first_parts: list[bytes] = []  # of the body, held back until now
         self.reader: AnswerReader | None = None
         self._handle: LeaseHandle | None = None  # the live lease
-        self._secret = ""
+        self._masks = Masks(())  # of the credential that was used last
         self._account = RequestAccount(state, client, request)
         self._unreachable = 0  # times that no connection was established
         self._lost = 0  # times that an answer was lost after the request was sent
@@ -155,7 +156,7 @@ class Exchange:
         state, request = self.state, self.request
         assert handle.credential_id is not None
         credential = state.pool.credential_of(handle.credential_id)
-        self._secret = credential.secret
+        self._masks = Masks(credential.request_secrets)
         await self._account.open()
         self.sent_at = state.pool.clock.now()
         assert state.upstream is not None
@@ -208,7 +209,7 @@ class Exchange:
                     return False
         assert handle.credential_id is not None
         self.reader = self._account.reader = AnswerReader(
-            self.request, handle.credential_id, self._secret, self.state.objects, is_stream, is_readable
+            self.request, handle.credential_id, self._masks, self.state.objects, is_stream, is_readable
         )
         limits = self._verdict(answer, credential, None)
         if limits.limit_requests is not None or limits.limit_tokens is not None or limits.windows:
@@ -312,12 +313,11 @@ class Exchange:
 
     def masked(self, body: bytes) -> bytes:
         """Return an error of the provider without the key, which some providers repeat."""
-        key = self._secret.encode("utf-8", "surrogatepass")
-        return body.replace(key, b"*" * len(key)) if len(key) >= 8 and key in body else body
+        return self._masks.whole(body)
 
     def masked_text(self, text: str) -> str:
         """Return the value of a header without the key."""
-        return text.replace(self._secret, "****") if len(self._secret) >= 8 and self._secret in text else text
+        return self._masks.text(text)
 
     def abandon(self) -> None:
         """End the request without passing its answer on: its client has gone, or its token has ended."""

@@ -1,9 +1,10 @@
-"""AnswerReader: reads usage and new objects from an answer on its way, and masks the key if the provider repeats it."""
+"""AnswerReader: reads usage and new objects from an answer on its way, and masks secrets that the provider repeats."""
 
 from __future__ import annotations
 
 from agentos.providers.usage import StreamUsage, TokenUsage, usage_of_body
 
+from ._masking import Masks
 from ._owned_objects import OwnedObjects, makes_objects
 from ._request import ClientRequest
 
@@ -21,8 +22,7 @@ class AnswerReader:
     __slots__ = (
         "_body",
         "_credential_id",
-        "_kept",
-        "_key",
+        "_masks",
         "_objects",
         "_request",
         "_scan",
@@ -34,7 +34,7 @@ class AnswerReader:
     )  # fmt: skip
 
     def __init__(
-        self, request: ClientRequest, credential_id: str, secret: str, objects: OwnedObjects, is_stream: bool,
+        self, request: ClientRequest, credential_id: str, masks: Masks, objects: OwnedObjects, is_stream: bool,
         is_readable: bool,
     ) -> None:  # fmt: skip
         """`is_readable`: the body has no content encoding."""
@@ -46,8 +46,7 @@ class AnswerReader:
         self._body = bytearray() if not is_stream and is_readable and shape is not None else None
         self._scan = bytearray() if is_readable and makes_objects(request) else None
         self._scans_all = self._scan is not None and b"encrypted_content" in request.body
-        self._key = secret.encode("utf-8", "surrogatepass")
-        self._kept = b""  # the beginning of the key at the end of the last part
+        self._masks = masks
         self._usage: TokenUsage | None = None  # of a body that has come completely, once it was read
         self.size = 0
         self.is_over = False  # the provider has sent the end of its answer
@@ -63,13 +62,12 @@ class AnswerReader:
                 self._body = None
         if self._scan is not None:
             self._look_for_objects(chunk)
-        return self._without_key(chunk)
+        return self._masks.feed(chunk)
 
     def end(self) -> bytes:
         """Note the end of the answer; return the bytes that were kept back."""
         self.is_over = True
-        kept, self._kept = self._kept, b""
-        return kept
+        return self._masks.end()
 
     @property
     def is_complete(self) -> bool:
@@ -99,24 +97,3 @@ class AnswerReader:
             del self._scan[: event_end + 2]
         if len(self._scan) > MAX_EVENT:
             self._scan.clear()
-
-    def _without_key(self, chunk: bytes) -> bytes:
-        """Replace the key by as many asterisks. Keep back the end of a part that may be the beginning of the key."""
-        key = self._key
-        if len(key) < 8:  # too short to be told from other text
-            return chunk
-        if self._kept:
-            chunk, self._kept = self._kept + chunk, b""
-        if not chunk:
-            return chunk
-        if key in chunk:
-            chunk = chunk.replace(key, b"*" * len(key))
-        if chunk[-1] not in key:  # nor can the part end with the beginning of the key: the usual event ends a line
-            return chunk
-        start = chunk.find(key[:1], max(0, len(chunk) - len(key) + 1))
-        while start >= 0:  # the earliest one: a key may begin with its own first characters twice
-            if key.startswith(chunk[start:]):
-                self._kept = chunk[start:]
-                return chunk[:start]
-            start = chunk.find(key[:1], start + 1)
-        return chunk

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -152,7 +153,8 @@ class Gateway:
             port = await self._server.listen(self._port)
         except OSError as error:
             await self._state.upstream.close()
-            raise GatewayError(f"cannot listen on {self._host}:{self._port}: {error.strerror or error}") from None
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise GatewayError(f"cannot listen on {self._host}:{self._port}: {reason}") from None
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.url = f"http://{'127.0.0.1' if self._host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
 

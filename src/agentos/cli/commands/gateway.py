@@ -216,6 +216,11 @@ def token(name: str, remove: bool) -> None:
             clients.remove(name)
             say(f"Removed {name}.")
         else:
-            click.echo(clients.add(name))
+            made = clients.add(name)
+            click.echo(made)
+        if name == DEFAULT_CLIENT:  # its file must not hold a token that has ended
+            _default_token_file().unlink(missing_ok=True)
+            if not remove:
+                write_private(_default_token_file(), f"{made}\n")
     except GatewayError as error:
         raise Failure(str(error)) from None
