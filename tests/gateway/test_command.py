@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,11 +41,12 @@ class Program:
         return (self.home / "gateway" / "default.token").read_text().strip()
 
 
-def keys_file(folder: Path, url: str) -> Path:
+def keys_file(folder: Path, url: str, max_concurrent: int = 9) -> Path:
     path = folder / "keys.toml"
     path.write_text(
         f'[provider.openai]\nbase_url = "{url}"\n'
-        '[[credential]]\nsecret = "env:MY_KEY"\nid = "one"\nprovider = "openai"\nmax_concurrent = 9\n'
+        '[[credential]]\nsecret = "env:MY_KEY"\nid = "one"\nprovider = "openai"\n'
+        f"max_concurrent = {max_concurrent}\n"
     )
     return path
 
@@ -54,9 +57,12 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def running(tmp_path: Path, url: str, *options: str) -> Iterator[Program]:
-    output, home = tmp_path / "output.txt", tmp_path / "home"
-    command = [*INTERRUPTIBLE, "gateway", "--keys", str(keys_file(tmp_path, url)), "--listen", "127.0.0.1:0", *options]
+def running(
+    tmp_path: Path, url: str, *options: str, max_concurrent: int = 9, home: Path | None = None
+) -> Iterator[Program]:
+    output, home = tmp_path / "output.txt", home or tmp_path / "home"
+    keys = str(keys_file(tmp_path, url, max_concurrent))
+    command = [*INTERRUPTIBLE, "gateway", "--keys", keys, "--listen", "127.0.0.1:0", *options]
     with output.open("w") as file, subprocess.Popen(
         command, env=environment(home), stdout=file, stderr=file, text=True
     ) as process:  # fmt: skip
@@ -181,6 +187,37 @@ def test_token_of_named_client_works_while_the_gateway_runs(tmp_path: Path) -> N
         remove = [*INTERRUPTIBLE, "gateway", "token", "laptop", "--remove"]
         subprocess.run(remove, env=environment(program.home), check=True, capture_output=True)
         eventually(lambda: status() == 401)
+
+
+def test_two_gateways_share_the_limits_of_one_store(tmp_path: Path) -> None:
+    """Also while one of them is killed: the other serves on, and the key never has more requests than it may."""
+    under_way, most = [0], [0]
+
+    async def handler(call: Call) -> None:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(call.wait_for_disconnect(), 0.02)
+        under_way[0] -= 1
+        if not call.is_cancelled.is_set():
+            await answer(call)
+
+    (tmp_path / "other").mkdir()
+    with (
+        Upstream(handler) as upstream,
+        running(tmp_path, upstream.url, max_concurrent=2) as first,
+        running(tmp_path / "other", upstream.url, max_concurrent=2, home=first.home) as second,
+        ThreadPoolExecutor(12) as clients,
+    ):
+        at_second = [clients.submit(ask, second) for _ in range(30)]
+        at_first = [clients.submit(ask, first) for _ in range(30)]
+        eventually(lambda: len(upstream.calls) >= 10)
+        first.process.kill()
+        assert [each.result().status_code for each in at_second] == [200] * 30
+        for each in at_first:
+            with contextlib.suppress(httpx.TransportError):
+                assert each.result().status_code == 200
+        assert most[0] == 2
 
 
 def test_file_of_the_default_token_follows_the_token(tmp_path: Path) -> None:

@@ -294,6 +294,18 @@ def test_slow_head_is_closed(target: Target, monkeypatch: pytest.MonkeyPatch) ->
     assert target.answer(b"POST /v1/chat/completions HTTP/1.1\r\nX-Slow: ") == b""
 
 
+def test_long_head_without_end_is_closed_early(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of its client: thousands of them would fill the memory until the deadline for heads."""
+    monkeypatch.setattr(_server, "MAX_SLOW_HEAD", 20_000)
+    line = b"X-Pad: " + b"x" * 1000 + b"\r\n"
+    with RawClient(target.gateway) as short:
+        short.send(b"POST /v1/chat/completions HTTP/1.1\r\n" + 10 * line)
+        assert target.answer(b"POST /v1/chat/completions HTTP/1.1\r\n" + 30 * line) == b""
+        rest = head(with_length(), first="X: y").replace(b"TOKEN", target.token.encode())
+        short.send(rest.replace(b"HOST", short.host.encode()) + BODY)
+        assert b"HTTP/1.1 200" in short.read_all()
+
+
 def test_slow_body_is_refused_without_a_lease(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_body, "BODY_SECONDS", 0.2)
     answer = target.answer(head(with_length()) + BODY[:5])

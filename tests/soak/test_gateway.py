@@ -159,7 +159,6 @@ class Served:
             f'[provider.openai]\nbase_url = "{upstream}"\n'
             + "".join(table.format(n=n, m=MAX_CONCURRENT) + (window if n < WINDOW_KEYS else "") for n in range(KEYS))
         )
-        self.start()
 
     def start(self) -> None:
         keys = {f"KEY_{n}": f"sk-soak-key-{n}-0123456789" for n in range(KEYS)}
@@ -235,8 +234,9 @@ def test_gateway_survives_load_faults_and_kills(tmp_path: Path) -> None:
         judge = f"http://127.0.0.1:{int(upstream.stdout.readline())}"
         served = Served(tmp_path, judge)
         killer = threading.Timer(length / 6, lambda: (served.kill(), served.start()))  # while clients are served
-        killer.start()
         try:
+            served.start()
+            killer.start()
             asyncio.run(load(served, time.monotonic() + length / 3, outcomes))
             killer.join()
             memory = asyncio.run(load(served, time.monotonic() + length * 2 / 3, outcomes))
@@ -257,6 +257,7 @@ def test_gateway_survives_load_faults_and_kills(tmp_path: Path) -> None:
             assert growth < MAX_GROWTH
         finally:
             killer.cancel()
-            killer.join()  # a restart that has begun must end first, or its process would be left
+            if killer.ident is not None:
+                killer.join()  # a restart that has begun must end first, or its process would be left
             served.kill()
             upstream.kill()

@@ -38,6 +38,8 @@ IDLE_SECONDS = 90.0
 # Bytes of the request line and of one header, and the number of headers.
 MAX_LINE = 16 * 1024
 MAX_HEADERS = 100
+# Bytes of a head that is not complete LOOK_SECONDS after its first byte: nothing is known of its client yet.
+MAX_SLOW_HEAD = 64 * 1024
 # Connections at a time.
 MAX_CONNECTIONS = 4_096
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"})
@@ -55,7 +57,7 @@ _silent.setLevel(logging.CRITICAL + 1)
 class Connection(web.RequestHandler):
     """One connection: aiohttp's, with a deadline for the head of each request."""
 
-    __slots__ = ("_now", "head_since", "is_busy", "provider")
+    __slots__ = ("_now", "head_bytes", "head_since", "is_busy", "provider")
 
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -65,12 +67,15 @@ class Connection(web.RequestHandler):
         )  # fmt: skip
         self._now = loop.time
         self.head_since: float | None = None  # when the first byte of a head came that is not complete
+        self.head_bytes = 0  # that have come since then
         self.is_busy = False  # a request is being answered
         self.provider: str | None = None  # that it is for
 
     def data_received(self, data: bytes) -> None:
-        if self.head_since is None and not self.is_busy:
-            self.head_since = self._now()
+        if not self.is_busy:
+            if self.head_since is None:
+                self.head_since, self.head_bytes = self._now(), 0
+            self.head_bytes += len(data)
         super().data_received(data)
 
     def handle_error(self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None,
@@ -121,8 +126,11 @@ class GatewayServer:
         loop = asyncio.get_running_loop()
         assert self._web_server is not None
         for connection in self._web_server.connections:
-            since = connection.head_since if isinstance(connection, Connection) else None
-            if since is not None and loop.time() - since >= HEAD_SECONDS:
+            assert isinstance(connection, Connection)
+            if connection.head_since is None:
+                continue
+            seconds = loop.time() - connection.head_since
+            if seconds >= HEAD_SECONDS or (seconds >= LOOK_SECONDS and connection.head_bytes > MAX_SLOW_HEAD):
                 connection.force_close()
         self._next_look = loop.call_later(LOOK_SECONDS, self._close_slow_heads)
 
