@@ -289,9 +289,11 @@ def test_key_is_in_the_header_that_the_provider_reads(target: Target, path: str,
 # --- time and size ----------------------------------------------------------------------------------------------------
 
 
-def test_slow_head_is_closed(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("data", [b"POST /v1/chat/completions HTTP/1.1\r\nX-Slow: ", b"P", b""])
+def test_slow_head_is_closed(target: Target, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Also a connection that sends nothing: some thousands of them would keep all clients away."""
     monkeypatch.setattr(_server, "HEAD_SECONDS", 0.2)
-    assert target.answer(b"POST /v1/chat/completions HTTP/1.1\r\nX-Slow: ") == b""
+    assert target.answer(data) == b""
 
 
 def test_long_head_without_end_is_closed_early(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,20 @@ MUTANTS = (
         "Masks([credential.secret])",
         tests_of(SECRETS, "test_secret_in_a_header_of_the_credential_is_masked"),
     ),
+    Mutant(
+        "Connections that send nothing are kept for ever, until no other client can connect",
+        SERVER,
+        "        self.head_since = self._now()  # also if nothing is ever sent\n",
+        "",
+        tests_of(HOSTILE, "test_slow_head_is_closed"),
+    ),
+    Mutant(
+        "Long heads without an end fill the memory until their deadline",
+        SERVER,
+        "connection.head_bytes > MAX_SLOW_HEAD",
+        "False",
+        tests_of(HOSTILE, "test_long_head_without_end_is_closed_early"),
+    ),
     # --- sent once, settled once --------------------------------------------------------------------------------------
     Mutant(
         "A request is sent again although its answer was lost",

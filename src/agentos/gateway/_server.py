@@ -29,8 +29,8 @@ from ._routes import check_target, find_route
 from ._state import GatewayState
 from .client_tokens import Client
 
-# Seconds until the head of a request must have arrived, from its first byte; and between two looks at all connections:
-# a timer for each request would cost more than most checks.
+# Seconds until the head of a request must have arrived, from its first byte, for the first one from the beginning of
+# its connection; and between two looks at all connections: a timer for each request would cost more than most checks.
 HEAD_SECONDS = 15.0
 LOOK_SECONDS = 1.0
 # Seconds that a connection may be idle between requests.
@@ -66,10 +66,14 @@ class Connection(web.RequestHandler):
             auto_decompress=False,
         )  # fmt: skip
         self._now = loop.time
-        self.head_since: float | None = None  # when the first byte of a head came that is not complete
+        self.head_since: float | None = None  # when a head began that is not complete
         self.head_bytes = 0  # that have come since then
         self.is_busy = False  # a request is being answered
         self.provider: str | None = None  # that it is for
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.head_since = self._now()  # also if nothing is ever sent
 
     def data_received(self, data: bytes) -> None:
         if not self.is_busy:
