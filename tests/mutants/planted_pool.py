@@ -377,7 +377,7 @@ MUTANTS = (
     Mutant(
         "The daily counter is not reset when the day ends",
         "limits/_periods.py",
-        "        self.total, self.late, self.others = self.late, 0.0, 0.0\n",
+        "        self.total, self.others = self.late, 0.0\n",
         "",
         tests_of(LIMITS, "test_day_usage_resets_when_the_day_ends"),
     ),

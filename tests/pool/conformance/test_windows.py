@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agentos.pool.shared import messages as wire
+from agentos.pool.shared import message_values as values
 from agentos.testing import FakeClock
 from agentos.workflows.parallel import Credential, CredentialCoordinator, LeaseTimeout, Limits, Window
 from tests.conftest import eventually
@@ -190,11 +190,11 @@ def test_unknown_order_is_refused() -> None:
 
 
 def test_window_that_an_owner_does_not_know_is_refused() -> None:
-    fields = wire.limits_fields(Limits(windows=[Window("tokens", 5, "1h")]))
-    assert wire.limits_of(fields) == Limits(windows=[Window("tokens", 5, "1h")])
+    fields = values.limits_fields(Limits(windows=[Window("tokens", 5, "1h")]))
+    assert values.limits_of(fields) == Limits(windows=[Window("tokens", 5, "1h")])
     with pytest.raises(ValueError, match="does not know the limit"):
-        wire.limits_of({**fields, "images_per_minute": 5})
+        values.limits_of({**fields, "images_per_minute": 5})
     with pytest.raises(ValueError, match="does not know a window"):
-        wire.limits_of({"windows": [["tokens", 5, "1h", "rolling", "*", "newer"]]})
+        values.limits_of({"windows": [["tokens", 5, "1h", "rolling", "*", "newer"]]})
     with pytest.raises(ValueError, match="of must be one of"):
-        wire.limits_of({"windows": [["images", 5, "1h"]]})
+        values.limits_of({"windows": [["images", 5, "1h"]]})

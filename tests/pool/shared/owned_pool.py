@@ -18,7 +18,7 @@ from agentos.pool.shared._owner.entries import (
 from agentos.pool.shared._owner.owned_pool import Identity
 from agentos.pool.shared._owner.owner import Owner
 from agentos.pool.shared._owner.restore import restore, snapshot
-from agentos.pool.shared.messages import limits_fields
+from agentos.pool.shared.message_values import limits_fields
 from agentos.verdict import Verdict
 
 # 2026-11-16 12:00:00 UTC

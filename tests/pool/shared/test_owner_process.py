@@ -15,7 +15,7 @@ from agentos.pool.shared._owner import owner_process
 from agentos.pool.shared._owner.clocks import PoolClock
 from agentos.pool.shared._owner.owner_process import OwnerLoop
 from agentos.pool.shared._owner.queries import ANSWERS
-from agentos.pool.shared.messages import limits_fields
+from agentos.pool.shared.message_values import limits_fields
 from agentos.pool.shared.transport import JournalMissing, Loaded, StoreLost
 
 # 2026-11-16 20:00:00 UTC

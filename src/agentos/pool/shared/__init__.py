@@ -6,5 +6,5 @@ two transports.
 
 Doors: `shared_store` (the pool as a `Store`), `copied_store` (a private copy of its state, for plans), `transport` (the
 interfaces of a transport, and its errors), `gates` (where a member finds the owner), `messages` (the protocol),
-`repair` (a damaged file).
+`message_values` (limits, verdicts and events in messages), `repair` (a damaged file).
 """

@@ -19,6 +19,7 @@ from .._rules.lease_states import ENDED, LIVE, WAITING
 from .._rules.wait_reasons import Need
 from ..credential import Credential
 from ..states import CredentialForecast, CredentialState, Holder
+from . import message_values as values
 from . import messages as wire
 from ._member.handles import MemberHandle
 from ._member.member import Member, NoAnswer
@@ -108,7 +109,7 @@ class SharedStore:
 
     def use_more(self, handle: MemberHandle, requests: int, tokens: int, detail: Detail | None = None) -> None:
         requests, tokens = min(requests, wire.MAX_COUNT), min(tokens, wire.MAX_COUNT)  # a provider may say anything
-        what = (requests, tokens, handle.credential_id, wire.detail_fields(detail), handle.scope)
+        what = (requests, tokens, handle.credential_id, values.detail_fields(detail), handle.scope)
         self._report_usage(handle, wire.UseMore(handle.id, *what), requests, tokens, detail)
 
     def observed(self, handle: MemberHandle, verdict: Verdict) -> None:
@@ -128,8 +129,8 @@ class SharedStore:
         more_tokens = 0 if tokens is None else max(0, tokens - handle.tokens)
         more_detail = None if detail is None else _excess(detail, handle)
         settle = wire.Settle(
-            handle.id, requests, tokens, handle.credential_id, more_requests, more_tokens, wire.detail_fields(detail),
-            wire.detail_fields(more_detail), handle.scope,
+            handle.id, requests, tokens, handle.credential_id, more_requests, more_tokens, values.detail_fields(detail),
+            values.detail_fields(more_detail), handle.scope,
         )  # fmt: skip
         handle.settled = self._report_usage(handle, settle, more_requests, more_tokens, more_detail)
         if handle.settled:
@@ -189,7 +190,7 @@ class SharedStore:
     def add(self, credential: Credential) -> None:
         declaration = wire.Declaration(
             credential.id, credential.quota_group, credential.provider, sorted(credential.scopes),
-            wire.limits_fields(credential.limits), credential.fingerprint,
+            values.limits_fields(credential.limits), credential.fingerprint,
         )  # fmt: skip
         wire.check(declaration)
         with self._member.lock:

@@ -9,7 +9,8 @@ from math import inf
 from agentos.limits.amounts import Detail
 
 from ..._rules.lease_states import REFUSED, WAITING
-from ..messages import DetailFields, HeldLease, Request, Usage, detail_fields
+from ..message_values import detail_fields
+from ..messages import DetailFields, HeldLease, Request, Usage
 
 # Seconds of usage that share one entry, and the number of entries that are kept per credential. Beyond it the oldest
 # are merged.

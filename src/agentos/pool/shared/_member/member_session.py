@@ -19,6 +19,7 @@ from agentos.events import CoolDownStarted, CredentialQuarantined, StoreReached,
 from agentos.limits.amounts import Detail
 
 from ..._rules.lease_states import ENDED, LIVE, REFUSED, WAITING
+from .. import message_values as values
 from .. import messages as wire
 from ..transport import Link, StoreLost, StoreRefused
 from .handles import MemberHandle, UsageMemory
@@ -341,7 +342,7 @@ class MemberSession:
             self._lose(lost.lease)
 
     def _event(self, reply: wire.Event) -> None:
-        event = wire.read_event(reply)
+        event = values.read_event(reply)
         if event is None:
             return
         if isinstance(event, CoolDownStarted | CredentialQuarantined):

@@ -9,6 +9,7 @@ from agentos.verdict import RATE_LIMITED
 
 from ..._rules.cooldown_scope import CooldownScope
 from ..._rules.lease_states import WAITING
+from .. import message_values as values
 from .. import messages as wire
 from . import entries as kinds
 from .owned_pool import OwnedPool
@@ -24,7 +25,7 @@ class CredentialMessages(OwnedPool):
     """Handlers of the messages about credentials."""
 
     def _declare(self, session: Session, declaration: wire.Declaration, now: float) -> None:
-        limits = wire.limits_of(declaration.limits)
+        limits = values.limits_of(declaration.limits)
         self._check_zone(limits, now)
         known = self.allocator.credentials.get(declaration.id)
         if known is not None and session.limits.get(declaration.id) == limits and (

@@ -6,6 +6,7 @@ from agentos.limits.amounts import Detail
 
 from ..._rules.lease_states import LIVE, REFUSED
 from ..._rules.records import LeaseRecord
+from .. import message_values as values
 from .. import messages as wire
 from . import entries as kinds
 from .credential_messages import CredentialMessages
@@ -22,7 +23,7 @@ class LeaseMessages(CredentialMessages):
             known.restrict(session, request.for_provider, request.only)
             return
         record = OwnedRecord(request.requester, request.requests, request.tokens, request.scope, request.prefer,
-                             request.for_provider, request.only, wire.detail_of(request.detail))  # fmt: skip
+                             request.for_provider, request.only, values.detail_of(request.detail))  # fmt: skip
         if request.excluded or request.later:
             record.excluded, record.later = frozenset(request.excluded), frozenset(request.later)
         record.join_class(session)
@@ -72,7 +73,7 @@ class LeaseMessages(CredentialMessages):
 
     def _end(self, session: Session, end: wire.End, now: float) -> None:
         record = session.leases.get(end.lease)
-        verdict = None if end.verdict is None else wire.verdict_of(end.verdict)
+        verdict = None if end.verdict is None else values.verdict_of(end.verdict)
         if record is None or record.state != LIVE:
             return
         is_plain = end.cool_seconds is None and verdict is None
@@ -102,26 +103,28 @@ class LeaseMessages(CredentialMessages):
 
     def _observed(self, session: Session, observed: wire.Observed, now: float) -> None:
         record = session.leases.get(observed.lease)
-        verdict = wire.verdict_of(observed.verdict)
+        verdict = values.verdict_of(observed.verdict)
         if record is not None and record.state == LIVE:
             self.allocator.feedback.apply_verdict(record, verdict, now, self._jitter())
 
     def _settle(self, session: Session, settle: wire.Settle, now: float) -> None:
         record = session.leases.get(settle.lease)
         if record is None:
-            detail = wire.detail_of(settle.excess_detail)
+            detail = values.detail_of(settle.excess_detail)
             self._late_usage(settle.credential, settle.excess_requests, settle.excess_tokens, settle.scope, detail, now)
-        elif self.allocator.settle(record, settle.requests, settle.tokens, now, wire.detail_of(settle.detail)):
+        elif self.allocator.settle(record, settle.requests, settle.tokens, now, values.detail_of(settle.detail)):
             self._record_usage(record, now)
 
     def _use_more(self, session: Session, more: wire.UseMore, now: float) -> None:
         record = session.leases.get(more.lease)
         if record is None:
-            self._late_usage(more.credential, more.requests, more.tokens, more.scope, wire.detail_of(more.detail), now)
+            self._late_usage(
+                more.credential, more.requests, more.tokens, more.scope, values.detail_of(more.detail), now
+            )
         elif record.state == LIVE:
             if max(record.requests + more.requests, record.tokens + more.tokens) > wire.MAX_COUNT:
                 raise ValueError(f"a lease cannot use more than {wire.MAX_COUNT}")
-            self.allocator.use_more(record, more.requests, more.tokens, now, wire.detail_of(more.detail))
+            self.allocator.use_more(record, more.requests, more.tokens, now, values.detail_of(more.detail))
             self._record_usage(record, now)
 
     def _late_usage(self, credential_id: str | None, requests: int, tokens: int, scope: str | None,

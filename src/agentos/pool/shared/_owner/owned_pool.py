@@ -18,6 +18,7 @@ from ..._rules.allocator import Allocator
 from ..._rules.cooldown_scope import CooldownScope
 from ..._rules.lease_states import LIVE, REFUSED
 from ..._rules.records import LeaseRecord
+from .. import message_values as values
 from .. import messages as wire
 from . import entries as kinds
 from .session import Session
@@ -169,7 +170,7 @@ class OwnedPool:
             concerned = [] if session is None or self.store_scope.cooling else [session]
         else:
             return
-        reply = wire.event_of(event)
+        reply = values.event_of(event)
         for other in concerned:
             self._tell(other, reply)
 

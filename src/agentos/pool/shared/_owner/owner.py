@@ -23,6 +23,7 @@ from agentos.events import STORE_LOST
 
 from ..._rules.lease_states import LIVE, WAITING
 from ..._rules.order import ORDERS
+from .. import message_values as values
 from .. import messages as wire
 from ..transport import Loaded
 from . import entries as kinds
@@ -165,7 +166,7 @@ class Owner(LeaseMessages):
             return
         try:
             for declaration in hello.declarations:
-                self._check_zone(wire.limits_of(declaration.limits), now)
+                self._check_zone(values.limits_of(declaration.limits), now)
         except (ValueError, TypeError) as error:
             self._reply_to(connection, wire.Dismissed(str(error)))
             return
@@ -250,7 +251,7 @@ class Owner(LeaseMessages):
     def _count_used(self, hello: wire.Hello, now: float) -> None:
         """Count what a member used before the journal was lost."""
         for usage in hello.used:
-            at, detail = now - max(0.0, usage.age), wire.detail_of(usage.detail)
+            at, detail = now - max(0.0, usage.age), values.detail_of(usage.detail)
             self.count_debt(usage.credential, usage.requests, usage.tokens, at, now, None, detail)
 
     def _is_held(self, session: Session, held: wire.HeldLease, now: float) -> bool:
@@ -262,7 +263,7 @@ class Owner(LeaseMessages):
         credential = self.allocator.credentials.get(held.credential)
         if not self.is_recovering or credential is None or held.fence in credential.leases:
             return False
-        what = (held.requests, held.tokens, held.scope, held.requester, wire.detail_of(held.detail))
+        what = (held.requests, held.tokens, held.scope, held.requester, values.detail_of(held.detail))
         self.adopt(session, held.lease, held.credential, held.fence, *what, now)
         record = session.leases[held.lease]
         record.restrict(session, held.for_provider, held.only)

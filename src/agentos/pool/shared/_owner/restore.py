@@ -13,7 +13,7 @@ from agentos.limits.usage_state import LeaseShare, UsageRow, UsageState
 
 from ..._rules.cooldown_scope import CooldownScope
 from ..._rules.lease_states import LIVE
-from .. import messages as wire
+from .. import message_values as values
 from . import entries as kinds
 from .entries import CooldownRow, CredentialRow, GroupRow, LeaseRow, SessionRow, Snapshot
 from .owner import Owner
@@ -48,7 +48,7 @@ def snapshot(owner: Owner, now: float) -> Snapshot:
 
 
 def _session_row(session: Any) -> SessionRow:
-    declared = {id_: wire.limits_fields(limits) for id_, limits in session.limits.items()}
+    declared = {id_: values.limits_fields(limits) for id_, limits in session.limits.items()}
     return SessionRow(
         session.index, session.id, session.host, session.pid, session.name, session.ttl, session.heard, declared
     )
@@ -57,7 +57,7 @@ def _session_row(session: Any) -> SessionRow:
 def _credential_row(owner: Owner, credential: Any) -> CredentialRow:
     return CredentialRow(
         credential.id, credential.group.name, credential.provider.name, sorted(credential.scopes),
-        wire.limits_fields(credential.limits), credential.fence, owner.fingerprints.get(credential.id, ""),
+        values.limits_fields(credential.limits), credential.fence, owner.fingerprints.get(credential.id, ""),
         owner.seen_at.get(credential.id, 0.0), credential.quarantine, credential.is_proven,
         min(credential.used_requests, MAX_TOTAL), min(credential.used_tokens, MAX_TOTAL),
     )  # fmt: skip
@@ -149,14 +149,14 @@ def _restore_snapshot(owner: Owner, saved: Snapshot, now: float) -> None:
     at = saved.at
     allocator.members.restore_fences(saved.fences)
     for row in saved.credentials:
-        owner.restore_credential(row, wire.limits_of(row.limits), at)
+        owner.restore_credential(row, values.limits_of(row.limits), at)
     owner.next_session = saved.next_session
     for session_row in saved.sessions:
         session = owner.join(
             session_row.index, session_row.id, session_row.host, session_row.pid, session_row.name, session_row.ttl, at
         )
         session.heard = session_row.heard
-        session.limits = {id_: wire.limits_of(fields) for id_, fields in session_row.declared.items()}
+        session.limits = {id_: values.limits_of(fields) for id_, fields in session_row.declared.items()}
         session.credential_ids = frozenset(session.limits)
     scopes = {(s.kind, s.name): s for c in allocator.credentials.values() for s in c.cooldown_scopes}
     for group_row in saved.groups:
@@ -202,7 +202,7 @@ def _declare(owner: Owner, at: float, index: int, id_: str, group: str, provider
              limits: dict[str, Any], fingerprint: str) -> None:  # fmt: skip
     session = owner.by_index.get(index)
     if session is not None:
-        owner.declare(session, id_, group, provider, frozenset(scopes), wire.limits_of(limits), fingerprint, at)
+        owner.declare(session, id_, group, provider, frozenset(scopes), values.limits_of(limits), fingerprint, at)
 
 
 def _drop(owner: Owner, at: float, index: int, id_: str) -> None:
