@@ -162,12 +162,15 @@ class Upstream:
                 for line in head.lower().split(b"\r\n"):
                     if line.startswith(b"content-length:"):
                         length = int(line.split(b":")[1])
-                call = Call(head, await reader.readexactly(length), reader, writer)
+                call = Call(head, await self._read_body(reader, length), reader, writer)
                 self.calls.append(call)
                 await self.handler(call)
         with contextlib.suppress(Exception):
             writer.close()
         self._tasks.discard(task)
+
+    async def _read_body(self, reader: asyncio.StreamReader, length: int) -> bytes:
+        return await reader.readexactly(length)
 
     def signal(self, event: asyncio.Event) -> None:
         """Set an event that a handler waits for."""

@@ -126,11 +126,11 @@ MUTANTS = (
         tests_of(REFUSALS, "test_request_whose_answer_was_lost_is_not_sent_again"),
     ),
     Mutant(
-        "aiohttp repeats requests whose connection broke",
+        "A connection is used again before the last body was sent",
         "gateway/_upstream.py",
-        'middlewares=() if method == "POST" else (_send_once,)',
-        "middlewares=()",
-        tests_of(REFUSALS, "test_other_methods_are_sent_once"),
+        "if transport is None or transport.get_write_buffer_size():",
+        "if transport is None:",
+        tests_of("gateway/test_upstream", "test_connection_is_closed_if_the_answer_came_before_the_body_was_sent"),
     ),
     Mutant(
         "A request that fails after its lease does not end it",

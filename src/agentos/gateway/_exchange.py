@@ -161,7 +161,7 @@ class Exchange:
         self.sent_at = state.pool.clock.now()
         assert state.upstream is not None
         try:
-            answer = await state.upstream.send(request.method, self._url(credential), self._headers(credential),
+            answer = await state.upstream.send(request.method, self._url(credential), self._headers(credential).items(),
                                                request.body)  # fmt: skip
         except NotConnected:
             self._unreachable += 1

@@ -1,16 +1,20 @@
-"""Upstream: sends a request to a provider and reads its answer, with aiohttp. Nothing else knows aiohttp's client."""
+"""Upstream: sends a request to a provider and reads its answer. Nothing else knows aiohttp's client.
+
+aiohttp's connector makes and keeps the connections (addresses, TLS, proxies, reuse), and its parser reads answers. The
+head of a request is written here: a `ClientSession` takes as long for one request as all rules of the gateway, and
+would send a GET, PUT or DELETE a second time by itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
 from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
-from aiohttp.client_middlewares import ClientHandlerType
-from multidict import CIMultiDict
+from aiohttp.connector import Connection
+from aiohttp.http import HttpProcessingError, RawResponseMessage
 from yarl import URL
 
 # Seconds until a connection must be established.
@@ -28,6 +32,11 @@ READ_AHEAD = 64 * 1024
 # Bytes of a line of an answer's head, and number of its headers.
 MAX_HEADER_BYTES = 64 * 1024
 MAX_HEADERS = 500
+# Bytes of a body that is copied behind its head, to be sent with one system call.
+MAX_JOINED_BYTES = 64 * 1024
+# Origins that are remembered.
+MAX_ORIGINS = 256
+_BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
 class NotConnected(Exception):
@@ -45,71 +54,147 @@ class AnswerLost(Exception):
 class Answer:
     """The answer of a provider: its head, and its body as it comes."""
 
-    __slots__ = ("_response", "headers", "status")
+    __slots__ = ("_connection", "_content", "headers", "status")
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self.status = response.status
-        self.headers = response.headers
+    def __init__(self, connection: Connection, message: RawResponseMessage, content: aiohttp.StreamReader) -> None:
+        self._connection = connection
+        self._content = content
+        self.status = message.code
+        self.headers = message.headers
 
     async def read(self) -> bytes:
         """Return the next bytes of the body, as they came; empty at its end. Raises `AnswerLost`."""
         try:
-            return await self._response.content.readany()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return await self._content.readany()
+        except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError) as error:
             raise AnswerLost(_name(error)) from None
 
     def close(self) -> None:
         """End the answer: a body that has not arrived completely is cancelled by closing the connection."""
-        self._response.close()
+        _close(self._connection)
 
     def release(self) -> None:
-        """Give the connection back for the next request; close it if the body has not been read completely."""
-        self._response.release()
+        """Give the connection back for the next request; close it if a body was not read or not sent completely."""
+        transport = self._connection.transport
+        if transport is None or transport.get_write_buffer_size():
+            _close(self._connection)
+        else:
+            self._connection.release()
+
+
+class _Origin:
+    """One scheme, host and port, with the proxy on the way there."""
+
+    __slots__ = ("_is_proxied", "request", "text")
+
+    def __init__(self, text: str, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises `ValueError` for an address that is not valid."""
+        url = URL(text)
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ValueError("no valid address")
+        proxy = _proxy(url.scheme, url.host)
+        self.text = text
+        # What the connector wants to know of a request is the same for all requests to an origin.
+        self.request = aiohttp.ClientRequest("GET", url, loop=loop, proxy=None if proxy is None else URL(proxy))
+        self._is_proxied = proxy is not None and url.scheme == "http"
+
+    def head(self, method: str, path: str) -> list[str]:
+        """Return the first lines of a request."""
+        headers = self.request.headers
+        lines = [f"{method} {self.text if self._is_proxied else ''}{path} HTTP/1.1", f"Host: {headers['Host']}"]
+        if "Proxy-Authorization" in headers:  # of a proxy that sees the request itself
+            lines.append(f"Proxy-Authorization: {headers['Proxy-Authorization']}")
+        return lines
 
 
 class Upstream:
     """The connections to providers. Made and used on one event loop."""
 
     def __init__(self) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=_make_socket),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-            read_bufsize=READ_AHEAD,
-            max_line_size=MAX_HEADER_BYTES,
-            max_field_size=MAX_HEADER_BYTES,
-            max_headers=MAX_HEADERS,
-        )
+        self._connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=_make_socket)
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        self._origins: dict[str, _Origin] = {}
 
-    async def send(self, method: str, url: str, headers: CIMultiDict[str], body: bytes) -> Answer:
+    async def send(self, method: str, url: str, headers: Iterable[tuple[str, str]], body: bytes) -> Answer:
         """Send a request; return its answer when the head has come. Raises the exceptions above."""
-        target = URL(url, encoded=True)
+        path_start = url.find("/", url.find("://") + 3)
+        origin = self._origins.get(url[:path_start]) or self._add_origin(url[:path_start])
+        connection = await self._connect(origin)
         try:
-            response = await self._session.request(
-                method, target, headers=headers, data=body or None, allow_redirects=False,
-                proxy=_proxy(target.scheme, target.host or ""),
-                middlewares=() if method == "POST" else (_send_once,),
-            )  # fmt: skip
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise Untrusted(_name(error)) from None
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
-            raise NotConnected(_name(error)) from None
-        except aiohttp.InvalidURL as error:
+            lines = origin.head(method, url[path_start:])
+            lines += [f"{name}: {value}" for name, value in headers]
+            _write(connection, lines, body, is_length_given=bool(body) or method in _BODY_METHODS)
+            message, content = await _read_head(connection)
+        except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError) as error:
+            _close(connection)
+            raise AnswerLost(_name(error)) from None
+        except BaseException:
+            _close(connection)
+            raise
+        return Answer(connection, message, content)
+
+    async def _connect(self, origin: _Origin) -> Connection:
+        try:
+            return await self._connector.connect(origin.request, [], self._timeout)
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL) as error:
             raise Untrusted(_name(error)) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise AnswerLost(_name(error)) from None
-        if response.status < 200:  # 101: a protocol that was not asked for
-            response.close()
-            raise AnswerLost(f"status {response.status}")
-        return Answer(response)
+            raise NotConnected(_name(error)) from None
+
+    def _add_origin(self, text: str) -> _Origin:
+        if len(self._origins) >= MAX_ORIGINS:
+            self._origins.clear()
+        try:
+            origin = self._origins[text] = _Origin(text, asyncio.get_running_loop())
+        except ValueError as error:
+            raise Untrusted(_name(error)) from None
+        return origin
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._session.close()
+        await self._connector.close()
         await asyncio.sleep(0)  # transports close in the next round of the loop
+
+
+def _write(connection: Connection, lines: list[str], body: bytes, *, is_length_given: bool) -> None:
+    """Send a request. Raises `Untrusted` if a line has a line break, which would begin another header or request."""
+    if is_length_given:
+        lines.append(f"Content-Length: {len(body)}")
+    head = ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "surrogateescape")
+    if head.count(b"\n") != len(lines) + 1 or head.count(b"\r") != len(lines) + 1 or b"\0" in head:
+        raise Untrusted("a header has a line break")
+    protocol, transport = connection.protocol, connection.transport
+    if protocol is None or transport is None:
+        raise aiohttp.ServerDisconnectedError
+    protocol.set_response_params(
+        read_until_eof=True, auto_decompress=False, read_bufsize=READ_AHEAD, max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES, max_headers=MAX_HEADERS,
+    )  # fmt: skip
+    if len(body) <= MAX_JOINED_BYTES:
+        transport.write(head + body)
+    else:
+        transport.write(head)
+        transport.write(body)
+
+
+async def _read_head(connection: Connection) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
+    """Return the head of an answer, and its body. Interim answers (status 1xx) are skipped."""
+    protocol = connection.protocol
+    assert protocol is not None
+    while True:
+        message, content = await protocol.read()
+        if message.code >= 200:
+            return message, content
+        if message.code == 101:  # a protocol that was not asked for
+            raise aiohttp.ClientError
+
+
+def _close(connection: Connection) -> None:
+    """Close a connection at once: not only when the rest of a request has been sent."""
+    transport = connection.transport
+    if transport is not None and transport.get_write_buffer_size():
+        transport.abort()
+    connection.close()
 
 
 def _make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
@@ -123,22 +208,11 @@ def _make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     return made
 
 
-async def _send_once(request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
-    """Report a lost connection by an exception of our own: aiohttp would send GET, PUT and DELETE again."""
-    try:
-        return await handler(request)
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-        raise
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise AnswerLost(_name(error)) from None
-
-
 def _name(error: BaseException) -> str:
     """Return the kind of an error. Its text may hold an address with a password, or bytes of an answer."""
     return type(error).__name__
 
 
-@lru_cache(maxsize=256)
 def _proxy(scheme: str, host: str) -> str | None:
     """Return the proxy that the environment names for a host (`HTTPS_PROXY`, `NO_PROXY`); None: direct."""
     proxies: Mapping[str, str] = getproxies_environment()

@@ -1,0 +1,110 @@
+"""How a request reaches its provider: proxies of the environment, the head that is written, and reused connections."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import httpx
+import pytest
+
+from agentos.gateway.gateway import Gateway
+from agentos.limits.declaration import Limits
+from agentos.pool.credential import Credential
+from tests.conftest import eventually
+
+from .support import CANARY, Call, Upstream, at_rest, chat_answer, chat_body, credentials, running_gateway
+
+
+async def succeed(call: Call) -> None:
+    await call.answer(200, chat_answer())
+
+
+def post(gateway: Gateway, token: str, **more: object) -> httpx.Response:
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    with httpx.Client(trust_env=False, timeout=30) as client:
+        return client.post(f"{gateway.url}/v1/chat/completions", headers=headers, content=chat_body(**more))
+
+
+def test_proxy_gets_a_plain_request_in_absolute_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The password of the proxy goes to the proxy only: in a header of its own."""
+    with Upstream(succeed) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.replace("://", "://user:pass@"))
+        with running_gateway(credentials("http://provider.test:8080", "a")) as (gateway, token):
+            answers = [post(gateway, token) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    for call in proxy.calls:
+        assert call.target == "http://provider.test:8080/v1/chat/completions"
+        assert call.headers["host"] == "provider.test:8080"
+        assert call.headers["proxy-authorization"] == f"Basic {base64.b64encode(b'user:pass').decode()}"
+        assert call.key == f"{CANARY}-a"
+
+
+def test_proxy_is_asked_for_a_tunnel_to_a_tls_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that refuses the tunnel sees no key, and its credential counts as unreachable."""
+
+    async def refuse(call: Call) -> None:
+        await call.answer(403, {})
+
+    with Upstream(refuse) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        with running_gateway(credentials("https://provider.test", "a"), hold=1.0) as (gateway, token):
+            answer = post(gateway, token)
+            eventually(lambda: at_rest(gateway.pool))
+    assert answer.status_code == 502
+    assert {(call.method, call.target) for call in proxy.calls} == {("CONNECT", "provider.test:443")}
+    assert not any(CANARY.encode() in call.head for call in proxy.calls)
+
+
+def test_host_without_a_proxy_is_called_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.test:1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with Upstream(succeed) as upstream, running_gateway(credentials(upstream.url, "a")) as (gateway, token):
+        assert post(gateway, token).status_code == 200
+
+
+def test_key_with_a_line_break_is_not_sent() -> None:
+    with Upstream(succeed) as upstream:
+        key = f"{CANARY}\r\nx-injected: yes"
+        credential = Credential(key, id="a", provider="openai", base_url=upstream.url, limits=Limits(max_concurrent=5))
+        with running_gateway([credential]) as (gateway, token):
+            answer = post(gateway, token)
+            eventually(lambda: at_rest(gateway.pool))
+    assert answer.status_code == 502
+    assert not upstream.calls
+
+
+def test_connection_is_reused_after_interim_answers() -> None:
+    """Answers with status 1xx are not the answer, also if several come."""
+    writers = set()
+
+    async def answer(call: Call) -> None:
+        writers.add(call.writer)
+        await call.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n")
+        await succeed(call)
+
+    with Upstream(answer) as upstream, running_gateway(credentials(upstream.url, "a")) as (gateway, token):
+        answers = [post(gateway, token) for _ in range(3)]
+    assert [each.json()["usage"]["total_tokens"] for each in answers] == [10, 10, 10]
+    assert len(writers) == 1
+
+
+def test_connection_is_closed_if_the_answer_came_before_the_body_was_sent() -> None:
+    """T1: the provider answers a large request from its head. T2: the gateway has sent a part of the body. The next
+    request must not be written behind that part."""
+
+    async def refuse_early(call: Call) -> None:
+        await call.answer(413, {"error": {"message": "too large"}})
+        await asyncio.Event().wait()  # reads no more
+
+    class EarlyUpstream(Upstream):
+        async def _read_body(self, *_: object) -> bytes:
+            return b""
+
+    with EarlyUpstream(refuse_early) as upstream:
+        with running_gateway(credentials(upstream.url, "a")) as (gateway, token):
+            large = post(gateway, token, padding="x" * 20_000_000)
+            upstream.handler = succeed
+            small = post(gateway, token)
+    assert large.status_code == 413
+    assert small.status_code == 200
