@@ -101,10 +101,35 @@ def test_connection_is_closed_if_the_answer_came_before_the_body_was_sent() -> N
         async def _read_body(self, *_: object) -> bytes:
             return b""
 
-    with EarlyUpstream(refuse_early) as upstream:
-        with running_gateway(credentials(upstream.url, "a")) as (gateway, token):
-            large = post(gateway, token, padding="x" * 20_000_000)
-            upstream.handler = succeed
-            small = post(gateway, token)
+    with EarlyUpstream(refuse_early) as upstream, running_gateway(credentials(upstream.url, "a")) as (gateway, token):
+        large = post(gateway, token, padding="x" * 20_000_000)
+        upstream.handler = succeed
+        small = post(gateway, token)
     assert large.status_code == 413
     assert small.status_code == 200
+
+
+def test_head_of_an_answer_with_a_folded_header_stays_one_head() -> None:
+    """A header that a provider sends in two lines is passed on in one, and no line of it begins a new header."""
+
+    async def answer(call: Call) -> None:
+        await call.send(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nx-note: one\r\n two: x\r\ncontent-length: 2\r\n\r\n{}"
+        )
+
+    with Upstream(answer) as upstream, running_gateway(credentials(upstream.url, "a")) as (gateway, token):
+        response = post(gateway, token)
+    assert response.status_code in (200, 502)
+    assert "two" not in response.headers
+    assert "\n" not in response.headers.get("x-note", "")
+
+
+def test_answer_without_a_body_has_no_length() -> None:
+    async def answer(call: Call) -> None:
+        await call.send(b"HTTP/1.1 204 No Content\r\nx-id: 1\r\n\r\n")
+
+    with Upstream(answer) as upstream, running_gateway(credentials(upstream.url, "a")) as (gateway, token):
+        answers = [post(gateway, token) for _ in range(2)]
+    assert [each.status_code for each in answers] == [204, 204]
+    assert "content-length" not in answers[0].headers
+    assert "transfer-encoding" not in answers[0].headers

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
-from typing import NoReturn
+from http import HTTPStatus
 
 from aiohttp import web
-from multidict import CIMultiDict
 
 from ._answers import LocalAnswer
 from ._exchange import Exchange
@@ -20,6 +20,10 @@ _DROPPED = HOP_BY_HOP | frozenset(
 )
 # Bytes of a body that is passed on in one piece, together with the head.
 MAX_WHOLE_BODY = 64 * 1024
+# Statuses of answers without a body.
+_EMPTY = frozenset({204, 304})
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_CONTROL = re.compile(r"[\0\r\n]+")
 
 
 async def relay(web_request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
@@ -27,82 +31,137 @@ async def relay(web_request: web.BaseRequest, exchange: Exchange) -> web.StreamR
     answer, body = exchange.answer, exchange.error_body
     assert answer is not None
     headers = _headers(answer, exchange)
-    if body is not None:
+    try:
+        if body is not None:
+            relayed = _error(web_request, answer, headers, exchange)
+        elif (length := _length(answer)) is not None and length <= MAX_WHOLE_BODY and not _is_stream(answer):
+            relayed = RelayedAnswer(web_request, answer.status, headers, length)
+            await _whole(exchange, answer, relayed)
+        else:
+            relayed = RelayedAnswer(web_request, answer.status, headers, length)
+            await _stream(exchange, answer, relayed)
+    except AnswerLost:
+        cut(web_request)
+        raise ConnectionResetError("the provider's answer was cut") from None
+    finally:
         exchange.finish()
-        if exchange.is_error_cut:
-            await _send_cut(
-                web_request, web.StreamResponse(status=answer.status, headers=headers), exchange.masked(body)
-            )
-        return web.Response(status=answer.status, body=exchange.masked(body), headers=headers)
+    return relayed
+
+
+def _length(answer: Answer) -> int | None:
+    """Return the length of a body; None if the provider does not state it."""
+    if answer.status in _EMPTY:
+        return 0
     length = answer.headers.get("Content-Length", "")
-    if length.isdecimal() and int(length) <= MAX_WHOLE_BODY and not _is_stream(answer):
-        return await _whole(web_request, exchange, answer, headers)
-    response = web.StreamResponse(status=answer.status, headers=headers)
-    if length.isdecimal():
-        response.content_length = int(length)
-    await _stream(web_request, exchange, answer, response)
-    return response
+    return int(length) if length.isdecimal() else None
 
 
 def _is_stream(answer: Answer) -> bool:
     return answer.headers.get("Content-Type", "").startswith("text/event-stream")
 
 
-async def _send_cut(web_request: web.BaseRequest, response: web.StreamResponse, part: bytes) -> NoReturn:
-    """Send the beginning of a body whose end has not come. Raises `ConnectionResetError`."""
-    await response.prepare(web_request)
-    await response.write(part)
-    cut(web_request)
-    raise ConnectionResetError("the provider's answer was cut")
+def _error(web_request: web.BaseRequest, answer: Answer, headers: list[str], exchange: Exchange) -> RelayedAnswer:
+    """Pass an error of the provider on. Raises `AnswerLost` after the beginning of one whose end has not come."""
+    assert exchange.error_body is not None
+    body = exchange.masked(exchange.error_body)
+    relayed = RelayedAnswer(web_request, answer.status, headers, None if exchange.is_error_cut else len(body))
+    exchange.finish()
+    relayed.send([body], is_last=not exchange.is_error_cut)
+    if exchange.is_error_cut:
+        raise AnswerLost
+    return relayed
 
 
-async def _whole(
-    web_request: web.BaseRequest, exchange: Exchange, answer: Answer, headers: CIMultiDict[str]
-) -> web.Response:
-    """Return a short body as one piece."""
+async def _whole(exchange: Exchange, answer: Answer, relayed: RelayedAnswer) -> None:
+    """Pass a short body on in one piece, together with the head."""
     reader = exchange.reader
     assert reader is not None
     parts = [reader.feed(part) for part in exchange.first_parts]
-    try:
-        while part := await answer.read():
-            parts.append(reader.feed(part))
-    except AnswerLost:
-        exchange.finish()
-        cut(web_request)
-        raise ConnectionResetError("the provider's answer was cut") from None
-    except BaseException:
-        exchange.finish()
-        raise
+    while not answer.is_over:
+        parts.append(reader.feed(await answer.read()))
     parts.append(reader.end())
     exchange.finish()
-    return web.Response(status=answer.status, body=b"".join(parts), headers=headers)
+    relayed.send(parts, is_last=True)
 
 
-async def _stream(
-    web_request: web.BaseRequest, exchange: Exchange, answer: Answer, response: web.StreamResponse
-) -> None:
-    """Pass the parts of a body on, each when it comes. `write` waits while the client does not read."""
+async def _stream(exchange: Exchange, answer: Answer, relayed: RelayedAnswer) -> None:
+    """Pass the parts of a body on, each when it comes: the first one together with the head, the last one with the end.
+    `drain` waits while the client does not read."""
     reader = exchange.reader
     assert reader is not None
-    if web_request.headers.get("Transfer-Encoding"):
-        response.force_close()
-    try:
-        await response.prepare(web_request)
-        for part in exchange.first_parts:
-            await response.write(reader.feed(part))
-        exchange.first_parts.clear()
-        while part := await answer.read():
-            await response.write(reader.feed(part))
-        rest = reader.end()
-        exchange.finish()
-        if rest:
-            await response.write(rest)
-        await response.write_eof()
-    except AnswerLost:
-        cut(web_request)
-        raise ConnectionResetError("the provider's answer was cut") from None
-    finally:
-        exchange.finish()
+    parts = [reader.feed(part) for part in exchange.first_parts]
+    exchange.first_parts.clear()
+    while not answer.is_over:
+        relayed.send(parts)
+        await relayed.drain()
+        parts = [reader.feed(await answer.read())]
+    parts.append(reader.end())
+    exchange.finish()
+    relayed.send(parts, is_last=True)
+    await relayed.drain()
+
+
+class RelayedAnswer(web.StreamResponse):
+    """An answer whose bytes are written to the client's connection here. A response of aiohttp makes a system call each
+    for the head, for every part and for the end, which is most of what a stream costs."""
+
+    def __init__(self, web_request: web.BaseRequest, status: int, headers: list[str], length: int | None) -> None:
+        """`length` is that of the body; None if it is not known."""
+        super().__init__(status=status)
+        is_new = web_request.version >= (1, 1)
+        self._web_request = web_request
+        self._is_chunked = length is None and is_new
+        self._is_kept = web_request.keep_alive and (is_new or length is not None)
+        if "Transfer-Encoding" in web_request.headers:
+            self._is_kept = False
+        lines = [f"HTTP/1.{1 if is_new else 0} {status} {_REASONS.get(status, 'Unknown')}", *headers]
+        if self._is_chunked:
+            lines.append("Transfer-Encoding: chunked")
+        elif length is not None and status not in _EMPTY:
+            lines.append(f"Content-Length: {length}")
+        if self._is_kept != is_new:
+            lines.append(f"Connection: {'keep-alive' if self._is_kept else 'close'}")
+        self._head = _encoded(lines)
+
+    def send(self, parts: list[bytes], *, is_last: bool = False) -> None:
+        """Send parts of the body, with one system call; the head before the first. Raises `ConnectionResetError`."""
+        if self._is_chunked:
+            parts = [b"%x\r\n%b\r\n" % (len(part), part) for part in parts if part]
+            if is_last:
+                parts.append(b"0\r\n\r\n")
+        data, self._head = self._head + b"".join(parts), b""
+        transport = self._web_request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has closed its connection")
+        if data:
+            transport.write(data)
+            self._web_request.writer.output_size += len(data)  # from which others see that an answer has begun
+
+    async def drain(self) -> None:
+        """Wait while the client does not read."""
+        if self._web_request.protocol.writing_paused:
+            await self._web_request.writer.drain()
+
+    @property
+    def keep_alive(self) -> bool:
+        return self._is_kept
+
+    def force_close(self) -> None:
+        self._is_kept = False
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """No-op: everything has been written."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """No-op: everything has been written."""
+
+
+def _encoded(lines: list[str]) -> bytes:
+    """Return the head of an answer. A header that came in several lines becomes one."""
+    head = "\r\n".join(lines)
+    if head.count("\r") >= len(lines) or head.count("\n") >= len(lines) or "\0" in head:
+        head = "\r\n".join(_CONTROL.sub(" ", line) for line in lines)
+    return head.encode() + b"\r\n\r\n"
 
 
 def cut(web_request: web.BaseRequest) -> None:
@@ -118,17 +177,18 @@ def cut(web_request: web.BaseRequest) -> None:
         transport.abort()
 
 
-def _headers(answer: Answer, exchange: Exchange) -> CIMultiDict[str]:
-    """Return the headers of an answer that are passed on."""
+def _headers(answer: Answer, exchange: Exchange) -> list[str]:
+    """Return the headers of an answer that are passed on, as lines."""
     connection = answer.headers.get("Connection")
     named = () if connection is None else {name.strip().lower() for name in connection.split(",")}
-    passed: CIMultiDict[str] = CIMultiDict()
-    for name, value in answer.headers.items():
-        lower = name.lower()
-        if lower not in _DROPPED and lower not in named and is_text(value):
-            passed.add(name, exchange.masked_text(value))
-    passed.setdefault("Server", "agentos")
-    return passed
+    lines = [
+        f"{name}: {exchange.masked_text(value)}"
+        for name, value in answer.headers.items()
+        if (lower := name.lower()) not in _DROPPED and lower not in named and is_text(value)
+    ]
+    if "Server" not in answer.headers:
+        lines.append("Server: agentos")
+    return lines
 
 
 def local_response(answer: LocalAnswer) -> web.Response:

@@ -167,6 +167,8 @@ class GatewayServer:
             response = await self._respond(web_request)
         except LocalAnswer as answer:
             response = local_response(answer)
+            if response.status in (400, 408, 413):  # a part of the request may still come
+                response.force_close()
         except ConnectionError:
             raise
         except Exception as failure:
@@ -177,7 +179,7 @@ class GatewayServer:
             response = local_response(error(_family(web_request), "server_error", "the gateway has a bug: see its log"))
         finally:
             connection.is_busy = False
-        if "Transfer-Encoding" in web_request.headers or state.is_draining or response.status in (400, 408, 413):
+        if "Transfer-Encoding" in web_request.headers or state.is_draining:
             response.force_close()
         response.headers.setdefault("Server", "agentos")
         if connection.provider is not None:

@@ -69,6 +69,11 @@ class Answer:
         except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError) as error:
             raise AnswerLost(_name(error)) from None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the whole body has come and was read."""
+        return self._content.at_eof()
+
     def close(self) -> None:
         """End the answer: a body that has not arrived completely is cancelled by closing the connection."""
         _close(self._connection)
