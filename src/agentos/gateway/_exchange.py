@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from multidict import CIMultiDict
-
 from agentos.limits.amounts import Detail
 from agentos.pool.credential import Credential
 from agentos.pool.store import LeaseHandle
@@ -161,7 +159,7 @@ class Exchange:
         self.sent_at = state.pool.clock.now()
         assert state.upstream is not None
         try:
-            answer = await state.upstream.send(request.method, self._url(credential), self._headers(credential).items(),
+            answer = await state.upstream.send(request.method, self._url(credential), self._headers(credential),
                                                request.body)  # fmt: skip
         except NotConnected:
             self._unreachable += 1
@@ -248,19 +246,19 @@ class Exchange:
         url = join_url(base_url, route.path)
         return f"{url}?{self.request.query}" if self.request.query else url
 
-    def _headers(self, credential: Credential) -> CIMultiDict[str]:
-        """Return the headers of the request, with the key in the one that its provider reads."""
+    def _headers(self, credential: Credential) -> list[tuple[str, str]]:
+        """Return the headers of the request, with the key in the one that its provider reads. Those of the credential
+        replace all others."""
         address = self.state.addresses[self.request.route.provider]
-        headers = CIMultiDict(self.request.headers)
-        # Usage is read from the answer on its way, so that it must not be compressed.
-        headers["Accept-Encoding"] = "identity"
+        key = address.key_header, address.key_prefix + credential.secret
         if self.request.route.family == "openai" and address.family == "gemini":
-            headers["Authorization"] = f"Bearer {credential.secret}"
-        else:
-            headers[address.key_header] = address.key_prefix + credential.secret
-        for name, value in credential.headers.items():
-            headers[name] = value
-        return headers
+            key = "Authorization", f"Bearer {credential.secret}"
+        # Usage is read from the answer on its way, so that it must not be compressed.
+        headers = [*self.request.headers, ("Accept-Encoding", "identity"), key]
+        if not credential.headers:
+            return headers
+        own = {name.lower() for name in credential.headers}
+        return [header for header in headers if header[0].lower() not in own] + [*credential.headers.items()]
 
     # --- the end of a lease -------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -93,20 +94,23 @@ class ClientRequest:
     stated_timeout: float | None = None  # seconds that the client waits for an answer
     is_idempotent: bool = False  # the client says that it may be carried out twice
     user_agent: str = ""
+    model: str | None = field(init=False)
 
-    @property
-    def model(self) -> str | None:
-        return self.route.model or self.facts.model
+    def __post_init__(self) -> None:
+        self.model = self.route.model or self.facts.model
 
 
 def passed_headers(headers: Iterable[tuple[str, str]], connection: str) -> list[tuple[str, str]]:
     """Return the headers of a request that are passed on; `connection` is its header of that name."""
     named = {name.strip().lower() for name in connection.split(",")} if connection else ()
-    return [
-        (name, value)
-        for name, value in headers
-        if (lower := name.lower()) not in _REPLACED and not lower.startswith(_REPLACED_PREFIXES) and lower not in named
-    ]
+    return [(name, value) for name, value in headers if is_passed(name) and name.lower() not in named]
+
+
+@lru_cache(maxsize=1024)  # clients send the same names again and again
+def is_passed(name: str) -> bool:
+    """Return whether a header of a request is passed on."""
+    lower = name.lower()
+    return lower not in _REPLACED and not lower.startswith(_REPLACED_PREFIXES)
 
 
 def is_text(value: str) -> bool:

@@ -28,7 +28,7 @@ class RequestAccount:
     """The account of one request. Changed on the gateway's loop; `count` and `add_expected` are called from any
     thread, with the client's lock."""
 
-    __slots__ = ("_client", "_expected", "_is_counted", "_request", "_state", "is_open", "reader")
+    __slots__ = ("_client", "_expected", "_is_counted", "_priced", "_request", "_state", "is_open", "reader")
 
     def __init__(self, state: GatewayState, client: Client, request: ClientRequest) -> None:
         self._state = state
@@ -38,6 +38,7 @@ class RequestAccount:
         self.is_open = False  # it was sent, and its provider has not refused it
         self.reader: AnswerReader | None = None  # of an answer that is a success
         self._is_counted = False
+        self._priced: tuple[TokenUsage | None, float | None] = None, None  # the last usage whose cost was asked for
 
     def expect(self, input_tokens: int, output_tokens: int) -> None:
         """Set what the request is expected to use."""
@@ -113,12 +114,20 @@ class RequestAccount:
 
     def cost(self, usage: TokenUsage) -> float | None:
         """Return what the request costs with this usage; None if that is not known."""
+        if usage is not self._priced[0]:
+            self._priced = usage, self._calculated_cost(usage)
+        return self._priced[1]
+
+    def _calculated_cost(self, usage: TokenUsage) -> float | None:
         request = self._request
         if request.route.shape is None:
             return 0.0 if is_free(request.method, request.route) else None
         if request.model is None:
             return None
-        return self._state.prices.cost(request.model, request.route.provider, **usage._asdict())
+        return self._state.prices.cost(
+            request.model, request.route.provider, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens, cache_write_tokens=usage.cache_write_tokens,
+        )  # fmt: skip
 
 
 def _add(total: AttemptUsage, usage: TokenUsage, cost: float | None) -> None:

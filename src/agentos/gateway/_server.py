@@ -278,7 +278,7 @@ class GatewayServer:
                         "--allow-host adds a name", status=421, is_final=True)  # fmt: skip
         if hosts:
             self._usual_host = hosts[0]
-        if not all(map(is_text, headers.values())):
+        if not is_text("".join(headers.values())):
             raise error(shape, "invalid_request", "a header has bytes that are not UTF-8", is_final=True)
         if "Origin" in headers or "Sec-Fetch-Site" in headers:
             raise error(shape, "forbidden", "requests of browsers are refused", is_final=True)
