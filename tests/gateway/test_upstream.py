@@ -22,7 +22,7 @@ async def succeed(call: Call) -> None:
 
 def post(gateway: Gateway, token: str, **more: object) -> httpx.Response:
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-    with httpx.Client(trust_env=False, timeout=30) as client:
+    with httpx.Client(trust_env=False, timeout=10) as client:
         return client.post(f"{gateway.url}/v1/chat/completions", headers=headers, content=chat_body(**more))
 
 
