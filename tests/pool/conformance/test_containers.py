@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,31 @@ def test_other_container_continues_when_that_with_owner_is_killed(tmp_path: Path
     first.stop()
     assert second.granted("next", SOON)["fence"] > fence
     second.stop()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Return a folder in which a socket has its place: the path of one has at most a hundred bytes."""
+    with tempfile.TemporaryDirectory(prefix="pool-") as folder:
+        yield Path(folder)
+
+
+def test_container_that_mounts_folder_elsewhere_shares_the_pool(processes: Processes, short_path: Path) -> None:
+    """The owner notes the path of its socket as it sees it."""
+    folder, elsewhere = short_path / "folder", short_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    outside = processes.open(f"sqlite:///{folder / 'pool.db'}", keys(1), TTL)
+    outside.lease("held")
+    outside.granted("held")
+    hidden = 'mount --bind "$0" "$1" && mount -t tmpfs none "$0" && shift && exec "$@"'
+    inside = Process(prefix=[*NAMESPACE, "--mount", "sh", "-c", hidden, str(folder), str(elsewhere)])
+    inside.do("open", keys=keys(1), store=f"sqlite:///{elsewhere / 'pool.db'}", ttl=TTL)
+    assert [state["live_leases"] for state in inside.do("states")] == [1]
+    inside.lease("next")
+    outside.end("held")
+    assert inside.granted("next", SOON)["about"] == "granted"
+    inside.stop()
 
 
 def test_stopped_member_keeps_lease_when_owner_is_killed(processes: Processes, tmp_path: Path) -> None:  # invariant 1

@@ -103,6 +103,18 @@ class SocketLink:
     abandon = close  # closing the copy of a socket does not end the parent's connection
 
 
+def _connected(path: str) -> socket.socket | None:
+    """Return a socket that is connected to an owner; None if none listens there."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(QUEUE_SECONDS)
+    try:
+        sock.connect(path)
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
 class MachineGate:
     """Finds or starts the owner of a pool in a file."""
 
@@ -137,12 +149,10 @@ class MachineGate:
         return None if note is None else self._connect_to(note)
 
     def _connect_to(self, note: Note) -> SocketLink | None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(QUEUE_SECONDS)
-        try:
-            sock.connect(note.socket)
-        except OSError:
-            sock.close()
+        """Return a link. The owner may be in a container that has the folder in another place."""
+        beside = os.fspath(self.path.with_name(os.path.basename(note.socket)))  # noqa: PTH119
+        sock = _connected(note.socket) or (_connected(beside) if beside != note.socket else None)
+        if sock is None:
             return None
         if not is_same_user(sock):
             sock.close()
@@ -151,8 +161,10 @@ class MachineGate:
         return SocketLink(sock)
 
     def _no_owner(self, note: Note | None) -> str:
-        if note is None or (note.boot == boot_id() and note.host == socket.gethostname()):
+        if note is None:
             return "the owner of the pool cannot be reached"
+        if note.boot == boot_id() and note.host == socket.gethostname():
+            return f"the owner of the pool (process {note.pid}) cannot be reached at its socket {note.socket}"
         return (
             f"the owner of the pool runs on {note.host} (process {note.pid}), where this process cannot reach its "
             "socket: use redis:// to share a pool between machines or containers"
