@@ -7,6 +7,7 @@ reports 0, a success. Here the status is None, and no caller takes it for a succ
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 
@@ -24,10 +25,15 @@ def ignores_children() -> bool:
 def wait_for_status(process: subprocess.Popen[bytes]) -> int | None:
     """Block until the process has ended. Return its exit status, negative for a signal; None if it is lost. Nothing
     else may wait for the process meanwhile."""
+    return wait_for_end(process)[0]
+
+
+def wait_for_end(process: subprocess.Popen[bytes]) -> tuple[int | None, resource.struct_rusage | None]:
+    """Block as `wait_for_status`. Return the exit status, and what the process and its children have used."""
     try:
-        _, status = os.waitpid(process.pid, 0)
+        _, status, usage = os.wait4(process.pid, 0)
     except ChildProcessError:
         process.returncode = 0  # `Popen` must not wait for it again
-        return None
+        return None, None
     process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode
+    return process.returncode, usage

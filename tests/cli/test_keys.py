@@ -109,7 +109,7 @@ def test_status_prints_declared_limits_and_state(agentos: Agentos, keys_file: Ca
         "team-b",
         "gemini",
         "-",
-        "0 of 1",
+        "0 of auto",
         "250 requests/day from 00:00 America/Los_Angeles, burst 2",
         "variable TEST_NOT_SET not set",
     ]

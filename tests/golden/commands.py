@@ -67,7 +67,13 @@ _SHOWN_RUN = (
     "agentos run --run-id r --keys keys.toml --store memory: --parallel 1"
     " --item failing --item limited --item next --item last -- ./shown"
 )
-_SHOWN_PATTERNS = ("failed .*failing", "limited.* other", "1 in use, 1 paused", " in use\\r", "to go")
+_SHOWN_PATTERNS = (
+    "failed .*failing",
+    "limited.* other",
+    "1 in use, 1 paused",
+    " in use 1/4 at once .learned.",
+    "to go",
+)
 _SHOWN_FILES = {"keys.toml": TWO_KEYS, "shown": SHOWN}
 
 _SCREENS = [

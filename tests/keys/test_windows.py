@@ -29,6 +29,7 @@ def test_windows_of_a_credential_are_read(tmp_path: Path) -> None:
     assert keys.credentials[0].limits == Limits(
         input_tokens_per_minute=40000,
         reserve=0.25,
+        max_concurrent="auto",
         windows=[Window("requests", 45, "5h", "first-use"), Window("cost", 9.5, 3600, scope="*opus*")],
     )
 
@@ -46,7 +47,7 @@ def test_limits_of_a_group_hold_for_its_credentials(tmp_path: Path) -> None:
     assert (first.requests_per_minute, first.max_concurrent, first.reserve) == (60, 4, 0.1)
     assert first.windows == other.windows == (Window("tokens", 100, "month"),)
     assert (other.requests_per_minute, other.day_resets) == (60, "00:00 America/Los_Angeles")
-    assert third == Limits()
+    assert third == Limits(max_concurrent="auto")
 
 
 def test_order_is_read_from_the_file(tmp_path: Path) -> None:

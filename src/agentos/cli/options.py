@@ -126,7 +126,8 @@ PACE = several(
         "--parallel",
         type=Parallel(),
         metavar="N|auto",
-        help="Items that run at a time; auto: as many as the credentials allow. [default: 3]",
+        help="Items that run at a time; auto: as many as the keys, memory and cores allow. [default: auto with keys, "
+        "else 3]",
     ),
     option("--max-parallelism", type=click.IntRange(1), metavar="N", help="Maximum of --parallel. [default: none]"),
     option(

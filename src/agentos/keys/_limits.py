@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from agentos.limits.declaration import AUTO, EVERY_SCOPE, ROLLING, Limits, Window
@@ -24,12 +25,15 @@ _DAYS = ("requests_per_day", "tokens_per_day")
 
 def credential_limits(credential: Table, day_resets: str | None) -> Limits:
     """Return the limits in a credential's table, in its sub-table `limits` and in its tables `window`. `day_resets`: of
-    the provider, where the credential names none."""
+    the provider, where the credential names none. The number of requests at once is learned if none is declared; but a
+    credential without a secret, which is a profile folder, is used by one command at a time."""
     tables = [credential]
     if "limits" in credential.values:
         tables.append(credential.sub_table("limits"))
         tables[1].check_names((*LIMITS, WINDOWS), "limits")
-    return _limits(tables, LIMITS, day_resets)
+    limits = _limits(tables, LIMITS, day_resets)
+    is_declared = any("max_concurrent" in table.values for table in tables)
+    return limits if is_declared or "secret" not in credential.values else replace(limits, max_concurrent=AUTO)
 
 
 def group_limits(group: Table, day_resets: str | None) -> Limits:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agentos.costs.prices import Price
 from agentos.errors import KeysFileError
-from agentos.limits.declaration import Limits, strictest
+from agentos.limits.declaration import AUTO, Limits, strictest
 from agentos.pool.credential import Credential
 from agentos.pool.order import LEAST_LOADED, ORDERS, check_order
 from agentos.pool.references import is_reference
@@ -48,6 +48,10 @@ CREDENTIAL = (
 PATTERN = ("match", "verdict", "retry_after")
 PRICE = ("input", "output", "cache_read", "cache_write")
 PROVIDER = ("credential_env", "day_resets", "base_url")
+
+
+# Of a key in a variable of the environment: as for a key in a file that declares none.
+NO_LIMITS = Limits(max_concurrent=AUTO)
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ def _add_variable(keys: Keys, name: str) -> None:
             f"{keys.references[id_].removeprefix('env:')} and {name} would both get the id {id_}: rename one"
         )
     preset = preset_of_variable(name)
-    credential = Credential(f"env:{name}", id=id_, provider=None if preset is None else preset.name)
+    credential = Credential(f"env:{name}", id=id_, provider=None if preset is None else preset.name, limits=NO_LIMITS)
     keys.credentials.append(credential)
     keys.references[id_] = f"env:{name}"
     if preset is not None:

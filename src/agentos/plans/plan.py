@@ -42,6 +42,7 @@ class RunPlan:
         default_factory=dict
     )  # a possible change -> seconds that the run would take with it
     requests_per_item: float = 1.0
+    learned_at_once: dict[str, int] = field(default_factory=dict)  # by credential id: requests at once learned so far
     item_cost: float | None = None  # money; None: not known
     budget: float | None = None  # money that the run may spend
 
@@ -64,7 +65,8 @@ class RunPlan:
         if self.unknown:
             lines.append(f"  Planned without limits, as none are known: {', '.join(self.unknown)}")
         for id_, share in self.utilisation.items():
-            lines.append(f"  {id_}: {plural(self.requests[id_], 'request')}, {share:.0%} used")
+            learned = f", {self.learned_at_once[id_]} at once (learned so far)" if id_ in self.learned_at_once else ""
+            lines.append(f"  {id_}: {plural(self.requests[id_], 'request')}, {share:.0%} used{learned}")
         lines += [f"  With {change}: about {format_duration(seconds)}" for change, seconds in self.changes.items()]
         return "\n".join(lines)
 
@@ -129,6 +131,7 @@ def _plan(credentials: list[CredentialForecast] | None, work: Work) -> RunPlan:
         outcome.too_large,
         tuple(c.id for c in credentials if not c.limits.is_paced and c.learned is None),
         _changes(credentials, work, outcome),
+        learned_at_once={c.id: c.limits.first_concurrent for c in credentials if c.is_concurrency_learned},
     )
 
 

@@ -346,6 +346,14 @@ class LeasePool:
         need = handle.requests, handle.tokens, handle.detail
         return self._store.waiting_for(handle.scope, need, handle.for_provider, handle.only)
 
+    def admitted(self) -> int:
+        """Return how many requests all credentials together admit at once now: declared, or learned so far."""
+        return sum(state.max_concurrent for state in self._store.states() if state.quarantined is None)
+
+    def waiters(self) -> int:
+        """Return the number of requests of this process that wait."""
+        return self._store.waiters()
+
     def fastest(self) -> tuple[float | None, float]:
         """Return the requests a second that all limits together allow (None where one is not known), and the seconds in
         which no credential can be used."""

@@ -45,6 +45,7 @@ class CredentialState:
     learned: dict[str, float] = field(default_factory=dict)  # scope ("" for none) -> requests per minute
     holders: tuple[str, ...] = ()  # the requesters of its live leases, where they gave a name
     held_by: tuple[Holder, ...] = ()  # the same leases, with the process that has each
+    is_concurrency_learned: bool = False  # `max_concurrent` is not declared, but learned so far
     # The parts of `rate_limited_until`, and the scopes that it serves (empty: all).
     scopes: tuple[str, ...] = field(default=(), repr=False, compare=False)
     cooled_until: float | None = field(default=None, repr=False, compare=False)
@@ -68,6 +69,7 @@ class CredentialForecast(NamedTuple):
     learned: float | None = None  # requests per minute, if no limit is declared
     used: tuple[tuple[str, float], ...] = ()  # of each declared limit of its group, by name
     calendar: Calendar | None = None  # ends of calendar windows; instants are seconds from now
+    is_concurrency_learned: bool = False  # `max_concurrent` of the limits is not declared, but learned so far
 
 
 def credential_state(credential: CredentialRecord, now: float, epoch: float) -> CredentialState:
@@ -98,6 +100,7 @@ def credential_state(credential: CredentialRecord, now: float, epoch: float) -> 
         learned={scope or "": rate for scope, rate in pace.learned_limits().items()},
         holders=tuple(record.requester for record in leases if record.requester is not None),
         held_by=tuple(_holder(record, now) for record in leases),
+        is_concurrency_learned=credential.concurrency is not None,
         scopes=tuple(sorted(credential.scopes)),
         cooled_until=cooled_until,
         limited_until=limited_until,
@@ -141,4 +144,5 @@ def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
         learned=pace.learned_limits().get(None),
         used=tuple((name, amount) for name, (amount, _) in used.items() if amount),
         calendar=None if calendar is None else lambda resets, then: calendar(resets, now + then) - now,
+        is_concurrency_learned=credential.concurrency is not None,
     )

@@ -14,9 +14,12 @@ from urllib.parse import urlsplit
 from agentos.costs.budget import Budget
 from agentos.costs.prices import Prices
 from agentos.identifiers import sanitize_identifier
+from agentos.items.parallelism import CORES, ParallelBound
 from agentos.pool.lease_pool import LeasePool
 
+from ._rules.auto_parallel import AutoParallel
 from ._rules.run_options import UNKNOWN_BEFORE as UNKNOWN_BEFORE
+from ._rules.run_options import Auto as Auto
 from ._rules.run_options import Options
 from ._rules.scheduler import parse_halt
 
@@ -41,6 +44,7 @@ def check_options(
     reporter: Callable[[Any], None] | None,
     budget: Any = None,
     has_gateway: bool = False,
+    auto: Auto | None = None,
 ) -> Options:
     """Return the options of a coordinator's runs; raise ValueError for the first one that is wrong."""
     retries = whole_number("retries", retries, 0)
@@ -67,6 +71,7 @@ def check_options(
         max_wait=seconds("max_wait", max_wait, least=0.0),
         reporter=reporter,
         budget=_check_budget(budget, has_gateway=has_gateway),
+        auto=auto,
     )
 
 
@@ -170,10 +175,30 @@ def whole_number(name: str, value: Any, least: int) -> int:
     return value
 
 
-def auto_workers(pool: LeasePool | None, max_parallelism: Any) -> int:
-    """Return the workers of "auto": as many as the credentials admit at once; without any, one per processor."""
-    count = os.cpu_count() or 1 if pool is None else sum(state.max_concurrent for state in pool.states())
-    return count if max_parallelism is None else min(count, whole_number("max_parallelism", max_parallelism, 1))
+def auto_workers(pool: LeasePool | None, max_parallelism: int | None) -> int:
+    """Return the workers of "auto" before anything has run: as many as the credentials admit at once; without any, one
+    per processor."""
+    count = os.cpu_count() or 1 if pool is None else max(1, pool.admitted())
+    return count if max_parallelism is None else min(count, max_parallelism)
+
+
+def auto_option(max_parallelism: Any) -> Auto:
+    """Return the option for a number of workers that the run finds by itself. Raise ValueError for a wrong cap."""
+    if max_parallelism is None:
+        return Auto()
+    return Auto(whole_number("max_parallelism", max_parallelism, 1), f"a maximum of {max_parallelism}")
+
+
+def expected_bound(pool: LeasePool | None, auto: Auto, *, is_command: bool, has_gateway: bool = False) -> ParallelBound:
+    """Return what would bound a run on this machine, for a plan: by what items are assumed to take."""
+    from agentos.workers.machine import Machine
+
+    machine = Machine().use() if is_command else None
+    admitted = None if pool is None else max(1, pool.admitted())
+    if machine is None and admitted is None:
+        return ParallelBound(auto_workers(None, auto.cap), CORES, cores=os.cpu_count() or 1)
+    found = AutoParallel(machine, admitted=admitted, has_leases=not has_gateway, cap=auto.cap, cap_name=auto.cap_name)
+    return found.expected()
 
 
 def check_max_workers(max_workers: Any) -> int:

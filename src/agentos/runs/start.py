@@ -125,6 +125,9 @@ def start_run(
 
 
 def _compose(request: RunRequest, on_finished: Callable[[], None]) -> RunHandle:
+    if request.pool is None and not isinstance(request.worker_func, Command):
+        # Nothing but the cores bounds functions without credentials, and their number is known before the start.
+        request = request._replace(options=request.options._replace(auto=None))
     maker = _item_maker(request)
     input_source = source_of(request.items, maker)
     source: Source = input_source

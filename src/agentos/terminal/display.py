@@ -199,7 +199,8 @@ class Display:
         running = min(stats.running, room - credentials)
         rows: list[list[Segment]] = []
         if has_running:
-            rows.append([("running", "bold"), (f" {stats.running}{_waiting_counts(stats)}", "")])
+            bound = f"; {stats.at_once}" if stats.at_once is not None and stats.at_once.is_machine else ""
+            rows.append([("running", "bold"), (f" {stats.running}{_waiting_counts(stats)}{bound}", "")])
             rows += self._running(stats.running, running, width)
         if has_credentials:
             rows.append(
@@ -277,6 +278,7 @@ class Display:
         if kind in (FREE, PACED):
             return f"{'free' if kind == FREE else 'paced: next request in 1 s'}{learned}", "dim"
         leases = f" {state.live_leases}/{state.max_concurrent}" if state.max_concurrent > 1 else ""
+        leases += " at once (learned)" if state.is_concurrency_learned and leases else ""
         return f"in use{leases}{learned}", ""
 
     def _failed(self, rows: int, width: int) -> list[list[Segment]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentos.items.attempt import Attempt
+from agentos.items.parallelism import MachineUse
 
 # Called exactly once per attempt, on the thread on which it ended: with its value, or with its exception.
 EndedCall = Callable[[Attempt, Any, BaseException | None], None]
@@ -45,6 +46,11 @@ class Workers:
     def abandon(self, attempt: Attempt, /) -> None:
         """Make room for another attempt: the run no longer waits for this one. Default: a no-op, for workers without a
         fixed number of places."""
+
+    def machine_use(self) -> MachineUse | None:
+        """Return what is free on this machine and what running attempts take of it. None: they run inside this process,
+        or elsewhere. May take milliseconds."""
+        return None
 
     def close(self) -> None:
         """Kill the attempts that still run, where possible. Called at the end of the run, from any thread."""

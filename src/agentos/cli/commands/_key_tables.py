@@ -56,6 +56,7 @@ def _key_row(
     at_once = (
         state.max_concurrent if state is not None else None if credential is None else credential.limits.max_concurrent
     )
+    learned = " (learned)" if state is not None and state.is_concurrency_learned else ""
     limits = EMPTY if state is None else _usage_text(state)
     if limits == EMPTY and credential is not None:
         limits = _limits_text(credential.limits)
@@ -63,7 +64,7 @@ def _key_row(
         shorten(id_, MAX_CELL),
         shorten(provider or EMPTY, MAX_CELL),
         shorten(group or EMPTY, MAX_CELL),
-        EMPTY if at_once is None else f"{0 if state is None else state.live_leases} of {at_once}",
+        EMPTY if at_once is None else f"{0 if state is None else state.live_leases} of {at_once}{learned}",
         limits,
         shorten(_key_state(id_, credential, state, keys, disabled), MAX_LAST_CELL),
     )
@@ -184,6 +185,7 @@ def pool_record(state: CredentialState) -> dict[str, Any]:
         "quota_group": state.quota_group,
         "scopes": list(state.scopes),
         "max_concurrent": state.max_concurrent,
+        "is_concurrency_learned": state.is_concurrency_learned,
         "holders": [_holder_record(holder, now) for holder in state.held_by],
         "is_available": state.is_available,
         "quarantine": state.quarantined,

@@ -157,6 +157,8 @@ def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, mode: 
     if not mode.as_json:
         for line in _first_commands(items, run, spec):
             say(line)
+        if run.bound is not None:
+            say(f"  {run.bound}")
     seconds = item_seconds if item_seconds is not None else typical_item_seconds(folder)
     requests = spec.options.get("requests_per_item") or typical_requests(folder)
     plan = run.coordinator.plan(

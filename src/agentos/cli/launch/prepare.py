@@ -22,10 +22,11 @@ from agentos.costs.prices import Prices
 from agentos.gateway.client_versions import version_warnings
 from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
+from agentos.items.parallelism import ParallelBound
 from agentos.keys.keys_file import Keys
 from agentos.reporters.format import escape_controls
 from agentos.runs.checks import check_signature
-from agentos.runs.options import auto_workers
+from agentos.runs.options import auto_option, expected_bound
 from agentos.workers.capacity import room_for_run
 from agentos.workers.command.command import Command
 from agentos.workers.engines.connect import Engine
@@ -53,6 +54,7 @@ class PreparedRun(NamedTuple):
     coordinator: ParallelCoordinator
     tokens_func: Callable[[Any], int] | None
     gateway_url: str | None
+    bound: ParallelBound | None  # what would bound the number of items at once; None: it is fixed
 
 
 def prepare_run(
@@ -109,9 +111,14 @@ def prepare_run(
         gateway=gateway,
         budget=budget if keep else None,
     )
-    coordinator = make(options)
+    bound = None
+    if is_auto(options, pool, engine):
+        auto = auto_option(options.get("max_parallelism"))
+        bound = expected_bound(pool, auto, is_command=spec.command is not None, has_gateway=has_gateway)
+    # A dry run plans with the number that would be reached.
+    coordinator = make(options if keep or bound is None else {**options, "parallel": bound.at_once})
     if keep and engine is None:
-        coordinator = _within_limits(coordinator, spec, make, reporter)
+        coordinator = _within_limits(coordinator, spec, make, reporter, is_fixed=bound is None)
     redact = None if pool is None else pool.redact_value
     with reporter.note_reading():
         items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
@@ -121,7 +128,7 @@ def prepare_run(
             _check_fields(items, worker, tokens_func)
     items = only_failed(limited(items, options.get("limit"), folder), only, folder)
     gateway_url = None if gateway is None else gateway.url
-    return PreparedRun(worker, pool, keys, store, items, coordinator, tokens_func, gateway_url)
+    return PreparedRun(worker, pool, keys, store, items, coordinator, tokens_func, gateway_url, bound)
 
 
 def make_coordinator(
@@ -138,9 +145,9 @@ def make_coordinator(
     """Return a coordinator for options of `agentos run`; `retries` is the default of that option."""
     parallel, max_parallelism = options.get("parallel"), options.get("max_parallelism")
     if engine is not None and parallel in (None, "auto"):
-        slots = engine_slots(engine)
-        leases = None if pool is None or parallel is None else auto_workers(pool, None)
-        parallel = slots if leases is None else min(leases, slots)
+        parallel = engine_slots(engine)  # leases bound the run by themselves
+    elif is_auto(options, pool, engine):
+        parallel = "auto"
     if max_parallelism is None and isinstance(parallel, int):
         max_parallelism = parallel  # the cap of 10 is for programs; on the command line --parallel 50 means 50
     try:
@@ -164,19 +171,27 @@ def make_coordinator(
         raise click.UsageError(str(error)) from None
 
 
+def is_auto(options: dict[str, Any], pool: CredentialCoordinator | None, engine: Engine | None = None) -> bool:
+    """Return whether the run finds out by itself how many items run at once: the default with keys."""
+    parallel = options.get("parallel")
+    return engine is None and (parallel == "auto" or (parallel is None and pool is not None))
+
+
 def _within_limits(
     coordinator: ParallelCoordinator,
     spec: RunSpec,
     make: Callable[[dict[str, Any]], ParallelCoordinator],
     reporter: RunReporter,
+    *,
+    is_fixed: bool,
 ) -> ParallelCoordinator:
     """Return a coordinator with as many workers as the limits of this process admit, made by `make` from options. Raise
-    `Failure` if there is no room for one."""
+    `Failure` if there is no room for one. A number that is not fixed is bound by them anyway."""
     room = room_for_run(is_command=spec.command is not None)
-    if room is None or room.attempts >= coordinator.max_workers:
-        return coordinator
-    if room.attempts < 1:
+    if room is not None and room.attempts < 1:
         raise Failure(f"the limits of this shell leave no room for a run: {room.limit} is too low, raise it")
+    if room is None or room.attempts >= coordinator.max_workers or not is_fixed:
+        return coordinator
     reporter.screen.message(
         f"Warning: {room.limit} leaves room for {room.attempts} of {coordinator.max_workers} items at a time: raise it "
         "to run more"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -32,6 +33,9 @@ SYNC_SECONDS = 5.0
 # Seconds to wait for the answer to a query: what was known last is better than nothing.
 LOOK_SECONDS = 1.0
 _DAY_SECONDS = 86_400.0
+
+# Fields of a state that this version knows.
+_STATE_FIELDS = frozenset(field.name for field in fields(CredentialState))
 
 
 class SharedStore:
@@ -279,29 +283,30 @@ class SharedStore:
         return answer
 
 
-def read_state(fields: dict[str, Any], epoch: float) -> CredentialState:
+def read_state(values: dict[str, Any], epoch: float) -> CredentialState:
     """Return the state of a credential that an owner has sent, with instants as epoch seconds."""
     instants = ("rate_limited_until", "cooled_until", "limited_until")
-    changed = {name: None if fields[name] is None else fields[name] + epoch for name in instants}
+    changed = {name: None if values[name] is None else values[name] + epoch for name in instants}
+    known = {name: value for name, value in values.items() if name in _STATE_FIELDS}  # a newer owner may send more
     return CredentialState(
-        **fields
+        **known
         | changed
         | {
-            "cooling": {scope: end + epoch for scope, end in fields["cooling"].items()},
-            "used": {name: tuple(used) for name, used in fields["used"].items()},
-            "holders": tuple(fields["holders"]),
-            "held_by": tuple(Holder(*holder) for holder in fields["held_by"]),
-            "scopes": tuple(fields["scopes"]),
+            "cooling": {scope: end + epoch for scope, end in values["cooling"].items()},
+            "used": {name: tuple(used) for name, used in values["used"].items()},
+            "holders": tuple(values["holders"]),
+            "held_by": tuple(Holder(*holder) for holder in values["held_by"]),
+            "scopes": tuple(values["scopes"]),
         }
     )
 
 
 def _forecast(fields: list[Any]) -> CredentialForecast:
-    id_, group, provider, scopes, limits, cooling, learned, _, _, used, ends_in = fields
+    id_, group, provider, scopes, limits, cooling, learned, is_learned, _, used, ends_in = fields
     calendar = _repeating(ends_in) if ends_in else None
     return CredentialForecast(
         id_, group, provider, frozenset(scopes), msgspec.convert(limits, Limits), cooling, learned,
-        tuple(map(tuple, used)), calendar,
+        tuple(map(tuple, used)), calendar, bool(is_learned),
     )  # fmt: skip
 
 

@@ -43,6 +43,7 @@ class Attempts:
         """`on_fatal`: called with an error that the run has to raise at its end. `on_wait`: called when an item begins
         to wait until a credential is usable."""
         self._options = parts.options
+        self._auto = parts.auto
         self._running = parts.running
         self._context = parts.context
         self._scheduler = parts.scheduler
@@ -140,7 +141,7 @@ class Attempts:
         abandoned = self.timeouts.abandoned
         self._report(AttemptAbandoned(attempt.id, self._options.timeout or 0.0, abandoned))
         self._fail(attempt, self.timeouts.error(), PERMANENT)
-        if abandoned >= self._options.max_workers:
+        if abandoned >= (self._options.max_workers if self._auto is None else self._auto.bound.at_once):
             self._shutdown.drain(f"{plural(abandoned, 'attempt')} did not end at the time-out: every worker is blocked")
 
     def _fail(self, attempt: Attempt, exc: BaseException, kind: str | None, verdict: Verdict | None = None) -> None:

@@ -23,12 +23,13 @@ class BottleneckProbe:
         self._now = parts.clock.now
         self._pool_due_at = 0.0
         self._was_limited = False
+        self._auto = parts.auto
         self._has_gateway = parts.context.access is not None
 
     def note(self, reason: str | None) -> None:
         """Note what binds the run from now on: a name of `agentos.events`, or None if it waits for its last items."""
         if reason != self._bottleneck.reason:
-            self._bottleneck.note(reason, self._now())
+            self._bottleneck.note(reason, self._now(), None if self._auto is None else self._auto.bound)
 
     def update(self, requested: int) -> None:
         """Find out what binds the run, and note it. `requested`: items that the input was asked for and that have not

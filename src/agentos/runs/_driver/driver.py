@@ -38,6 +38,7 @@ from .bottleneck_probe import BottleneckProbe
 from .intake import Intake, Source
 from .mailbox import Handlers, Mailbox
 from .max_wait import MaxWait
+from .parallel_probe import ParallelProbe
 from .periodic import Periodic
 from .shutdown import Shutdown
 
@@ -90,6 +91,7 @@ class Driver:
         self._attempts = Attempts(parts, self._shutdown, self._keep_error, on_wait)
         self._bottleneck = BottleneckProbe(parts)
         self._periodic = Periodic(parts, self.waiting, has_gateway=access is not None)
+        self._parallel = ParallelProbe(parts)
         self._unlisten: Callable[[], None] = lambda: None
         self._mailbox.handlers.update(self._handlers())
 
@@ -110,6 +112,7 @@ class Driver:
             messages.RecordLost: self._on_record_lost,
             messages.StartsDue: self._periodic.on_starts_due,
             messages.UsageDue: self._periodic.on_usage_due,
+            messages.LookDue: self._parallel.on_look_due,
             messages.PauseOver: attempts.on_pause_over,
             messages.RestOver: attempts.on_rest_over,
             messages.MaxWaitOver: _no_op if self._max_wait is None else self._max_wait.on_over,
@@ -223,6 +226,7 @@ class Driver:
             self._bottleneck.note(events.LEDGER)
             return
         while True:
+            self._parallel.update()
             has_read = intake.read_if_due()
             has_started = scheduler.ready > 0 and self._start_ready()
             # A start may have made room to read more, for workers that are still free; and behind items that wait for
@@ -270,6 +274,7 @@ class Driver:
         if resumed is not None:
             self._report(resumed)
         self._periodic.start()
+        self._parallel.start()
 
     def _on_items_read(self, message: messages.ItemsRead) -> None:
         self._intake.items_came(len(message.items))

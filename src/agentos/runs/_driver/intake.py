@@ -42,7 +42,6 @@ class Intake:
         self._scheduler = scheduler
         self._admission = admission
         self._receiver = receiver
-        self._low_water = scheduler.max_workers // 2  # ready items; with more of them nothing is read
 
     def read_if_due(self) -> bool:
         """Read items, or ask the reader thread for them, if few are ready. Return whether items were read."""
@@ -50,7 +49,7 @@ class Intake:
         if scheduler.is_source_ended or self.requested:
             return False
         blocked = self._blocked() if self.has_scopes else 0
-        if scheduler.ready > self._low_water + blocked:
+        if scheduler.ready > scheduler.max_workers // 2 + blocked:
             return False
         room = scheduler.room(blocked)
         if room <= 0:

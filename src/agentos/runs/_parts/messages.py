@@ -124,6 +124,11 @@ class UsageDue(Message):
 
 
 @dataclass(slots=True)
+class LookDue(Message):
+    """The number of items at once is to be decided anew: only in a run without a fixed number."""
+
+
+@dataclass(slots=True)
 class PauseOver(Message):
     """An item may be tried again."""
 

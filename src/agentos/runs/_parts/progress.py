@@ -11,6 +11,7 @@ from agentos.events import Heartbeat, ItemEnded, PoolWaiting, RunEnded, RunStart
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.pool.lease_pool import LeasePool
 
+from .._rules.auto_parallel import AutoParallel
 from .._rules.bottleneck import Bottleneck
 from .._rules.scheduler import Scheduler
 from .result_queue import ResultQueue
@@ -35,6 +36,7 @@ class RunProgress:
         *,
         is_recorded: bool = False,
         has_gateway: bool = False,
+        auto: AutoParallel | None = None,
     ) -> None:
         """`has_gateway`: limits count requests of which an item makes any number, so they bound no number of items."""
         self.run_id = run_id
@@ -46,6 +48,7 @@ class RunProgress:
         self._spending = spending
         self._is_recorded = is_recorded
         self._has_gateway = has_gateway
+        self._auto = auto
         self.bottleneck = Bottleneck(clock.now())
         self._reported_completed = 0
         self._limits_due_at = 0.0
@@ -53,7 +56,8 @@ class RunProgress:
 
     def start(self) -> None:
         """Report that the run has started."""
-        self.report(RunStarted(self.run_id, self._scheduler.total, self._scheduler.max_workers, self._credentials()))
+        workers = self._scheduler.max_workers if self._auto is None else self._auto.bound.at_once
+        self.report(RunStarted(self.run_id, self._scheduler.total, workers, self._credentials()))
 
     def report(self, event: Any) -> None:
         """Call the reporter. One that raises is not called again: a broken pipe must not end the run."""
@@ -105,6 +109,7 @@ class RunProgress:
         stats.running = scheduler.running
         stats.waiting = len(scheduler.unfinished) - scheduler.running
         stats.rate_limited = scheduler.sent_back
+        stats.at_once = None if self._auto is None else self._auto.bound
         to_come = None if scheduler.total is None else scheduler.total - scheduler.completed - scheduler.running
         self._spending.update(stats, to_come)
         if self._pool is not None and self._clock.now() >= self._limits_due_at:

@@ -14,9 +14,11 @@ from agentos.items.results import Spent
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
 from agentos.workers.base import Workers
+from agentos.workers.capacity import room_for_run
 
+from .._rules.auto_parallel import AutoParallel
 from .._rules.circuit_breaker import CircuitBreaker
-from .._rules.run_options import Options
+from .._rules.run_options import Auto, Options
 from .._rules.scheduler import Scheduler
 from .admission import AccessAdmission, Admission
 from .attempt_context import RunContext
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 # Size of the result queue with a ledger: results come in batches, and a batch must not wait for the last one's reader.
 RECORDED_QUEUE_SIZE = 20_000
+# Size of the result queue where the number of workers changes.
+AUTO_QUEUE_SIZE = 1_000
 
 
 class RunParts(NamedTuple):
@@ -51,6 +55,7 @@ class RunParts(NamedTuple):
     results: ResultQueue
     progress: RunProgress
     recorder: Recorder
+    auto: AutoParallel | None  # None: a fixed number of workers
     post: Callable[[Message], None]
     report: Callable[[Any], None]
 
@@ -72,14 +77,18 @@ def make_parts(
     spending = RunSpending(options.budget, before, run_record, has_gateway=access is not None)
     tracked = spending if spending.is_tracked else None
     context = RunContext(options.run_id, pool, run_record, checkpoints, access, tracked)
+    auto = None if options.auto is None else _make_auto(options, options.auto, workers, pool, access)
+    max_workers = options.max_workers if auto is None else auto.limit(0)
     scheduler = Scheduler(
-        max_workers=options.max_workers, retries=options.retries, halt=options.halt, total=total, now=clock.now()
+        max_workers=max_workers, retries=options.retries, halt=options.halt, total=total, now=clock.now()
     )
     admission = None
     breaker = CircuitBreaker()
     if pool is not None and options.admission:
         admission = _make_admission(pool, access, breaker, clock, post)
-    size = options.max_workers if run_record is None else max(options.max_workers, RECORDED_QUEUE_SIZE)
+    size = options.max_workers if auto is None else AUTO_QUEUE_SIZE
+    if run_record is not None:
+        size = max(size, RECORDED_QUEUE_SIZE)
     results = ResultQueue(size, lambda: post(ResultsTaken()))
     progress = RunProgress(
         options.run_id,
@@ -91,6 +100,7 @@ def make_parts(
         spending,
         is_recorded=run_record is not None,
         has_gateway=access is not None,
+        auto=auto,
     )
     recorder: Recorder = NullRecorder(context, progress)
     if run_record is not None:
@@ -110,8 +120,25 @@ def make_parts(
         results=results,
         progress=progress,
         recorder=recorder,
+        auto=auto,
         post=post,
         report=progress.report,
+    )
+
+
+def _make_auto(
+    options: Options, auto: Auto, workers: Workers, pool: LeasePool | None, access: AttemptAccess | None
+) -> AutoParallel:
+    machine = workers.machine_use()
+    room = room_for_run(is_command=machine is not None)
+    if room is not None and (auto.cap is None or room.attempts < auto.cap):
+        auto = Auto(max(1, room.attempts), room.limit)
+    return AutoParallel(
+        machine,
+        admitted=None if pool is None else pool.admitted(),
+        has_leases=options.admission and access is None,
+        cap=auto.cap,
+        cap_name=auto.cap_name,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentos.events import BUDGET, INPUT, KEYS, LEDGER, LIMITS, PAUSES, READER, WORKERS
+from agentos.items.parallelism import ParallelBound
 from agentos.plurals import plural
 
 # Seconds: a reason that held a run for less is not reported.
@@ -16,9 +17,13 @@ class Bottleneck:
         self.seconds: dict[str, float] = {}
         self.reason: str | None = None
         self._since = now
+        self._at_once: ParallelBound | None = None
 
-    def note(self, reason: str | None, now: float) -> None:
-        """Set the reason that holds from `now` on; None if the run waits for nothing but its last items."""
+    def note(self, reason: str | None, now: float, at_once: ParallelBound | None = None) -> None:
+        """Set the reason that holds from `now` on; None if the run waits for nothing but its last items. `at_once`:
+        what bounds the number of items at once, if it is not fixed."""
+        if reason == WORKERS:
+            self._at_once = at_once
         if self.reason is not None:
             self.seconds[self.reason] = self.seconds.get(self.reason, 0.0) + now - self._since
         self.reason = reason
@@ -32,7 +37,11 @@ class Bottleneck:
         keys = "only credential" if credentials == 1 else f"{credentials} credentials"
         return {
             None: "nothing: there was little to do",
-            WORKERS: plural(workers, "worker") + ("" if credentials is None else ", not the keys"),
+            WORKERS: (
+                str(self._at_once)
+                if self._at_once is not None
+                else plural(workers, "worker") + ("" if credentials is None else ", not the keys")
+            ),
             KEYS: f"the {keys}, {'' if credentials == 1 else 'all '}in use, not the workers",
             LIMITS: f"the providers' limits on the {keys}, not the workers",
             PAUSES: "pauses before retries",

@@ -15,6 +15,13 @@ UNKNOWN_BEFORE = (
 )
 
 
+class Auto(NamedTuple):
+    """No number of workers is given: `AutoParallel` decides it."""
+
+    cap: int | None = None  # the most items at once
+    cap_name: str = ""  # what sets the cap, as a shell writes it
+
+
 class Options(NamedTuple):
     """How a run is executed; see ParallelCoordinator."""
 
@@ -31,3 +38,4 @@ class Options(NamedTuple):
     run_id: str = ""
     retry_failed: bool = False
     budget: Budget | None = None
+    auto: Auto | None = None  # None: `max_workers` is fixed

@@ -10,21 +10,26 @@ import contextlib
 import importlib
 import json
 import os
+import resource
 import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentos.child_status import wait_for_status
+from agentos.child_status import wait_for_end
 from agentos.items.attempt import Attempt
 from agentos.items.fields import field_of
+from agentos.items.parallelism import ItemUse
 from agentos.output.stream import Log, Output, log_lost
 from agentos.pool.lease_pool import LeasePool
 
+from ..machine import SessionUse
 from ._files import AttemptFiles, create_client_settings, create_files, open_anonymous_file
 from .command import Command, inherited_environment
 
@@ -35,6 +40,8 @@ MAX_VARIABLE_BYTES = 100 * 1024
 # Bytes read of an output after the end of the command: the size of the largest pipe. More can only come from a process
 # that has left the group, and that process may never end.
 MAX_BYTES_AFTER_EXIT = 1024 * 1024
+# Bytes in which the system counts the largest size of a process.
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 _encode_item = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -55,6 +62,26 @@ class CommandProcess:
         # Held to signal and to reap: after the reaping, the system may give the group's id to another process.
         self._lock = threading.Lock()
         self._is_reaped = False
+        self._usage: resource.struct_rusage | None = None  # once it was reaped
+        self._started = time.monotonic()
+        self._peak = SessionUse(0.0, 0.0)  # of all looks
+
+    def note_use(self, use: SessionUse) -> ItemUse:
+        """Remember what the command takes now, and return it."""
+        self._peak = SessionUse(max(self._peak.bytes, use.bytes), max(self._peak.cpu_seconds, use.cpu_seconds))
+        return ItemUse(use.bytes, use.cpu_seconds, time.monotonic() - self._started)
+
+    def whole_use(self) -> ItemUse:
+        """Return what the command has taken until its end: the peak of its memory, as far as looks have seen it or the
+        system tells."""
+        peak, cpu_seconds = self._peak
+        if self._usage is not None:
+            cpu_seconds = max(cpu_seconds, self._usage.ru_utime + self._usage.ru_stime)
+            largest = self._usage.ru_maxrss
+            # The figure of a child begins with that of this program, from which it was started, and means nothing then.
+            if largest > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+                peak = max(peak, largest * RSS_UNIT)
+        return ItemUse(peak, cpu_seconds, time.monotonic() - self._started)
 
     def signal(self, signum: signal.Signals) -> None:
         """Send a signal to the group. Called from any thread; a no-op once the leader was reaped."""
@@ -70,7 +97,7 @@ class CommandProcess:
                 return None
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # before the reaping: until then the id belongs to this group
-            status = wait_for_status(self._popen)
+            status, self._usage = wait_for_end(self._popen)
             self._is_reaped = True
         # Without the lock: a slow reader of this program's output can block here, and must not block `signal`.
         for descriptor, output in self.outputs.items():

@@ -18,12 +18,14 @@ from typing import Any, cast
 from agentos.child_status import UNKNOWN_STATUS, ignores_children
 from agentos.errors import Interrupted, WorkerStartError
 from agentos.items.attempt import Attempt
+from agentos.items.parallelism import ItemUse, MachineUse
 from agentos.output.stream import Output
 from agentos.pool.lease_pool import LeasePool
 from agentos.wakeup import Wakeup
 
 from ..base import EndedCall, Workers
 from ..capacity import Room, room_for_commands
+from ..machine import Machine
 from ._files import remove_empty_folder, remove_files
 from ._guard import Guard
 from ._outcome import SYSTEM_IS_FULL, no_room_error, outcome_of, start_failure
@@ -35,6 +37,8 @@ from .reports import read_reports
 REAP_SECONDS = 2.0
 # Seconds that the end of a run waits for the commands' thread, which a slow reader of this program's output can block.
 CLOSE_SECONDS = 0.5
+# Commands that ended between two looks at the machine, of which the use is kept.
+MAX_ENDED_USES = 64
 
 
 class CommandWorkers(Workers):
@@ -62,6 +66,8 @@ class CommandWorkers(Workers):
         self._room: Room | None = None  # for commands at once
         self._descriptors_closed = threading.Event()
         self._guard: Guard | None = None
+        self._machine: Machine | None = None  # once it was looked at
+        self._ended_uses: deque[ItemUse] = deque(maxlen=MAX_ENDED_USES)  # of commands that succeeded, for the next look
         self._starter = ProcessStarter(command, pool, self._watch_group, self._forget_group)
 
     # --- called by the run ----------------------------------------------------------------------------------------
@@ -90,6 +96,16 @@ class CommandWorkers(Workers):
 
     def kill(self, attempt: Attempt, /) -> None:
         _signal(attempt, signal.SIGKILL)
+
+    def machine_use(self) -> MachineUse:
+        """Return what is free on this machine, and what the commands take of it."""
+        machine = self._machine = self._machine or Machine()
+        with self._lock:
+            running = dict(self._running)
+        sessions = machine.sessions(running)
+        uses = [process.note_use(sessions[pid]) for pid, process in running.items()]
+        ended = [self._ended_uses.popleft() for _ in range(len(self._ended_uses))]
+        return machine.use()._replace(running=uses, ended=ended)
 
     def close(self) -> None:
         """Kill all commands, from any thread. Blocks for at most CLOSE_SECONDS.
@@ -198,6 +214,8 @@ class CommandWorkers(Workers):
         with self._lock:
             self._running.pop(process.pid, None)
         self._forget_group(process.pid)
+        if status == 0 and self._machine is not None:
+            self._ended_uses.append(process.whole_use())
         attempt = process.attempt
         attempt.task = None
         attempt.context.process_ended(attempt, process.pid)

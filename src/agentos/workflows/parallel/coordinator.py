@@ -23,6 +23,7 @@ from agentos.runs import signals
 from agentos.runs.active_runs import ActiveRuns
 from agentos.runs.checks import check_worker
 from agentos.runs.options import (
+    auto_option,
     auto_workers,
     check_gateway,
     check_max_workers,
@@ -41,6 +42,7 @@ from .credential_coordinator import CredentialCoordinator
 if TYPE_CHECKING:
     from agentos.plans.plan import RunPlan
     from agentos.providers.verdicts import Verdict
+    from agentos.runs.options import Auto
     from agentos.runs.start import RunHandle, RunRequest
     from agentos.runs.streams import AsyncResultStream, ResultStream
 
@@ -52,9 +54,9 @@ _DEFAULT_REPORTER: Any = object()  # a new PlainReporter for each coordinator
 class ParallelCoordinator:
     """Runs a worker on every item, `max_workers` at a time. An item starts only with a lease on a usable credential.
 
-    `max_workers="auto"`: as many as the credentials admit at once (the sum of their `max_concurrent`); without
-    credentials, one per processor. A coordinator can be made in any thread and used for many runs. Options, the most
-    common ones first:
+    `max_workers="auto"`: as many as the credentials admit at once; for a `Command` also as many as memory and cores
+    allow, by what the first ones take; for functions without credentials, one per processor. A coordinator can be made
+    in any thread and used for many runs. Options, the most common ones first:
 
     * `retries` (2): attempts after a transient error. `retry_on`: exception types that count as transient.
       `timeout`: seconds that an attempt may take. `halt`: stop after failures (`"now,fail=1"`, `"soon,fail=10%"`).
@@ -118,7 +120,8 @@ class ParallelCoordinator:
         redact = None if credential_coordinator is None else credential_coordinator.redact
         self._reporter = reporters.check_reporter(reporter, redact)
         self.credential_coordinator = credential_coordinator
-        self.max_workers = self._worker_count(max_workers, max_parallelism)
+        auto = auto_option(max_parallelism) if max_workers == "auto" else None
+        self.max_workers = self._worker_count(max_workers, max_parallelism, auto)
         self._workers = workers
         self._send_secrets = bool(send_secrets)
         self._options = check_options(
@@ -135,6 +138,7 @@ class ParallelCoordinator:
             reporter=self._reporter,
             budget=budget,
             has_gateway=bool(gateway),
+            auto=auto,
         )
         self._gateway = gateway
         self._prices = Prices(prices) if isinstance(gateway, bool) else getattr(gateway, "prices", Prices(prices))
@@ -425,9 +429,9 @@ class ParallelCoordinator:
         request = request._replace(loop=asyncio.get_running_loop())
         return AsyncResultStream(self._start(request), signals.unwatch)
 
-    def _worker_count(self, max_workers: int | str | None, max_parallelism: int | None) -> int:
-        if max_workers == "auto":
-            return auto_workers(self.credential_coordinator, max_parallelism)
+    def _worker_count(self, max_workers: int | str | None, max_parallelism: int | None, auto: Auto | None) -> int:
+        if auto is not None:
+            return auto_workers(self.credential_coordinator, auto.cap)
         requested = self.DEFAULT_PARALLELISM if max_workers is None else check_max_workers(max_workers)
         cap = self.MAX_PARALLELISM if max_parallelism is None else whole_number("max_parallelism", max_parallelism, 1)
         if max_workers is not None and requested > cap and self._reporter is not None:

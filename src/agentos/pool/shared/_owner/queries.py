@@ -102,8 +102,8 @@ def _forecasts(owner: Owner, session: Session | None, now: float) -> Any:
     for credential in usable:
         planned = forecast(credential, now)
         ends_in = {resets: owner.ends_after(resets, now) - now for resets in planned.limits.calendars()}
-        # Two fields are unused since members know all windows.
-        forecasts.append((*planned[:7], 0, None, planned.used, ends_in))
+        # One field is unused since members know all windows.
+        forecasts.append((*planned[:7], planned.is_concurrency_learned, None, planned.used, ends_in))
     return forecasts
 
 
