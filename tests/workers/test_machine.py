@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,8 +16,8 @@ from agentos.workers.machine import Machine
 
 GB = 2**30
 HOLD = (
-    "import sys, time; memory = bytearray(int(sys.argv[1])); memory[::4096] = b'x' * len(memory[::4096]); "
-    "print('held', flush=True); time.sleep(600)"
+    "import os, sys, time; memory = bytearray(int(sys.argv[1])); memory[::4096] = b'x' * len(memory[::4096]); "
+    "os.write(1, str(os.getpid()).encode() + bytes([10])); time.sleep(600)"
 )
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
@@ -103,23 +104,23 @@ def test_cores_stay_below_a_quota(files: Files) -> None:
 
 
 @pytest.fixture
-def session() -> Iterator[subprocess.Popen[bytes]]:
-    """A shell with two children, one of which has left the session, that hold 50 MB each."""
+def session() -> Iterator[int]:
+    """The leader of a session with two children, one of which has left the session, that hold 50 MB each."""
     script = f'"{sys.executable}" -c "{HOLD}" 50000000 & setsid "{sys.executable}" -c "{HOLD}" 50000000 & wait'
-    process = subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert [process.stdout.readline() for _ in range(2)] == [b"held\n"] * 2
-    yield process
-    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], stdout=subprocess.PIPE, check=False)
-    for pid in (*map(int, children.stdout.split()), process.pid):
-        os.kill(pid, signal.SIGKILL)
-    process.communicate()
+    with subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        children = [int(process.stdout.readline()) for _ in range(2)]
+        try:
+            yield process.pid
+        finally:
+            for pid in (*children, process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 @linux
-def test_session_counts_all_of_its_processes(session: subprocess.Popen[bytes]) -> None:
-    machine = Machine()
-    use = machine.sessions([session.pid])[session.pid]
+def test_session_counts_all_of_its_processes(session: int) -> None:
+    use = Machine().sessions([session])[session]
     assert 100e6 < use.bytes < 200e6
     assert use.cpu_seconds > 0
 
