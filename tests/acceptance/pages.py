@@ -32,9 +32,9 @@ from pathlib import Path
 from agentos.keys.keys_file import load_keys
 from agentos.testing import SimulatedProvider
 from tests.conftest import eventually
+from tests.support.programs import PATIENCE, run_program
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120
 _BLOCK = re.compile(
     r"^(?: *<!-- (?P<mark>[^\n]*?) -->\n)?(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
@@ -124,7 +124,7 @@ def free_port() -> str:
 
 
 class Reader:
-    """A person who types what a page says, in a folder with the files and programs that pages mention."""
+    """Does what a page says, in a folder with the files and programs that pages mention."""
 
     def __init__(self, folder: Path, provider: SimulatedProvider) -> None:
         self.folder = folder / "work"
@@ -215,16 +215,7 @@ class Reader:
             self.exports += "".join(f"{line}\n" for line in command.splitlines() if line.startswith("export "))
 
     def _shell(self, script: str, block: Block, status: int) -> str:
-        done = subprocess.run(
-            ["bash", "-c", self.exports + script],
-            cwd=self.folder,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = run_program(["bash", "-c", self.exports + script], self.folder, self.environ)
         output = done.stdout + done.stderr
         assert done.returncode == status, (block.place, script, done.returncode, output)
         assert not any(key in output for key in KEYS.values()), block.place

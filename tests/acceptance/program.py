@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pexpect
 
 import agentos
 from tests.conftest import eventually
+from tests.support.programs import run_program
 from tests.workers.test_processes import is_alive
 
 from .terminal import Emulator
@@ -73,44 +74,22 @@ class Sandbox:
 
     def agentos(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run the program to its end."""
-        defaults = {"stdin": subprocess.DEVNULL} if "input" not in options and "stdin" not in options else {}
-        return subprocess.run(
-            [*AGENTOS, *arguments],
-            cwd=self.path,
-            **{"env": self.environ, "capture_output": "stdout" not in options, "timeout": PATIENCE, **defaults},  # type: ignore[call-overload]
-            encoding="utf-8",
-            errors="backslashreplace",
-            check=False,
-            **{name: value for name, value in options.items() if name != "env"},
-        )
+        return self.run([*AGENTOS, *arguments], **options)
+
+    def run(self, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run any command to its end; `options` as in `run_program`."""
+        return run_program(command, self.path, **{"environ": self.environ, "timeout": PATIENCE, **options})
 
     def run_each(self, *calls: list[str]) -> tuple[list[int], subprocess.CompletedProcess[str]]:
         """Run several calls in one process. Return their exit statuses, and the process with all that was printed."""
-        done = subprocess.run(
-            [sys.executable, "-c", _RUN_EACH],
-            cwd=self.path,
-            env=self.environ,
-            input=json.dumps(calls),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=True,
-        )
+        done = self.run([sys.executable, "-c", _RUN_EACH], input=json.dumps(calls), check=True)
         return [int(status) for status in re.findall(r"^STATUS (\d+)$", done.stderr, re.MULTILINE)], done
 
     def shell(self, line: str) -> subprocess.CompletedProcess[str]:
         """Run a line of shell in which `agentos` is the program."""
         environ = {**self.environ, "PYTHON": sys.executable}
-        return subprocess.run(
-            ["/bin/bash", "-c", 'agentos() { "$PYTHON" -m agentos.cli "$@"; }\n' + line],
-            cwd=self.path,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        command = ["/bin/bash", "-c", 'agentos() { "$PYTHON" -m agentos.cli "$@"; }\n' + line]
+        return self.run(command, environ=environ)
 
     @contextmanager
     def start(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:

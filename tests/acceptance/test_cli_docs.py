@@ -20,6 +20,7 @@ from agentos.workers.command import _process
 from tests.acceptance.cli_reference import commands, examples_of, page
 from tests.cli.cli_runs import INTERRUPTIBLE
 from tests.conftest import eventually
+from tests.support.programs import run_program
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cli.md"
@@ -117,16 +118,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 def run_line(line: str, world: dict[str, str], **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", line],
-        cwd=world["PWD"],
-        env={**world, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        stdin=subprocess.DEVNULL,
-    )
+    return run_program(["bash", "-o", "pipefail", "-c", line], Path(world["PWD"]), {**world, **variables})
 
 
 def run_server(line: str, world: dict[str, str], **variables: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from agentos.cli.commands import _demo_item
 from agentos.ledger.reader import Ledger
 
-from .program import PATIENCE, Sandbox
+from .program import Sandbox
 
 # Runs the demo with a few items, whose command writes down its environment before it does its work.
 SHORT = """
@@ -41,10 +40,7 @@ def run_demo(sandbox: Sandbox) -> tuple[str, list[dict[str, str]]]:
     spy = sandbox.write("spy.py", SPY.format(program=_demo_item.__file__))
     seen = sandbox.path / "seen.jsonl"
     sandbox.environ["SEEN"] = str(seen)
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT, str(spy)], cwd=sandbox.path, env=sandbox.environ, capture_output=True, text=True,
-        check=False, timeout=PATIENCE,
-    )  # fmt: skip
+    done = sandbox.run([sys.executable, "-c", SHORT, str(spy)])
     assert done.returncode == 0, done.stderr
     return done.stderr, [json.loads(line) for line in seen.read_text().splitlines()]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from agentos.testing import SimulatedProvider
+from tests.support.programs import run_program
 
 from .test_langgraph import write_example
 
@@ -24,16 +25,14 @@ KEYS = ["sk-example-key-one-0123456789", "sk-example-key-two-0123456789"]
 
 
 def environment(home: Path, **variables: str) -> dict[str, str]:
-    """Return the environment of a user who has installed the program."""
+    """Return an environment in which the program is installed."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTOS_", "OPENAI_"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**inherited, "PATH": path, "AGENTOS_HOME": str(home), **variables}
 
 
 def typed(line: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120
-    )
+    return run_program(["bash", "-c", line], folder, env)
 
 
 def commands_in(text: str) -> Iterator[str]:

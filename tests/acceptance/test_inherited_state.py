@@ -29,16 +29,7 @@ def sandbox(tmp_path: Path) -> Sandbox:
 
 def run_after(sandbox: Sandbox, change: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     """Run the program in a process in which a line of Python was executed before."""
-    return subprocess.run(
-        [sys.executable, "-c", _AFTER.format(change=change), *AGENTOS, *arguments],
-        cwd=sandbox.path,
-        env=sandbox.environ,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        **{"stdin": subprocess.DEVNULL, **options},  # type: ignore[call-overload]
-    )
+    return sandbox.run([sys.executable, "-c", _AFTER.format(change=change), *AGENTOS, *arguments], **options)
 
 
 def signal_bit(signum: signal.Signals) -> int:
@@ -179,9 +170,7 @@ def test_secret_helper_leaves_the_items_on_stdin(sandbox: Sandbox) -> None:
 def test_removed_folder_is_named(sandbox: Sandbox) -> None:
     program = shlex.join([*AGENTOS, "run", "--item", "a", "--", "true"])
     script = f"mkdir gone; cd gone; rmdir ../gone; {program}"
-    done = subprocess.run(
-        ["sh", "-c", script], cwd=sandbox.path, env=sandbox.environ, capture_output=True, text=True, check=False
-    )
+    done = sandbox.run(["sh", "-c", script])
     assert (done.returncode, done.stderr) == (
         3,
         "Error: the current folder was removed: change to another one and run again\n",
@@ -192,10 +181,7 @@ def test_removed_folder_is_named(sandbox: Sandbox) -> None:
 def test_closed_descriptors_lose_no_item_and_no_log(closed: str, sandbox: Sandbox) -> None:
     program = shlex.join([*AGENTOS, "run", "--run-id", "r", "--item", "a", "--item", "b", "--"])
     command = "sh -c 'echo out; echo err >&2'"
-    done = subprocess.run(
-        ["sh", "-c", f"{program} {command} {closed}"], cwd=sandbox.path, env=sandbox.environ, check=False,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = sandbox.run(["sh", "-c", f"{program} {command} {closed}"])
     assert done.returncode == 0
     assert sorted(sandbox.agentos("logs", "r", "b").stdout.split()) == ["err", "out"]
 
@@ -205,7 +191,7 @@ def test_closed_descriptors_let_the_pool_owner_start(closed: str, sandbox: Sandb
     """The owner inherits its lock and its socket, which had the numbers of closed descriptors."""
     sandbox.environ["OPENAI_API_KEY"] = "sk-closed-descriptors-1"
     program = shlex.join([*AGENTOS, "run", "--item", "a", "--key-env", "OPENAI_API_KEY", "--", "true"])
-    done = subprocess.run(["sh", "-c", f"{program} {closed}"], cwd=sandbox.path, env=sandbox.environ, check=False)
+    done = sandbox.run(["sh", "-c", f"{program} {closed}"])
     assert done.returncode == 0
 
 
@@ -222,16 +208,7 @@ def run_limited(
     sandbox.write("workers.py", WORKER)
     sandbox.write("items.txt", "".join(f"{number}\n" for number in range(100)))
     run = ["run", "--run-id", "r", "--parallel", "50", "--max-parallelism", "50", "--items", "items.txt", *worker]
-    return subprocess.run(
-        [*before, "/bin/bash", "-c", f'ulimit {limit}; exec "$@"', "bash", *AGENTOS, *run],
-        cwd=sandbox.path,
-        env=sandbox.environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return sandbox.run([*before, "/bin/bash", "-c", f'ulimit {limit}; exec "$@"', "bash", *AGENTOS, *run])
 
 
 @KINDS
@@ -329,11 +306,8 @@ def as_process_1() -> list[str]:
 def test_process_1_reaps_orphans_and_keeps_exit_statuses(sandbox: Sandbox) -> None:
     command = sandbox.script(LEAVES_ORPHANS)
     sandbox.write("items.txt", "".join(f"{number}\n" for number in range(10)) + "last\n")
-    done = subprocess.run(
-        [*as_process_1(), *AGENTOS, "run", "--parallel", "1", "--items", "items.txt", "--", command, "{}"],
-        cwd=sandbox.path, env=sandbox.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    words = ["run", "--parallel", "1", "--items", "items.txt", "--", command, "{}"]
+    done = sandbox.run([*as_process_1(), *AGENTOS, *words])
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -63,15 +63,7 @@ class AgentSandbox(Sandbox):
         """Run the agent on each item behind a gateway, without retries of the run."""
         command = [*AGENTOS, "run", "--gateway", "--keys", "keys.toml", "--retries", "0", *options]
         command += [word for item in items for word in ("--item", item)]
-        return subprocess.run(
-            [*command, "--", *agent.arguments],
-            cwd=self.path,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
+        return self.run([*command, "--", *agent.arguments], timeout=PATIENCE)
 
     def results(self) -> list[dict[str, Any]]:
         """Return the records of `agentos export` for the only run."""

@@ -28,15 +28,7 @@ def run(agent: Agent, sandbox: AgentSandbox, url: str) -> subprocess.CompletedPr
     inherited = sandbox.environ
     settings = settings_for(url, TOKEN, [agent.provider], agent.arguments, str(sandbox.path), inherited)
     environ = {name: value for name, value in {**inherited, **settings}.items() if value is not None}
-    return subprocess.run(
-        agent.arguments,
-        cwd=sandbox.path,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return sandbox.run(agent.arguments, environ=environ, timeout=120)
 
 
 @each_agent
