@@ -348,7 +348,7 @@ screen = Screen()
 for number in range(100_000):
     screen.write_output(b"line %d\\n" % number)
 screen.flush(None)
-print("printed by somebody else")
+print("printed by other code")
 screen.message(f"done: {screen.lost}")
 """
     command = f"{shlex.join(python(code))} | head -1; echo ${{PIPESTATUS[0]}}"

@@ -105,7 +105,7 @@ def test_ctrl_c_ends_a_program_whose_reader_is_paused(sandbox: Sandbox) -> None:
         assert time.monotonic() - began < 0.2 + 1 + BUSY
 
 
-def test_ctrl_c_ends_the_wait_for_a_reader_after_the_run(sandbox: Sandbox) -> None:
+def test_ctrl_c_ends_the_wait_for_a_slow_reader(sandbox: Sandbox) -> None:
     with Unread(sandbox, "stdout", "run", "--run-id", "r", *ITEMS, *COMMAND) as program:
         eventually(lambda: (sandbox.runs / "r" / "ended.json").exists(), PATIENCE)
         program.process.send_signal(signal.SIGINT)

@@ -616,7 +616,7 @@ def test_keys_need_no_arguments_after_a_keyed_run(agentos: Agentos, keys_file: C
     assert agentos().stdout.splitlines()[1].endswith("disabled: leaked")
 
 
-def test_keys_of_a_run_whose_file_is_gone_show_the_store(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
+def test_keys_of_a_run_without_its_file_show_store(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     path = keys_file('[[credential]]\nid = "team-a"\nsecret = "env:TEST_CANARY"\n')
     arguments = ["run", "--run-id", "r", "--item", "a", "--keys", path, "--credential-env", "KEY", "--", "true"]
     assert CliRunner().invoke(main, arguments).exit_code == 0

@@ -238,7 +238,7 @@ def test_pages_about_the_pool_need_a_token(target: Target, first: str) -> None:
 # --- what is passed on ------------------------------------------------------------------------------------------------
 
 
-def test_upstream_request_has_no_header_of_the_client_that_it_must_not_have(target: Target) -> None:
+def test_private_headers_of_the_client_are_not_sent_upstream(target: Target) -> None:
     dropped = [
         "Cookie: a=b", "X-Api-Key: other", "api-key: other", "OpenAI-Organization: org", "OpenAI-Project: p",
         "X-Forwarded-For: 1.2.3.4", "Forwarded: for=1.2.3.4", "Via: 1.1 x", "TE: trailers", "Keep-Alive: timeout=5",

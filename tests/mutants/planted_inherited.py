@@ -74,7 +74,7 @@ MUTANTS = (
         "terminal/_stream_writer.py",
         "flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY",
         "flags = os.O_WRONLY | os.O_NOCTTY",
-        tests_of(READERS, "test_ctrl_c_ends_the_wait_for_a_reader_after_the_run"),
+        tests_of(READERS, "test_ctrl_c_ends_the_wait_for_a_slow_reader"),
     ),
     Mutant(
         "Output that waits for a slow reader is forgotten",

@@ -56,7 +56,7 @@ def _descriptor_room(each: int, reserve: int) -> Room | None:
 
 
 def _task_room(each: int) -> Room | None:
-    """Return the room for processes and threads of this user; None for an administrator, who has no limit."""
+    """Return the room for processes and threads of this user; None for an administrator: there is no limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if limit == resource.RLIM_INFINITY or os.getuid() == 0:
         return None

@@ -149,8 +149,8 @@ class OwnerLoop:
             self._save(now)
 
     def _commit(self, now: float, entries: bytes | None, frames: list[tuple[object, bytes]]) -> None:
-        """Commit entries and send frames. If the journal cannot be written, tell the members and try again: nothing
-        that was decided is known to anybody until then."""
+        """Commit entries and send frames. If the journal cannot be written, tell the members and try again: no
+        member knows a decision until then."""
         is_told = False
         while True:
             try:
