@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
 import pytest
 
 from agentos.gateway.gateway import Gateway
 from agentos.testing import SimulatedProvider
 from agentos.workflows.parallel import Credential, CredentialCoordinator, ParallelCoordinator, current_item
+from tests.providers.sdk_clients import load
 
 from .support import CANARY, quiet
 
@@ -79,7 +79,7 @@ def test_tokens_are_counted_before_the_request_and_cost_none(provider: Simulated
     """`count_tokens` of Anthropic is passed on, and counts as a request without tokens."""
     with Gateway(pool_of(provider, "anthropic")) as gateway:
         token = gateway.open("run", "item", 1)
-        with anthropic.Anthropic(base_url=gateway.url, api_key=token) as client:
+        with load("anthropic").Anthropic(base_url=gateway.url, api_key=token) as client:
             counted = client.messages.count_tokens(model="m", messages=[{"role": "user", "content": "some words"}])
         assert counted.input_tokens > 0
         usage = gateway.usage(token)

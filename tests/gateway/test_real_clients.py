@@ -16,9 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 
 from agentos.gateway.gateway import Gateway
@@ -27,10 +25,11 @@ from agentos.pool.credential import Credential
 from agentos.pool.lease_pool import LeasePool
 from agentos.testing import SimulatedProvider
 from tests.clients.provider import RunningProvider, running_provider
-from tests.providers.sdk_clients import load
+from tests.providers.sdk_clients import LazyModule, load
 
 from .support import CANARY, at_rest, quiet
 
+anthropic, openai = LazyModule("anthropic"), LazyModule("openai")
 TEXT = "A simulated answer."
 MESSAGES = [{"role": "user", "content": "Say something."}]
 KINDS = ("limited", "dead", "out_of_credit", "overloaded")
@@ -308,7 +307,7 @@ def test_many_clients_at_once_pass_no_limit() -> None:
         gateway.start()
         token = gateway.open("run", "item", 1)
 
-        async def ask(client: openai.AsyncOpenAI) -> None:
+        async def ask(client: Any) -> None:
             for _ in range(4):
                 await client.chat.completions.create(model="m", messages=MESSAGES)  # type: ignore[arg-type]
 

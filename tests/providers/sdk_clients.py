@@ -22,6 +22,18 @@ def load(name: str) -> Any:
         return import_module(name)
 
 
+class LazyModule:
+    """Imports a module when it is first used: each process of a test run collects all tests, and runs some of them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # pytest looks for marks of fixtures
+            raise AttributeError(attribute)
+        return getattr(load(self._name), attribute)
+
+
 class Sdk:
     is_async = False
     # Whether its exceptions contain the body.

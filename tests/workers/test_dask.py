@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import distributed
 import pytest
 
 from agentos.limits import backoff
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Ledger, Limits, ParallelCoordinator
 from tests.conftest import eventually
+from tests.providers.sdk_clients import LazyModule
 from tests.support import workers
 
 from .dask_cluster import THREADS, Cluster, cluster, drop_worker, pickled_tasks
 
+distributed: Any = LazyModule("distributed")
 KEYS = {"CLUSTER_KEY_A": "sk-cluster-a-0123456789", "CLUSTER_KEY_B": "sk-cluster-b-0123456789"}
 
 
