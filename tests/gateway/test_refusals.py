@@ -358,9 +358,7 @@ def test_request_ends_if_no_retry_joins_it() -> None:
         with RawClient(gateway) as client:
             client.post(token, chat_body(), "x-stainless-retry-count: 0")
             eventually(lambda: upstream.calls)
-        started_at = time.monotonic()
         assert upstream.calls[0].is_cancelled.wait(10)
-        assert time.monotonic() - started_at < 1.0 + 2.0
         eventually(lambda: at_rest(gateway.pool))
 
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from agentos.pool.lease_pool import LeasePool
-from tests.conftest import eventually
+from tests.conftest import BUSY, eventually
 
 from .support import Call, RawClient, Upstream, at_rest, chat_body, chat_chunk, credentials, quiet, running_gateway
 
@@ -45,28 +45,6 @@ def test_event_arrives_before_the_next_is_sent() -> None:
                 upstream.signal(gate[number])
             assert client.read_until(b"0\r\n\r\n").count(b"[DONE]") == 1
         assert at_rest(gateway.pool)
-
-
-def test_event_takes_less_than_fifty_milliseconds() -> None:
-    """The median of twenty events: one may meet a busy machine."""
-    sent: list[float] = []
-
-    async def handler(call: Call) -> None:
-        await call.begin_stream()
-        for number in range(20):
-            sent.append(time.monotonic())
-            await call.event(chat_chunk(f"<{number}>"))
-            await asyncio.sleep(0.02)
-        await call.end_stream()
-
-    with Upstream(handler) as upstream, running_gateway(credentials(upstream.url, "a")) as (gateway, token):
-        with RawClient(gateway) as client:
-            client.post(token, chat_body(stream=True))
-            delays = []
-            for number in range(20):
-                client.read_until(f"<{number}>".encode())
-                delays.append(time.monotonic() - sent[number])
-        assert sorted(delays)[10] < 0.05
 
 
 @pytest.mark.parametrize("held_back", [[], [ANTHROPIC_START], [ANTHROPIC_START, {"type": "ping"}]])
@@ -161,9 +139,7 @@ def test_disconnect_ends_upstream_request(silent_after: str) -> None:
             eventually(lambda: reached)
             if silent_after == "event":
                 client.read_until(b"first")
-        started_at = time.monotonic()
-        assert reached[0].is_cancelled.wait(10)
-        assert time.monotonic() - started_at < 1.0 + 2.0  # the second, and a busy machine
+        assert reached[0].is_cancelled.wait(1.0 + BUSY)
         eventually(lambda: at_rest(gateway.pool))
         assert len(upstream.calls) == 1
 

@@ -5,7 +5,9 @@ They are imported at their first use (some take seconds), without retries of the
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import warnings
 from importlib import import_module
 from typing import Any
@@ -17,9 +19,14 @@ CHAT = {"model": "sim-1", "messages": MESSAGES, "max_tokens": 10}
 def load(name: str) -> Any:
     # Otherwise litellm downloads a list of prices at import, with retries.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    if name in sys.modules:
+        return sys.modules[name]
     with warnings.catch_warnings():  # of the libraries themselves, when they are compiled and imported
         warnings.simplefilter("ignore")
-        return import_module(name)
+        module = import_module(name)
+    # The libraries are some hundred thousand objects: without this, `gc.collect()` in later tests takes a second.
+    gc.freeze()
+    return module
 
 
 class LazyModule:
