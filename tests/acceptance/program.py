@@ -26,6 +26,19 @@ from .terminal import Emulator
 
 AGENTOS = [sys.executable, "-m", "agentos.cli"]
 PATIENCE = 60.0
+# A keys file with two credentials, and the variables that it names.
+KEYS = """
+[[credential]]
+id = "first-key"
+secret = "env:KEY_A"
+credential_env = "API_KEY"
+
+[[credential]]
+id = "second-key"
+secret = "env:KEY_B"
+credential_env = "API_KEY"
+"""
+SECRETS = {"KEY_A": "sk-key-a-0123456789", "KEY_B": "sk-key-b-0123456789"}
 # Runs several calls in one process: starting Python for each of them takes long.
 _RUN_EACH = """
 import json, sys

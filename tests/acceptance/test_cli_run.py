@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import BUSY, eventually
 
-from .program import AGENTOS, PATIENCE, Sandbox, all_gone
+from .program import AGENTOS, KEYS, PATIENCE, SECRETS, Sandbox, all_gone
 
 ITEMS = ("--item", "a", "--item", "b", "--item", "c")
 # Prints its id, waits for a file, and records that it has ended.
@@ -74,18 +74,6 @@ def test_max_wait_without_keys_prints_a_warning(sandbox: Sandbox) -> None:
 
 # --- the live display ---------------------------------------------------------------------------------------------
 
-KEYS = """
-[[credential]]
-id = "first-key"
-secret = "env:KEY_A"
-credential_env = "API_KEY"
-
-[[credential]]
-id = "second-key"
-secret = "env:KEY_B"
-credential_env = "API_KEY"
-"""
-SECRETS = {"KEY_A": "sk-key-a-0123456789", "KEY_B": "sk-key-b-0123456789"}
 # One item meets a limit of more than half a minute, one fails, the others wait for a file.
 BUSY_COMMAND = """
 case $AGENTOS_ITEM_ID in

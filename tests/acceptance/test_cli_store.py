@@ -17,21 +17,9 @@ from agentos.workflows.parallel import Credential, CredentialCoordinator
 from tests.conftest import eventually
 from tests.support.valkey import Valkey, running, settle
 
-from .program import PATIENCE, Sandbox
+from .program import KEYS, PATIENCE, SECRETS, Sandbox
 
-KEYS = """
-[[credential]]
-id = "first-key"
-secret = "env:KEY_A"
-credential_env = "API_KEY"
-
-[[credential]]
-id = "second-key"
-secret = "env:KEY_B"
-credential_env = "API_KEY"
-"""
 ONE_KEY = KEYS.partition("\n\n")[0] + "\n"
-SECRETS = {"KEY_A": "sk-key-a-0123456789", "KEY_B": "sk-key-b-0123456789"}
 PASSWORD = "pass/word-canary-42"
 ESCAPED = PASSWORD.replace("/", "%2F")
 # Logs the key that it holds, and waits for a file.

@@ -216,16 +216,17 @@ def test_sigkill_of_the_run_kills_worker_processes(tmp_path: Path) -> None:  # i
     eventually(lambda: not any(is_alive(pid) for pid in pids))
 
 
+def spawn(path: Path, folder: Path) -> pexpect.spawn:
+    """Start a program with worker processes in a terminal."""
+    arguments = [str(path), str(folder)]
+    return pexpect.spawn(
+        sys.executable, arguments, env=_environment(), encoding="utf-8", timeout=60, dimensions=(24, 200)
+    )
+
+
 def test_terminal_ctrl_c_spares_worker_processes(tmp_path: Path) -> None:
     path = script(tmp_path, PROCESSES)
-    child = pexpect.spawn(
-        sys.executable,
-        [str(path), str(tmp_path)],
-        env=_environment(),
-        encoding="utf-8",
-        timeout=60,
-        dimensions=(24, 200),
-    )
+    child = spawn(path, tmp_path)
     pids = _pids(tmp_path)
     assert all(is_alive(pid) for pid in pids)
     child.sendintr()
@@ -242,14 +243,7 @@ def test_terminal_ctrl_c_spares_worker_processes(tmp_path: Path) -> None:
 
 def test_second_terminal_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     path = script(tmp_path, PROCESSES.replace("grace_seconds=0.5", "grace_seconds=600"))
-    child = pexpect.spawn(
-        sys.executable,
-        [str(path), str(tmp_path)],
-        env=_environment(),
-        encoding="utf-8",
-        timeout=60,
-        dimensions=(24, 200),
-    )
+    child = spawn(path, tmp_path)
     pids = _pids(tmp_path)
     child.sendintr()
     child.expect("Received signal 2")

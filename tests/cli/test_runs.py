@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ import pytest
 from agentos.home.paths import home
 from agentos.home.run_folder import RunFolder
 from agentos.home.run_status import read_status
-from agentos.ledger import _database as database
 from agentos.workflows.parallel import LedgerError
+from tests.ledger.runs import fill_disk
 
 from .cli_runs import (
     agentos,
@@ -149,15 +148,7 @@ def test_prune_options_without_prune_are_refused() -> None:
 
 
 def test_run_stopped_by_full_disk_is_not_shown_as_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original_connect = database.connect_writer
-
-    def connect_with_little_room(path: Path) -> sqlite3.Connection:
-        connection = original_connect(path)
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages + 1}")  # SQLite then raises the error of a full disk
-        return connection
-
-    monkeypatch.setattr(database, "connect_writer", connect_with_little_room)
+    fill_disk(monkeypatch, free_pages=1)
     with pytest.raises(LedgerError, match="the disk is full"):
         make_run("full", [str(number) for number in range(500)], same)
     status = read_status(RunFolder("full"))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from agentos.ledger import _database
 from agentos.workflows.parallel import (
     CredentialCoordinator,
     Ledger,
@@ -32,6 +36,19 @@ class Doubling:
 
 def coordinator_of(path: Path, pool: CredentialCoordinator | None = None, **options: Any) -> ParallelCoordinator:
     return ParallelCoordinator(4, pool, ledger=path, reporter=None, **options)
+
+
+def fill_disk(patch: pytest.MonkeyPatch, free_pages: int) -> None:
+    """Let SQLite raise the error of a full disk when a new connection has written this number of pages."""
+    connect = _database.connect_writer
+
+    def connect_with_little_room(path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + free_pages}")
+        return connection
+
+    patch.setattr(_database, "connect_writer", connect_with_little_room)
 
 
 def by_id(results: list[WorkflowResult]) -> dict[str, WorkflowResult]:

@@ -25,7 +25,7 @@ from agentos.workflows.parallel import (
 )
 from tests.conftest import BUSY, eventually
 
-from .runs import Doubling, by_id, coordinator_of, counts_of
+from .runs import Doubling, by_id, coordinator_of, counts_of, fill_disk
 
 
 def test_shutdown_with_stuck_workers_records_ended_items(path: Path) -> None:
@@ -196,16 +196,8 @@ def test_replaced_ledger_stops_the_run(path: Path, tmp_path: Path) -> None:
 
 
 def test_full_disk_stops_the_run_and_next_launch_continues(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original_connect = database.connect_writer
-
-    def connect_with_little_room(path: Path) -> sqlite3.Connection:
-        connection = original_connect(path)
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages + 10}")  # SQLite then raises the error of a full disk
-        return connection
-
     with monkeypatch.context() as patch:
-        patch.setattr(database, "connect_writer", connect_with_little_room)
+        fill_disk(patch, free_pages=10)
         error, results = run_until_it_stops(path, lambda: None)
     assert "the disk is full" in str(error)
     connection = sqlite3.connect(path)

@@ -10,6 +10,7 @@ from agentos.workflows.parallel import (
     Credential,
     CredentialCoordinator,
     Interrupted,
+    ParallelCoordinator,
     current_item,
 )
 from tests.conftest import BUSY, eventually
@@ -116,6 +117,11 @@ def test_request_shutdown_lists_unfinished_items() -> None:
     assert stats.failed == 0
 
 
+def shut_down_after(started: threading.Event, coordinator: ParallelCoordinator) -> None:
+    """Request a shutdown from another thread once an event is set."""
+    threading.Thread(target=lambda: started.wait(60) and coordinator.request_shutdown(), daemon=True).start()
+
+
 def test_blocked_thread_does_not_delay_shutdown() -> None:  # invariant 25
     gate = threading.Event()
     started = threading.Event()
@@ -125,11 +131,7 @@ def test_blocked_thread_does_not_delay_shutdown() -> None:  # invariant 25
         started.set()
         gate.wait(60)
 
-    def shut_down() -> None:
-        started.wait(60)
-        coordinator.request_shutdown()
-
-    threading.Thread(target=shut_down, daemon=True).start()
+    shut_down_after(started, coordinator)
     start = time.monotonic()
     stats, results = coordinator.execute_parallel(range(3), worker)
     assert time.monotonic() - start < 0.2 + 1 + BUSY
@@ -147,11 +149,7 @@ def test_blocked_event_loop_does_not_delay_shutdown() -> None:  # invariant 25
         started.set()
         gate.wait(60)  # not await: blocks the loop
 
-    def shut_down() -> None:
-        started.wait(60)
-        coordinator.request_shutdown()
-
-    threading.Thread(target=shut_down, daemon=True).start()
+    shut_down_after(started, coordinator)
     start = time.monotonic()
     stats, results = coordinator.execute_parallel(range(5), worker)
     assert time.monotonic() - start < 0.2 + 1 + BUSY

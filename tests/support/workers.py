@@ -22,16 +22,8 @@ def double(item: int, _credential: str | None) -> int:
 
 
 def tell(item: Any, credential: str | None) -> dict[str, Any]:
-    current = current_item()
-    return {
-        "id": current.id,
-        "attempt": current.attempt,
-        "run_id": current.run_id,
-        "credential_id": current.credential_id,
-        "credential": credential,
-        "pid": os.getpid(),
-        "db": str(current.workflow_db),
-    }
+    """Return what a worker process can read of its attempt."""
+    return {**answer_for(item, credential), "db": str(current_item().workflow_db)}
 
 
 async def async_double(item: int, _credential: str | None) -> int:
