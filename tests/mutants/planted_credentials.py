@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant(
         "Cache writes of Anthropic do not count as input",
         "providers/usage.py",
-        "input_tokens=plain_input + written,",
+        "input_tokens=plain_input + cache_write,",
         "input_tokens=plain_input,",
         tests_of(USAGE, "test_usage_of_stream"),
     ),

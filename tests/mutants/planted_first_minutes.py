@@ -33,8 +33,8 @@ MUTANTS = (
     Mutant(
         "A pilot of stdin loses the items after its limit",
         "cli/launch/selection.py",
-        "    items.left = sum(1 for _ in source)\n",
-        "    items.left = 1\n",
+        "    items.rest_count = sum(1 for _ in source)\n",
+        "    items.rest_count = 1\n",
         tests_of(PILOT, "test_pilot_of_stdin_keeps_the_rest_for_resume"),
     ),
     Mutant(
@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant(
         "A retry by class runs every failed item",
         "cli/launch/selection.py",
-        "            if wanted & {name.lower() for name in classes_of_item}:\n",
+        "            if class_ids & {name.lower() for name in classes_of_item}:\n",
         "            if wanted:\n",
         tests_of(PILOT, "test_retry_by_class_runs_only_those_failures"),
     ),

@@ -135,7 +135,7 @@ MUTANTS = (
     Mutant(
         "The descriptors stay redirected after a run",
         "output/descriptors.py",
-        "                os.dup2(saved, descriptor)\n",
+        "                os.dup2(copy, descriptor)\n",
         "",
         tests_of(DESCRIPTORS, "test_descriptors_are_restored_after_an_exception"),
     ),

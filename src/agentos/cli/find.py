@@ -36,12 +36,12 @@ def find_run(name: str | None) -> RunFolder:
         return _newest()
     matches = [other for other in run_folders() if other.run_id.startswith(name)]
     if len(matches) > 1:
-        first_ids = ", ".join(match.run_id for match in matches[:MAX_SUGGESTIONS])
+        first_ids = ", ".join(other.run_id for other in matches[:MAX_SUGGESTIONS])
         more = ", …" if len(matches) > MAX_SUGGESTIONS else ""
         raise click.UsageError(f"{len(matches)} runs begin with {name!r} ({first_ids}{more}): type more of the id")
-    found = matches[0] if matches else folder
-    found.read_spec()  # raises `UnknownRun` if there is none
-    return found
+    match = matches[0] if matches else folder
+    match.read_spec()  # raises `UnknownRun` if there is none
+    return match
 
 
 def _newest() -> RunFolder:

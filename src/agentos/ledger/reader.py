@@ -349,9 +349,9 @@ def _find_run(connection: sqlite3.Connection, path: Path, run_id: str | None) ->
 
 
 def _request_usage(row: Sequence[Any]) -> RequestUsage:
-    requests, input_tokens, output_tokens, cached_tokens, cost, held, refusals = row
+    requests, input_tokens, output_tokens, cached_tokens, cost, held_seconds, refusals = row
     return RequestUsage(
-        int(requests), int(input_tokens), int(output_tokens), int(cached_tokens), cost, held, int(refusals)
+        int(requests), int(input_tokens), int(output_tokens), int(cached_tokens), cost, held_seconds, int(refusals)
     )
 
 

@@ -289,12 +289,12 @@ class ResumeFilter:
             chunk = missing[first : first + MAX_READ_AHEAD]
             query = f"{_SELECT_ROW} WHERE run = ? AND id IN ({', '.join('?' * len(chunk))})"
             try:
-                found = checksums.fetch_all(connection, query, (self._record.run, *chunk))
+                chunk_rows = checksums.fetch_all(connection, query, (self._record.run, *chunk))
             except sqlite3.DatabaseError as error:
                 if not checksums.is_damage(error):
                     raise
-                found = self._rows_one_by_one(connection, chunk)
-            rows.update([(row[0], row) for row in found])
+                chunk_rows = self._rows_one_by_one(connection, chunk)
+            rows.update([(row[0], row) for row in chunk_rows])
         return rows
 
     def _rows_one_by_one(self, connection: sqlite3.Connection, ids: list[str | bytes]) -> list[RecordedRow]:

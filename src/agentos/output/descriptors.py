@@ -63,12 +63,12 @@ class DescriptorCapture:
         """Restore the descriptors. Block until all that was written is shown, for at most EXIT_SECONDS."""
         _flush_buffers()
         saved_descriptors, self._saved_descriptors = self._saved_descriptors, {}
-        for descriptor, saved in saved_descriptors.items():
-            if saved is None:
+        for descriptor, copy in saved_descriptors.items():
+            if copy is None:
                 os.close(descriptor)
             else:
-                os.dup2(saved, descriptor)
-                os.close(saved)
+                os.dup2(copy, descriptor)
+                os.close(copy)
         if self._reader is not None:
             self._reader.join(EXIT_SECONDS)
 

@@ -55,12 +55,12 @@ def longest_pause(state: CredentialState, now: float, shortest: float = 0.0) -> 
 
 def when_text(until: float, now: float, short: str = "in", long: str = "at") -> str:
     """Return an instant as `in 12 s`, `at 22:15`, or `at Nov 20, 22:15`, with these prepositions."""
-    left = max(0.0, until - now)
-    if left < COUNTDOWN:
-        return f"{short} {math.ceil(left)} s"
-    if left == math.inf:
+    seconds = max(0.0, until - now)
+    if seconds < COUNTDOWN:
+        return f"{short} {math.ceil(seconds)} s"
+    if seconds == math.inf:
         return "for ever"
-    clock = "%H:%M" if left < SAME_DAY else "%b %d, %H:%M"
+    clock = "%H:%M" if seconds < SAME_DAY else "%b %d, %H:%M"
     return time.strftime(f"{long} {clock}", time.localtime(math.ceil(until)))
 
 

@@ -198,16 +198,16 @@ def _kind_of(event: Event) -> Literal["handshake", "content", "error"]:
 # --- usage by shape ---------------------------------------------------------------------------------------------------
 
 
-def _usage_of(shape: str, answer: _Answer, known: TokenUsage | None) -> TokenUsage | None:
-    """Return the usage that an answer or event states, added to what is `known`; None if it states none."""
+def _usage_of(shape: str, answer: _Answer, previous: TokenUsage | None) -> TokenUsage | None:
+    """Return the usage that an answer or event states, added to the `previous` one; None if it states none."""
     read = _READERS.get(shape)
     if read is None:
         return None
     for usage in _stated(shape, answer):
         if isinstance(usage, dict):
-            found = read(usage, known)
-            if found is not None:
-                return found
+            sum_so_far = read(usage, previous)
+            if sum_so_far is not None:
+                return sum_so_far
     return None
 
 
@@ -224,9 +224,9 @@ def _stated(shape: str, answer: _Answer) -> tuple[Any, ...]:
     return (answer.usage,)
 
 
-def _read_openai(usage: dict[str, Any], known: TokenUsage | None) -> TokenUsage | None:
+def _read_openai(usage: dict[str, Any], previous: TokenUsage | None) -> TokenUsage | None:
     """Read usage of chat completions, responses and embeddings. Input includes cache reads there."""
-    del known  # each statement is about the whole answer
+    del previous  # each statement is about the whole answer
     total_input = _count(usage, "prompt_tokens", "input_tokens")
     output = _count(usage, "completion_tokens", "output_tokens")
     total = _count(usage, "total_tokens")
@@ -242,29 +242,29 @@ def _read_openai(usage: dict[str, Any], known: TokenUsage | None) -> TokenUsage 
     return TokenUsage(uncached, output, cached, min(_count(details, "cache_write_tokens") or 0, uncached))
 
 
-def _read_anthropic(usage: dict[str, Any], known: TokenUsage | None) -> TokenUsage | None:
+def _read_anthropic(usage: dict[str, Any], previous: TokenUsage | None) -> TokenUsage | None:
     """Read usage of messages. `message_start` states the input, `message_delta` the output and, in newer versions, all
     counts again. Input excludes reads and writes of a cache there; writes count against a limit."""
-    known = known or TokenUsage()
+    previous = previous or TokenUsage()
     plain_input = _count(usage, "input_tokens")
     output = _count(usage, "output_tokens")
     if plain_input is None and output is None:
         return None
     cached = _count(usage, "cache_read_input_tokens")
-    written = _count(usage, "cache_creation_input_tokens")
-    written = known.cache_write_tokens if written is None else written
-    plain_input = known.input_tokens - known.cache_write_tokens if plain_input is None else plain_input
+    cache_write = _count(usage, "cache_creation_input_tokens")
+    cache_write = previous.cache_write_tokens if cache_write is None else cache_write
+    plain_input = previous.input_tokens - previous.cache_write_tokens if plain_input is None else plain_input
     return TokenUsage(
-        input_tokens=plain_input + written,
-        output_tokens=known.output_tokens if output is None else output,
-        cached_tokens=known.cached_tokens if cached is None else cached,
-        cache_write_tokens=written,
+        input_tokens=plain_input + cache_write,
+        output_tokens=previous.output_tokens if output is None else output,
+        cached_tokens=previous.cached_tokens if cached is None else cached,
+        cache_write_tokens=cache_write,
     )
 
 
-def _read_gemini(usage: dict[str, Any], known: TokenUsage | None) -> TokenUsage | None:
+def _read_gemini(usage: dict[str, Any], previous: TokenUsage | None) -> TokenUsage | None:
     """Read usage of Gemini: each chunk states all counts so far. Input includes cache reads there."""
-    del known
+    del previous
     prompt = _count(usage, "promptTokenCount")
     output = _count(usage, "candidatesTokenCount")
     thoughts = _count(usage, "thoughtsTokenCount")

@@ -49,9 +49,9 @@ class _Results(Generic[T]):
     def run_id(self) -> str:
         return self._run.run_id
 
-    def running(self, most: int | None = None) -> list[RunningItem]:
-        """Return the attempts that are running now, or the `most` oldest of them. From any thread."""
-        return self._run.running(most)
+    def running(self, max_count: int | None = None) -> list[RunningItem]:
+        """Return the attempts that are running now, or the `max_count` oldest of them. From any thread."""
+        return self._run.running(max_count)
 
     def rests(self) -> dict[str, tuple[float, str]]:
         """Return the credentials that rest in this run: for how many seconds, and why."""

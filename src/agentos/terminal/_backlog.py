@@ -41,13 +41,13 @@ class Backlog:
 
     def take(self) -> bytes:
         """Remove and return the oldest bytes, about CHUNK_BYTES; empty if nothing waits."""
-        taken: list[bytes] = []
+        chunks: list[bytes] = []
         size = 0
         while self._pieces and size < CHUNK_BYTES:
-            taken.append(self._pieces.popleft())
-            size += len(taken[-1])
+            chunks.append(self._pieces.popleft())
+            size += len(chunks[-1])
         self._memory_bytes -= size
-        return b"".join(taken) if taken else self._take_from_file()
+        return b"".join(chunks) if chunks else self._take_from_file()
 
     def clear(self) -> None:
         self._pieces.clear()

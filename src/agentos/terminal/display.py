@@ -130,14 +130,14 @@ class Display:
 
     def _header(self, stats: ProgressStats, now: float, width: int) -> list[Segment]:
         elapsed = max(0.0, (now if stats.end_time is None else stats.end_time) - stats.start_time)
-        done = stats.completed - stats.recorded
+        new_results = stats.completed - stats.recorded
         facts = [f"{clock_text(elapsed)} elapsed"]
         eta = seconds_to_go(stats.completed, stats.total, elapsed, stats.recorded, stats.fastest, stats.not_before)
         if eta and self._stopping is None:
             facts.append(f"about {countdown_text(eta)} to go")
         facts += cost_facts(stats)
-        if done >= MIN_ITEMS_FOR_RATE and elapsed > 0:
-            facts.append(f"{amount_text(done / elapsed * 60)} items/min")
+        if new_results >= MIN_ITEMS_FOR_RATE and elapsed > 0:
+            facts.append(f"{amount_text(new_results / elapsed * 60)} items/min")
         run_id = self._safe(self._run.run_id)
         while len(facts) > 1 and 6 + min(text_width(run_id), 16) + len(", ".join(facts)) > width:
             facts.pop()
@@ -148,12 +148,12 @@ class Display:
         return [("run ", ""), (self._shorten(run_id, room), "bold"), ("  " + times, "")]
 
     def _bar(self, stats: ProgressStats, width: int) -> list[Segment]:
-        done = f"{stats.completed} done" if stats.total is None else f"{stats.completed}/{stats.total} done"
+        count_text = f"{stats.completed} done" if stats.total is None else f"{stats.completed}/{stats.total} done"
         failed = f", {stats.failed} failed" if stats.failed else ""
-        if len(done) + len(failed) > width:
-            done = done.removesuffix(" done")
-        cells = width - len(done) - len(failed) - 1
-        counts = [(done, ""), (failed, "red")]
+        if len(count_text) + len(failed) > width:
+            count_text = count_text.removesuffix(" done")
+        cells = width - len(count_text) - len(failed) - 1
+        counts = [(count_text, ""), (failed, "red")]
         if not stats.total or cells < 4:
             return counts
         succeeded = max(0, min(cells, cells * (stats.completed - stats.failed) // stats.total))

@@ -102,13 +102,13 @@ class LinesReporter(TextReporter):
 
 def progress_line(stats: ProgressStats, waiting: PoolWaiting | None = None) -> str:
     """Return the progress of a run in one line, with the reason if items wait."""
-    done = f"{stats.completed} done" if stats.total is None else f"{stats.completed}/{stats.total} done"
+    count_text = f"{stats.completed} done" if stats.total is None else f"{stats.completed}/{stats.total} done"
     failed = f", {stats.failed} failed" if stats.failed else ""
     eta = stats.eta
     to_go = f", about {format_duration(eta)} to go" if eta else ""
     reason = "" if waiting is None else f"; {_waiting_reason(waiting)}"
     cost = f"; cost {stats_cost_text(stats)}" if has_spent(stats) else ""
-    return f"[COORDINATOR] {done}{failed}, {stats.running} running{to_go}{cost}{reason}"
+    return f"[COORDINATOR] {count_text}{failed}, {stats.running} running{to_go}{cost}{reason}"
 
 
 def _waiting_reason(waiting: PoolWaiting) -> str:

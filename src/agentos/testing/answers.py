@@ -41,7 +41,7 @@ class Answer:
     # What else a script says about the stream and the connection.
     script: Scripted = field(default_factory=Scripted)
     # For `finish`: rules and the amount taken from each, at the date `taken_at`.
-    taken: list[tuple[Rule, float]] = field(default_factory=list, repr=False)
+    charges: list[tuple[Rule, float]] = field(default_factory=list, repr=False)
     taken_at: float = field(default=0.0, repr=False)
     group: str = field(default="", repr=False)
 

@@ -57,18 +57,18 @@ def _apply(
     status: int = 429,
     retry_after: float | None = None,
 ) -> None:
-    found = None if key is None else find_key(provider.keys, key)
+    key_name = None if key is None else find_key(provider.keys, key)
     if do == "script":
-        provider.script(map(scripted, answers), key=found, retry_after=retry_after)
+        provider.script(map(scripted, answers), key=key_name, retry_after=retry_after)
     elif do == "overload":
-        provider.overload_for(seconds, key=found)
+        provider.overload_for(seconds, key=key_name)
     elif do == "reset":
         provider.reset()
-    elif found is None:
+    elif key_name is None:
         raise ValueError(f"{do} needs a key")
     elif do == "exhaust":
-        provider.exhaust(found, status=status)
+        provider.exhaust(key_name, status=status)
     elif do in ("kill", "revive", "refill"):
-        getattr(provider, do)(found)
+        getattr(provider, do)(key_name)
     else:
         raise ValueError(f"there is no instruction {do!r}")

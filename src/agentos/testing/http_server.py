@@ -198,7 +198,7 @@ class _Connection(asyncio.Protocol):
         if foreign is not None:
             provider.finish(answer, tokens=0)
             status, body = owned_objects.refusal(call.style, foreign)
-            return replace(answer, status=status, body=body, reason="object of another group", taken=[])
+            return replace(answer, status=status, body=body, reason="object of another group", charges=[])
         call.text = provider.text
         if call.endpoint == "responses":
             call.object_id = objects.create("resp", answer.group)

@@ -18,8 +18,8 @@ class Latency:
         return lambda chance: seconds  # noqa: ARG005 - part of the signature of every draw
 
     @staticmethod
-    def uniform(least: float, most: float) -> Draw:
-        return lambda chance: chance.uniform(least, most)
+    def uniform(low: float, high: float) -> Draw:
+        return lambda chance: chance.uniform(low, high)
 
     @staticmethod
     def lognormal(median: float, sigma: float) -> Draw:

@@ -24,15 +24,15 @@ class PromptCache:
         """Return the tokens of a prompt that are read from the cache, and those that are written to it."""
         text = json.dumps(prompts).encode()
         digest = hashlib.blake2b(digest_size=8)
-        cached, written = 0, 0
+        cached, write_tokens = 0, 0
         if len(self._expires_at) > MAX_BLOCKS:
             self._expires_at.clear()
         for end in range(BLOCK_TOKENS * 4, len(text) + 1, BLOCK_TOKENS * 4):
             digest.update(text[end - BLOCK_TOKENS * 4 : end])
             block = (group, model, digest.digest())
-            if written == 0 and self._expires_at.get(block, now) > now:
+            if write_tokens == 0 and self._expires_at.get(block, now) > now:
                 cached += BLOCK_TOKENS
             else:
-                written += BLOCK_TOKENS
+                write_tokens += BLOCK_TOKENS
             self._expires_at[block] = now + LIFE_SECONDS
-        return cached, written
+        return cached, write_tokens

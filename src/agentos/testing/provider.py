@@ -135,9 +135,9 @@ class SimulatedProvider:
             if script_entry is not None:
                 self._apply_script(answer, script_entry, style or self.style)
             elif refusal is None:
-                answer.taken = [(rule, tokens if rule.counts == "tokens" else 1) for rule in rules]
+                answer.charges = [(rule, tokens if rule.counts == "tokens" else 1) for rule in rules]
                 answer.taken_at = date
-                for rule, amount in answer.taken:
+                for rule, amount in answer.charges:
                     rule.admit(date, amount)
             elif self.counts_refused and refusal.kind == "limit":
                 for rule in rules:
@@ -156,12 +156,12 @@ class SimulatedProvider:
                 return
             date = self._time.date(self._time.read(now))
             self._running[answer.group] -= 1
-            for rule, amount in answer.taken:
+            for rule, amount in answer.charges:
                 if isinstance(rule, Concurrency):
                     rule.give_back(date, amount, answer.taken_at)
                 elif rule.counts == "tokens" and tokens is not None:
                     rule.give_back(date, amount - tokens, answer.taken_at)
-            answer.taken = []
+            answer.charges = []
 
     # --- faults ---------------------------------------------------------------------------------------------------
 

@@ -164,8 +164,8 @@ def _input_columns(ledger: Ledger, only: str | None) -> dict[str, str]:
             names[WHOLE] = None
         if len(names) > MAX_FIELDS:
             raise Failure(f"the items have more than {MAX_FIELDS} different fields, too many columns: use jsonl")
-    taken = {"id", *COLUMNS, *USAGE_COLUMNS, "input"}
-    columns = {name: f"input.{name}" if name in taken else name for name in names}
+    own_columns = {"id", *COLUMNS, *USAGE_COLUMNS, "input"}
+    columns = {name: f"input.{name}" if name in own_columns else name for name in names}
     if WHOLE in columns:
         columns[WHOLE] = "input"
     if columns.pop("id", None) is not None and any(_has_other_id(item) for item in ledger.items(only)):

@@ -65,7 +65,7 @@ def execute(
     if status == STOPPED and run.pool is not None:
         for message in quarantine_messages(run.pool, run.store):
             reporter.screen.message(message)
-    if spec.total is None and run.items.left:
+    if spec.total is None and run.items.rest_count:
         spec.total = run.items.total  # stdin was read to its end
         folder.write_spec(spec)
     reporter.suggest_next_command(folder, status, pilot_text(run.items, spec.run_id))

@@ -30,7 +30,7 @@ class Items:
     def __init__(self, source: Iterable[Item], id_field: str | None, *, is_whole: bool = True) -> None:
         self.source = source
         self.total: int | None = None
-        self.left = 0  # items after `--limit`; of stdin, known when it was read to its end
+        self.rest_count = 0  # items after `--limit`; of stdin, known when it was read to its end
         # False in a resume if stdin was not read to its end: items that were never read are missing.
         self.is_whole = is_whole
         self._id_field = id_field

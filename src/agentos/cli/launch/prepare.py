@@ -254,7 +254,7 @@ def _load_function(spec: RunSpec) -> Callable[..., Any]:
         ) from error
     for attribute in name.split("."):
         if not hasattr(function, attribute):
-            similar = get_close_matches(attribute, [known for known in dir(function) if not known.startswith("_")], n=1)
+            similar = get_close_matches(attribute, [other for other in dir(function) if not other.startswith("_")], n=1)
             hint = f": did you mean {similar[0]}?" if similar else ""
             raise click.UsageError(f"the module {module_name!r} has no function {name!r}{hint}")
         function = getattr(function, attribute)

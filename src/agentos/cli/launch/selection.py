@@ -32,15 +32,15 @@ def filtered(items: Items, conditions: Iterable[str]) -> Items:
     def is_chosen(item: Item) -> bool:
         return all((items.id_of(item) if name == "id" else field_of(item, name)) == value for name, value in pairs)
 
-    chosen = filter(is_chosen, items.source)
+    selection = filter(is_chosen, items.source)
     if not isinstance(items, SizedItems):
-        return items.replaced(chosen)
-    chosen_items = list(chosen)
+        return items.replaced(selection)
+    chosen_items = list(selection)
     if not chosen_items:
         first = items.source[0]
         has = f"its first item has {listed(first)}" if isinstance(first, dict) else "its items are plain texts"
-        wanted = " and ".join(f"{name}={value}" for name, value in pairs)
-        raise click.UsageError(f"no item of the input has {wanted}; {has}")
+        conditions_text = " and ".join(f"{name}={value}" for name, value in pairs)
+        raise click.UsageError(f"no item of the input has {conditions_text}; {has}")
     return items.replaced(chosen_items)
 
 
@@ -60,7 +60,7 @@ def limited(items: Items, limit: int | None, folder: RunFolder) -> Items:
     count = limit + _outcomes(folder)
     if isinstance(items, SizedItems):
         first = items.replaced(items.source[:count])
-        first.total, first.left = items.total, max(0, len(items) - count)
+        first.total, first.rest_count = items.total, max(0, len(items) - count)
         return first
     first = items.replaced(())
     first.source = _first(iter(items.source), count, first)
@@ -73,8 +73,8 @@ def _first(source: Iterator[Item], count: int, items: Items) -> Iterator[Item]:
     for item in itertools.islice(source, count):
         first += 1
         yield item
-    items.left = sum(1 for _ in source)
-    items.total = first + items.left
+    items.rest_count = sum(1 for _ in source)
+    items.total = first + items.rest_count
 
 
 def _outcomes(folder: RunFolder) -> int:
@@ -89,19 +89,19 @@ def only_failed(items: Items, classes: Collection[str], folder: RunFolder) -> It
     """Return the items that failed with one of these classes. Raise `click.UsageError` if there is none."""
     if not classes:
         return items
-    wanted = {name.strip().lower().replace("-", "_") for name in classes}
-    found: dict[str, int] = {}
+    class_ids = {name.strip().lower().replace("-", "_") for name in classes}
+    counts: dict[str, int] = {}
     ids = set()
     with open_ledger(folder) as ledger:
         for item in ledger.items("failed"):
             classes_of_item = failure_classes(item)
-            found[classes_of_item[0]] = found.get(classes_of_item[0], 0) + 1
-            if wanted & {name.lower() for name in classes_of_item}:
+            counts[classes_of_item[0]] = counts.get(classes_of_item[0], 0) + 1
+            if class_ids & {name.lower() for name in classes_of_item}:
                 ids.add(item.id)
     if not ids:
-        has = ", ".join(f"{name} ({count})" for name, count in found.items()) or "no failure at all"
+        has = ", ".join(f"{name} ({count})" for name, count in counts.items()) or "no failure at all"
         raise click.UsageError(
-            f"no item of run {folder.run_id} failed with {' or '.join(sorted(wanted))}; it has {has}"
+            f"no item of run {folder.run_id} failed with {' or '.join(sorted(class_ids))}; it has {has}"
         )
     return items.replaced([item for item in items.source if items.id_of(item) in ids])
 
@@ -113,7 +113,7 @@ def class_names(option: str | None) -> list[str]:
 
 def pilot_text(items: Items, run_id: str) -> str | None:
     """Return how to continue after `--limit`; None if no item is left."""
-    if not items.left:
+    if not items.rest_count:
         return None
-    left = f"{plural(items.left, 'item')} of {items.total}"
-    return f"{left} are left after --limit. To run them: agentos resume {run_id}"
+    rest = f"{plural(items.rest_count, 'item')} of {items.total}"
+    return f"{rest} are left after --limit. To run them: agentos resume {run_id}"

@@ -196,21 +196,21 @@ class RunContext:
             self._remove()
 
 
-def _counted_usage(counted: AttemptUsage, reported: dict[str, float] | None) -> dict[str, Any]:
+def _counted_usage(usage: AttemptUsage, reported: dict[str, float] | None) -> dict[str, Any]:
     """Return the usage of an attempt as results show it: as the gateway counted it. Only a cost that the gateway does
     not know is taken from what the worker has reported."""
-    cost = counted.cost
+    cost = usage.cost
     if cost is None and reported is not None:
         cost = reported["cost"] or None
     return {
-        "requests": counted.requests,
-        "tokens": counted.input_tokens + counted.output_tokens,
+        "requests": usage.requests,
+        "tokens": usage.input_tokens + usage.output_tokens,
         "cost": cost,
-        "input_tokens": counted.input_tokens,
-        "output_tokens": counted.output_tokens,
-        "cached_tokens": counted.cached_tokens,
-        "held_seconds": counted.held_seconds,
-        "refusals": counted.refusals,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "held_seconds": usage.held_seconds,
+        "refusals": usage.refusals,
     }
 
 
