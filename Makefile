@@ -15,8 +15,9 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 demo: setup
 	$(BIN)/agentos demo
 
+# More processes than processors: a test spends half of its time on waiting for programs, leases and servers.
 test: setup
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal
+	$(BIN)/python -m pytest -q -n 5 --dist worksteal
 
 # Runs real agents (Claude Code, Codex, Gemini CLI), unmodified, behind the gateway. Needs Node and npm; versions are
 # locked in tests/clients.

@@ -36,7 +36,7 @@ def test_first_items_are_few_until_they_have_run() -> None:
     assert auto.bound.at_once == 2 * FIRST
 
 
-def test_items_that_are_not_used_up_do_not_raise_the_number() -> None:
+def test_items_that_stay_unused_do_not_raise_the_number() -> None:
     auto = AutoParallel(machine(100 * GB))
     for _ in range(10):
         auto.look(machine(90 * GB, FIRST - 1), FIRST - 1)
