@@ -93,9 +93,10 @@ class Sandbox:
         """Run any command to its end; `options` as in `run_program`."""
         return run_program(command, self.path, **{"environ": self.environ, "timeout": PATIENCE, **options})
 
-    def run_each(self, *calls: list[str]) -> tuple[list[int], subprocess.CompletedProcess[str]]:
-        """Run several calls in one process. Return their exit statuses, and the process with all that was printed."""
-        done = self.run([sys.executable, "-c", _RUN_EACH], input=json.dumps(calls), check=True)
+    def run_each(self, *calls: list[str], first: str = "") -> tuple[list[int], subprocess.CompletedProcess[str]]:
+        """Run several calls in one process. Return their exit statuses, and the process with all that was printed.
+        `first`: a line of Python to execute before them."""
+        done = self.run([sys.executable, "-c", f"{first}\n{_RUN_EACH}"], input=json.dumps(calls), check=True)
         return [int(status) for status in re.findall(r"^STATUS (\d+)$", done.stderr, re.MULTILINE)], done
 
     def shell(self, line: str) -> subprocess.CompletedProcess[str]:

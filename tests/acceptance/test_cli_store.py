@@ -238,7 +238,8 @@ WRONG = {
 def test_store_errors_hide_the_password(sandbox: Sandbox) -> None:
     calls = [run("r", "one.toml", 1, "true", options=("--store", url)) for url in WRONG]
     calls += [["keys", "status", "--store", url] for url in WRONG]
-    statuses, done = sandbox.run_each(*calls)
+    impatient = "from agentos.pool.shared._member import member; member.LOST_SECONDS = 0.1"
+    statuses, done = sandbox.run_each(*calls, first=impatient)
     assert dict(zip(WRONG, statuses, strict=False)) == {url: status for url, (status, _) in WRONG.items()}
     expected = {url: status for url, (status, _) in WRONG.items()}
     expected["sqlite:////proc/nowhere/pool.db"] = 2  # a missing file is not created

@@ -394,7 +394,8 @@ def test_wrong_password_raises_without_showing_it() -> None:
             member.close_all()
 
 
-def test_missing_server_raises_at_once() -> None:
+def test_missing_server_raises_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "LOST_SECONDS", 0.1)
     for url in ("redis://127.0.0.1:1/0", "unix:///nowhere/at/all.sock"):
         with pytest.raises(errors.StoreError, match="cannot be used"):
             Pool(url)
