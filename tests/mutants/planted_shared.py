@@ -466,7 +466,7 @@ MUTANTS = (
         "pool/shared/_owner/restore.py",
         "                    at = float(entry[2])\n",
         "                    pass\n",
-        tests_of("pool/shared/test_restore", "test_first_use_window_begins_at_the_same_instant_in_a_replay"),
+        tests_of("pool/shared/test_restore", "test_first_use_window_begins_at_one_instant_in_replays"),
     ),
     Mutant(
         "A first-use window that has not begun and is not declared is forgotten by a snapshot",

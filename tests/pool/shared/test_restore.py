@@ -168,7 +168,7 @@ def test_counted_day_in_unknown_zone_is_restored() -> None:
 FIRST_USE = Window("requests", 4, "2m", "first-use")
 
 
-def test_first_use_window_begins_at_the_same_instant_in_a_replay() -> None:  # invariants 39, 47
+def test_first_use_window_begins_at_one_instant_in_replays() -> None:  # invariants 39, 47
     """Late usage begins the window, and is in the journal a second later. A request granted 118.5 s after it may arrive
     in the next period of the provider, and must count there, too; by the second it would not."""
     pool = OwnedPool()
