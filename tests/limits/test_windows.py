@@ -302,7 +302,7 @@ def test_first_use_window_counts_from_its_first_success() -> None:
     assert window.ready_at(1, NOW + 6 * HOUR + 1) == 0.0
 
 
-def test_request_that_arrived_in_time_does_not_count_in_the_next_period() -> None:
+def test_request_that_arrived_in_time_counts_once() -> None:
     """A window of two seconds: every request is taken less than ARRIVAL_SECONDS before its end."""
     window = FirstUsePeriod(3, 2.0)
     for n in range(3):

@@ -422,7 +422,7 @@ MUTANTS = (
         "limits/_periods.py",
         "        if now <= self.began_at + self.seconds:\n",
         "        if True:\n",
-        tests_of(WINDOWS, "test_request_that_arrived_in_time_does_not_count_in_the_next_period"),
+        tests_of(WINDOWS, "test_request_that_arrived_in_time_counts_once"),
     ),
     Mutant(
         "A first-use window begins with a request that was never sent",
