@@ -119,8 +119,9 @@ Handler = Callable[[Call], Awaitable[None]]
 class Upstream:
     """A server on a thread of its own; `handler` answers each request. Keeps all requests."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, host: str = "127.0.0.1") -> None:
         self.handler = handler
+        self._host = host
         self.calls: list[Call] = []
         self.loop = asyncio.new_event_loop()
         self._started = threading.Event()
@@ -142,8 +143,9 @@ class Upstream:
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, limit=2**20)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server = await asyncio.start_server(self._connected, self._host, 0, limit=2**20)
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self.url = f"http://{host}:{server.sockets[0].getsockname()[1]}"
         self._started.set()
         await self._stop.wait()
         server.close()

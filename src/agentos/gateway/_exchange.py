@@ -168,7 +168,7 @@ class Exchange:
             return False
         except Untrusted as failure:
             self._account.withdraw()
-            raise self._failed(f"the provider cannot be trusted or has no valid address ({failure})") from None
+            raise self._failed(f"the request cannot be sent to this provider: {failure}") from None
         except AnswerLost as failure:
             self._lost += 1
             if request.is_idempotent and self._lost <= MAX_LOST:

@@ -219,8 +219,14 @@ def _name(error: BaseException) -> str:
 
 
 def _proxy(scheme: str, host: str) -> str | None:
-    """Return the proxy that the environment names for a host (`HTTPS_PROXY`, `NO_PROXY`); None: direct."""
+    """Return the proxy that the environment names for a host (`HTTPS_PROXY`, `NO_PROXY`); None: direct. Raises
+    `Untrusted` for a proxy of another kind than HTTP: without it the request would take a way that was not wanted."""
     proxies: Mapping[str, str] = getproxies_environment()
     if not proxies or proxy_bypass(host):
         return None
-    return proxies.get(scheme) or proxies.get("all")
+    proxy = proxies.get(scheme) or proxies.get("all")
+    if proxy is None or proxy.startswith(("http://", "https://")):
+        return proxy
+    if "://" in proxy:
+        raise Untrusted("the environment names a proxy that is not reached by HTTP")
+    return f"http://{proxy}"  # as curl and SDKs understand it
