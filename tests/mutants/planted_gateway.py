@@ -11,6 +11,7 @@ SECRETS = "gateway/test_secrets"
 TOKENS = "gateway/test_client_tokens"
 OBJECTS = "gateway/test_owned_objects"
 ANSWERS = "gateway/test_hostile_answers"
+PROPERTIES = "gateway/test_request_properties"
 READING = "gateway/test_request_reading"
 RESTRICTED = "pool/conformance/test_restricted_requests"
 
@@ -52,7 +53,7 @@ MUTANTS = (
         "gateway/_routes.py",
         'return _REPEATED.sub("/", _PARAMETERS.sub("", unquote(path))).rstrip("/")',
         "return path",
-        tests_of(READING, "test_other_spelling_of_a_path_follows_the_same_rules"),
+        tests_of(PROPERTIES, "test_other_spelling_of_a_path_follows_the_same_rules"),
     ),
     Mutant(
         "Bodies that have not come completely fill the memory",
@@ -87,7 +88,7 @@ MUTANTS = (
         "gateway/_owned_objects.py",
         'self.remember(found.decode("utf-8", "replace"), credential_id)',
         "self.remember(found.decode(), credential_id)",
-        tests_of(ANSWERS, "test_any_bytes_of_an_answer_are_read"),
+        tests_of(PROPERTIES, "test_any_bytes_of_an_answer_are_read"),
     ),
     Mutant(
         "The beginning of an error is passed on as all of it",
@@ -303,7 +304,7 @@ MUTANTS = (
         "                self._kept[index] = chunk[start:]\n                return chunk[:start]",
         "                return chunk",
         tests_of(SECRETS, "test_no_byte_of_an_answer_has_the_key")
-        + tests_of(READING, "test_key_is_masked_for_every_division_into_parts"),
+        + tests_of(PROPERTIES, "test_key_is_masked_for_every_division_into_parts"),
     ),
     Mutant(
         "An error of the provider shows the key",

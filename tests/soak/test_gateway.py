@@ -36,6 +36,8 @@ MAX_CONCURRENT = 10
 # windows: requests do not all take the same time from their lease to the upstream.
 WINDOW, WINDOW_SECONDS, JITTER_SECONDS = 60, 10, 0.5
 WINDOW_KEYS = 2
+# Seconds that a gateway may take to start on a machine that is under load.
+START_SECONDS = 300.0
 # Kilobytes by which the gateway's memory may grow between the first and the last quarter of the run.
 MAX_GROWTH = 40_000
 
@@ -169,7 +171,7 @@ class Served:
                  f"127.0.0.1:{self.port}", "--hold", "20"],
                 env=environment(self.home) | keys, stdout=file, stderr=file,
             )  # fmt: skip
-        eventually(lambda: "Gateway on" in output.read_text())
+        eventually(lambda: "Gateway on" in output.read_text(), START_SECONDS)
         self.url = next(line for line in output.read_text().splitlines() if line.startswith("Gateway")).split()[-1]
         self.port = int(self.url.rpartition(":")[2])
         self.token = (self.home / "gateway" / "default.token").read_text().strip()
