@@ -70,7 +70,7 @@ def group() -> Iterator[Group]:
     pytest.skip(f"no cgroup can be made: {'; '.join(reasons)}")
 
 
-def test_run_in_a_cgroup_is_bound_by_memory_and_nothing_is_killed(tmp_path: Path, group: Group) -> None:
+def test_run_in_a_cgroup_is_bound_by_its_memory(tmp_path: Path, group: Group) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text('[[credential]]\nid = "a"\nsecret = "env:TEST_KEY"\ncredential_env = "X"\nmax_concurrent = 64\n')
     items = [argument for number in range(ITEMS) for argument in ("--item", str(number))]

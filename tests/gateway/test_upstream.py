@@ -89,7 +89,7 @@ def test_connection_is_reused_after_interim_answers() -> None:
     assert len(writers) == 1
 
 
-def test_connection_is_closed_if_the_answer_came_before_the_body_was_sent() -> None:
+def test_answer_before_the_end_of_the_body_closes_connection() -> None:
     """T1: the provider answers a large request from its head. T2: the gateway has sent a part of the body. The next
     request must not be written behind that part."""
 
@@ -109,7 +109,7 @@ def test_connection_is_closed_if_the_answer_came_before_the_body_was_sent() -> N
     assert small.status_code == 200
 
 
-def test_head_of_an_answer_with_a_folded_header_stays_one_head() -> None:
+def test_folded_header_of_an_answer_stays_in_one_head() -> None:
     """A header that a provider sends in two lines is passed on in one, and no line of it begins a new header."""
 
     async def answer(call: Call) -> None:

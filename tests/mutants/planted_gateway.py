@@ -131,7 +131,7 @@ MUTANTS = (
         "gateway/_upstream.py",
         "if transport is None or transport.get_write_buffer_size():",
         "if transport is None:",
-        tests_of("gateway/test_upstream", "test_connection_is_closed_if_the_answer_came_before_the_body_was_sent"),
+        tests_of("gateway/test_upstream", "test_answer_before_the_end_of_the_body_closes_connection"),
     ),
     Mutant(
         "A request that fails after its lease does not end it",
