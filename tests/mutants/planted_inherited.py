@@ -37,8 +37,8 @@ MUTANTS = (
     Mutant(
         "A lost exit status counts as a success",
         "child_status.py",
-        "        return None\n",
-        "        return 0\n",
+        "        return None, None\n",
+        "        return 0, None\n",
         tests_of(INHERITED, "test_lost_exit_status_is_no_success"),
     ),
     Mutant(
