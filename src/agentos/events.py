@@ -15,16 +15,6 @@ JSON_VERSION = 1
 EXHAUSTED = "exhausted"  # all credentials are in use: a release ends the wait
 STORE_LOST = "store_lost"  # the holders of leases are not known, or old leases have to expire first
 
-# What bounds the speed of a run (`RunEnded.bound_by`, plans).
-WORKERS = "workers"
-KEYS = "keys"
-LIMITS = "limits"
-PAUSES = "pauses"
-BUDGET = "budget"
-INPUT = "input"
-READER = "reader"
-LEDGER = "ledger"
-
 
 class PoolWaiting(NamedTuple):
     """No request can be served. Announced once, until a credential is free again."""
@@ -34,7 +24,15 @@ class PoolWaiting(NamedTuple):
     in_use: int  # of them, with a live lease
     cooling: int  # of them, in a cool-down or at a limit
     usable_in: float | None  # seconds until the next cool-down ends, or a limit admits the next request
-    limit: str | None = None  # the name of that limit
+    limit: str | None = None  # the name of that limit; None: a cool-down
+    verdict: str | None = None  # the kind of the verdict behind that cool-down
+    on: str | None = None  # the quota group of that limit or cool-down; None: `groups` have the same
+    groups: int = 0  # quota groups that wait for the same
+    amount: float | None = None  # what the limits of these groups allow together
+    at_once: int | None = None  # leases that they may have at once; if some are usable, those only
+    leases: int = 0  # that these have
+    is_learned: bool = False  # at_once is learned
+    quarantined: int = 0  # credentials that would be usable
 
 
 class CoolDownStarted(NamedTuple):
@@ -147,6 +145,7 @@ class Heartbeat(NamedTuple):
 
     stats: Any  # ProgressStats
     waiting: PoolWaiting | None  # None: the run does not wait for a credential
+    bound_by: str | None = None  # what binds the run now: a sentence; None: it waits for its last items
 
 
 class AttemptAbandoned(NamedTuple):
@@ -172,7 +171,7 @@ class RunEnded(NamedTuple):
 
     stats: Any  # ProgressStats
     unfinished: int | None  # None: the input was not read to its end
-    bound_by: str  # what bounded the speed of the run
+    bound_by: str  # what bound the run: a sentence
     is_recorded: bool = False  # in a ledger: the same call resumes the run
 
 

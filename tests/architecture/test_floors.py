@@ -27,7 +27,7 @@ FLOORS = (
         "child_status",
     },  # vocabulary without imports
     {"errors", "events"},  # vocabulary that carries a verdict
-    {"limits", "redaction", "testing"},  # calculations; fakes for tests of users
+    {"bounds", "limits", "redaction", "testing"},  # calculations; fakes for tests of users
     {"items", "providers", "costs"},  # data that all higher floors pass on
     {"reporters", "output"},  # data as text
     {"pool"},  # credentials and leases

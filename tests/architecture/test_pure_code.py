@@ -20,7 +20,7 @@ generated histories."""
 # may import and that is therefore pure itself.
 PURE = (
     *("limits/**/*.py", "**/_rules/**/*.py", "pool/simulation.py", "pool/states.py", "pool/lease_states.py"),
-    "costs/budget.py",
+    *("bounds.py", "costs/budget.py"),
     *("verdict.py", "events.py", "errors.py", "durations.py", "plurals.py", "items/item.py", "items/parallelism.py"),
 )
 IMPURE = {"limits/reset_times.py"}  # reads the time zone database

@@ -27,7 +27,8 @@ _MASKS = [
     (re.compile(r"\babout \d+ s to go\b"), "about # s to go"),
     (re.compile(r"\busable in \d+ s\b"), "usable in ### s"),
     (re.compile(r"\brate-limited for \d+ s\b"), "rate-limited for ## s"),
-    # The bottleneck of a run depends on how its time was spent.
+    (re.compile(r"\b(at|by) \d\d:\d\d(?::\d\d)?(?: tomorrow| on [A-Z][a-z]{2} \d\d(?: \d{4})?)?"), r"\1 hh:mm"),
+    # What binds a run depends on how its time was spent.
     (re.compile(r"((?:Duration:|hh:mm:ss) .*\n +Bound by: ).*"), r"\1<...>"),
     (re.compile(r'("bound_by": )"[^"]+"'), r'\1"<...>"'),
     (re.compile(r'("slowest": )\[[^]]*\]'), r"\1[<...>]"),

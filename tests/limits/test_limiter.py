@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agentos.limits._limiter import RateLimiter
 from agentos.limits._periods import CalendarPeriod
 from agentos.limits._windows import JITTER_SECONDS, Bucket, Rolling
+from agentos.limits.amounts import NO_BINDING
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, strictest
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.lease_states import LIVE
@@ -162,11 +163,12 @@ def test_strictest_of_two_declarations_holds() -> None:
 )
 def test_binding_names_the_limit_that_decides(limits: dict[str, float], requests: int, tokens: int, name: str) -> None:
     rate_limiter = make_limiter(**limits)
-    assert rate_limiter.binding(requests, tokens, NOW) == (0.0, None)
+    assert rate_limiter.binding(requests, tokens, NOW) == NO_BINDING
     rate_limiter.take(requests, tokens, NOW)
-    at, binding = rate_limiter.binding(requests, tokens, NOW)
-    assert at > NOW
-    assert binding == name
+    binding = rate_limiter.binding(requests, tokens, NOW)
+    assert binding.at > NOW
+    assert binding.name == name
+    assert binding.amount == max(limits.values())
 
 
 def test_too_large_requests_are_recognised() -> None:

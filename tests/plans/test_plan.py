@@ -24,7 +24,7 @@ def test_plan_bound_by_requests_per_minute() -> None:
     rules = Limits(requests_per_minute=600, burst=10, max_concurrent=4)
     plan = coordinator(32, *[rules] * 8).plan(1600, item_seconds=0.02)
     assert plan.seconds == pytest.approx(19.0, rel=0.01)
-    assert plan.bound_by == "requests per minute"
+    assert plan.bound_by == "requests per minute on all 8 credentials (4,800 together)"
     assert sum(plan.requests.values()) == 1600
     assert all(share > 0.99 for share in plan.utilisation.values())
     assert plan.changes["one more credential"] == pytest.approx(19.0 * 8 / 9, rel=0.02)
@@ -34,7 +34,7 @@ def test_plan_bound_by_requests_per_minute() -> None:
 def test_plan_bound_by_workers() -> None:
     plan = coordinator(5, Limits(max_concurrent=50)).plan(100, item_seconds=1.0)
     assert plan.seconds == pytest.approx(20.0, rel=0.1)
-    assert plan.bound_by == "5 workers"
+    assert plan.bound_by == "5 workers, not the keys"
     assert plan.changes["twice the workers"] < 0.6 * plan.seconds
 
 
@@ -48,7 +48,7 @@ def test_plan_bound_by_credentials_in_use() -> None:
 def test_plan_bound_by_tokens_per_minute() -> None:
     plan = coordinator(10, Limits(tokens_per_minute=1000, max_concurrent=10)).plan(50, item_seconds=0.1, tokens=100)
     assert plan.seconds == pytest.approx(240, rel=0.05)
-    assert plan.bound_by == "tokens per minute"
+    assert plan.bound_by == "tokens per minute on key-0 (1,000)"
 
 
 def test_plan_counts_tokens_of_each_item() -> None:
@@ -60,7 +60,7 @@ def test_plan_counts_tokens_of_each_item() -> None:
 def test_plan_with_daily_limit_takes_days() -> None:
     plan = coordinator(3, Limits(requests_per_day=100, max_concurrent=3)).plan(250, item_seconds=1.0)
     assert plan.seconds == pytest.approx((16 + 24) * 3600, rel=0.01)  # the fake clock starts at eight in the morning
-    assert plan.bound_by == "requests per day"
+    assert plan.bound_by == "requests per day on key-0 (100)"
     assert "40.0 hours" in str(plan)
 
 
@@ -87,7 +87,7 @@ def test_plan_without_usable_credential_never_ends() -> None:
     planner.credential_coordinator.quarantine("key-0", "tested")
     plan = planner.plan(10)
     assert plan.seconds == math.inf
-    assert plan.bound_by == "no usable credential"
+    assert plan.bound_by == "the lack of a usable credential"
     assert "forever" in str(plan)
 
 
@@ -152,7 +152,10 @@ def test_extrapolated_plan_equals_full_simulation(limits: Limits, item_seconds: 
     outcome = simulate(credentials, work)
     assert outcome.seconds == pytest.approx(full.ended_at, rel=0.02)
     assert sum(outcome.requests.values()) == 6_000
-    assert outcome.bound_by == max(full.bound_seconds, key=full.bound_seconds.__getitem__)
+    longest = full.bound_times.longest()
+    assert outcome.bound is not None
+    assert longest is not None
+    assert outcome.bound[:2] == longest[:2]
 
 
 def test_plan_has_cost_and_what_the_budget_is_enough_for() -> None:

@@ -359,7 +359,7 @@ def test_success_after_a_refusal_counts(access: FakeAccess) -> None:
     assert quiet(1, make_pool(), gateway=access).execute_parallel(["a"], worker)[1][0].success
 
 
-def test_run_waiting_for_an_instant_is_bound_by_limits(access: FakeAccess) -> None:
+def test_run_waiting_for_an_instant_is_bound_by_refusals(access: FakeAccess) -> None:
     clock, events = FakeClock(), []
 
     def worker(*_: Any) -> None:
@@ -373,7 +373,7 @@ def test_run_waiting_for_an_instant_is_bound_by_limits(access: FakeAccess) -> No
         clock.advance(3600)
         assert len(list(results)) == 1
     (ended,) = [event for event in events if isinstance(event, RunEnded)]
-    assert "limits" in ended.bound_by
+    assert ended.bound_by == "refusals of the provider: items wait until it accepts requests again"
 
 
 # --- usage ------------------------------------------------------------------------------------------------------------

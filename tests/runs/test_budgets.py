@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentos.events import BUDGET
+from agentos.bounds import BUDGET, Bound
 from agentos.workflows.parallel import (
     Budget,
     CredentialCoordinator,
@@ -85,8 +85,7 @@ def test_estimate_bounds_the_first_items() -> None:
 
     with coordinator.stream(ITEMS, worker) as results:
         eventually(lambda: results.stats.running == 2)
-        bottleneck = coordinator._runs._runs[0]._driver.progress.bottleneck
-        eventually(lambda: bottleneck.reason == BUDGET)
+        eventually(lambda: results.bound() == Bound(BUDGET))
         gate.set()
         assert len(list(results)) == 2
 

@@ -139,8 +139,10 @@ def test_run_without_results_reports_heartbeats(capsys: pytest.CaptureFixture[st
     stats, _ = ParallelCoordinator(1, pool, clock=clock, reporter=reporter).execute_parallel([1], lambda *_: None)
     assert stats.success_count == 1
     out = capsys.readouterr().out
-    assert re.search(r"Still working: 0 done, 0 running, 1 waiting, about \d+\.\d s to go: the only usable", out)
-    assert "Bound by: the providers' limits on the only credential" in out
+    assert re.search(
+        r"Still working: 0 done, 0 running, 1 waiting, about \d+\.\d s to go; bound by the cool-down of ", out
+    )
+    assert "Bound by: the cool-down of key-" in out
 
 
 def test_summary_names_the_bottleneck(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,4 +151,4 @@ def test_summary_names_the_bottleneck(capsys: pytest.CaptureFixture[str]) -> Non
     ParallelCoordinator(1, pool).execute_parallel(range(5), lambda *_: pause.wait(0.03))
     assert "Bound by: 1 worker, not the keys" in capsys.readouterr().out
     ParallelCoordinator(8, pool).execute_parallel(range(20), lambda *_: pause.wait(0.03))
-    assert "Bound by: the 3 credentials, all in use, not the workers" in capsys.readouterr().out
+    assert "Bound by: max_concurrent: 3 requests at once on 3 credentials, all in use" in capsys.readouterr().out

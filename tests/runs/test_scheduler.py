@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentos import events
 from agentos.items.item import INTERRUPTED, WORKER_DIED, Item
 from agentos.limits import backoff
-from agentos.runs._rules.bottleneck import Bottleneck
 from agentos.runs._rules.scheduler import FAILED, FREE_ROTATIONS, MAX_PAUSING, UNFINISHED, Again, Scheduler, parse_halt
 from agentos.verdict import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, TRANSIENT
 
@@ -242,16 +240,3 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
-
-
-def test_bottleneck_is_the_longest_reason() -> None:
-    bottleneck = Bottleneck(0.0)
-    bottleneck.note(events.WORKERS, 0.0)
-    bottleneck.note(events.KEYS, 1.0)
-    bottleneck.note(events.WORKERS, 5.0)
-    bottleneck.note(None, 6.0)
-    assert bottleneck.text(3, 4) == "the 4 credentials, all in use, not the workers"
-    bottleneck.note(events.WORKERS, 6.0)
-    bottleneck.note(None, 60.0)
-    assert bottleneck.text(3, 4) == "3 workers, not the keys"
-    assert bottleneck.text(3, None) == "3 workers"

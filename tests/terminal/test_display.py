@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentos.bounds import bound_of_pool
 from agentos.events import EXHAUSTED, STORE_LOST, ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
 from agentos.items.results import RunningItem
+from agentos.runs.run_snapshot import RunSnapshot
 from agentos.terminal._cells import text_width
 from agentos.terminal.display import Display, amount_text, clock_text, countdown_text
 from agentos.verdict import RATE_LIMITED
@@ -33,23 +35,14 @@ class ScriptedRun:
         self.keys: tuple[CredentialState, ...] = ()
         self.pool_waiting: PoolWaiting | None = None
         self.snapshots = 0
+        self.now = NOW
         for name, value in more.items():
             setattr(self, name, value)
 
-    @property
-    def stats(self) -> ProgressStats:
-        return self.figures
-
-    def running(self, max_count: int | None = None) -> list[RunningItem]:
-        assert max_count is not None
-        return self.items[:max_count]
-
-    def credentials(self) -> tuple[CredentialState, ...]:
+    def snapshot(self, max_running: int) -> RunSnapshot:
         self.snapshots += 1
-        return self.keys
-
-    def waiting(self) -> PoolWaiting | None:
-        return self.pool_waiting
+        bound = None if self.pool_waiting is None else bound_of_pool(self.pool_waiting, self.now)
+        return RunSnapshot(self.now, self.figures, self.items[:max_running], bound, self.keys)
 
 
 def stats(total: int | None = 300, completed: int = 120, failed: int = 0, **more: Any) -> ProgressStats:
@@ -74,7 +67,7 @@ def busy_run(items: int = 1000, keys: int = 20) -> ScriptedRun:
             )
             for n in range(keys)
         ),
-        pool_waiting=PoolWaiting(RATE_LIMITED, 20, 19, 20, 11.5, "tokens per minute"),
+        pool_waiting=PoolWaiting(RATE_LIMITED, 20, 19, 20, 11.5, "tokens per minute", groups=20, amount=8e5),
     )
 
 
@@ -83,7 +76,7 @@ def failed(item_id: str, error: str, kind: str | None = "ValueError") -> ItemEnd
 
 
 def display_of(run: ScriptedRun, *failures: ItemEnded, **more: Any) -> Display:
-    display = Display(run, run.credentials, **{"clock": lambda: NOW, "color": False, **more})
+    display = Display(run, **{"clock": lambda: NOW, "color": False, **more})
     for event in failures:
         display.note(event)
     return display
@@ -109,7 +102,7 @@ SMALL = ScriptedRun(
         CredentialState("key-4", quarantined="refused by the provider: no such key"),
         CredentialState("key-5"),
     ),
-    pool_waiting=PoolWaiting(EXHAUSTED, 4, 2, 1, 11.2),
+    pool_waiting=PoolWaiting(EXHAUSTED, 4, 2, 1, 11.2, at_once=5, leases=5),
 )
 
 
@@ -118,7 +111,7 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
     assert display.frame(100, 30) == [
         "run nightly-42  2:05 elapsed, about 3.1 minutes to go, 58 items/min",
         "━" * 31 + "─" * 46 + " 120/300 done, 2 failed",
-        "all usable credentials are busy: items wait for one",
+        "Bound by max_concurrent: 5 requests at once on 3 credentials, all in use; 1 more is paused",
         "running 3, 4 waiting",
         "  1:05  document-0001  key-1",
         "  0:12  文書-2         key-2  attempt 3",
@@ -143,7 +136,7 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
             [
                 "run nightly-42  2:05 elapsed, about 6.6 minutes to go",
                 "━━━━━━━━━───────────────────────── 1200/5000 done, 12 failed",
-                "nothing starts for 12 s (tokens per minute): all 20 usable …",
+                "nothing starts for 12 s. Bound by tokens per minute on all …",
                 "running 1000, 700 waiting (3 rate-limited)",
                 "  10:05  document-0000  key-0  attempt 2",
                 "  10:04  document-0001  key-1",
@@ -161,14 +154,14 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
             [
                 "run nightly-42  2:05 elapsed",
                 "━━━━────────── 1200/5000 done, 12 failed",
-                "nothing starts for 12 s (tokens per min…",
+                "nothing starts for 12 s. Bound by token…",
                 "running 1000, 700 waiting (3 rate-limit…",
                 "credentials 20: 18 in use, 1 paused, 1 …",
                 "failed document-9: ValueError: worst",
             ],
         ),
         (40, 4, ["run nightly-42  2:05 elapsed", "━━━━────────── 1200/5000 done, 12 failed",
-                 "nothing starts for 12 s (tokens per min…", "running 1000, 700 waiting (3 rate-limit…"]),
+                 "nothing starts for 12 s. Bound by token…", "running 1000, 700 waiting (3 rate-limit…"]),
         (40, 2, ["run nightly-42  2:05 elapsed", "━━━━────────── 1200/5000 done, 12 failed"]),
         (40, 1, ["━━━━────────── 1200/5000 done, 12 failed"]),
         (20, 3, ["2:05 elapsed", "1200/5000, 12 failed", "nothing starts for …"]),
@@ -223,19 +216,21 @@ def test_recorded_items_do_not_count_for_rate() -> None:
 def test_countdown_continues_between_pool_snapshots() -> None:
     now = NOW
     run = busy_run()
-    display = Display(run, run.credentials, clock=lambda: now, color=False)
+    display = Display(run, clock=lambda: now, color=False)
     display.frame(100, 30)
     assert run.snapshots == 1
-    now += 0.4
+    now += 0.2
     frame = "\n".join(display.frame(100, 30))
     assert run.snapshots == 1
     assert "nothing starts for 12 s" in frame
-    now += 0.2
-    display.frame(100, 30)
-    assert run.snapshots == 2
-    now -= 3600  # the clock is set back
+    display.frame(100, 40)
+    assert run.snapshots == 2  # more rows
+    now = run.now = now + 0.3
     display.frame(100, 30)
     assert run.snapshots == 3
+    now -= 3600  # the clock is set back
+    display.frame(100, 30)
+    assert run.snapshots == 4
 
 
 def test_cooling_scope_is_shown() -> None:
@@ -311,7 +306,7 @@ def test_control_and_bidi_characters_are_escaped() -> None:
 
 def test_secrets_are_redacted_before_shortening() -> None:
     run = ScriptedRun(figures=stats(running=1), items=[RunningItem("see sk-secret-key there", 1, "k", 1.0)])
-    display = Display(run, run.credentials, clock=lambda: NOW, color=False)
+    display = Display(run, clock=lambda: NOW, color=False)
     display.redact_with(lambda text: text.replace("sk-secret-key", "[redacted]"))
     display.note(failed("sk-secret-key", "sk-secret-key"))
     for width in range(1, 80):
@@ -432,13 +427,13 @@ def test_short_wait_for_limit_shows_no_countdown() -> None:
     assert run.pool_waiting is not None
     run.pool_waiting = run.pool_waiting._replace(usable_in=0.4)
     frame = "\n".join(display_of(run).frame(100, 30))
-    assert "as fast as the limits allow (tokens per minute)" in frame
+    assert "Bound by tokens per minute on all 20 credentials (800,000 together)" in frame
     assert "nothing starts" not in frame
 
 
 def test_lost_store_is_shown_until_reached_again() -> None:
     run = ScriptedRun(figures=stats(running=1), pool_waiting=PoolWaiting(STORE_LOST, 2, 0, 0, None))
-    display = Display(run, run.credentials, clock=lambda: NOW, color=False)
+    display = Display(run, clock=lambda: NOW, color=False)
     display.note(StoreUnreachable("redis://somewhere", "connection refused", NOW - 65.0))
     assert display.frame(80, 10)[2] == "the pool's store is unreachable for 1:05: nothing new starts"
     display.note(StoreReached("redis://somewhere", 65.0))

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentos.bounds import LIMIT, Bound
 from agentos.events import (
     CoolDownStarted,
     CredentialQuarantined,
     DryRun,
     Heartbeat,
     ItemEnded,
-    PoolWaiting,
     RunEnded,
     RunStarted,
 )
@@ -32,11 +32,11 @@ START = 1_700_000_000.0
 class StandingRun:
     """A run whose figures a test sets."""
 
-    def __init__(self, stats: ProgressStats, waiting: PoolWaiting | None = None) -> None:
-        self.stats, self.pool_waiting = stats, waiting
+    def __init__(self, stats: ProgressStats, bound: Bound | None = None) -> None:
+        self.stats, self.present = stats, bound
 
-    def waiting(self) -> PoolWaiting | None:
-        return self.pool_waiting
+    def bound(self) -> Bound | None:
+        return self.present
 
 
 def stats(completed: int = 120, failed: int = 2, total: int | None = 300, **more: Any) -> ProgressStats:
@@ -94,16 +94,16 @@ def test_quiet_reporter_writes_failures_and_summary() -> None:
 
 def test_tick_writes_line_only_after_progress() -> None:
     stream = io.StringIO()
-    run = StandingRun(stats(running=8), PoolWaiting(RATE_LIMITED, 4, 0, 4, 12.0, "tokens per minute"))
+    run = StandingRun(stats(running=8), Bound(LIMIT, "tokens per minute", "credential team-a", 1, 1, 40_000))
     reporter = LinesReporter(stream, run)
     reporter.tick()
     reporter.tick()
     run.stats = stats(121, 0, None, running=7)
-    run.pool_waiting = None
+    run.present = None
     reporter.tick()
-    reason = "all 4 usable credentials are rate-limited or cooling down, the next usable in 12.0 s (tokens per minute)"
+    reason = "tokens per minute on team-a (40,000)"
     assert stream.getvalue().splitlines() == [
-        f"[COORDINATOR] 120/300 done, 2 failed, 8 running, about 3.1 minutes to go; nothing new starts: {reason}",
+        f"[COORDINATOR] 120/300 done, 2 failed, 8 running, about 3.1 minutes to go; bound by {reason}",
         "[COORDINATOR] 121 done, 7 running",
     ]
     run.stats = stats(122)

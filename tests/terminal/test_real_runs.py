@@ -32,7 +32,7 @@ def test_display_follows_run_from_start_to_end() -> None:
             raise ValueError("bad")
 
     with coordinator.stream(["a", "b", "c"], work, run_id="nightly") as stream:
-        display = Display(stream, pool.states, color=False)
+        display = Display(stream, color=False)
         eventually(lambda: len(stream.running()) == 2 and stream.waiting() is not None)
         assert [item._replace(age_seconds=0.0) for item in stream.running()] == [
             RunningItem("a", 1, "key-0", 0.0),
@@ -61,7 +61,7 @@ def test_drawing_does_not_slow_fast_run() -> None:
     frames: list[int] = []
 
     def draw() -> None:
-        display = Display(stream, pool.states, clock=lambda: float(len(frames)))  # a new snapshot for each frame
+        display = Display(stream, clock=lambda: float(len(frames)))  # a new snapshot for each frame
         while not is_over.is_set():
             display.frame(100, 40)
             frames.append(len(stream.running()))

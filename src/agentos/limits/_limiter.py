@@ -13,7 +13,7 @@ from . import _reports, _usage_rows
 from ._periods import CalendarPeriod, FirstUsePeriod, Period
 from ._window_table import Taken, WindowSet, WindowTable
 from ._windows import Entry, PacedRolling
-from .amounts import Detail, amount_of
+from .amounts import NO_BINDING, Binding, Detail, amount_of
 from .declaration import REQUESTS, Calendar, Limits
 from .usage_state import LeaseShare, UsageState
 
@@ -70,15 +70,15 @@ class RateLimiter(WindowTable):
 
     def binding(
         self, requests: int, tokens: int, now: float, scope: str | None = None, detail: Detail | None = None
-    ) -> tuple[float, str | None]:
-        """Return the same instant, and the name of the limit that decides it."""
-        at, name = 0.0, None
+    ) -> Binding:
+        """Return the same instant, and the limit that decides it."""
+        binding = NO_BINDING
         for counted in self.set_of(scope).windows:
             if counted.kind != REQUESTS or requests:
                 next_at = counted.counter.ready_at(amount_of(counted.kind, requests, tokens, detail), now)
-                if next_at > at:
-                    at, name = next_at, counted.name
-        return at, name
+                if next_at > binding.at:
+                    binding = Binding(next_at, counted.name, counted.counter.limit)
+        return binding
 
     def next_room_at(
         self, scope: str | None, tokens: int, detail: Detail | None, now: float, other_scope: str | None = None

@@ -16,8 +16,13 @@ from ._rate_probe import FEW_REQUESTS, MAX_PATIENCE, MAX_UNEXPLAINED, PROBE_FACT
 from ._rate_search import MAX_GAP, MIN_WAIT, Episode, RateSearch, Refusal
 from ._slow_start import CAUTIOUS_RATE, CAUTIOUS_SLOTS, INITIAL_RATE, RAMP_RATE, SlowStart
 from ._windows import Bucket
+from .amounts import NO_BINDING, Binding
 from .backoff import delay
 
+# Names of what restricts requests without being declared, as users see them.
+SLOW_START = "slow start"
+LEARNED_REQUESTS = "learned requests per minute"
+LEARNED_TOKENS = "learned tokens per minute"
 # Share of the last requests that must have waited for the rate before their successes count.
 MIN_LIMITED_SHARE = 0.75
 # Seconds of the limit that a provider is assumed to have stored before the first request.
@@ -128,6 +133,19 @@ class RateEstimator:
         if self.token_bucket is not None:
             at = max(at, self.token_bucket.ready_at(max(1, tokens), now))
         return at
+
+    def binding(self, requests: int, tokens: int, now: float) -> Binding:
+        """Return the same instant, and what decides it. Unlike `ready_at` it changes nothing."""
+        candidates = [NO_BINDING]
+        if self.slow_start is not None:
+            at = self.slow_start.ready_at(self.in_flight - self._in_flight_before, now)
+            candidates.append(Binding(at, SLOW_START))
+        if self.bucket is not None:
+            candidates.append(Binding(self.bucket.ready_at(requests, now), LEARNED_REQUESTS, self.bucket.rate * 60.0))
+        if self.token_bucket is not None:
+            at, rate = self.token_bucket.ready_at(max(1, tokens), now), self.token_bucket.rate
+            candidates.append(Binding(at, LEARNED_TOKENS, rate * 60.0))
+        return max(candidates, key=lambda binding: binding.at)
 
     def take(self, requests: int, tokens: int, now: float) -> None:
         if self.slow_start is not None:

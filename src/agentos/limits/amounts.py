@@ -18,6 +18,17 @@ class Detail(NamedTuple):
     cost: float = 0.0
 
 
+class Binding(NamedTuple):
+    """The limit that decides when a request may be sent."""
+
+    at: float  # the instant; 0 for now
+    name: str | None = None  # as users see it; None: no limit holds the request up
+    amount: float | None = None  # what the limit allows; None: it has no fixed amount
+
+
+NO_BINDING = Binding(0.0)
+
+
 def detail_of(tokens: int, input_tokens: int | None, output_tokens: int | None, cost: float | None) -> Detail | None:
     """Return the detail of a request of which only some amounts are known; None if only `tokens` is."""
     if input_tokens is None and output_tokens is None and cost is None:

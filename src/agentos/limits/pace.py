@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from ._limiter import RateLimiter
 from ._rate_estimator import IDLE_SECONDS, RateEstimator
 from ._window_table import Taken
-from .amounts import Detail
+from .amounts import NO_BINDING, Binding, Detail
 from .declaration import Calendar, Limits, strictest
 from .usage_state import LeaseShare, UsageState
 
 if TYPE_CHECKING:
     from agentos.verdict import Verdict, WindowReport
 
-# Name of an undeclared limit, as users see it.
-LEARNED = "learned limit"
 # Seconds until a group that cannot serve a large request is looked at again, if what it admits grows all the time: a
 # smaller request may come.
 LOOK_AGAIN_SECONDS = 0.1
@@ -134,12 +132,12 @@ class Pace:
 
     def binding(
         self, scope: str | None, requests: int, tokens: int, now: float, detail: Detail | None = None
-    ) -> tuple[float, str | None]:
-        """Return the instant from which the amount may be used, and the name of the limit that decides it."""
-        at, name = (0.0, None) if self.limiter is None else self.limiter.binding(requests, tokens, now, scope, detail)
-        estimator = self.estimators.get(scope)
-        learned_at = 0.0 if estimator is None else estimator.ready_at(requests, tokens, now)
-        return (learned_at, LEARNED) if learned_at > at else (at, name)
+    ) -> Binding:
+        """Return the instant from which the amount may be used, and the limit that decides it."""
+        limiter, estimator = self.limiter, self.estimators.get(scope)
+        declared = NO_BINDING if limiter is None else limiter.binding(requests, tokens, now, scope, detail)
+        learned = NO_BINDING if estimator is None else estimator.binding(requests, tokens, now)
+        return learned if learned.at > declared.at else declared
 
     def changes_at(self, scope: str | None, tokens: int, now: float, detail: Detail | None = None) -> float:
         """Return the instant from which it may admit more tokens, money or requests at once than now."""

@@ -6,13 +6,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from agentos import bounds
+from agentos.bounds import Bound, RunFacts, decide
 from agentos.costs.amounts import money_text
 from agentos.durations import format_duration
-from agentos.events import KEYS, WORKERS
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, Limits
 from agentos.plurals import plural
 from agentos.pool.simulation import Outcome, Work, simulate
 from agentos.pool.states import CredentialForecast
+from agentos.reporters.bound_text import bound_text
 
 # Items of a simulation that compares changes, at most; its durations are scaled to all items.
 MAX_COMPARED_ITEMS = 10_000
@@ -112,20 +114,21 @@ def make_plan(credentials: list[CredentialForecast] | None, work: Work, requests
 def _plan(credentials: list[CredentialForecast] | None, work: Work) -> RunPlan:
     if credentials is None:
         seconds = _without_credentials(work)
-        bound_by = _bound_text(WORKERS, work) if work.items > work.workers else _bound_text(None, work)
+        bound = decide(RunFacts(work.workers, min(work.items, work.workers), work.items > work.workers), 0.0)
         changes = {}
         if work.items > work.workers:
             changes["twice the workers"] = _without_credentials(work._replace(workers=2 * work.workers))
-        return RunPlan(work.items, work.workers, work.item_seconds, seconds, bound_by, changes=changes)
+        return RunPlan(work.items, work.workers, work.item_seconds, seconds, bound_text(bound), changes=changes)
     if not credentials and work.items:
-        return RunPlan(work.items, work.workers, work.item_seconds, math.inf, "no usable credential")
+        bound_by = bound_text(Bound(bounds.NO_CREDENTIAL))
+        return RunPlan(work.items, work.workers, work.item_seconds, math.inf, bound_by)
     outcome = simulate(credentials, work)
     return RunPlan(
         work.items,
         work.workers,
         work.item_seconds,
         outcome.seconds,
-        _bound_text(outcome.bound_by, work),
+        bound_text(outcome.bound),
         outcome.requests,
         outcome.utilisation,
         outcome.too_large,
@@ -144,21 +147,24 @@ def _changes(credentials: list[CredentialForecast], work: Work, outcome: Outcome
     if not credentials or not work.items:
         return {}
     # A duration in days has steps, and cannot be scaled.
-    max_items = work.items if outcome.bound_by == REQUESTS_PER_DAY else MAX_COMPARED_ITEMS
+    bound = outcome.bound
+    max_items = work.items if bound is not None and bound.name == REQUESTS_PER_DAY else MAX_COMPARED_ITEMS
     sample = work._replace(items=min(work.items, max_items))
     seconds = outcome.seconds if sample == work else simulate(credentials, sample).seconds
     first = credentials[0]
     one_more = first._replace(id="one more", group="one more", cooling=0.0, used=())
     changes = {"one more credential": ([*credentials, one_more], sample)}
-    if outcome.bound_by == WORKERS:
+    if bound is None:
+        pass
+    elif bound.kind == bounds.WORKERS:
         changes["twice the workers"] = (credentials, sample._replace(workers=2 * sample.workers))
-    elif outcome.bound_by == KEYS:
+    elif bound.kind == bounds.AT_ONCE:
         changes["twice max_concurrent"] = (
             [_with(c, max_concurrent=2 * c.limits.first_concurrent) for c in credentials],
             sample,
         )
-    elif outcome.bound_by is not None:
-        changes[f"twice the {outcome.bound_by}"] = ([_twice(c, outcome.bound_by) for c in credentials], sample)
+    elif bound.kind == bounds.LIMIT and bound.name is not None:
+        changes[f"twice the {bound.name}"] = ([_twice(c, bound.name) for c in credentials], sample)
     return {name: _scaled(outcome.seconds, seconds, simulate(*change).seconds) for name, change in changes.items()}
 
 
@@ -181,11 +187,3 @@ def _twice(credential: CredentialForecast, limit: str) -> CredentialForecast:
 def _with(credential: CredentialForecast, **changed: float) -> CredentialForecast:
     limits: Limits = replace(credential.limits, **changed)  # type: ignore[arg-type]
     return credential._replace(limits=limits)
-
-
-def _bound_text(bound_by: str | None, work: Work) -> str:
-    if bound_by is None:
-        return "nothing: there is little to do"
-    if bound_by == WORKERS:
-        return plural(work.workers, "worker")
-    return "the credentials, all in use (max_concurrent)" if bound_by == KEYS else bound_by

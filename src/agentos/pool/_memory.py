@@ -218,6 +218,15 @@ class MemoryStore:
             lambda allocator, now: [credential_state(c, now, epoch) for c in allocator.credentials.values()]
         )
 
+    def snapshot(self, scope: str | None) -> tuple[list[CredentialState], PoolWaiting]:
+        epoch = self._clock.epoch()
+
+        def look(allocator: Allocator, now: float) -> tuple[list[CredentialState], PoolWaiting]:
+            states = [credential_state(c, now, epoch) for c in allocator.credentials.values()]
+            return states, wait_reasons.explain(allocator, scope, now)
+
+        return self._locked(look)
+
     def fastest(self) -> tuple[float | None, float]:
         return self._locked(lambda allocator, now: wait_reasons.fastest(allocator.credentials.values(), now))
 

@@ -223,6 +223,11 @@ class LeasePool:
         """Return a snapshot of every credential, in the order in which they joined."""
         return tuple(self._store.states())
 
+    def snapshot(self, scope: str | None) -> tuple[tuple[CredentialState, ...], PoolWaiting]:
+        """Return the states, and why a request of a scope would wait, at one instant."""
+        states, waiting = self._store.snapshot(scope)
+        return tuple(states), waiting
+
     @property
     def ids(self) -> tuple[str, ...]:
         """The ids of the credentials."""

@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 from math import ceil, inf
 from typing import Any, NamedTuple
 
-from agentos.events import KEYS, WORKERS
+from agentos.bounds import Bound, BoundTimes, RunFacts, decide
+from agentos.events import PoolWaiting
 from agentos.limits.declaration import WINDOW_SECONDS
 from agentos.verdict import RATE_LIMITED, Verdict
 
@@ -40,13 +41,14 @@ class Work(NamedTuple):
     workers: int
     item_seconds: float
     tokens: tuple[int, ...] = (0,)
+    workers_by: str | None = None  # the resource that bounds the number of workers; None: a person gave it
 
 
 class Outcome(NamedTuple):
     """The result of a simulated run. `seconds` is infinite if it would never end."""
 
     seconds: float
-    bound_by: str | None  # the name of a limit, WORKERS, KEYS, or None
+    bound: Bound | None  # what binds the run; None: nothing
     requests: dict[str, int]  # by credential
     utilisation: dict[str, float]  # by credential, from 0 to 1
     too_large: int  # items that no limit allows
@@ -66,13 +68,14 @@ class Simulation:
         self.waiting = 0
         self.ended_at = 0.0
         self.too_large = 0
-        # By credential: requests, tokens, and seconds in use. By reason: the seconds for which it bound the run.
+        # By credential: requests, tokens, and seconds in use.
         self.requests: dict[str, float] = defaultdict(float)
         self.tokens: dict[str, float] = defaultdict(float)
         self.busy: dict[str, float] = defaultdict(float)
-        self.bound_seconds: dict[str, float] = defaultdict(float)
+        self.bound_times = BoundTimes(0.0)
         self.events: list[Any] = []  # events
-        self._reason: str | None = None
+        self._bound: Bound | None = None
+        self._was_waiting = False
         self._latency = latency
         self._answer = answer
         self._ends: list[tuple[float, int, LeaseRecord]] = []
@@ -90,7 +93,7 @@ class Simulation:
             next_at = min(ends_at, inf if wake_at is None else wake_at)
             if next_at > until or next_at == inf:
                 return next_at < inf
-            self._note_binding_reason(next_at)
+            self._note_bound(next_at)
             self.now = next_at
             if ends_at <= self.now:
                 self._end(heappop(self._ends)[2])
@@ -142,18 +145,21 @@ class Simulation:
             self.remaining += 1
         pool.lease_end.end(record, self.now, verdict, success=True)
 
-    def _note_binding_reason(self, next_at: float) -> None:
-        """Add the time until the next event to the reason that binds the run. The search for the binding limit is slow:
-        it is done for samples and for long waits."""
-        seconds = next_at - self.now
+    def _note_bound(self, next_at: float) -> None:
+        """Add the time until the next event to what binds the run. The search for the binding limit is slow: it is done
+        for samples and for long waits."""
+        seconds, is_waiting = next_at - self.now, self.waiting > 0
         self._event_count += 1
-        if not self.waiting:
-            self._reason = WORKERS if self.remaining else None
-        elif self._reason in (WORKERS, None) or self._event_count % self._sample_each == 0 or seconds > LONG_WAIT:
-            waiting = explain(self.pool, None, self.now)
-            self._reason = waiting.limit or KEYS
-        if self._reason is not None:
-            self.bound_seconds[self._reason] += seconds
+        is_sample = self._event_count % self._sample_each == 0 or seconds > LONG_WAIT
+        if is_waiting != self._was_waiting or is_sample or not self.remaining:
+            self._was_waiting = is_waiting
+            waiting = explain(self.pool, None, self.now) if is_waiting else None
+            self._bound = decide(self._facts(waiting), self.now)
+        self.bound_times.add(self._bound, seconds, next_at)
+
+    def _facts(self, waiting: PoolWaiting | None) -> RunFacts:
+        work = self.work
+        return RunFacts(work.workers, self.running, self.remaining > 0, waiting, work.workers_by, has_keys=True)
 
 
 def simulate(forecasts: list[CredentialForecast], work: Work) -> Outcome:
@@ -174,8 +180,7 @@ def simulate(forecasts: list[CredentialForecast], work: Work) -> Outcome:
     skipped = _run(run)
     seconds = run.ended_at + skipped if not (run.remaining or run.waiting or run.running) else inf
     requests = {id_: int(run.requests[id_]) for id_ in pool.credentials}
-    bound_by = max(run.bound_seconds, key=lambda reason: run.bound_seconds[reason], default=None)
-    return Outcome(seconds, bound_by, requests, _utilisation(pool, run, seconds), run.too_large)
+    return Outcome(seconds, run.bound_times.longest(), requests, _utilisation(pool, run, seconds), run.too_large)
 
 
 def _run(run: Simulation) -> float:
@@ -189,7 +194,7 @@ def _run(run: Simulation) -> float:
     has_long_ones = any(window.seconds > WINDOW_SECONDS for window in windows)
     if len(work.tokens) == 1 and work.item_seconds > 0 and not has_long_ones:
         period = work.item_seconds * ceil(WINDOW_SECONDS / work.item_seconds)
-        tallies = (run.requests, run.tokens, run.busy, run.bound_seconds)
+        tallies: tuple[dict[Any, float], ...] = (run.requests, run.tokens, run.busy, run.bound_times.seconds)
         before, counts = [dict(tally) for tally in tallies], [0] * STEADY_PERIODS
         until = period - work.item_seconds / 2.0  # between the ends of items
         remaining = run.remaining

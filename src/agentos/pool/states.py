@@ -75,7 +75,7 @@ class CredentialForecast(NamedTuple):
 def credential_state(credential: CredentialRecord, now: float, epoch: float) -> CredentialState:
     """Return the state of a credential, with instants as epoch seconds. `epoch` is the wall clock at `now`."""
     ends, cooled_by = _cooldowns(credential, now, epoch)
-    ready_at, limit = credential.group.pace.binding(None, 1, 0, now)
+    ready_at, limit, _ = credential.group.pace.binding(None, 1, 0, now)
     cooled_until = ends.pop(None, None)
     limited_until = epoch + (ready_at - now) if ready_at > now else None
     pace, leases = credential.group.pace, tuple(credential.leases.values())

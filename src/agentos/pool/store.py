@@ -134,6 +134,9 @@ class Store(Protocol[H]):
 
     def states(self) -> list[CredentialState]: ...
 
+    def snapshot(self, scope: str | None, /) -> tuple[list[CredentialState], PoolWaiting]:
+        """Return the states, and why a request of a scope would wait, at one instant."""
+
     def fastest(self) -> tuple[float | None, float]: ...
 
     def forecasts(self) -> list[CredentialForecast]: ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable, Sequence
+from datetime import date
 
 ELLIPSIS = "…"
 # Ids and errors come from users and providers: control characters could move the cursor or begin a line.
@@ -46,6 +47,17 @@ def shell_argument(item_id: str) -> str | None:
 
 def local_time(epoch: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch))
+
+
+def clock_time(epoch: float, now: float) -> str:
+    """Return an instant as people say it: `14:03:20`, `03:40 tomorrow`, `22:15 on Nov 20`; seconds within an hour."""
+    then, today = time.localtime(epoch), time.localtime(now)
+    days = date(*then[:3]).toordinal() - date(*today[:3]).toordinal()
+    if not days:
+        return time.strftime("%H:%M:%S" if epoch - now < 3600 else "%H:%M", then)
+    if days == 1:
+        return time.strftime("%H:%M tomorrow", then)
+    return time.strftime("%H:%M on %b %d" if then[0] == today[0] else "%H:%M on %b %d %Y", then)
 
 
 def size(count: float) -> str:

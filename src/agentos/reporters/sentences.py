@@ -225,7 +225,7 @@ def _store_reached(event: StoreReached) -> str:
 
 def _still_running(event: Heartbeat) -> str:
     stats = event.stats
-    reason = f": {waiting_text(event.waiting)}" if event.waiting is not None else ""
+    reason = "" if event.bound_by is None else f"; bound by {event.bound_by}"
     to_go = "" if stats.eta is None else f", about {format_duration(stats.eta)} to go"
     counts = f"{stats.completed} done, {stats.running} running, {stats.waiting} waiting"
     return f"[COORDINATOR] Still working: {counts}{to_go}{reason}"

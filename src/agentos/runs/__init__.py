@@ -1,5 +1,5 @@
 """One run, from its start to its last result.
 
 Doors: `start` (start_run, RunHandle), `active_runs`, `checks` and `options` (arguments), `signatures` (their types),
-`forecast`, `streams`, `signals`.
+`forecast`, `run_snapshot`, `streams`, `signals`.
 """

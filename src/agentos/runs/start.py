@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agentos.bounds import Bound
 from agentos.clock import Clock
 from agentos.events import DryRun, PoolWaiting
 from agentos.items.access import AttemptAccess
@@ -27,6 +28,7 @@ from agentos.workers.threads import ThreadWorkers
 from ._driver.driver import Driver
 from ._driver.intake import Source
 from ._rules.run_options import Options
+from .run_snapshot import RunSnapshot
 from .signatures import Worker
 
 if TYPE_CHECKING:  # only a run with a ledger needs them
@@ -98,6 +100,14 @@ class RunHandle:
     def rests(self) -> dict[str, tuple[float, str]]:
         """Return the credentials that rest in this run: for how many seconds, and why."""
         return self._driver.rests()
+
+    def bound(self) -> Bound | None:
+        """Return what binds the run now; None if it waits for its last items only."""
+        return self._driver.bound()
+
+    def snapshot(self, max_running: int) -> RunSnapshot:
+        """Return the state of the run and of its pool at one instant, with the oldest `max_running` attempts."""
+        return self._driver.snapshot(max_running)
 
     def waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential; None if none does."""

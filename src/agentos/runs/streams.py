@@ -16,8 +16,11 @@ from ._parts.result_queue import FETCH_RECORDED
 from .start import RunHandle
 
 if TYPE_CHECKING:
+    from agentos.bounds import Bound
     from agentos.events import PoolWaiting
     from agentos.ledger.recorded_results import RecordedResults
+
+    from .run_snapshot import RunSnapshot
 
 # Seconds to wait for the end of a run that was killed: it waits for its worker processes only.
 KILL_SECONDS = 0.9
@@ -56,6 +59,15 @@ class _Results(Generic[T]):
     def rests(self) -> dict[str, tuple[float, str]]:
         """Return the credentials that rest in this run: for how many seconds, and why."""
         return self._run.rests()
+
+    def bound(self) -> Bound | None:
+        """Return what binds the run now; None if it waits for its last items only. From any thread."""
+        return self._run.bound()
+
+    def snapshot(self, max_running: int) -> RunSnapshot:
+        """Return the state of the run and of its pool at one instant, with the oldest `max_running` attempts. From any
+        thread."""
+        return self._run.snapshot(max_running)
 
     def waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential, and until when; None if none does. From any thread."""

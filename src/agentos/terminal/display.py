@@ -1,6 +1,6 @@
 """Draws the live display of a run: a frame is a function of the run's figures, the clock and the size.
 
-From the top: the run and its times, a bar, the reason if nothing starts, the running items (oldest first), the
+From the top: the run and its times, a bar, what binds the run, the running items (oldest first), the
 credentials, the last failures. With fewer rows the lists get shorter, then only their titles stay, then the header and
 the bar. Only visible rows are made, so a thousand running items cost no more than thirty.
 """
@@ -13,21 +13,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentos.durations import format_duration
-from agentos.events import EXHAUSTED, ItemEnded, PoolWaiting, RunStopping, StoreReached, StoreUnreachable
+from agentos.events import ItemEnded, RunEnded, RunStopping, StoreReached, StoreUnreachable
 from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, short_name
 from agentos.pool.pauses import longest_pause
 from agentos.pool.states import CredentialState
-from agentos.reporters.sentences import cost_facts, error_text, waiting_text
-from agentos.verdict import RATE_LIMITED
+from agentos.reporters.bound_text import bound_text
+from agentos.reporters.sentences import cost_facts, error_text
+from agentos.runs.run_snapshot import RunSnapshot
 
 from ._cells import head, left_aligned, right_aligned, text_width
 
 if TYPE_CHECKING:
     from agentos.runs.streams import ResultStream
 
-# Seconds for which a snapshot of the pool is used: it is made under the pool's lock, and countdowns need no new one.
-SNAPSHOT_SECONDS = 0.5
+# Seconds for which a snapshot is used: it is made under the pool's lock, and countdowns need no new one.
+SNAPSHOT_SECONDS = 0.25
 # Failures in the display.
 MAX_FAILURES = 5
 # Characters at either end of a text that are measured: a longer text does not fit into any terminal.
@@ -36,6 +37,8 @@ MAX_CHARACTERS = 500
 SHORT_WAIT = 1.0
 # Cells. In a narrower terminal, running items are shown without their credentials.
 MIN_WIDTH_FOR_KEYS = 40
+# Rows. In a lower terminal the bound of a run is shown only while nothing starts.
+MIN_HEIGHT_FOR_BOUND = 10
 # Cells of a limit's bar, and cells beside it that the state of a credential needs.
 LIMIT_BAR = 8
 MIN_STATE = 26
@@ -58,36 +61,28 @@ UNICODE = Glyphs("━", "─", "…")
 ASCII = Glyphs("#", "-", "...")
 
 
-class Snapshot(NamedTuple):
-    """The pool at one instant."""
-
-    at: float
-    credentials: tuple[CredentialState, ...]
-    waiting: PoolWaiting | None
-
-
 class Display:
     """Frames of one run. `note` is a reporter that keeps what the run's figures do not contain.
 
-    `states` returns the credentials of the pool. `clock` returns epoch seconds, as in the run's figures."""
+    All parts of a frame come from one snapshot of the run and its pool. `clock` returns epoch seconds, as in the run's
+    figures."""
 
     def __init__(
         self,
         run: ResultStream[Any],
-        states: Callable[[], tuple[CredentialState, ...]] = tuple,
         *,
         clock: Callable[[], float] = time.time,
         color: bool = True,
         unicode: bool = True,
     ) -> None:
         self._run = run
-        self._states = states
         self._clock = clock
         self._has_color = color
         self._has_unicode = unicode
         self._glyphs = UNICODE if unicode else ASCII
         self._redactors: list[Callable[[str], str]] = []
-        self._snapshot = Snapshot(-math.inf, (), None)
+        self._snapshot: RunSnapshot | None = None
+        self._rows = 0  # running items in it, at most
         # Written by the run's thread, read by the drawing thread: immutable values that are replaced as a whole.
         self._failures: tuple[tuple[str, str], ...] = ()
         self._stopping: RunStopping | None = None
@@ -106,25 +101,28 @@ class Display:
             self._stopping = event
         elif isinstance(event, StoreUnreachable | StoreReached):
             self._lost = event if isinstance(event, StoreUnreachable) else None
+        elif isinstance(event, RunEnded):
+            self._snapshot = None  # the last frame shows the end
 
     def frame(self, width: int, height: int) -> list[str]:
         """Return at most `height` lines of at most `width` cells."""
         now = self._clock()
-        stats = self._run.stats
-        pool = self._pool_snapshot(now)
-        top = [self._bar(stats, width)]
+        run = self._take_snapshot(now, height)
+        top = [self._bar(run.stats, width)]
         if height > 1:
-            top.insert(0, self._header(stats, now, width))
-        reason = self._reason(stats, pool, now)
-        if reason and height > 2:
-            top.append([(self._cut(reason, width), "yellow")])
-        rows = [*top, *self._lists(stats, pool, now, width, height - len(top))]
+            top.insert(0, self._header(run.stats, now, width))
+        reason, style = self._reason(run, now)
+        if reason and height > (MIN_HEIGHT_FOR_BOUND if style == "dim" else 2):
+            top.append([(self._cut(reason, width), style)])
+        rows = [*top, *self._lists(run, now, width, height - len(top))]
         return [self._line(row, width) for row in rows[: max(0, height)]]
 
-    def _pool_snapshot(self, now: float) -> Snapshot:
-        if not 0.0 <= now - self._snapshot.at < SNAPSHOT_SECONDS:
-            self._snapshot = Snapshot(now, self._states(), self._run.waiting())
-        return self._snapshot
+    def _take_snapshot(self, now: float, rows: int) -> RunSnapshot:
+        known = self._snapshot
+        if known is None or rows > self._rows or not 0.0 <= now - known.at < SNAPSHOT_SECONDS:
+            self._snapshot, self._rows = self._run.snapshot(rows), rows
+            known = self._snapshot
+        return known
 
     # --- the top --------------------------------------------------------------------------------------------------
 
@@ -163,58 +161,52 @@ class Display:
         unfinished = empty * (cells - succeeded - failures)
         return [(full * succeeded, "green"), (full * failures, "red"), (unfinished, "dim"), (" ", ""), *counts]
 
-    def _reason(self, stats: ProgressStats, pool: Snapshot, now: float) -> str:
-        """Return why nothing starts, and until when; "" if items start."""
+    def _reason(self, run: RunSnapshot, now: float) -> Segment:
+        """Return what binds the run, or why it stops; "" if it only waits for its last items."""
         if self._stopping is not None:
             once_more = " (Ctrl-C again stops at once)" if self._stopping.grace is not None else ""
-            return f"stopping, {self._safe(self._stopping.reason)}: {stats.running} still running{once_more}"
+            running = f"{run.stats.running} still running{once_more}"
+            return f"stopping, {self._safe(self._stopping.reason)}: {running}", "yellow"
         if self._lost is not None:
-            return f"the pool's store is unreachable for {clock_text(now - self._lost.since)}: nothing new starts"
-        waiting = pool.waiting
-        if waiting is None:
-            return ""
-        if waiting.reason == EXHAUSTED:
-            return "all usable credentials are busy: items wait for one"  # the title of their list has the counts
-        if waiting.reason != RATE_LIMITED or waiting.usable_in is None:
-            return f"waiting for a credential: {waiting_text(waiting)}"
-        if waiting.limit is not None and waiting.usable_in < SHORT_WAIT:
-            return f"as fast as the limits allow ({self._safe(waiting.limit)})"
-        limit = "" if waiting.limit is None else f" ({self._safe(waiting.limit)})"
-        usable_in = countdown_text(waiting.usable_in - (now - pool.at))  # first: a narrow terminal cuts the end
-        count = waiting.credentials
-        credentials = "the only usable credential is" if count == 1 else f"all {count} usable credentials are"
-        return f"nothing starts for {usable_in}{limit}: {credentials} paused"
+            lost_for = clock_text(now - self._lost.since)
+            return f"the pool's store is unreachable for {lost_for}: nothing new starts", "yellow"
+        bound = run.bound
+        if bound is None:
+            return "", ""
+        text = f"Bound by {self._safe(bound_text(bound, now))}"
+        if bound.until is None or bound.until - now < SHORT_WAIT:
+            return text, "dim"
+        return f"nothing starts for {countdown_text(bound.until - now)}. {text}", "yellow"
 
     # --- the lists ------------------------------------------------------------------------------------------------
 
-    def _lists(self, stats: ProgressStats, pool: Snapshot, now: float, width: int, height: int) -> list[list[Segment]]:
+    def _lists(self, run: RunSnapshot, now: float, width: int, height: int) -> list[list[Segment]]:
         """Return the rows of the lists: titles first, then a sixth of the rows for failures; running items and
         credentials share the others."""
+        stats, states = run.stats, run.credentials
         has_running = stats.running > 0 and height > 0
-        has_credentials = bool(pool.credentials) and height > has_running
+        has_credentials = bool(states) and height > has_running
         room = height - has_running - has_credentials
         failures = min(len(self._failures), max(0, room + 5) // 6)
         room -= failures
-        credentials = min(len(pool.credentials), max(room - stats.running, room // 2))
+        credentials = min(len(states), max(room - stats.running, room // 2))
         running = min(stats.running, room - credentials)
         rows: list[list[Segment]] = []
         if has_running:
-            bound = f"; {stats.at_once}" if stats.at_once is not None and stats.at_once.is_machine else ""
-            rows.append([("running", "bold"), (f" {stats.running}{_waiting_counts(stats)}{bound}", "")])
-            rows += self._running(stats.running, running, width)
+            rows.append([("running", "bold"), (f" {stats.running}{_waiting_counts(stats)}", "")])
+            rows += self._running(run, running, now, width)
         if has_credentials:
-            rows.append(
-                [("credentials", "bold"), (f" {len(pool.credentials)}: {_state_counts(pool.credentials, now)}", "")]
-            )
-            rows += self._credentials(pool.credentials, credentials, now, width)
+            rows.append([("credentials", "bold"), (f" {len(states)}: {_state_counts(states, now)}", "")])
+            rows += self._credentials(states, credentials, now, width)
         return rows + self._failed(failures, width)
 
-    def _running(self, count: int, rows: int, width: int) -> list[list[Segment]]:
+    def _running(self, run: RunSnapshot, rows: int, now: float, width: int) -> list[list[Segment]]:
         if rows <= 0:
             return []
+        count = run.stats.running
         visible = rows if count <= rows or rows == 1 else rows - 1
-        items = self._run.running(visible)
-        ages = right_aligned([clock_text(item.age_seconds) for item in items])
+        items = run.running[:visible]
+        ages = right_aligned([clock_text(item.age_seconds + now - run.at) for item in items])
         keys = [self._safe(item.credential_id or "") if width >= MIN_WIDTH_FOR_KEYS else "" for item in items]
         keys = [self._shorten(key, width // 4) for key in keys]
         attempts = [f"  attempt {item.attempt}" if item.attempt > 1 else "" for item in items]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from agentos.durations import format_duration
-from agentos.events import CoolDownStarted, DryRun, Heartbeat, ItemEnded, Output, PoolWaiting, RunEnded
+from agentos.events import CoolDownStarted, DryRun, Heartbeat, ItemEnded, Output, RunEnded
 from agentos.items.results import ProgressStats
+from agentos.reporters.bound_text import bound_text
 from agentos.reporters.sentences import (
     event_text,
     failure_line,
@@ -16,7 +18,6 @@ from agentos.reporters.sentences import (
     larger_budget,
     stats_cost_text,
     summary_text,
-    waiting_text,
 )
 from agentos.reporters.writers import TextReporter, json_line
 
@@ -62,7 +63,7 @@ class LinesReporter(TextReporter):
         if self._quiet or isinstance(event, DryRun):  # a dry run has no progress; its commands are printed by itself
             return None
         if isinstance(event, Heartbeat):
-            return progress_line(event.stats, event.waiting)
+            return progress_line(event.stats, event.bound_by)
         if isinstance(event, CoolDownStarted) and event.seconds < PROGRESS_SECONDS:
             return None  # over before the next line about progress
         return event_text(event)
@@ -76,7 +77,9 @@ class LinesReporter(TextReporter):
         with self._lock:
             if progress != self._progress and not self._is_over.is_set():
                 self._progress = progress
-                self._write(progress_line(stats, self._results.waiting()))
+                bound = self._results.bound()
+                bound_by = None if bound is None else bound_text(bound, time.time())
+                self._write(progress_line(stats, bound_by))
 
     def start(self) -> None:
         if not self._quiet and self._results is not None and self._ticker is None:
@@ -100,21 +103,15 @@ class LinesReporter(TextReporter):
         self.stop()
 
 
-def progress_line(stats: ProgressStats, waiting: PoolWaiting | None = None) -> str:
-    """Return the progress of a run in one line, with the reason if items wait."""
+def progress_line(stats: ProgressStats, bound_by: str | None = None) -> str:
+    """Return the progress of a run in one line, with what binds it."""
     count_text = f"{stats.completed} done" if stats.total is None else f"{stats.completed}/{stats.total} done"
     failed = f", {stats.failed} failed" if stats.failed else ""
     eta = stats.eta
     to_go = f", about {format_duration(eta)} to go" if eta else ""
-    reason = "" if waiting is None else f"; {_waiting_reason(waiting)}"
+    bound = "" if bound_by is None else f"; bound by {bound_by}"
     cost = f"; cost {stats_cost_text(stats)}" if has_spent(stats) else ""
-    return f"[COORDINATOR] {count_text}{failed}, {stats.running} running{to_go}{cost}{reason}"
-
-
-def _waiting_reason(waiting: PoolWaiting) -> str:
-    if waiting.limit is not None and (waiting.usable_in or 0.0) < PROGRESS_SECONDS:
-        return f"as fast as the limits allow ({waiting.limit})"
-    return f"nothing new starts: {waiting_text(waiting)}"
+    return f"[COORDINATOR] {count_text}{failed}, {stats.running} running{to_go}{cost}{bound}"
 
 
 def json_output(item_id: str, stream: str, data: bytes) -> bytes:

@@ -777,3 +777,30 @@ def test_unknown_store_is_refused(store: str, message: str) -> None:
         CredentialCoordinator(KEYS, store=store)
     with pytest.raises(ValueError, match="lease_ttl"):
         CredentialCoordinator(KEYS, lease_ttl=0)
+
+
+def test_snapshot_has_states_and_reason_of_one_instant(store: str) -> None:
+    pool = make_pool(*KEYS[:2], store=store)
+    with pool.lease(), pool.lease():
+        states, waiting_reason = pool.snapshot(None)
+        assert [(state.key_id, state.live_leases) for state in states] == [("alpha", 1), ("bravo", 1)]
+        assert (waiting_reason.reason, waiting_reason.in_use) == ("exhausted", 2)
+        assert (waiting_reason.at_once, waiting_reason.leases) == (2, 2)
+    states, _ = pool.snapshot(None)  # at once, although a shared store is told a little later
+    assert [(state.in_use, state.live_leases) for state in states] == [(False, 0)] * 2
+
+
+def test_wait_for_a_limit_names_its_amount_and_group(store: str) -> None:
+    pool = make_pool(*KEYS[:2], store=store, limits=Limits(requests_per_minute=1, burst=1))
+    for _ in range(2):
+        with pool.lease():
+            pass
+    waiting_reason = pool.waiting_for(None)
+    assert (waiting_reason.reason, waiting_reason.limit) == ("rate_limited", "requests per minute")
+    assert (waiting_reason.on, waiting_reason.groups, waiting_reason.amount) == (None, 2, 2.0)
+    assert waiting_reason.verdict is None
+    pool.mark_rate_limited(KEYS[0], 600)
+    assert pool.waiting_for(None).on == "credential bravo"
+    pool.mark_rate_limited(KEYS[1], 500)
+    waiting_reason = pool.waiting_for(None)
+    assert (waiting_reason.limit, waiting_reason.verdict, waiting_reason.groups) == (None, "rate_limited", 2)

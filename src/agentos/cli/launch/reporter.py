@@ -9,9 +9,7 @@ import contextlib
 import errno
 import functools
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -33,7 +31,6 @@ from agentos.output.descriptors import DescriptorCapture
 from agentos.output.prefix import prefix_lines
 from agentos.plurals import plural
 from agentos.pool.lease_pool import LeasePool
-from agentos.pool.states import CredentialState
 from agentos.redaction.redactor import Redactor
 from agentos.reporters.format import escape_controls
 from agentos.reporters.sentences import event_text
@@ -141,9 +138,7 @@ class RunReporter:
     def _start_display(self, run: ResultStream[Any], lines: LinesReporter, redact: Callable[[str], str] | None) -> None:
         from agentos.terminal.display import Display
 
-        pool = self.pool
-        states = tuple if pool is None else lambda: _with_rests(pool.states(), run.rests())
-        display = Display(run, states, color=self.screen.has_color, unicode=self.screen.has_unicode)
+        display = Display(run, color=self.screen.has_color, unicode=self.screen.has_unicode)
         if redact is not None:
             display.redact_with(redact)
 
@@ -231,20 +226,6 @@ class RunReporter:
             self.screen.message(f"Details: agentos show {folder.run_id}; to retry: agentos retry {folder.run_id}")
         elif self.run_ended is None:  # else the last line of the run has the command
             self.screen.message(f"Continue with: agentos resume {folder.run_id}")
-
-
-def _with_rests(
-    states: tuple[CredentialState, ...], rests: Mapping[str, tuple[float, str]]
-) -> tuple[CredentialState, ...]:
-    """Return the states of credentials with what rests in this run only."""
-    return tuple(state if state.key_id not in rests else _with_rest(state, *rests[state.key_id]) for state in states)
-
-
-def _with_rest(state: CredentialState, seconds: float, reason: str) -> CredentialState:
-    until = time.time() + seconds
-    if state.rate_limited_until is not None and state.rate_limited_until > until:
-        return state
-    return replace(state, rate_limited_until=until, cooled_until=until, cooled_by={**state.cooled_by, "": reason})
 
 
 @functools.lru_cache(maxsize=4096)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from agentos.events import EXHAUSTED, PoolWaiting
-from agentos.limits.amounts import Detail
+from agentos.limits.amounts import Binding, Detail
 from agentos.verdict import RATE_LIMITED
 
 from .records import CredentialRecord, RequestClass, scope_of
@@ -22,20 +22,70 @@ def explain(pool: Allocator, request_class: RequestClass, now: float, need: Need
 
     `need` is its requests, tokens and detail; without it those of the first waiter.
     """
-    candidates = [c for c in pool.credentials.values() if c.quarantine is None and c.serves(request_class)]
+    serving = [c for c in pool.credentials.values() if c.serves(request_class)]
+    candidates = [c for c in serving if c.quarantine is None]
     requests, tokens, detail = need or _need_of_head(pool, request_class)
     scope = scope_of(request_class)
-    paced = {c.id: c.group.pace.binding(scope, requests, tokens, now, detail) for c in candidates}
-    ends = {c.id: max(c.usable_at(scope), paced[c.id][0]) for c in candidates}
-    cooling = sum(1 for end in ends.values() if end > now)
-    reason = RATE_LIMITED if candidates and cooling == len(candidates) else EXHAUSTED
-    in_use = sum(1 for c in candidates if c.leases)
-    usable_in, limit = None, None
-    if cooling:
-        first = min((c for c in candidates if ends[c.id] > now), key=lambda c: ends[c.id])
-        usable_in = ends[first.id] - now
-        limit = paced[first.id][1] if paced[first.id][0] == ends[first.id] else None
-    return PoolWaiting(reason, len(candidates), in_use, cooling, usable_in, limit)
+    by_group = {c.group: c.group.pace.binding(scope, requests, tokens, now, detail) for c in candidates}
+    holds = [_hold_of(credential, by_group[credential.group], scope) for credential in candidates]
+    ends = [hold for hold in holds if hold.at > now]
+    waiting = PoolWaiting(
+        RATE_LIMITED if candidates and len(ends) == len(candidates) else EXHAUSTED,
+        len(candidates),
+        sum(1 for c in candidates if c.leases),
+        len(ends),
+        None,
+        quarantined=len(serving) - len(candidates),
+    )
+    if ends:
+        waiting = _with_first(waiting, ends, now)
+    counted = candidates
+    if waiting.reason == EXHAUSTED:
+        counted = [hold.credential for hold in holds if hold.at <= now]
+        waiting = waiting._replace(on=counted[0].id if len(counted) == 1 else None)
+    return waiting._replace(
+        at_once=sum(c.max_concurrent for c in counted),
+        leases=sum(len(c.leases) for c in counted),
+        is_learned=any(c.concurrency is not None for c in counted),
+    )
+
+
+class _Hold(NamedTuple):
+    """Until when a credential is held up, and by what: a limit, or the cool-down behind a verdict."""
+
+    at: float  # 0 for now
+    credential: CredentialRecord
+    limit: str | None
+    verdict: str | None
+    amount: float | None
+
+
+def _hold_of(credential: CredentialRecord, binding: Binding, scope: str | None) -> _Hold:
+    cooled_until = credential.usable_at(scope)
+    if binding.at >= cooled_until:
+        return _Hold(binding.at, credential, binding.name, None, binding.amount)
+    verdicts = [
+        domain.cooled_by.get(key)
+        for domain in credential.cooldown_scopes
+        for key, until in domain.cooling.items()
+        if until == cooled_until and key in (None, scope)
+    ]
+    return _Hold(cooled_until, credential, None, next(iter(verdicts), None), None)
+
+
+def _with_first(waiting: PoolWaiting, holds: list[_Hold], now: float) -> PoolWaiting:
+    """Add what holds up the credential that is usable first, and how many quota groups the same holds up."""
+    first = min(holds, key=lambda hold: hold.at)
+    same = {h.credential.group: h for h in holds if (h.limit, h.verdict) == (first.limit, first.verdict)}
+    amounts = [hold.amount for hold in same.values() if hold.amount is not None]
+    return waiting._replace(
+        usable_in=first.at - now,
+        limit=first.limit,
+        verdict=first.verdict,
+        on=first.credential.group.name if len(same) == 1 else None,
+        groups=len(same),
+        amount=sum(amounts) if amounts else None,
+    )
 
 
 def _need_of_head(pool: Allocator, request_class: RequestClass) -> Need:

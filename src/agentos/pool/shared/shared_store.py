@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import socket
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
@@ -245,7 +247,9 @@ class SharedStore:
         lost = PoolWaiting(STORE_LOST, len(self._member.declared), 0, 0, None)
         if self._member.lost_since is not None:
             return lost
-        answer = self._ask("waiting_for", None, scope, need, for_provider, only, is_kept=False)
+        answer = self._ask("explain", None, scope, need, for_provider, only, is_kept=False)
+        if answer is None:  # an owner of an older version
+            answer = self._ask("waiting_for", None, scope, need, for_provider, only, is_kept=False)
         return lost if answer is None else PoolWaiting(*answer)
 
     def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None) -> dict[str, str]:
@@ -265,6 +269,28 @@ class SharedStore:
     def states(self) -> list[CredentialState]:
         epoch = self._clock.epoch()
         return [read_state(state, epoch) for state in self._ask("states", [])]
+
+    def snapshot(self, scope: str | None) -> tuple[list[CredentialState], PoolWaiting]:
+        epoch = self._clock.epoch()
+        answer = None
+        if self._member.lost_since is None:
+            answer = self._ask("snapshot", None, scope, is_kept=False)
+        if answer is None:  # an owner that does not answer, or one of an older version
+            return self.states(), self.waiting_for(scope)
+        states, waiting = answer
+        return [self._with_own_leases(read_state(state, epoch)) for state in states], PoolWaiting(*waiting)
+
+    def _with_own_leases(self, state: CredentialState) -> CredentialState:
+        """Return a state with the leases that this process has by now: the owner learns up to a second later that one
+        has ended."""
+        process = wire.plain_text(socket.gethostname(), 200), os.getpid()
+        counted = sum(1 for holder in state.held_by if (holder.host, holder.pid) == process)
+        leases = state.live_leases - counted + len(self.live_leases(state.key_id))
+        if leases == state.live_leases:
+            return state
+        is_usable = state.quarantined is None and state.rate_limited_until is None
+        has_room = is_usable and leases < state.max_concurrent
+        return replace(state, live_leases=leases, in_use=leases > 0, is_available=has_room)
 
     def fastest(self) -> tuple[float | None, float]:
         rate, seconds = self._ask("fastest", (None, 0.0))

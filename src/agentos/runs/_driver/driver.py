@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentos import events, foreign_exceptions
+from agentos import foreign_exceptions
+from agentos.bounds import Bound, bound_of_pool
 from agentos.clock import Clock
 from agentos.errors import BudgetExceeded
 from agentos.events import PoolWaiting
@@ -33,14 +34,16 @@ from .._parts.messages import AttemptSucceeded
 from .._parts.outcome import OutcomeClassifier, readable
 from .._parts.run_parts import make_parts
 from .._rules.run_options import Options
+from ..run_snapshot import RunSnapshot
 from .attempts import Attempts
-from .bottleneck_probe import BottleneckProbe
+from .bound_probe import BoundProbe
 from .intake import Intake, Source
 from .mailbox import Handlers, Mailbox
 from .max_wait import MaxWait
 from .parallel_probe import ParallelProbe
 from .periodic import Periodic
 from .shutdown import Shutdown
+from .snapshot import take_snapshot
 
 if TYPE_CHECKING:
     from agentos.ledger.record import RunRecord
@@ -86,11 +89,11 @@ class Driver:
         self._shutdown = Shutdown(parts)
         self._max_wait: MaxWait | None = None
         if options.max_wait is not None and parts.admission is not None:
-            self._max_wait = MaxWait(options.max_wait, parts, self._shutdown.drain)
+            self._max_wait = MaxWait(options.max_wait, parts, self._stop_waiting)
         on_wait = None if self._max_wait is None else self._max_wait.watch_pause
         self._attempts = Attempts(parts, self._shutdown, self._keep_error, on_wait)
-        self._bottleneck = BottleneckProbe(parts)
-        self._periodic = Periodic(parts, self.waiting, has_gateway=access is not None)
+        self._bound_probe = BoundProbe(parts)
+        self._periodic = Periodic(parts, self._bound_probe, has_gateway=access is not None)
         self._parallel = ParallelProbe(parts)
         self._unlisten: Callable[[], None] = lambda: None
         self._mailbox.handlers.update(self._handlers())
@@ -150,10 +153,15 @@ class Driver:
 
     def waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential although a worker is free; None if none does."""
-        scopes = () if self._admission is None else tuple(self._admission.open_by_scope)
-        if self._pool is None or not scopes:
-            return None
-        return self._parts.breaker.explain(scopes[0], self._pool.waiting_for(scopes[0]), self._now())
+        return self._bound_probe.open_waiting()
+
+    def bound(self) -> Bound | None:
+        """Return what binds the run now; None if it waits for its last items only."""
+        return self._bound_probe.now_bound()
+
+    def snapshot(self, max_running: int) -> RunSnapshot:
+        """Return the state of the run and of its pool at one instant, with the oldest `max_running` attempts."""
+        return take_snapshot(self._parts, self._bound_probe, max_running)
 
     def rests(self) -> dict[str, tuple[float, str]]:
         """Return the credentials that rest in this run: for how many seconds, and why."""
@@ -220,10 +228,10 @@ class Driver:
         if scheduler.stopped is not None:
             return
         if self.results.is_full():
-            self._bottleneck.note(events.READER)
+            self._bound_probe.note_slow_reader()
             return
         if self._recorder.is_full:
-            self._bottleneck.note(events.LEDGER)
+            self._bound_probe.note_slow_ledger()
             return
         while True:
             self._parallel.update()
@@ -235,7 +243,7 @@ class Driver:
                 break
             if scheduler.running >= scheduler.max_workers or intake.requested:
                 break
-        self._bottleneck.update(intake.requested)
+        self._bound_probe.update(intake.requested)
 
     def _start_ready(self) -> bool:
         scheduler, admission = self._scheduler, self._admission
@@ -248,6 +256,7 @@ class Driver:
                 free -= 1
                 if has_budget and not self._spending.admits_item():
                     if not scheduler.running:
+                        self._bound_probe.note_stop()
                         self._shutdown.drain(self._spending.stop_reason())
                     return has_started
                 item = scheduler.take(scope)
@@ -263,6 +272,11 @@ class Driver:
                 if self._max_wait is not None:
                     self._max_wait.watch(scope)
         return has_started
+
+    def _stop_waiting(self, reason: str) -> None:
+        """Drain a run in which nothing can start for too long: what binds it now is what it was bound by."""
+        self._bound_probe.note_stop()
+        self._shutdown.drain(reason)
 
     # --- items ----------------------------------------------------------------------------------------------------
 
@@ -336,6 +350,7 @@ class Driver:
                 return
             self._scheduler.put_back(item)
             if handle.is_refused and not self._parts.breaker.ignore_exclusions(item):
+                self._parts.progress.bound_times.stop(bound_of_pool(pool.waiting_for(item.scope), 0.0))
                 self._shutdown.drain(str(pool.no_usable(item.scope)))
 
     def _on_pool_event(self, message: messages.PoolEvent) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from agentos.events import PoolWaiting
-
 from .._parts.messages import HeartbeatDue, StartsDue, UsageDue
 from .._parts.run_parts import RunParts
+from .bound_probe import BoundProbe
 
 # Seconds without a result after which a run reports that it goes on.
 HEARTBEAT_SECONDS = 15.0
@@ -20,10 +17,9 @@ USAGE_SECONDS = 2.0
 class Periodic:
     """Called by the thread that processes the run's messages."""
 
-    def __init__(self, parts: RunParts, waiting: Callable[[], PoolWaiting | None], *, has_gateway: bool) -> None:
-        """`waiting`: returns why items wait for a credential."""
+    def __init__(self, parts: RunParts, probe: BoundProbe, *, has_gateway: bool) -> None:
         self._parts = parts
-        self._waiting = waiting
+        self._probe = probe
         self._has_gateway = has_gateway
 
     def start(self) -> None:
@@ -34,7 +30,7 @@ class Periodic:
                 self._set("usage", USAGE_SECONDS, UsageDue())
 
     def on_heartbeat(self, message: HeartbeatDue) -> None:
-        self._parts.progress.heartbeat(self._waiting())
+        self._parts.progress.heartbeat(self._probe.open_waiting(), self._probe.now_bound())
         self._set("heartbeat", HEARTBEAT_SECONDS, message)
 
     def on_starts_due(self, message: StartsDue) -> None:

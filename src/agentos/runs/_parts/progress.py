@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from agentos.bounds import Bound, BoundTimes
 from agentos.clock import Clock
 from agentos.events import Heartbeat, ItemEnded, PoolWaiting, RunEnded, RunStarted
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.pool.lease_pool import LeasePool
+from agentos.reporters.bound_text import bound_text
 
 from .._rules.auto_parallel import AutoParallel
-from .._rules.bottleneck import Bottleneck
 from .._rules.scheduler import Scheduler
 from .result_queue import ResultQueue
 from .spending import RunSpending
@@ -49,7 +50,7 @@ class RunProgress:
         self._is_recorded = is_recorded
         self._has_gateway = has_gateway
         self._auto = auto
-        self.bottleneck = Bottleneck(clock.now())
+        self.bound_times = BoundTimes(clock.now())
         self._reported_completed = 0
         self._limits_due_at = 0.0
         self.stats = ProgressStats(total=scheduler.total, start_time=clock.epoch())
@@ -119,10 +120,11 @@ class RunProgress:
                 stats.fastest = None
         return stats
 
-    def heartbeat(self, waiting: PoolWaiting | None) -> None:
+    def heartbeat(self, waiting: PoolWaiting | None, bound: Bound | None) -> None:
         """Report that the run goes on, if no item has ended since the last heartbeat."""
         if self.stats.completed == self._reported_completed:
-            self.report(Heartbeat(self.refreshed_stats(), waiting))
+            bound_by = None if bound is None else bound_text(bound, self._clock.epoch())
+            self.report(Heartbeat(self.refreshed_stats(), waiting, bound_by))
         self._reported_completed = self.stats.completed
 
     def end(self) -> None:
@@ -130,11 +132,11 @@ class RunProgress:
         scheduler, stats = self._scheduler, self.refreshed_stats()
         stats.end_time = self._clock.epoch()
         stats.stopped = scheduler.stopped
-        self.bottleneck.note(None, self._clock.now())
+        self.bound_times.note(None, self._clock.now(), stats.end_time)
         unfinished: int | None = 0
         if scheduler.stopped is not None:
             unfinished = None if scheduler.total is None else scheduler.total - stats.completed
-        bound_by = self.bottleneck.text(scheduler.max_workers, self._credentials())
+        bound_by = bound_text(self.bound_times.longest(), stats.end_time, is_over=True)
         self.report(RunEnded(stats, unfinished, bound_by, self._is_recorded))
 
     def _credentials(self) -> int | None:

@@ -1,1 +1,1 @@
-"""Pure rules of a run: what becomes of each item, and what binds the run."""
+"""Pure rules of a run: what becomes of each item."""

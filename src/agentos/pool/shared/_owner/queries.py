@@ -66,8 +66,8 @@ def _members(owner: Owner, _session: Session | None, now: float) -> Any:
     }  # fmt: skip
 
 
-def _waiting_for(owner: Owner, session: Session | None, now: float, scope: str | None, need: Any = None,
-                 for_provider: str | None = None, only: str | None = None) -> Any:  # fmt: skip
+def _explain(owner: Owner, session: Session | None, now: float, scope: str | None, need: Any = None,
+             for_provider: str | None = None, only: str | None = None) -> Any:  # fmt: skip
     request_class = _request_class(owner, session, scope, for_provider, only)
     if need is not None:
         requests, tokens, *detail = need
@@ -76,6 +76,15 @@ def _waiting_for(owner: Owner, session: Session | None, now: float, scope: str |
     declared = [credential.group.pace.limits for credential in _credentials(owner, session)]
     waiting = waiting._replace(limit=_limit_text(owner, waiting.limit, declared, now))
     return waiting._replace(reason=STORE_LOST) if owner.store_scope.cooling else waiting
+
+
+def _waiting_for(owner: Owner, session: Session | None, now: float, *arguments: Any) -> Any:
+    """Answer members of older versions, which know the first six fields only."""
+    return _explain(owner, session, now, *arguments)[:6]
+
+
+def _snapshot(owner: Owner, session: Session | None, now: float, scope: str | None) -> Any:
+    return _states(owner, session, now), _explain(owner, session, now, scope)
 
 
 def _reasons(owner: Owner, session: Session | None, _now: float, scope: str | None, for_provider: str | None = None,
@@ -111,6 +120,8 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "states": _states,
     "members": _members,
     "waiting_for": _waiting_for,
+    "explain": _explain,
+    "snapshot": _snapshot,
     "reasons": _reasons,
     "is_proven": _is_proven,
     "available": _available,
