@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from agentos.testing import Concurrency, SimulatedProvider, TokenBucket
+from agentos.testing import Concurrency, SimulatedProvider, SlidingWindow, TokenBucket
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,11 +33,12 @@ class Settings:
     groups: dict[str, str] = field(default_factory=dict)
     dead: list[str] = field(default_factory=list)
     out_of_quota: list[str] = field(default_factory=list)
+    tokens: dict[str, tuple[float, float]] = field(default_factory=dict)  # by key: in any so many seconds
 
     def provider(self) -> SimulatedProvider:
         return SimulatedProvider(
             self.keys,
-            limits=[TokenBucket(self.rate, self.burst), Concurrency(self.concurrent)],
+            limits={self.groups.get(key, key): self._rules(key) for key in self.keys},
             groups=self.groups,
             latency=self.latency,
             headers=self.headers,  # type: ignore[arg-type]
@@ -45,6 +46,10 @@ class Settings:
             dead=self.dead,
             out_of_quota=self.out_of_quota,
         )
+
+    def _rules(self, key: str) -> list[Any]:
+        rules: list[Any] = [TokenBucket(self.rate, self.burst), Concurrency(self.concurrent)]
+        return rules + ([SlidingWindow(*self.tokens[key], counts="tokens")] if key in self.tokens else [])
 
     def legal_minimum(self, requests: int) -> float:
         """Return the seconds from the first to the last request if every limit is used from the first instant on."""

@@ -230,6 +230,20 @@ BUDGET = several(
     ),
     ITEM_COST,
 )
+ITEM_TOKENS = several(
+    option(
+        "--input-tokens",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Input tokens of an item, for the plan. [default: those of the last run, if known]",
+    ),
+    option(
+        "--output-tokens",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Output tokens of an item, for the plan. [default: those of the last run, if known]",
+    ),
+)
 STDIN_FIELD = option(
     "--stdin",
     "stdin_field",

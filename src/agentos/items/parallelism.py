@@ -38,9 +38,11 @@ class ParallelBound(NamedTuple):
         return self.by in MACHINE
 
     def __str__(self) -> str:
-        return f"{self.at_once} at once: bound by {self._resource()}"
+        return f"{self.at_once} at once: bound by {self.resource}"
 
-    def _resource(self) -> str:
+    @property
+    def resource(self) -> str:
+        """The resource with its figures, for people."""
         if self.by == MEMORY and self.item_bytes is not None and self.free_bytes is not None:
             assumed = " assumed until some have ended" if self.is_assumed else ""
             return f"memory, {bytes_text(self.item_bytes)} per item{assumed}, {bytes_text(self.free_bytes)} free"

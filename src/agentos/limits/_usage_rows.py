@@ -11,12 +11,13 @@ from .declaration import EVERY_SCOPE, FIRST_USE, ROLLING, Limits, Window
 from .usage_state import FIRST_USE_END, FIRST_USE_OPEN, LeaseShare, UsageRow, UsageState
 
 
-def usage_state(table: WindowTable, live: Collection[Taken], now: float) -> UsageState:
-    """Return the usage for storage, without what the live leases with these entries occupy."""
+def usage_state(table: WindowTable, live: Collection[Taken], now: float, *, with_reported: bool = False) -> UsageState:
+    """Return the usage for storage, without what the live leases with these entries occupy. `with_reported`: also of
+    windows that are known from answers only."""
     rows: list[UsageRow] = []
     occupied = {entry for taken in live for entry in taken.entries}
     for counted in table.windows.values():
-        if not counted.is_reported:
+        if with_reported or not counted.is_reported:
             rows += _rows(counted, occupied, table.limits, now)
     return UsageState(rows, None if table.bucket is None else table.bucket.state())
 

@@ -30,6 +30,11 @@ class LearnedConcurrency:
         self._probe_successes = MIN_PROBE_SUCCESSES
         self._changed_at = 0.0  # requests that were granted before it say nothing about the present limit
 
+    @property
+    def is_met(self) -> bool:
+        """Return whether the provider has refused a number of requests at once."""
+        return self._refused is not None
+
     def record_success(self, granted_at: float, in_flight: int, now: float) -> bool:
         """Count a success; `in_flight`: requests of the credential, with this one. Return whether the limit has grown.
         A success while fewer than the limit were in flight proves nothing."""

@@ -219,13 +219,25 @@ class Limits:
 
     def all_windows(self) -> tuple[Window, ...]:
         """Return every limit over time as a window, each once."""
-        declared = []
-        for name, (of, every) in _AMOUNTS.items():
-            amount = getattr(self, name)
-            if amount is not None:
-                amount = max(1.0, amount) if of == REQUESTS else amount
-                declared.append(Window(of, amount, every, self.day_resets if every == "day" else ROLLING))
+        declared = [self._window_of(field) for field in _AMOUNTS if getattr(self, field) is not None]
         return _smallest((*declared, *self.windows))
+
+    def doubled(self, name: str) -> Limits:
+        """Return limits with twice the amount of the windows of this name."""
+        doubled = {
+            field: 2 * getattr(self, field)
+            for field in _AMOUNTS
+            if getattr(self, field) is not None and self._window_of(field).name == name
+        }
+        windows = (replace(each, amount=2 * each.amount) if each.name == name else each for each in self.windows)
+        return replace(self, **doubled, windows=tuple(windows))
+
+    def _window_of(self, field: str) -> Window:
+        """Return the window that a figure declares."""
+        of, every = _AMOUNTS[field]
+        amount = getattr(self, field)
+        amount = max(1.0, amount) if of == REQUESTS else amount
+        return Window(of, amount, every, self.day_resets if every == "day" else ROLLING)
 
     def usable(self, window: Window) -> float:
         """Return the amount of a window without the reserve for people; at least one request."""

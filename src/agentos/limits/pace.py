@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ._limiter import RateLimiter
 from ._rate_estimator import IDLE_SECONDS, RateEstimator
+from ._usage_rows import usage_state
 from ._window_table import Taken
 from .amounts import NO_BINDING, Binding, Detail
 from .declaration import Calendar, Limits, strictest
@@ -232,6 +233,18 @@ class Pace:
         entries = [charge.entries for charge in live if charge.limiter is self.limiter and charge.entries is not None]
         return self.limiter.state(entries, now)
 
+    def forecast(self, now: float) -> tuple[Limits, UsageState | None]:
+        """Return all limits that are known, declared or stated by answers, and their usage with instants from `now` on:
+        for a simulation that starts at 0."""
+        if self.limiter is None:
+            return self.limits, None
+        reported = [counted.window for counted in self.limiter.windows.values() if counted.is_reported]
+        limits = replace(self.limits, windows=(*self.limits.windows, *reported)) if reported else self.limits
+        state = usage_state(self.limiter, (), now, with_reported=True)
+        rows = [row._replace(start=row.start - now) for row in state.rows]
+        bucket = None if state.bucket is None else (state.bucket[0], state.bucket[1] - now)
+        return limits, UsageState(rows, bucket)
+
     def restore_usage(self, state: UsageState, calendar: Calendar, now: float) -> None:
         """Set the usage that `usage_state` returned."""
         if self.limiter is None:  # no limit is declared any more
@@ -310,6 +323,19 @@ class Pace:
     def start_with(self, scope: str | None, rate: float, now: float) -> None:
         """Adopt a rate, in requests per second, that was learned elsewhere."""
         self._estimator(scope, now).start_with(rate, now)
+
+    @property
+    def has_started(self) -> bool:
+        """Return whether the slow start is over in all scopes that were used."""
+        if not self.estimators:
+            return self._has_started
+        return all(estimator.slow_start is None for estimator in self.estimators.values())
+
+    def skip_slow_start(self, scope: str | None, now: float) -> None:
+        """Begin as a group does that was used before."""
+        self._has_started = True
+        self._estimator(scope, now).slow_start = None
+        self._update_is_free()
 
     def newly_learned(self, scope: str | None) -> float | None:
         """Return requests per minute once, when an undeclared limit has become known."""

@@ -1,4 +1,4 @@
-"""Plan a run: simulate how long it would take, which limit binds it, and what would change that. For
+"""Plan a run: simulate how long it would take, what binds it, and what would change that. For
 `ParallelCoordinator.plan` and the command line."""
 
 from __future__ import annotations
@@ -10,19 +10,14 @@ from agentos import bounds
 from agentos.bounds import Bound, RunFacts, decide
 from agentos.costs.amounts import money_text
 from agentos.durations import format_duration
-from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, Limits
+from agentos.limits.amounts import Detail
 from agentos.plurals import plural
-from agentos.pool.simulation import Outcome, Work, simulate
+from agentos.pool.simulation import Work, simulate
 from agentos.pool.states import CredentialForecast
 from agentos.reporters.bound_text import bound_text
+from agentos.reporters.format import clock_time
 
-# Items of a simulation that compares changes, at most; its durations are scaled to all items.
-MAX_COMPARED_ITEMS = 10_000
-_FIELDS = {
-    REQUESTS_PER_MINUTE: "requests_per_minute",
-    TOKENS_PER_MINUTE: "tokens_per_minute",
-    REQUESTS_PER_DAY: "requests_per_day",
-}
+from ._changes import changes_of, learned_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +25,10 @@ class RunPlan:
     """The forecast of a run in which every attempt succeeds and takes `item_seconds`. `str()` of it is for people."""
 
     items: int
-    workers: int
+    workers: int  # items at once; with "auto" as many as the credentials admit
     item_seconds: float
     seconds: float  # from the first start to the last end; infinite if it would never end
-    bound_by: str  # the limit or the resource that the run would wait for most of the time
+    bound_by: str  # what the run would wait for most of the time: a sentence
     requests: dict[str, int] = field(default_factory=dict)  # by credential id
     utilisation: dict[str, float] = field(
         default_factory=dict
@@ -47,17 +42,28 @@ class RunPlan:
     learned_at_once: dict[str, int] = field(default_factory=dict)  # by credential id: requests at once learned so far
     item_cost: float | None = None  # money; None: not known
     budget: float | None = None  # money that the run may spend
+    starts_at: float | None = None  # epoch seconds; None: not known
+    is_auto: bool = False  # the credentials, and not a given number, decide how many items run at once
 
     @property
     def cost(self) -> float | None:
         """Return the money that the run would cost if it had no budget; None if that is not known."""
         return None if self.item_cost is None else self.items * self.item_cost
 
+    @property
+    def ends_at(self) -> float | None:
+        """Return the epoch second at which the run would be done; None if it would never be, or that is not known."""
+        return None if self.starts_at is None or self.seconds == math.inf else self.starts_at + self.seconds
+
     def __str__(self) -> str:
         each = "" if self.requests_per_item == 1 else f", {self.requests_per_item:.4g} requests each,"
-        assumed = f"at {self.item_seconds:g} s per item{each} and {plural(self.workers, 'worker')}"
+        at_once = f"up to {plural(self.workers, 'item')} at once" if self.is_auto else plural(self.workers, "worker")
+        done_by = ""
+        if self.items and self.starts_at is not None and self.ends_at is not None:
+            done_by = f", done by {clock_time(self.ends_at, self.starts_at)}"
+        assumed = f"at {self.item_seconds:g} s per item{each} and {at_once}"
         lines = [
-            f"{plural(self.items, 'item')}: about {format_duration(self.seconds)} ({assumed})",
+            f"{plural(self.items, 'item')}: about {format_duration(self.seconds)}{done_by} ({assumed})",
             f"  Bound by: {self.bound_by}",
         ]
         if self.item_cost is not None or self.budget is not None:
@@ -95,11 +101,11 @@ def make_plan(credentials: list[CredentialForecast] | None, work: Work, requests
     that an item makes one after the other, each with a lease of its own, in a run with a gateway."""
     if credentials is None or requests_per_item == 1:
         return _plan(credentials, work)
-    requests = Work(
-        math.ceil(work.items * requests_per_item),
-        work.workers,
-        work.item_seconds / requests_per_item,
-        tuple(math.ceil(tokens / requests_per_item) for tokens in work.tokens),
+    requests = work._replace(
+        items=math.ceil(work.items * requests_per_item),
+        item_seconds=work.item_seconds / requests_per_item,
+        tokens=tuple(math.ceil(tokens / requests_per_item) for tokens in work.tokens),
+        detail=None if work.detail is None else _share_of(work.detail, requests_per_item),
     )
     plan = _plan(credentials, requests)
     return replace(
@@ -111,79 +117,45 @@ def make_plan(credentials: list[CredentialForecast] | None, work: Work, requests
     )
 
 
+def _share_of(detail: Detail, requests: float) -> Detail:
+    """Return what one of several requests of an item uses."""
+    return Detail(
+        math.ceil(detail.input_tokens / requests), math.ceil(detail.output_tokens / requests), detail.cost / requests
+    )
+
+
 def _plan(credentials: list[CredentialForecast] | None, work: Work) -> RunPlan:
     if credentials is None:
-        seconds = _without_credentials(work)
-        bound = decide(RunFacts(work.workers, min(work.items, work.workers), work.items > work.workers), 0.0)
-        changes = {}
-        if work.items > work.workers:
-            changes["twice the workers"] = _without_credentials(work._replace(workers=2 * work.workers))
-        return RunPlan(work.items, work.workers, work.item_seconds, seconds, bound_text(bound), changes=changes)
+        return _plan_without_credentials(work)
     if not credentials and work.items:
         bound_by = bound_text(Bound(bounds.NO_CREDENTIAL))
         return RunPlan(work.items, work.workers, work.item_seconds, math.inf, bound_by)
     outcome = simulate(credentials, work)
+    bound = learned_name(outcome.bound, credentials)
     return RunPlan(
         work.items,
-        work.workers,
+        outcome.peak if work.is_auto else work.workers,
         work.item_seconds,
         outcome.seconds,
-        bound_text(outcome.bound),
+        bound_text(bound),
         outcome.requests,
         outcome.utilisation,
         outcome.too_large,
         tuple(c.id for c in credentials if not c.limits.is_paced and c.learned is None),
-        _changes(credentials, work, outcome),
-        learned_at_once={c.id: c.limits.first_concurrent for c in credentials if c.is_concurrency_learned},
+        changes_of(credentials, work, outcome.seconds, bound),
+        learned_at_once={c.id: c.at_once or c.limits.first_concurrent for c in credentials if c.is_concurrency_learned},
+        is_auto=work.is_auto,
     )
+
+
+def _plan_without_credentials(work: Work) -> RunPlan:
+    bound = decide(RunFacts(work.workers, min(work.items, work.workers), work.items > work.workers), 0.0)
+    changes = {}
+    if work.items > work.workers:
+        changes["twice the workers"] = _without_credentials(work._replace(workers=2 * work.workers))
+    seconds = _without_credentials(work)
+    return RunPlan(work.items, work.workers, work.item_seconds, seconds, bound_text(bound), changes=changes)
 
 
 def _without_credentials(work: Work) -> float:
     return math.ceil(work.items / work.workers) * work.item_seconds
-
-
-def _changes(credentials: list[CredentialForecast], work: Work, outcome: Outcome) -> dict[str, float]:
-    """Return the seconds that the run would take with one more credential, and with twice of what binds it."""
-    if not credentials or not work.items:
-        return {}
-    # A duration in days has steps, and cannot be scaled.
-    bound = outcome.bound
-    max_items = work.items if bound is not None and bound.name == REQUESTS_PER_DAY else MAX_COMPARED_ITEMS
-    sample = work._replace(items=min(work.items, max_items))
-    seconds = outcome.seconds if sample == work else simulate(credentials, sample).seconds
-    first = credentials[0]
-    one_more = first._replace(id="one more", group="one more", cooling=0.0, used=())
-    changes = {"one more credential": ([*credentials, one_more], sample)}
-    if bound is None:
-        pass
-    elif bound.kind == bounds.WORKERS:
-        changes["twice the workers"] = (credentials, sample._replace(workers=2 * sample.workers))
-    elif bound.kind == bounds.AT_ONCE:
-        changes["twice max_concurrent"] = (
-            [_with(c, max_concurrent=2 * c.limits.first_concurrent) for c in credentials],
-            sample,
-        )
-    elif bound.kind == bounds.LIMIT and bound.name is not None:
-        changes[f"twice the {bound.name}"] = ([_twice(c, bound.name) for c in credentials], sample)
-    return {name: _scaled(outcome.seconds, seconds, simulate(*change).seconds) for name, change in changes.items()}
-
-
-def _scaled(seconds: float, before: float, after: float) -> float:
-    """Return the duration of all items after a change, from durations of a sample before and after it."""
-    return seconds * after / before if 0 < before < math.inf and after < math.inf else after
-
-
-def _twice(credential: CredentialForecast, limit: str) -> CredentialForecast:
-    """Return the credential with twice the limit, declared or learned."""
-    name = _FIELDS.get(limit)
-    if name is None:  # learned
-        return credential._replace(learned=None if credential.learned is None else 2 * credential.learned)
-    value = getattr(credential.limits, name)
-    if value is None and credential.learned is not None:
-        return credential._replace(learned=2 * credential.learned)
-    return credential if value is None else _with(credential, **{name: 2 * value})
-
-
-def _with(credential: CredentialForecast, **changed: float) -> CredentialForecast:
-    limits: Limits = replace(credential.limits, **changed)  # type: ignore[arg-type]
-    return credential._replace(limits=limits)

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from agentos.bounds import Bound, BoundTimes, RunFacts, decide
 from agentos.events import PoolWaiting
-from agentos.limits.declaration import WINDOW_SECONDS
-from agentos.verdict import RATE_LIMITED, Verdict
+from agentos.limits.amounts import Detail, amount_of
+from agentos.limits.declaration import REQUESTS, ROLLING, TOKENS, WINDOW_SECONDS, Limits, Window
+from agentos.verdict import Verdict
 
-from ._rules.allocator import Allocator
+from ._rules.allocator import Allocator, without_calendar
 from ._rules.lease_states import LIVE
 from ._rules.records import LeaseRecord
 from ._rules.wait_reasons import explain
@@ -29,9 +30,13 @@ from .states import CredentialForecast
 SAMPLES = 100
 MAX_UNSAMPLED = 250
 LONG_WAIT = 1.0
+# Requests for a lease beyond the running items that a run with "auto" workers keeps open, at least.
+MIN_OPEN_REQUESTS = 8
 # A run is steady if in STEADY_PERIODS periods in a row the numbers of started items differ at most by this factor.
 STEADY_PERIODS = 5
 STEADY = 1.005
+# A long window does not bind a run if it has room for this many times the requests that are to come.
+MARGIN = 1.05
 
 
 class Work(NamedTuple):
@@ -41,7 +46,9 @@ class Work(NamedTuple):
     workers: int
     item_seconds: float
     tokens: tuple[int, ...] = (0,)
-    workers_by: str | None = None  # the resource that bounds the number of workers; None: a person gave it
+    is_auto: bool = False  # `workers` is an upper bound: as many items run as the credentials admit
+    detail: Detail | None = None  # of the tokens of each item by direction, and its cost
+    scope: str | None = None  # the model that all items use
 
 
 class Outcome(NamedTuple):
@@ -52,6 +59,7 @@ class Outcome(NamedTuple):
     requests: dict[str, int]  # by credential
     utilisation: dict[str, float]  # by credential, from 0 to 1
     too_large: int  # items that no limit allows
+    peak: int  # items at once
 
 
 class Simulation:
@@ -68,6 +76,7 @@ class Simulation:
         self.waiting = 0
         self.ended_at = 0.0
         self.too_large = 0
+        self.peak = 0  # items at once
         # By credential: requests, tokens, and seconds in use.
         self.requests: dict[str, float] = defaultdict(float)
         self.tokens: dict[str, float] = defaultdict(float)
@@ -105,8 +114,9 @@ class Simulation:
 
     def _fill(self) -> None:
         work, pool = self.work, self.pool
-        while self.remaining and self.running + self.waiting < work.workers:
-            record = LeaseRecord(requests=1, tokens=work.tokens[(work.items - self.remaining) % len(work.tokens)])
+        while self.remaining and self.running + self.waiting < self._max_items():
+            tokens = work.tokens[(work.items - self.remaining) % len(work.tokens)]
+            record = LeaseRecord(None, 1, tokens, work.scope, detail=work.detail)
             record.waits_for_probe = True
             self.remaining -= 1
             if pool.request(record, self.now):
@@ -115,6 +125,13 @@ class Simulation:
                 self.waiting += 1
             else:  # too large for any limit: it fails, and takes no time
                 self.too_large += 1
+
+    def _max_items(self) -> int:
+        """Return how many items may run or request a lease. A run whose number of workers is "auto" requests a few
+        leases more than it has, so that the credentials decide."""
+        if not self.work.is_auto:
+            return self.work.workers
+        return min(self.work.workers, self.running + max(MIN_OPEN_REQUESTS, self.running // 4))
 
     def _start_served(self) -> None:
         served, self.pool.served = self.pool.served, []
@@ -129,6 +146,7 @@ class Simulation:
         assert record.credential is not None
         seconds = self.work.item_seconds if self._latency is None else self._latency(record, self.now)
         self.running += 1
+        self.peak = max(self.peak, self.running)
         self._numbers += 1
         name = record.credential.id
         self.requests[name] += record.requests
@@ -153,13 +171,13 @@ class Simulation:
         is_sample = self._event_count % self._sample_each == 0 or seconds > LONG_WAIT
         if is_waiting != self._was_waiting or is_sample or not self.remaining:
             self._was_waiting = is_waiting
-            waiting = explain(self.pool, None, self.now) if is_waiting else None
+            waiting = explain(self.pool, self.work.scope, self.now) if is_waiting else None
             self._bound = decide(self._facts(waiting), self.now)
         self.bound_times.add(self._bound, seconds, next_at)
 
     def _facts(self, waiting: PoolWaiting | None) -> RunFacts:
         work = self.work
-        return RunFacts(work.workers, self.running, self.remaining > 0, waiting, work.workers_by, has_keys=True)
+        return RunFacts(work.workers, self.running, self.remaining > 0, waiting, has_keys=True)
 
 
 def simulate(forecasts: list[CredentialForecast], work: Work) -> Outcome:
@@ -169,30 +187,40 @@ def simulate(forecasts: list[CredentialForecast], work: Work) -> Outcome:
         limits = forecast.limits
         if limits.requests_per_minute is None and forecast.learned is not None:
             limits = replace(limits, requests_per_minute=forecast.learned)
-        ends = {} if forecast.calendar is None else {"calendar": forecast.calendar}
-        pool.add(forecast.id, forecast.group, forecast.provider, forecast.scopes, limits, 0.0, **ends)
-        limiter = pool.credentials[forecast.id].group.pace.limiter
-        if limiter is not None:
-            limiter.use_before(forecast.used, 0.0)
+        calendar = forecast.calendar or without_calendar
+        pool.add(forecast.id, forecast.group, forecast.provider, forecast.scopes, limits, 0.0, calendar)
+        credential = pool.credentials[forecast.id]
+        pace = credential.group.pace
+        if forecast.usage is None and pace.limiter is not None:
+            pace.limiter.use_before(forecast.used, 0.0)
+        elif forecast.usage is not None and len(credential.group.members) == 1:  # else another member has restored it
+            pace.restore_usage(forecast.usage, calendar, 0.0)
+        if forecast.is_proven:
+            credential.is_proven = True
+        if forecast.has_started:
+            pace.skip_slow_start(work.scope, 0.0)
+        if credential.concurrency is not None and forecast.at_once is not None:
+            credential.concurrency.limit = forecast.at_once
+            credential.follow_concurrency()
         if forecast.cooling:
-            pool.cool(pool.credentials[forecast.id].cooldown_scopes[0], None, forecast.cooling, RATE_LIMITED, 0.0)
+            pool.cool(credential.cooldown_scopes[0], None, forecast.cooling, forecast.cooled_by, 0.0)
     run = Simulation(pool, work)
     skipped = _run(run)
     seconds = run.ended_at + skipped if not (run.remaining or run.waiting or run.running) else inf
     requests = {id_: int(run.requests[id_]) for id_ in pool.credentials}
-    return Outcome(seconds, run.bound_times.longest(), requests, _utilisation(pool, run, seconds), run.too_large)
+    return Outcome(
+        seconds, run.bound_times.longest(), requests, _utilisation(pool, run, seconds), run.too_large, run.peak
+    )
 
 
 def _run(run: Simulation) -> float:
     """Run to the end; return the seconds that were extrapolated.
 
     A long run repeats itself: once it is steady, whole periods are added by calculation. A period is the window of a
-    limit, rounded up to whole items. Runs with longer windows than a minute are not extrapolated.
+    limit, rounded up to whole items. Not if a longer window than a minute will bind the run.
     """
     work, seconds = run.work, 0.0
-    windows = [window for c in run.pool.credentials.values() for window in c.group.pace.limits.all_windows()]
-    has_long_ones = any(window.seconds > WINDOW_SECONDS for window in windows)
-    if len(work.tokens) == 1 and work.item_seconds > 0 and not has_long_ones:
+    if len(work.tokens) == 1 and work.item_seconds > 0:
         period = work.item_seconds * ceil(WINDOW_SECONDS / work.item_seconds)
         tallies: tuple[dict[Any, float], ...] = (run.requests, run.tokens, run.busy, run.bound_times.seconds)
         before, counts = [dict(tally) for tally in tallies], [0] * STEADY_PERIODS
@@ -200,7 +228,7 @@ def _run(run: Simulation) -> float:
         remaining = run.remaining
         while run.run(until) and run.remaining:
             counts = [*counts[1:], remaining - run.remaining]
-            if 0 < max(counts) <= min(counts) * STEADY:
+            if 0 < max(counts) <= min(counts) * STEADY and _fits_long_windows(run):
                 periods = run.remaining // counts[-1]
                 run.remaining -= periods * counts[-1]
                 seconds = periods * period
@@ -214,21 +242,51 @@ def _run(run: Simulation) -> float:
     return seconds
 
 
+def _fits_long_windows(run: Simulation) -> bool:
+    """Return whether no window of more than a minute will bind a run, if its groups go on sharing the items as so
+    far."""
+    started = sum(run.requests.values())
+    tokens, detail = run.work.tokens[0], run.work.detail
+    for group in {credential.group for credential in run.pool.credentials.values()}:
+        share = sum(run.requests[id_] for id_ in group.members) / started
+        windows = () if group.pace.limiter is None else group.pace.limiter.windows.values()
+        for counted in windows:
+            if counted.window.seconds > WINDOW_SECONDS:
+                each = amount_of(counted.kind, 1, tokens, detail)
+                if counted.counter.total + MARGIN * share * run.remaining * each > counted.counter.limit:
+                    return False
+    return True
+
+
 def _utilisation(pool: Allocator, run: Simulation, seconds: float) -> dict[str, float]:
     """Return by credential the used share of the limit that was used most, or of its leases if that is more."""
     shares = {}
     for id_, credential in pool.credentials.items():
         limits, members = credential.group.pace.limits, credential.group.members.values()
         requests = sum(run.requests[member.id] for member in members)
+        tokens = sum(run.tokens[member.id] for member in members)
         used = []
         if 0 < seconds < inf:
             used.append(run.busy[id_] / (seconds * credential.max_concurrent))
-            if limits.rate is not None:
-                used.append(requests / (limits.rate * seconds + (limits.burst or max(1.0, limits.rate))))
-            if limits.tokens_per_minute is not None:
-                tokens = sum(run.tokens[member.id] for member in members)
-                used.append(tokens / (limits.tokens_per_minute * (1.0 + seconds / 60.0)))
-            if limits.requests_per_day is not None:
-                used.append(requests / (limits.requests_per_day * (1 + seconds // 86_400)))
+            for window in limits.all_windows():
+                amount = _total(window, requests, tokens, run.work.detail)
+                used.append(amount / _capacity(window, limits, seconds))
         shares[id_] = min(1.0, max(used, default=0.0))
     return shares
+
+
+def _total(window: Window, requests: float, tokens: float, detail: Detail | None) -> float:
+    """Return what all requests use of a window."""
+    if detail is None or window.of in (REQUESTS, TOKENS):
+        return amount_of(window.of, requests, tokens, None)
+    return requests * amount_of(window.of, 1, 0, detail)
+
+
+def _capacity(window: Window, limits: Limits, seconds: float) -> float:
+    """Return what a window admits in a time that begins with it unused."""
+    amount = limits.usable(window)
+    if window.resets != ROLLING or window.every == "month":
+        return amount * (1 + seconds // window.seconds)
+    if window.of == REQUESTS:  # its token bucket spreads them
+        return amount / window.seconds * seconds + (limits.burst or max(1.0, amount / window.seconds))
+    return amount * (1.0 + seconds / window.seconds)

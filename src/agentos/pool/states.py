@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from agentos.limits.declaration import Calendar, Limits
+from agentos.limits.declaration import AUTO, Calendar, Limits
+from agentos.limits.usage_state import UsageState
+from agentos.verdict import RATE_LIMITED
 
 from ._rules.records import CredentialRecord, LeaseRecord
 
@@ -70,6 +72,11 @@ class CredentialForecast(NamedTuple):
     used: tuple[tuple[str, float], ...] = ()  # of each declared limit of its group, by name
     calendar: Calendar | None = None  # ends of calendar windows; instants are seconds from now
     is_concurrency_learned: bool = False  # `max_concurrent` of the limits is not declared, but learned so far
+    usage: UsageState | None = None  # the same as `used`, with the instants; None: not known
+    at_once: int | None = None  # leases at once so far, if `limits.max_concurrent` is "auto" and the limit was not met
+    cooled_by: str = RATE_LIMITED  # the verdict behind `cooling`
+    is_proven: bool = False  # it has served a request
+    has_started: bool = False  # the slow start of its group is over
 
 
 def credential_state(credential: CredentialRecord, now: float, epoch: float) -> CredentialState:
@@ -131,18 +138,25 @@ def _holder(record: LeaseRecord, now: float) -> Holder:
 
 def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
     """Return the limits and the state of a credential for a plan that starts now."""
-    pace = credential.group.pace
-    limits, calendar = pace.limits, pace.calendar
+    pace, calendar = credential.group.pace, credential.group.pace.calendar
+    limits, usage = pace.forecast(now)
     used = {} if credential.group.pace.limiter is None else credential.group.pace.limiter.usage(now)
+    grows = credential.concurrency is not None and not credential.concurrency.is_met
+    ends, cooled_by = _cooldowns(credential, now, 0.0)
     return CredentialForecast(
         credential.id,
         credential.group.name or "",
         credential.provider.name,
         credential.scopes,
-        replace(limits, max_concurrent=credential.max_concurrent),
+        replace(limits, max_concurrent=AUTO if grows else credential.max_concurrent),
         cooling=max(0.0, credential.usable_at(None) - now),
         learned=pace.learned_limits().get(None),
         used=tuple((name, amount) for name, (amount, _) in used.items() if amount),
         calendar=None if calendar is None else lambda resets, then: calendar(resets, now + then) - now,
         is_concurrency_learned=credential.concurrency is not None,
+        usage=usage,
+        at_once=credential.max_concurrent if grows else None,
+        cooled_by=cooled_by.get("", RATE_LIMITED) if None in ends else RATE_LIMITED,
+        is_proven=credential.is_proven,
+        has_started=pace.has_started,
     )

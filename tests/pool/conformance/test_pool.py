@@ -26,6 +26,7 @@ from agentos.workflows.parallel import (
     RateLimited,
     Transient,
     UnknownCredential,
+    Window,
 )
 from tests.conftest import BUSY, eventually
 
@@ -804,3 +805,17 @@ def test_wait_for_a_limit_names_its_amount_and_group(store: str) -> None:
     pool.mark_rate_limited(KEYS[1], 500)
     waiting_reason = pool.waiting_for(None)
     assert (waiting_reason.limit, waiting_reason.verdict, waiting_reason.groups) == (None, "rate_limited", 2)
+
+
+def test_forecasts_have_usage_with_its_instants(store: str) -> None:
+    limits = Limits(requests_per_minute=100, max_concurrent=2, windows=(Window("requests", 9, "5h", "first-use"),))
+    pool = make_pool(KEYS[0], store=store, limits=limits)
+    with pool.lease():
+        pass
+    (planned,) = pool.forecasts()
+    assert planned.is_proven
+    assert planned.usage is not None
+    amounts = {row.kind: row.amount for row in planned.usage.rows}
+    assert amounts["requests"] == amounts["requests first-use"] == 1
+    (end,) = [row.start for row in planned.usage.rows if row.kind == "requests first-use-end"]
+    assert end == pytest.approx(5 * 3600, abs=5)

@@ -19,6 +19,7 @@ from agentos.workers.command.command import Command
 from agentos.workflows.parallel import ParallelCoordinator
 
 from ..console import FAILED, SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure, say
+from .item_facts import item_facts
 from .item_input import BadItems, Item, changed_files
 from .key_confirmation import KeyConfirmation
 from .pool_setup import DisabledWatch, quarantine_messages
@@ -26,8 +27,6 @@ from .prepare import PreparedRun, prepare_run
 from .reporter import OutputMode, RunReporter
 from .selection import pilot_text
 
-# Seconds that an item of a plan takes, if no earlier run gives a duration.
-ITEM_SECONDS = 10.0
 # What Python says if the system refuses a thread.
 NO_THREAD = "can't start new thread"
 # Commands that a dry run shows, and characters of each.
@@ -159,15 +158,9 @@ def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, mode: 
             say(line)
         if run.bound is not None:
             say(f"  {run.bound}")
-    seconds = item_seconds if item_seconds is not None else typical_item_seconds(folder)
-    requests = spec.options.get("requests_per_item") or typical_requests(folder)
+    facts = item_facts(folder, spec.options, item_seconds)
     plan = run.coordinator.plan(
-        items,
-        item_seconds=seconds,
-        tokens_func=run.tokens_func,
-        requests_per_item=requests,
-        item_cost=spec.options.get("item_cost") or typical_cost(folder),
-        budget=spec.options.get("budget"),
+        items, tokens_func=run.tokens_func, budget=spec.options.get("budget"), **facts.plan_arguments()
     )
     print(plan)
     return SUCCEEDED
@@ -186,30 +179,3 @@ def _first_commands(items: list[Item], run: PreparedRun, spec: RunSpec) -> Itera
         yield f"  {shorten(text, MAX_COMMAND)}"
     if len(items) > SHOWN_COMMANDS:
         yield f"  … and {len(items) - SHOWN_COMMANDS} more"
-
-
-def typical_item_seconds(folder: RunFolder) -> float:
-    """Return the median duration of the items that succeeded in a run; ITEM_SECONDS if there is none."""
-    if not folder.ledger.exists():
-        return ITEM_SECONDS
-    with Ledger.open(folder.ledger) as ledger:
-        durations = sorted(item.duration for item in ledger.items("succeeded") if item.duration)
-    return durations[len(durations) // 2] if durations else ITEM_SECONDS
-
-
-def typical_requests(folder: RunFolder) -> float:
-    """Return the mean number of requests of an item in a run with a gateway, at least 1; 1 for any other run."""
-    if not folder.ledger.exists():
-        return 1.0
-    with Ledger.open(folder.ledger) as ledger:
-        usage, items = ledger.usage(), ledger.counts().succeeded
-    return 1.0 if usage is None or not items else max(1.0, usage.requests / items)
-
-
-def typical_cost(folder: RunFolder) -> float | None:
-    """Return the mean cost of an item that has ended in a run; None if it is not known."""
-    if not folder.ledger.exists():
-        return None
-    with Ledger.open(folder.ledger) as ledger:
-        spent = ledger.spent()
-    return spent.cost / spent.ended if spent.cost and spent.ended else None

@@ -43,7 +43,7 @@ PROBE_SECONDS = 2.0
 SHORT_WAIT = 5.0
 
 
-def _without_calendar(resets: str, now: float) -> float:
+def without_calendar(resets: str, now: float) -> float:
     """Return an end of a calendar period, for pools that know no calendar: a whole day, week or month from now."""
     days = 31 if resets.startswith("month") else 1 if resets[0].isdecimal() else 7
     return now + days * 86_400.0
@@ -178,7 +178,7 @@ class Allocator:
     # --- credentials ----------------------------------------------------------------------------------------------
 
     def add(self, id: str, group: str, provider: str | None, scopes: frozenset[str], limits: Limits,  # noqa: A002
-            now: float, calendar: Calendar = _without_calendar) -> None:  # fmt: skip
+            now: float, calendar: Calendar = without_calendar) -> None:  # fmt: skip
         """Add a credential."""
         credential = self.members.join(id, group, provider, scopes, limits, self._next_use())
         credential.group.pace.declare(limits, calendar, now)
@@ -186,7 +186,7 @@ class Allocator:
         self.serve(credential, now)
 
     def redeclare(self, id: str, group: str, provider: str | None, scopes: frozenset[str], limits: Limits,  # noqa: A002
-                  now: float, calendar: Calendar = _without_calendar) -> None:  # fmt: skip
+                  now: float, calendar: Calendar = without_calendar) -> None:  # fmt: skip
         """Change what is declared about a credential. Its live leases stay live, and count."""
         old = self._leave(id, now)  # not `remove()`: waiters must not be refused during the swap
         credential = self.members.join(id, group, provider, scopes, limits, self._next_use())

@@ -16,6 +16,7 @@ from agentos.errors import UnknownCredential
 from agentos.events import STORE_LOST, PoolWaiting
 from agentos.limits.amounts import Detail
 from agentos.limits.declaration import Calendar, Limits
+from agentos.limits.usage_state import UsageRow, UsageState
 from agentos.verdict import Verdict
 
 from .._rules.lease_states import ENDED, LIVE, WAITING
@@ -297,7 +298,10 @@ class SharedStore:
         return rate, seconds
 
     def forecasts(self) -> list[CredentialForecast]:
-        return [_forecast(fields) for fields in self._ask("forecasts", [])]
+        answer = self._ask("forecasts_with_usage", None)
+        if answer is None:  # an owner of an older version
+            answer = self._ask("forecasts", [])
+        return [_forecast(fields) for fields in answer]
 
     def _ask(self, what: str, default: Any, *arguments: Any, is_kept: bool = True) -> Any:
         try:
@@ -328,12 +332,21 @@ def read_state(values: dict[str, Any], epoch: float) -> CredentialState:
 
 
 def _forecast(fields: list[Any]) -> CredentialForecast:
-    id_, group, provider, scopes, limits, cooling, learned, is_learned, _, used, ends_in = fields
+    id_, group, provider, scopes, limits, cooling, learned, is_learned, _, used, ends_in, *newer = fields
     calendar = _repeating(ends_in) if ends_in else None
-    return CredentialForecast(
+    known = CredentialForecast(
         id_, group, provider, frozenset(scopes), msgspec.convert(limits, Limits), cooling, learned,
         tuple(map(tuple, used)), calendar, bool(is_learned),
     )  # fmt: skip
+    if not newer:  # of an owner of an older version
+        return known
+    usage, at_once, cooled_by, is_proven, has_started = newer
+    if usage is not None:
+        rows, bucket = usage
+        usage = UsageState([UsageRow(*row) for row in rows], None if bucket is None else tuple(bucket))
+    return known._replace(
+        usage=usage, at_once=at_once, cooled_by=cooled_by, is_proven=is_proven, has_started=has_started
+    )
 
 
 def _repeating(ends_in: dict[str, float]) -> Calendar:

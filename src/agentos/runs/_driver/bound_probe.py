@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentos.bounds import POOL_KINDS, Bound, BoundTimes, RunFacts, decide
 from agentos.events import PoolWaiting
+from agentos.items.parallelism import FIXED
 from agentos.verdict import RATE_LIMITED
 
 from .._parts.run_parts import RunParts
@@ -100,12 +101,14 @@ class BoundProbe:
 
     def facts(self, waiting: PoolWaiting | None, requested: int = 0) -> RunFacts:
         """Return what is known about the run. `waiting`: why items wait for a credential. Called from any thread."""
-        scheduler = self._scheduler
+        scheduler, at_once = self._scheduler, self._parts.progress.stats.at_once
         return RunFacts(
             scheduler.max_workers,
             scheduler.running,
             has_more=scheduler.ready > 0 or not scheduler.is_source_ended,
             waiting=waiting,
+            workers_by=None if at_once is None or at_once.by == FIXED else at_once.by,
+            workers_detail=None if at_once is None else at_once.resource,
             has_keys=self._parts.pool is not None,
             is_over_budget=scheduler.ready > 0 and not self._parts.spending.admits_item(),
             is_input_slow=requested > 0,

@@ -332,29 +332,39 @@ class ParallelCoordinator:
         requests_per_item: float = 1.0,
         item_cost: float | None = None,
         budget: float | None = None,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        scope: str | None = None,
     ) -> RunPlan:
-        """Return how long a run would take, which limit binds it, and what another key or a higher limit would change.
+        """Return how long a run would take, what binds it, and what another key or a higher limit would change.
 
         The run is simulated with the pool's own rules; nothing is started and nothing is used up. `items` is their
-        number, or a collection; `item_seconds` is how long one takes, and `tokens` (or `tokens_func`) what it reserves.
-        `requests_per_item`: how many requests an item makes, one after the other, in a run with a gateway. `item_cost`:
-        the money that an item costs; `budget`: that the run may spend, by default that of the coordinator.
+        number, or a collection; `item_seconds` is how long one takes, and `tokens` (or `tokens_func`) what it reserves;
+        `input_tokens` and `output_tokens`: the same by direction. `requests_per_item`: how many requests an item makes,
+        one after the other, in a run with a gateway. `item_cost`: the money that an item costs; `budget`: that the run
+        may spend, by default that of the coordinator. `scope`: the model that the items use.
         """
         from agentos.runs.forecast import forecast
 
         pool = self.credential_coordinator if self._options.admission else None
+        auto = self._options.auto
         if budget is None and self._options.budget is not None:
             budget = self._options.budget.money
         return forecast(
             items,
             pool,
-            self.max_workers,
+            self.max_workers if auto is None or pool is None else None,
+            max_workers=None if auto is None else auto.cap,
             item_seconds=item_seconds,
             tokens=tokens,
             tokens_func=tokens_func,
             requests_per_item=requests_per_item,
             item_cost=item_cost,
             budget=budget,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            scope=scope,
+            starts_at=self._clock.epoch(),
         )
 
     def request_shutdown(self) -> None:

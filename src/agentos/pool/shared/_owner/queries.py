@@ -105,6 +105,11 @@ def _fastest(owner: Owner, session: Session | None, now: float) -> Any:
     return wait_reasons.fastest(_credentials(owner, session), now)
 
 
+def _first_forecasts(owner: Owner, session: Session | None, now: float) -> Any:
+    """Answer members of older versions, which know the first eleven fields only."""
+    return [fields[:11] for fields in _forecasts(owner, session, now)]
+
+
 def _forecasts(owner: Owner, session: Session | None, now: float) -> Any:
     usable = [credential for credential in _credentials(owner, session) if not credential.quarantine]
     forecasts = []
@@ -112,7 +117,8 @@ def _forecasts(owner: Owner, session: Session | None, now: float) -> Any:
         planned = forecast(credential, now)
         ends_in = {resets: owner.ends_after(resets, now) - now for resets in planned.limits.calendars()}
         # One field is unused since members know all windows.
-        forecasts.append((*planned[:7], planned.is_concurrency_learned, None, planned.used, ends_in))
+        first = (*planned[:7], planned.is_concurrency_learned, None, planned.used, ends_in)
+        forecasts.append((*first, *planned[10:]))
     return forecasts
 
 
@@ -126,6 +132,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "is_proven": _is_proven,
     "available": _available,
     "fastest": _fastest,
-    "forecasts": _forecasts,
+    "forecasts": _first_forecasts,
+    "forecasts_with_usage": _forecasts,
     "nothing": lambda _owner, _session, _now: None,  # its answer comes after everything that was sent before it
 }
