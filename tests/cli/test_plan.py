@@ -44,7 +44,7 @@ def test_plan_of_a_run_takes_tokens_from_its_unfinished_items(tmp_path: Path) ->
     items = ['{"id": "x", "size": 900}', '{"id": "y", "size": 900}']
     prepare("sized", items, total=2, options={"keys": str(keys), "tokens": "size", "store": "memory:"})
     text = agentos("plan", "sized", "--item-seconds", "1").stdout
-    assert text.startswith("2 items: about 61.0 s")
+    assert text.startswith("2 items: about 61.2 s")
     assert "Bound by: tokens per minute on a (1,000)" in text
 
 

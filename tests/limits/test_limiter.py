@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentos.limits._limiter import RateLimiter
 from agentos.limits._periods import CalendarPeriod
-from agentos.limits._windows import JITTER_SECONDS, Bucket, Rolling
+from agentos.limits._windows import ARRIVAL_JITTER_SECONDS, JITTER_SECONDS, Bucket, Rolling
 from agentos.limits.amounts import NO_BINDING
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, strictest
 from agentos.pool._rules.allocator import Allocator
@@ -22,6 +22,8 @@ from agentos.verdict import OVERLOADED, Verdict
 from agentos.workflows.parallel import Limits
 
 NOW = 1000.0
+# Seconds for which usage counts in a window of a minute.
+MINUTE = 60 + ARRIVAL_JITTER_SECONDS
 
 
 def day_end(now: float) -> float:
@@ -81,21 +83,31 @@ def test_window_admits_when_its_oldest_entry_expires() -> None:
     window = Rolling(2)
     window.take(1, NOW)
     window.take(1, NOW + 10)
-    assert window.ready_at(1, NOW + 10) == NOW + 60
-    assert window.ready_at(1, NOW + 60) == 0.0
-    assert window.ready_at(2, NOW + 60) == NOW + 70
+    assert window.ready_at(1, NOW + 10) == NOW + MINUTE
+    assert window.ready_at(1, NOW + MINUTE) == 0.0
+    assert window.ready_at(2, NOW + MINUTE) == NOW + MINUTE + 10
 
 
 def test_window_never_admits_more_than_its_limit() -> None:
     assert Rolling(2).ready_at(3, NOW) == math.inf
 
 
+def test_late_request_and_an_early_one_share_no_window() -> None:
+    """A request that took 200 ms longer to the provider than the next one is 59.8 s before it in the provider's log."""
+    window = Rolling(1)
+    window.take(1, NOW)
+    assert window.ready_at(1, NOW + 60) - NOW - 0.2 >= 60
+    short = Rolling(1, 2.0)
+    short.take(1, NOW)
+    assert short.ready_at(1, NOW + 1) == pytest.approx(NOW + 2.05)  # a fortieth of a short window at most
+
+
 def test_correction_counts_overshoot_from_now_and_frees_surplus() -> None:
     window = Rolling(100)
     entry = window.take(50, NOW)
     window.correct(entry, 120, 0, NOW + 30)
-    assert window.ready_at(1, NOW + 31) == NOW + 60  # in debt until then
-    assert window.ready_at(40, NOW + 60) == NOW + 90  # the overshoot counts for its own minute
+    assert window.ready_at(1, NOW + 31) == NOW + MINUTE  # in debt until then
+    assert window.ready_at(40, NOW + MINUTE) == NOW + 30 + MINUTE  # the overshoot counts for its own minute
     window = Rolling(100)
     entry = window.take(100, NOW)
     window.correct(entry, 10, 0, NOW + 1)
@@ -297,7 +309,7 @@ def test_large_head_request_is_served_before_small_ones() -> None:  # invariant 
     large, small = LeaseRecord(tokens=90), LeaseRecord(tokens=10)
     assert not pool.request(large, NOW)
     assert not pool.request(small, NOW)
-    pool.advance(NOW + 60)
+    pool.advance(NOW + MINUTE)
     assert pool.served == [large, small]
 
 
@@ -362,7 +374,7 @@ def test_small_requests_of_other_scopes_starve_no_large_one() -> None:  # invari
     for second in range(1, 60, 5):
         assert not pool.request(LeaseRecord(tokens=20, scope="small"), NOW + second, wait=False)
         assert pool.request(LeaseRecord(scope="small"), NOW + second)  # requests without tokens are not held back
-    pool.advance(NOW + 60)
+    pool.advance(NOW + MINUTE)
     assert pool.served == [large]
 
 

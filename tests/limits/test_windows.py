@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentos.limits._limiter import RateLimiter
 from agentos.limits._periods import ARRIVAL_SECONDS, FirstUsePeriod
-from agentos.limits._windows import SLOTS, SlottedRolling
+from agentos.limits._windows import ARRIVAL_JITTER_SECONDS, SLOTS, SlottedRolling
 from agentos.limits.amounts import Detail, amount_of, detail_of
 from agentos.limits.declaration import COST, INPUT_TOKENS, KINDS, OUTPUT_TOKENS, REQUESTS, TOKENS, strictest
 from agentos.pool._rules.allocator import Allocator
@@ -288,8 +288,8 @@ def test_sparse_usage_of_a_long_window_is_exact() -> None:
     window = SlottedRolling(2, 5 * HOUR)
     window.take(1, NOW)
     window.take(1, NOW + 100)
-    assert window.ready_at(1, NOW + 200) == NOW + 5 * HOUR
-    assert window.ready_at(2, NOW + 200) == NOW + 100 + 5 * HOUR
+    assert window.ready_at(1, NOW + 200) == NOW + 5 * HOUR + ARRIVAL_JITTER_SECONDS
+    assert window.ready_at(2, NOW + 200) == NOW + 100 + 5 * HOUR + ARRIVAL_JITTER_SECONDS
 
 
 def test_first_use_window_counts_from_its_first_success() -> None:

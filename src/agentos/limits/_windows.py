@@ -15,6 +15,11 @@ from collections.abc import Collection
 # Seconds by which a full bucket starts to refill late. Requests reach the provider with jitter: if the first of a burst
 # arrives late and the next one early, the provider's bucket has had less time to fill than ours.
 JITTER_SECONDS = 0.05
+# Seconds by which usage counts longer than its window, and their greatest share of it. A request reaches the provider
+# later than it was granted, above all the first one on a connection: if a later one is faster, the provider sees both
+# in one window. Requests are spread by a bucket, which allows for that; tokens are not.
+ARRIVAL_JITTER_SECONDS = 0.25
+MAX_JITTER_SHARE = 0.025
 # Usage is stored in slots of this many seconds: a minute has 600 of them at most, however many requests it had.
 SLOT_SECONDS = 0.1
 # A rolling window of more than MAX_EXACT_SECONDS keeps its usage in slots of 1/SLOTS of its length: usage counts up to
@@ -87,16 +92,17 @@ class Entry:
 
 
 class Rolling:
-    """Admits at most `limit` within any `seconds`, exactly. Only corrections exceed it, as debt.
+    """Admits at most `limit` within any `seconds` and a moment for jitter. Only corrections exceed it, as debt.
 
     Usage of others is what a provider has counted and this window has not: each report replaces the one before.
     """
 
-    __slots__ = ("_entries", "_others", "_others_until", "limit", "seconds", "total")
+    __slots__ = ("_entries", "_others", "_others_until", "_span", "limit", "seconds", "total")
 
     def __init__(self, limit: float, seconds: float = 60.0) -> None:
         self.limit = limit
         self.seconds = seconds
+        self._span = seconds + min(ARRIVAL_JITTER_SECONDS, seconds * MAX_JITTER_SHARE)
         self.total = 0.0  # with that of others
         self._entries: deque[Entry] = deque()
         self._others = 0.0
@@ -104,7 +110,7 @@ class Rolling:
 
     def ready_at(self, amount: float, now: float) -> float:
         entries = self._entries
-        if entries and entries[0].at + self.seconds <= now:
+        if entries and entries[0].at + self._span <= now:
             self._drop_expired(now)
         excess = self.total + amount - self.limit
         return 0.0 if excess <= 0 else self._room_at(amount, now)
@@ -118,7 +124,7 @@ class Rolling:
             return 0.0
         others = self._others
         for entry in self._entries:
-            end = entry.at + self.seconds
+            end = entry.at + self._span
             if others and self._others_until <= end:
                 excess, others = excess - others, 0.0
                 if excess <= 0:
@@ -133,7 +139,7 @@ class Rolling:
 
     def next_exit(self) -> float:
         """Return the instant at which the oldest entry expires, 0 if there is none; until then no more fits."""
-        ends = [self._entries[0].at + self.seconds] if self._entries else []
+        ends = [self._entries[0].at + self._span] if self._entries else []
         return min((*ends, self._others_until) if self._others else ends, default=0.0)
 
     def take(self, amount: float, now: float) -> Entry:
@@ -153,7 +159,7 @@ class Rolling:
             self._give_back(entry, min(counted - amount, entry.amount), now)
 
     def _give_back(self, entry: Entry, surplus: float, now: float) -> None:
-        if entry.at + self.seconds > now:
+        if entry.at + self._span > now:
             self.total -= surplus
             entry.amount -= surplus
 
@@ -199,7 +205,7 @@ class Rolling:
 
     def _drop_expired(self, now: float) -> None:
         entries = self._entries
-        while entries and entries[0].at + self.seconds <= now:
+        while entries and entries[0].at + self._span <= now:
             self.total -= entries.popleft().amount
         if not entries:
             self.total = self._others
@@ -212,6 +218,7 @@ class PacedRolling(Rolling):
 
     def __init__(self, limit: float, seconds: float) -> None:
         super().__init__(limit, seconds)
+        self._span = seconds  # its bucket allows for jitter
         self.bucket: Bucket | None = None
 
     def ready_at(self, amount: float, now: float) -> float:
@@ -291,7 +298,7 @@ class SlottedRolling(Rolling):
 
     def _give_back(self, entry: Entry, surplus: float, now: float) -> None:
         assert isinstance(entry, _SlotEntry)
-        if entry.slot.at + self.seconds > now:
+        if entry.slot.at + self._span > now:
             self.total -= surplus
             entry.amount -= surplus
             entry.slot.amount -= surplus
