@@ -121,9 +121,12 @@ def test_refusals_of_one_episode_double_the_wait_once() -> None:
     assert estimator.refusals == 1
 
 
-def test_wait_after_a_refusal_equals_the_hint() -> None:
+@pytest.mark.parametrize("served", [0, 3])  # before any success nothing is learned, but the hint is obeyed
+def test_wait_after_a_refusal_equals_the_hint(served: int) -> None:
     estimator = make_estimator()
+    estimator.sent = served
     assert estimator.refuse(NOW, 0, 0, 12.5, NOW) == 12.5
+    assert (estimator.estimate is not None) == bool(served)
     assert estimator.refuse(NOW + 13, 0, 0, 12.5, NOW + 13) == 12.5
 
 
