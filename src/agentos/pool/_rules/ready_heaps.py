@@ -27,8 +27,8 @@ class ReadyHeaps:
 
     def __init__(self, credentials: Mapping[str, CredentialRecord], wake_ups: WakeUps, order: str) -> None:
         self._order = order
-        # Some credentials do not serve all classes, or are not granted by their load.
-        self._has_restrictions = order != LEAST_LOADED
+        self._has_own_orders = False  # a class has an order that is not that of the pool
+        self._has_restrictions = order != LEAST_LOADED  # or a class does not admit all credentials
         self.by_class: dict[RequestClass, list[Entry]] = {}
         self._credentials = credentials
         self._wake_ups = wake_ups
@@ -53,19 +53,28 @@ class ReadyHeaps:
                     self._remove_stale(heap)
 
     def _push_where_usable(self, credential: CredentialRecord, now: float) -> None:
+        """`push` for a credential or classes with restrictions."""
         is_paced, last_used = not credential.group.pace.is_free, credential.last_used
         if is_paced and (full_until := credential.full_until(now)) > now:
             self._wake_ups.look_again(credential.group, full_until)
             return
+        if self._order == LEAST_LOADED:
+            entry: Entry = (len(credential.leases) / credential.max_concurrent, last_used, credential)
+        else:
+            entry = (rank(self._order, credential, now), last_used, credential)
+        serves_all = not (credential.cooled or credential.scopes)
         for request_class, heap in self.by_class.items():
             if credential.offered.get(request_class) == last_used:
                 continue
-            scope = scope_of(request_class)
-            if credential.serves(request_class) and not credential.usable_at(scope):
-                if is_paced and (at := credential.paced_until(scope, 1, 0, now)):
+            if (serves_all and type(request_class) is not RestrictedScope) or (
+                credential.serves(request_class) and not credential.usable_at(scope_of(request_class))
+            ):
+                if is_paced and (at := credential.paced_until(scope_of(request_class), 1, 0, now)):
                     self._wake_ups.look_again(credential.group, at)
                     continue
-                heappush(heap, (rank(self.order_of(request_class), credential, now), last_used, credential))
+                if self._has_own_orders:
+                    entry = (rank(self.order_of(request_class), credential, now), last_used, credential)
+                heappush(heap, entry)
                 credential.offered[request_class] = last_used
                 if len(heap) > MAX_STALE_ENTRIES:
                     self._remove_stale(heap)
@@ -90,6 +99,7 @@ class ReadyHeaps:
     def build(self, request_class: RequestClass, now: float) -> list[Entry]:
         """Build and return the heap of a class that has none."""
         scope, order = scope_of(request_class), self.order_of(request_class)
+        self._has_own_orders = self._has_own_orders or order != self._order
         self._has_restrictions = self._has_restrictions or type(request_class) is RestrictedScope
         if len(self.by_class) >= MAX_CLASSES:
             self.by_class.clear()
