@@ -8,7 +8,7 @@ BREAKER = "runs/_rules/circuit_breaker.py"
 GUESSES = "pool/_rules/guessed_cool_downs.py"
 RUNS = "runs/test_dead_keys"
 POOL = "pool/test_guessed_cool_downs"
-HEALTHY = "pool/test_healthy_credentials"
+FREE = "pool/test_free_leases"
 
 MUTANTS = (
     Mutant(
@@ -65,27 +65,34 @@ MUTANTS = (
         "pool/_rules/allocator.py",
         "credential.is_proven = credential.is_healthy = False",
         "credential.is_proven = False",
-        tests_of(HEALTHY, "test_healthy_credential_held_back_is_not_granted"),
+        tests_of(FREE, "test_healthy_credential_held_back_is_not_granted"),
     ),
     Mutant(
         "The success of a lease puts a quarantined credential back into use",
         "pool/_rules/feedback.py",
         "credential.is_healthy = credential.is_in_use and not (",
         "credential.is_healthy = not (",
-        tests_of(HEALTHY, "test_success_of_credential_out_of_use_puts_it_not_back"),
+        tests_of(FREE, "test_success_of_credential_out_of_use_puts_it_not_back"),
     ),
     Mutant(
         "A credential that has served requests is granted while it cools",
-        "pool/_rules/allocator.py",
-        "and not first.cooled and",
-        "and",
-        tests_of(HEALTHY, "test_healthy_credential_held_back_is_not_granted"),
+        "pool/_rules/free_leases.py",
+        "or credential.cooled or last_used",
+        "or last_used",
+        tests_of(FREE, "test_healthy_credential_held_back_is_not_granted"),
     ),
     Mutant(
         "A stale entry of a heap grants a credential that is leased",
-        "pool/_rules/allocator.py",
-        "and last_used == first.last_used and",
-        "and",
-        tests_of(HEALTHY, "test_leased_credential_is_not_granted_to_another_class"),
+        "pool/_rules/free_leases.py",
+        "or last_used != credential.last_used or",
+        "or",
+        tests_of(FREE, "test_leased_credential_is_not_granted_to_another_class"),
+    ),
+    Mutant(
+        "A lease that nothing restricts ends without returning its credential",
+        "pool/_rules/free_leases.py",
+        "            self._ready.offer(credential)\n",
+        "            pass\n",
+        tests_of(FREE, "test_short_way_decides_as_the_long_way"),
     ),
 )  # fmt: skip

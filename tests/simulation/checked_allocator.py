@@ -8,6 +8,7 @@ from agentos.limits.amounts import Detail
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.cooldown_scope import CooldownScope
 from agentos.pool._rules.feedback import ProviderFeedback
+from agentos.pool._rules.free_leases import FreeLeases
 from agentos.pool._rules.lease_end import LeaseEnd
 from agentos.pool._rules.lease_states import ENDED, LIVE, REFUSED
 from agentos.pool._rules.records import CredentialRecord, LeaseRecord
@@ -28,6 +29,7 @@ class CheckedAllocator(Allocator):
         self.lease_end: LeaseEnd = CheckedLeaseEnd(self)
         self.queue: WaitQueue = CheckedWaitQueue(self)
         self.waiting = self.queue.by_class
+        self.free: FreeLeases = CheckedFreeLeases(self)
 
     def request(self, record: LeaseRecord, now: float, wait: bool = True, front: bool = False) -> bool:
         if self.oracle is not None and front:
@@ -115,6 +117,26 @@ class CheckedWaitQueue(WaitQueue):
         if self.oracle is not None:
             self.oracle.queued(record, front)
         super().add(record, front)
+
+
+class CheckedFreeLeases(FreeLeases):
+    """Leases that take the short way, reported to the oracle."""
+
+    def grant(self, record: LeaseRecord, now: float) -> bool:
+        granted = super().grant(record, now)
+        pool, credential = self._allocator, record.credential
+        assert isinstance(pool, CheckedAllocator)
+        if granted and credential is not None and pool.oracle is not None:
+            pool.oracle.granted(pool, record, credential, now)
+        return granted
+
+    def end(self, record: LeaseRecord) -> bool:
+        has_ended = super().end(record)
+        pool = self._allocator
+        assert isinstance(pool, CheckedAllocator)
+        if has_ended and pool.oracle is not None:
+            pool.oracle.released(record)
+        return has_ended
 
 
 class CheckedLeaseEnd(LeaseEnd):

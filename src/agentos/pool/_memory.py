@@ -67,7 +67,10 @@ class MemoryStore:
         allocator = self._allocator  # not `request(record, False)`: one call less for each lease
         self._acquire()
         try:
-            granted = allocator.request(record, self._now(), False)
+            now = self._now()
+            if allocator.free.grant(record, now):
+                return True
+            granted = allocator.request(record, now, False)
             if not (allocator.served or allocator.events or allocator.waiting):
                 return granted
             served, events = self._collect()
@@ -88,10 +91,10 @@ class MemoryStore:
         allocator = self._allocator
         self._acquire()
         try:
-            if verdict is None:
-                allocator.lease_end.end(record, self._now(), None, success)
-            else:
-                allocator.lease_end.end(record, self._now(), verdict, success, _jitter())
+            if success and verdict is None and allocator.free.end(record):
+                return
+            jitter = 0.0 if verdict is None else _jitter()
+            allocator.lease_end.end(record, self._now(), verdict, success, jitter)
             if not (allocator.served or allocator.events or allocator.waiting):
                 return
             served, events = self._collect()

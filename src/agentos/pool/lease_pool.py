@@ -71,6 +71,7 @@ class LeasePool:
         # Guards _redactor, and changes of _credentials, _ids and _hidden_secrets, which other threads read without it.
         self._change_lock = threading.Lock()
         self._credentials: dict[str, Credential] = {}  # by id
+        self._secrets: dict[str, str] = {}  # credential id -> its key, for each credential that was ever added
         self._identities: dict[str, str] = {}  # identity -> credential id
         # secret -> ids of its credentials; kept after `remove`, for leases that are still live
         self._ids: dict[str, tuple[str, ...]] = {}
@@ -179,6 +180,7 @@ class LeasePool:
             if credential.id in self._credentials:
                 raise ValueError(f"two credentials have the id {credential.id!r}: give each its own")
             self._credentials[credential.id] = credential
+            self._secrets[credential.id] = credential.secret
             self._identities[credential.identity] = credential.id
             if credential.has_secret:
                 ids = (*self._ids.get(credential.secret, ()), credential.id)
@@ -310,11 +312,10 @@ class LeasePool:
         """Return a live lease as the key itself, for workers and `reserve`."""
         credential_id = handle.credential_id
         assert credential_id is not None
-        credential = self._credentials[credential_id]
-        key = LeasedKey(credential.secret)
+        key = LeasedKey(self._secrets[credential_id])
         key.credential_id = credential_id
         key.handle = handle
-        key.settings = credential
+        key.settings = self._credentials[credential_id]
         return key
 
     def timed_out(self, handle: LeaseHandle, timeout: float | None) -> LeaseTimeout:

@@ -25,6 +25,7 @@ from agentos.verdict import RATE_LIMITED
 
 from .cooldown_scope import CooldownScope
 from .feedback import ProviderFeedback
+from .free_leases import FreeLeases
 from .guessed_cool_downs import GuessedCoolDowns
 from .lease_end import LeaseEnd
 from .lease_states import LIVE, REFUSED
@@ -64,9 +65,10 @@ class Allocator:
         self.waiting = self.queue.by_class
         self.feedback = ProviderFeedback(self)
         self.lease_end = LeaseEnd(self)
+        self.free = FreeLeases(self)
         self.guessed = GuessedCoolDowns(self)
         self.sequence = 0  # of grants and releases: orders credentials by last use
-        self._announced: str | None = None  # the reason that was announced for the present episode of waiting
+        self.announced: str | None = None  # the reason that was announced for the present episode of waiting
         self._announce_after = 0.0
 
     # --- requests -------------------------------------------------------------------------------------------------
@@ -79,21 +81,15 @@ class Allocator:
         """
         if self.due and self.due[0][0] <= now:
             self.advance(now)
-        request_class = record.request_class
-        if front or request_class not in self.waiting:  # a request in front may need less than those behind it
-            credential, heap = None, self.ready.by_class.get(request_class)
-            if heap and not record.tokens and record.prefer is None:
-                _, last_used, first = heap[0]
-                if first.is_healthy and last_used == first.last_used and not first.cooled and first.group.pace.is_free:
-                    heappop(heap)
-                    credential = first  # nothing restricts it, as is the case for nearly every lease
-            if credential is None:
-                credential = self._choose(record, now)
+        if self.free.grant(record, now):
+            return True
+        if front or record.request_class not in self.waiting:  # a request in front may need less than those behind it
+            credential = self._choose(record, now)
             if credential is not None:
                 self._grant(record, credential, now)
                 if credential.max_concurrent > len(credential.leases):
                     self.ready.push(credential, now)
-                self._announced = None
+                self.announced = None
                 return True
         if wait and not self._is_servable(record):
             record.state = REFUSED
@@ -424,16 +420,16 @@ class Allocator:
         from there on the provider is the reason. An episode ends when a request is granted without waiting."""
         if now < self._announce_after or later_ids_of(request_class):  # the requester knows why it waits
             return
-        if self._announced is not None and (
-            self._announced == RATE_LIMITED
+        if self.announced is not None and (
+            self.announced == RATE_LIMITED
             or not all(c.cooled or c.quarantine is not None for c in self.credentials.values())
         ):
             return
         waiting = explain(self, request_class, now)
         if waiting.limit is not None and waiting.usable_in is not None and waiting.usable_in < SHORT_WAIT:
             self._announce_after = now + SHORT_WAIT
-        elif waiting.reason != self._announced:
-            self._announced = waiting.reason
+        elif waiting.reason != self.announced:
+            self.announced = waiting.reason
             self.events.append(waiting)
 
     def _is_servable(self, record: LeaseRecord) -> bool:
