@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ._limiter import RateLimiter
-from ._rate_estimator import IDLE_SECONDS, RateEstimator
+from ._rate_estimator import IDLE_SECONDS as IDLE_SECONDS
+from ._rate_estimator import RateEstimator
 from ._usage_rows import usage_state
 from ._window_table import Taken
 from .amounts import NO_BINDING, Binding, Detail
@@ -65,14 +66,14 @@ class Pace:
         "_busy_sent",
         "_busy_since",
         "_has_started",
-        "_last_at",
-        "_sent",
         "calendar",
         "estimators",
         "is_free",
+        "last_at",
         "limiter",
         "limits",
         "max_concurrent",
+        "sent",
         "wake_at",
     )
 
@@ -87,8 +88,8 @@ class Pace:
         # without limits, and for those that never meet one.
         self.is_free = False
         self._has_started = False  # slow start is over
-        self._sent = self._busy_sent = 0
-        self._busy_since = self._last_at = -math.inf
+        self.sent = self._busy_sent = 0
+        self._busy_since = self.last_at = -math.inf  # of the last request
 
     def declare(self, limits: Limits, calendar: Calendar, now: float) -> None:
         """Add the declaration of one more credential. The strictest figures of all declarations hold."""
@@ -166,10 +167,10 @@ class Pace:
 
     def count(self, requests: int, now: float) -> None:
         """Count requests that were sent while nothing restricts the group."""
-        if now - self._last_at > IDLE_SECONDS:
-            self._busy_since, self._busy_sent = now, self._sent
-        self._last_at = now
-        self._sent += requests
+        if now - self.last_at > IDLE_SECONDS:
+            self._busy_since, self._busy_sent = now, self.sent
+        self.last_at = now
+        self.sent += requests
 
     def take(self, lease: PacedLease, now: float) -> Charge:
         self.count(lease.requests, now)
@@ -280,7 +281,7 @@ class Pace:
             later = estimator.sent - charge.number
         self.is_free = False
         if estimator.estimate is None:
-            estimator.begin(self._busy_since, self._sent - self._busy_sent)
+            estimator.begin(self._busy_since, self.sent - self._busy_sent)
         return estimator.refuse(lease.granted_at, later, earlier, hint, now)
 
     def ramp_up(self, scope: str | None, at: float, now: float) -> None:

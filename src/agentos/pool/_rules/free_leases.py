@@ -9,6 +9,8 @@ from __future__ import annotations
 from heapq import heappop
 from typing import TYPE_CHECKING
 
+from agentos.limits.pace import IDLE_SECONDS
+
 from .lease_states import ENDED, LIVE
 from .records import LeaseRecord
 
@@ -49,7 +51,11 @@ class FreeLeases:
         record.credential_id = credential.id
         record.state = LIVE
         record.granted_at = now
-        pace.count(record.requests, now)
+        if now - pace.last_at > IDLE_SECONDS:
+            pace.count(record.requests, now)
+        else:  # the same, without a call
+            pace.last_at = now
+            pace.sent += record.requests
         if len(leases) < credential.max_concurrent:
             self._ready.push(credential, now)
         return True
