@@ -170,7 +170,7 @@ def test_undeclared_directions_are_paced_by_answers() -> None:
     assert pool.states()[0].used["input tokens per minute for opus"] == (35_000, 40_000)
     assert is_granted(pool, input_tokens=4_000, output_tokens=10, scope="opus")
     assert is_granted(pool, input_tokens=6_000, output_tokens=10, scope="haiku")  # another model has its own
-    clock.advance(60)
+    clock.advance(61)
     assert is_granted(pool, input_tokens=39_000, output_tokens=10, scope="opus")
 
 

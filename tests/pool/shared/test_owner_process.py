@@ -256,7 +256,7 @@ def test_day_in_zone_unknown_to_successor_does_not_end(monkeypatch: pytest.Monke
     assert (
         state.waits_for == "requests per day; the pool's owner cannot tell the end of the day 00:00 America/Los_Angeles"
     )
-    waiting = ANSWERS["waiting_for"](successor._owner, None, now, None)
+    waiting = ANSWERS["explain"](successor._owner, None, now, None)
     assert waiting.limit == state.waits_for
     monkeypatch.undo()
     third = Driver(endpoint, **limits)  # it knows the zone again
