@@ -80,7 +80,8 @@ def _ask_owner(gate: Gate) -> PoolView | None:
         return None
     answers: dict[int, Any] = {}
     try:
-        link.send(wire.encode([(1, wire.Query(1, "states")), (2, wire.Query(2, "members"))]))
+        queries = [(n, wire.Query(n, what, [], wire.PROTOCOL)) for n, what in ((1, "states"), (2, "members"))]
+        link.send(wire.encode(queries))
         end = time.monotonic() + ANSWER_SECONDS
         while len(answers) < 2 and (left := end - time.monotonic()) > 0:
             for data in link.receive(left):

@@ -170,6 +170,7 @@ class Query(_Message, tag="query"):
     number: Number
     what: Name
     arguments: list[Any] = []
+    protocol: int = 3  # of the process that asks; versions up to 3 do not say it
 
 
 class Leave(_Message, tag="leave"):

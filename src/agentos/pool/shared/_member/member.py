@@ -107,7 +107,7 @@ class Member(MemberSession):
             self._query_numbers += 1
             number = self._query_numbers
             self._queries[number] = answers
-            self._send(wire.Query(number, what, list(arguments)))
+            self._send(wire.Query(number, what, list(arguments), wire.PROTOCOL))
             self.expect_answer()
             self._wake_thread()  # it receives the answer
         try:

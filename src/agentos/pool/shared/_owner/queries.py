@@ -12,7 +12,7 @@ from agentos.limits.declaration import Limits
 
 from ..._rules import wait_reasons
 from ..._rules.records import CredentialRecord, RestrictedScope
-from ...states import credential_state, forecast
+from ...states import CredentialState, credential_state, forecast
 
 if TYPE_CHECKING:
     from .owner import Owner
@@ -121,6 +121,18 @@ def _forecasts(owner: Owner, session: Session | None, now: float) -> Any:
         forecasts.append((*first, *planned[10:]))
     return forecasts
 
+
+def as_known_before(what: str, answer: Any) -> Any:
+    """Return an answer as processes of the protocol before accept it: without the fields of states that they do not
+    know."""
+    if what != "states":
+        return answer
+    names = [name for name in CredentialState.__slots__ if name not in _NEW_STATE_FIELDS]
+    return [{name: getattr(state, name) for name in names} for state in answer]
+
+
+# Fields of `CredentialState` that protocol 3 does not know.
+_NEW_STATE_FIELDS = frozenset({"is_concurrency_learned"})
 
 ANSWERS: dict[str, Callable[..., Any]] = {
     "states": _states,
