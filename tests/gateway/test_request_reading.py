@@ -102,6 +102,7 @@ def test_version_stands_once_in_the_url(base: str, path: str, url: str) -> None:
         ("deflate", zlib.compress),
         ("zstd", zstandard.ZstdCompressor().compress),
         ("identity", bytes),
+        ("UTF-8", bytes),
     ],
 )
 def test_model_is_read_from_compressed_body(encoding: str, encode: Any) -> None:

@@ -33,6 +33,8 @@ _REPLACED_PREFIXES = ("x-forwarded-", "sec-fetch-", "cf-", "x-agentos-")
 _KEY_PARAMETERS = frozenset({"key", "api_key", "access_token", "token"})
 # Bytes of a compressed body after decompression. A larger one is refused.
 MAX_DECODED_BYTES = 64 * 1024 * 1024
+# Content encodings that change nothing. Some clients name a character set there, and providers ignore it.
+_PLAIN = frozenset({"", "identity", "utf-8", "utf8"})
 # Headers that name a session of a client, which shares a prompt cache.
 _SESSION_HEADERS = ("x-claude-code-session-id", "session-id", "session_id", "x-session-id")
 _DATA = re.compile(rb'"(?:data|image_url|url|file_data)"\s*:\s*"[^"]{1000,}"')
@@ -200,7 +202,7 @@ def decoded(body: bytes, encoding: str, max_bytes: int | None = None) -> bytes |
     result: by default MAX_DECODED_BYTES."""
     max_bytes = MAX_DECODED_BYTES if max_bytes is None else max_bytes
     encoding = encoding.strip().lower()
-    if encoding in ("", "identity"):
+    if encoding in _PLAIN:
         return body
     try:
         if encoding in ("gzip", "x-gzip", "deflate"):
