@@ -34,7 +34,7 @@ KEYS = 8
 MAX_CONCURRENT = 10
 # Requests of a key in a window of so many seconds, for the keys below WINDOW_KEYS. The judge looks at slightly shorter
 # windows: requests do not all take the same time from their lease to the upstream.
-WINDOW, WINDOW_SECONDS, JITTER_SECONDS = 60, 10, 0.5
+WINDOW, WINDOW_SECONDS, JITTER_SECONDS = 10, 10, 0.5
 WINDOW_KEYS = 2
 # Seconds that a gateway may take to start on a machine that is under load.
 START_SECONDS = 300.0
