@@ -62,6 +62,14 @@ class CredentialQuarantined(NamedTuple):
     reason: str  # what the provider answered, or what a person gave
 
 
+class KeysReloaded(NamedTuple):
+    """The credentials of a pool were declared anew while it is in use."""
+
+    added: list[str]  # ids of credentials that are new
+    changed: list[str]  # ids of credentials with another secret, other settings or other limits
+    retired: list[str]  # ids of credentials that are not granted any more; what is in use finishes
+
+
 class CredentialRested(NamedTuple):
     """A command printed that the provider refused its credential, which therefore rests in this run."""
 

@@ -77,7 +77,9 @@ def sandbox(tmp_path: Path) -> Sandbox:
 
 def run_all_ways(sandbox: Sandbox, *options: str) -> tuple[str, str]:
     items = [word for way in WAYS for word in ("--item", way)]
-    done = sandbox.agentos("run", *options, "--key-env", "SOME_KEY", "--retries", "0", *items, "workers:work")
+    # One at a time: the halves of a key in two writes must follow each other.
+    options = ("--parallel", "1", "--key-env", "SOME_KEY", "--retries", "0", *options)
+    done = sandbox.agentos("run", *options, *items, "workers:work")
     assert done.returncode == 0, done.stderr
     assert CANARY not in done.stdout + done.stderr
     return done.stdout, done.stderr
@@ -117,7 +119,8 @@ def test_child_that_outlives_the_run_does_not_delay_its_end(sandbox: Sandbox) ->
 def test_descriptors_are_restored_after_an_exception() -> None:
     shown: list[bytes] = []
     before = [os.fstat(descriptor) for descriptor in (1, 2)]
-    capture = DescriptorCapture(Redactor([CANARY]), lambda _id, _stream, data: shown.append(data))
+    redactor = Redactor([CANARY])
+    capture = DescriptorCapture(lambda: redactor, lambda _id, _stream, data: shown.append(data))
     with pytest.raises(KeyboardInterrupt), capture:
         os.write(1, f"secret {CANARY}\nno end".encode())
         raise KeyboardInterrupt

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,13 +60,17 @@ def environment(home: Path) -> dict[str, str]:
 
 @contextmanager
 def running(
-    tmp_path: Path, url: str, *options: str, max_concurrent: int = 9, home: Path | None = None
-) -> Iterator[Program]:
+    tmp_path: Path, url: str, *options: str, max_concurrent: int = 9, home: Path | None = None,
+    terminal: int | None = None,
+) -> Iterator[Program]:  # fmt: skip
+    """`terminal`: a descriptor of the terminal that controls the program; None: that of this process."""
     output, home = tmp_path / "output.txt", home or tmp_path / "home"
     keys = str(keys_file(tmp_path, url, max_concurrent))
     command = [*INTERRUPTIBLE, "gateway", "--keys", keys, "--listen", "127.0.0.1:0", *options]
     with output.open("w") as file, subprocess.Popen(
-        command, env=environment(home), stdout=file, stderr=file, text=True
+        command, env=environment(home), stdin=terminal, stdout=file, stderr=file, text=True,
+        start_new_session=terminal is not None,
+        preexec_fn=None if terminal is None else lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     ) as process:  # fmt: skip
         program = Program(process, output, home)
         try:
@@ -109,6 +115,7 @@ def test_program_serves_and_writes_no_secret(tmp_path: Path, store: str | None) 
 
 def test_hang_up_drains_however_often_it_comes(tmp_path: Path) -> None:
     """A shell and its terminal may both send SIGHUP; the terminal is gone by then, so that nothing can be printed."""
+    terminal, program_side = os.openpty()
     release: list[asyncio.Event] = []
 
     async def handler(call: Call) -> None:
@@ -118,13 +125,14 @@ def test_hang_up_drains_however_often_it_comes(tmp_path: Path) -> None:
 
     with (
         Upstream(handler) as upstream,
-        running(tmp_path, upstream.url, "--store", "memory:", "--grace", "60") as program,
+        running(tmp_path, upstream.url, "--store", "memory:", "--grace", "60", terminal=program_side) as program,
     ):
+        os.close(program_side)
         results: list[httpx.Response] = []
         request = threading.Thread(target=lambda: results.append(ask(program)))
         request.start()
         eventually(lambda: release)
-        program.process.send_signal(signal.SIGHUP)
+        os.close(terminal)  # the system sends SIGHUP
         eventually(lambda: "Draining" in program.output.read_text())
         program.process.send_signal(signal.SIGHUP)
         upstream.signal(release[0])

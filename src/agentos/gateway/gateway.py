@@ -90,6 +90,10 @@ class Gateway:
         self._stop: asyncio.Event | None = None
         self._grace = 0.0
 
+    def use_addresses(self, providers: Mapping[str, ProviderAddress]) -> None:
+        """Replace the addresses that differ from the known ones, for requests from now on."""
+        self._state.addresses = {**known_addresses(), **providers}
+
     # --- the server ---------------------------------------------------------------------------------------------------
 
     def start(self) -> str:

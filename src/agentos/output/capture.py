@@ -29,9 +29,9 @@ _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 class OutputCapture:
     """A context manager that captures standard output and error. Call `item_ended` for each item, to show its last
-    lines."""
+    lines. `redactor` returns the redactor of all secrets that are known by now."""
 
-    def __init__(self, folder: Path, redactor: Redactor | None, show: OutputCall) -> None:
+    def __init__(self, folder: Path, redactor: Callable[[], Redactor] | None, show: OutputCall) -> None:
         self._folder = folder
         self._redactor = redactor
         self._show = show
@@ -55,7 +55,10 @@ class OutputCapture:
         except RuntimeError:
             item_id, attempt, token = NO_ITEM, 1, None
         with self._lock:
-            self._outputs_of(item_id, attempt, token)[stream].feed(data)
+            output = self._outputs_of(item_id, attempt, token)[stream]
+            if item_id == NO_ITEM and self._redactor is not None:
+                output.use(self._redactor())  # it lives as long as the run: keys may have been added
+            output.feed(data)
 
     def _close_logs(self) -> None:
         """Close all logs, which the next writes open again: items of which the end is not on record yet keep theirs
@@ -82,7 +85,7 @@ class OutputCapture:
         return current.outputs
 
     def _start_attempt(self, item_id: str, attempt: int, token: str | None) -> _AttemptOutput:
-        log, redactor = None, self._redactor
+        log, redactor = None, None if self._redactor is None else self._redactor()
         if redactor is not None and token is not None:
             redactor = redactor.with_secret(token)
         if item_id != NO_ITEM:

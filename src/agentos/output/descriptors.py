@@ -11,6 +11,7 @@ import os
 import selectors
 import sys
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 from agentos.redaction.redactor import Redactor
@@ -27,9 +28,10 @@ _NAMES = {1: "stdout", 2: "stderr"}
 class DescriptorCapture:
     """A context manager that redirects descriptors 1 and 2. `show` must write elsewhere, and not block.
 
-    A program that outlives the capture keeps its pipe: its output is passed on as long as this process lives."""
+    A program that outlives the capture keeps its pipe: its output is passed on as long as this process lives.
+    `redactor` returns the redactor of all secrets that are known by now."""
 
-    def __init__(self, redactor: Redactor | None, show: OutputCall) -> None:
+    def __init__(self, redactor: Callable[[], Redactor] | None, show: OutputCall) -> None:
         self._redactor = redactor
         self._show = show
         self._saved_descriptors: dict[int, int | None] = {}  # None: it was closed
@@ -52,10 +54,14 @@ class DescriptorCapture:
             os.dup2(writing, descriptor)
             os.close(writing)
         outputs = {
-            pipes[descriptor][0]: Output(NO_ITEM, name, self._redactor, None, self._show)
+            pipes[descriptor][0]: Output(
+                NO_ITEM, name, None if self._redactor is None else self._redactor(), None, self._show
+            )
             for descriptor, name in _NAMES.items()
         }
-        self._reader = threading.Thread(target=_read, args=(outputs,), name="agentos-descriptors", daemon=True)
+        self._reader = threading.Thread(
+            target=_read, args=(outputs, self._redactor), name="agentos-descriptors", daemon=True
+        )
         self._reader.start()
         return self
 
@@ -73,7 +79,7 @@ class DescriptorCapture:
             self._reader.join(EXIT_SECONDS)
 
 
-def _read(outputs: dict[int, Output]) -> None:
+def _read(outputs: dict[int, Output], redactor: Callable[[], Redactor] | None) -> None:
     """Pass on what the pipes hold, until all their writers have ended."""
     with selectors.DefaultSelector() as selector:
         for pipe in outputs:
@@ -82,6 +88,8 @@ def _read(outputs: dict[int, Output]) -> None:
             for key, _ in selector.select():
                 data = os.read(key.fd, READ_BYTES)
                 if data:
+                    if redactor is not None:
+                        outputs[key.fd].use(redactor())
                     outputs[key.fd].feed(data)
                 else:
                     selector.unregister(key.fd)

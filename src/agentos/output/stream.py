@@ -145,6 +145,11 @@ class Output:
         """Process a chunk of output."""
         self._pass_on(data if self._redaction is None else self._redaction.feed(data))
 
+    def use(self, redactor: Redactor) -> None:
+        """Redact the secrets of this redactor from now on. No-op for an output that is not redacted."""
+        if self._redaction is not None:
+            self._redaction.use(redactor)
+
     def mute(self) -> None:
         """Stop showing lines. The log and the tail go on."""
         self._show = None

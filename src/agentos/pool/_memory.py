@@ -157,6 +157,9 @@ class MemoryStore:
     def add(self, credential: Credential) -> None:
         self._declare(Allocator.add, credential)
 
+    def redeclare(self, credential: Credential) -> None:
+        self._declare(Allocator.redeclare, credential)
+
     def _declare(self, change: Callable[..., None], credential: Credential) -> None:
         """Add or redeclare a credential: `change` is the allocator's method."""
         limits = credential.limits

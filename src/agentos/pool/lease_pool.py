@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self, SupportsIndex, TypeVar
 
 from agentos.clock import SYSTEM_CLOCK, Clock
 from agentos.errors import LeaseTimeout, NoUsableCredential, PoolError, RequestTooLarge, UnknownCredential
-from agentos.events import PoolWaiting
+from agentos.events import KeysReloaded, PoolWaiting
 from agentos.limits.cool_downs import MAX_PRINTED_WAIT, MIN_COOL_DOWN, hint_of
 from agentos.limits.reset_times import seconds_to_reset
 from agentos.redaction.mask import refuse_to_copy
@@ -25,6 +25,7 @@ from agentos.reporters import writers as reporters
 from agentos.reporters.sentences import waiting_text
 from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
+from ._reload import check_new, compare
 from ._rules.order import LEAST_LOADED, check_order
 from .credential import NO_VALUES, Credential, Sources, fingerprint_of
 from .lease import Lease, LeaseContext, LeasedKey, check_amounts, check_counts, check_name
@@ -70,8 +71,10 @@ class LeasePool:
         self._reporter = reporter if reporter is not None else reporters.PlainReporter()
         # Guards _redactor, and changes of _credentials, _ids and _hidden_secrets, which other threads read without it.
         self._change_lock = threading.Lock()
+        self._reload_lock = threading.Lock()  # held while all credentials are declared anew
         self._credentials: dict[str, Credential] = {}  # by id
         self._secrets: dict[str, str] = {}  # credential id -> its key, for each credential that was ever added
+        self._retired: dict[str, Credential] = {}  # by id: removed, for leases that are still live
         self._identities: dict[str, str] = {}  # identity -> credential id
         # secret -> ids of its credentials; kept after `remove`, for leases that are still live
         self._ids: dict[str, tuple[str, ...]] = {}
@@ -182,11 +185,7 @@ class LeasePool:
             self._credentials[credential.id] = credential
             self._secrets[credential.id] = credential.secret
             self._identities[credential.identity] = credential.id
-            if credential.has_secret:
-                ids = (*self._ids.get(credential.secret, ()), credential.id)
-                self._ids[credential.secret] = tuple(dict.fromkeys(ids))
-            self._hidden_secrets |= secrets
-            self._redactor = None
+        self._know(credential)
         try:
             self._store.add(credential)
         except Exception:
@@ -199,7 +198,65 @@ class LeasePool:
         """Take a credential out of the pool. Leases that are live stay valid until they are released."""
         self._store.remove(id)
         with self._change_lock:
-            del self._credentials[id]
+            self._retired[id] = self._credentials.pop(id)
+
+    def reload(self, credentials: Iterable[Credential]) -> KeysReloaded:
+        """Make these the credentials of the pool while it is in use, and return the ids that were added, changed or
+        retired. What is in use finishes; usage that was counted stays counted, and secrets of retired credentials stay
+        redacted. A changed secret ends the quarantine of its credential.
+
+        Raise `CredentialError` or `ValueError` if one of them cannot be used; then nothing has changed.
+        """
+        new = check_new(credentials, self.clock.epoch())
+        with self._reload_lock:
+            old = self._credentials
+            change = compare(old, new)
+            for id_ in (*change.added, *change.changed):
+                self._know(new[id_])
+            self._replace({**old, **new})  # first: a waiter may be granted a new credential at once
+            try:
+                self._add_all([new[id_] for id_ in change.added])
+            except Exception:
+                self._replace(old)
+                raise
+            for id_ in change.changed:
+                self._store.redeclare(new[id_])
+                if new[id_].fingerprint != old[id_].fingerprint:
+                    self._store.restore(id_)  # the quarantine was that of another secret
+            for id_ in change.retired:  # last: waiters must not be refused before the others have come
+                self._store.remove(id_)
+            self._retired |= {id_: old[id_] for id_ in change.retired}
+            self._replace(new)
+            self._store.arrive()
+        if any(change):
+            self._announce(change)
+        return change
+
+    def _add_all(self, credentials: list[Credential]) -> None:
+        """Add credentials to the store: all of them, or none if one cannot be added."""
+        for count, credential in enumerate(credentials):
+            try:
+                self._store.add(credential)
+            except Exception:
+                for added in credentials[:count]:
+                    self._store.remove(added.id)
+                raise
+
+    def _replace(self, credentials: dict[str, Credential]) -> None:
+        """Replace all credentials at once: other threads read them without the lock."""
+        with self._change_lock:
+            self._credentials = credentials
+            self._secrets = {**self._secrets, **{id_: credential.secret for id_, credential in credentials.items()}}
+            self._identities = {credential.identity: id_ for id_, credential in credentials.items()}
+
+    def _know(self, credential: Credential) -> None:
+        """Redact the secrets of a credential, and find it by its key."""
+        with self._change_lock:
+            if credential.has_secret:
+                ids = (*self._ids.get(credential.secret, ()), credential.id)
+                self._ids[credential.secret] = tuple(dict.fromkeys(ids))
+            self._hidden_secrets |= credential.secrets
+            self._redactor = None
 
     def quarantine(self, id: str, reason: str) -> None:  # noqa: A002
         """Take a credential out of use until `restore`. Leases that are live stay valid."""
@@ -247,9 +304,13 @@ class LeasePool:
     def credential_of(self, credential_id: str) -> Credential:
         """Return a credential by its id. Raise `UnknownCredential`."""
         try:
-            return self._credentials[credential_id]
+            return self._find(credential_id)
         except KeyError:
             raise UnknownCredential("no credential with this id is in the pool") from None
+
+    def _find(self, credential_id: str) -> Credential:
+        """Return a credential of the pool, or one that was retired. Raises `KeyError`."""
+        return self._credentials.get(credential_id) or self._retired[credential_id]
 
     def fingerprint_of(self, credential_id: str) -> str:
         """Return the one-way digest of the secrets of a credential's requests, by which another process recognises
@@ -306,7 +367,8 @@ class LeasePool:
 
     def lease_of(self, handle: LeaseHandle) -> Lease:
         """Return a live lease as programs use it."""
-        return Lease(self, handle, self._credentials.get(handle.credential_id or ""))
+        credential_id = handle.credential_id or ""
+        return Lease(self, handle, self._credentials.get(credential_id) or self._retired.get(credential_id))
 
     def key_of(self, handle: LeaseHandle) -> LeasedKey:
         """Return a live lease as the key itself, for workers and `reserve`."""
@@ -315,7 +377,7 @@ class LeasePool:
         key = LeasedKey(self._secrets[credential_id])
         key.credential_id = credential_id
         key.handle = handle
-        key.settings = self._credentials[credential_id]
+        key.settings = self._find(credential_id)
         return key
 
     def timed_out(self, handle: LeaseHandle, timeout: float | None) -> LeaseTimeout:

@@ -107,6 +107,9 @@ class Store(Protocol[H]):
 
     def add(self, credential: Credential, /) -> None: ...
 
+    def redeclare(self, credential: Credential, /) -> None:
+        """Change what is declared about a credential of the pool. Its leases and its usage stay."""
+
     def remove(self, credential_id: str, /) -> None: ...
 
     def quarantine(self, credential_id: str, reason: str, /) -> None: ...

@@ -105,6 +105,10 @@ class RedactionStream(HoldsSecrets):
         spans, settled_end = self._finder.settle(text)
         return self._release(text, spans, settled_end)
 
+    def use(self, redactor: Redactor) -> None:
+        """Search for the secrets of another redactor from now on, also in what is held back."""
+        self._finder = redactor._finder
+
     def flush(self) -> bytes:
         """Return the rest, as if the output ended here."""
         return self._release(self._tail, self._finder.spans(self._tail), len(self._tail))

@@ -24,6 +24,7 @@ from agentos.events import (
     DryRun,
     Heartbeat,
     ItemEnded,
+    KeysReloaded,
     LimitLearned,
     PoolWaiting,
     RunEnded,
@@ -189,6 +190,16 @@ def _quarantined(event: CredentialQuarantined) -> str:
     return f"[COORDINATOR] Credential {event.credential_id} is quarantined: {first_line(event.reason)}"
 
 
+def reloaded_text(event: KeysReloaded) -> str:
+    """Return what has changed when keys were read again."""
+    lists = (("added", event.added), ("changed", event.changed), ("retired", event.retired))
+    return "; ".join(f"{name} {', '.join(ids)}" for name, ids in lists if ids) or "nothing has changed"
+
+
+def _reloaded(event: KeysReloaded) -> str:
+    return f"[COORDINATOR] The keys were read again: {reloaded_text(event)}"
+
+
 def _rested(event: CredentialRested) -> str:
     scope = f" for {event.scope}" if event.scope is not None else ""
     printed = f": {first_line(event.message)}" if event.message else ""
@@ -318,6 +329,7 @@ _TEXTS: dict[type, Callable[[Any], str | None]] = {
     PoolWaiting: _pool_waiting,
     CoolDownStarted: _cool_down_started,
     CredentialQuarantined: _quarantined,
+    KeysReloaded: _reloaded,
     CredentialRested: _rested,
     CredentialBenched: _benched,
     CredentialRecovered: _recovered,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from click.shell_completion import CompletionItem
 from agentos.errors import GatewayError
 from agentos.gateway.client_tokens import NamedClients, write_private
 from agentos.home.paths import home, make_private
+from agentos.keys.keys_file import Keys
+from agentos.keys.reload_requests import GATEWAY, ReloadInbox
 
 from ..console import Command, Failure, say
 from ..duration_type import Duration
@@ -22,6 +25,8 @@ from .gateway_env import env
 
 if TYPE_CHECKING:
     from agentos.gateway.gateway import Gateway
+
+    from ..launch.keys_watch import KeysWatch
 
 DEFAULT_LISTEN = "127.0.0.1:8787"
 # The client whose token is made if there is none.
@@ -83,7 +88,8 @@ def serve(keys_file: str | None, key_env: str | None, listen: str, hold: float |
     """Serve clients on one address, until Ctrl-C; a second Ctrl-C ends it at once.
 
     Clients send their requests as to the provider, with a client token in place of the key (agentos gateway env prints
-    the settings of a client). The first start makes a token and says where it is.
+    the settings of a client). The first start makes a token and says where it is. On SIGHUP, and on agentos keys
+    reload, the keys file is read again.
 
     \b
     Examples:
@@ -94,20 +100,21 @@ def serve(keys_file: str | None, key_env: str | None, listen: str, hold: float |
 
     try:
         check_installed()
-        gateway = _make(keys_file, key_env, _address(listen), hold, store, allow_host)
-        run_on_loop(_serve(gateway, listen, grace))
+        gateway, watch = _make(keys_file, key_env, _address(listen), hold, store, allow_host)
+        run_on_loop(_serve(gateway, watch, listen, grace))
     except GatewayError as error:
         raise Failure(str(error)) from None
 
 
 def _make(keys_file: str | None, key_env: str | None, address: tuple[str, int], hold: float | None,
-          store: str | None, allow_host: tuple[str, ...]) -> Gateway:  # fmt: skip
+          store: str | None, allow_host: tuple[str, ...]) -> tuple[Gateway, KeysWatch]:  # fmt: skip
     from agentos.costs.prices import Prices
     from agentos.gateway.addresses import known_addresses
     from agentos.gateway.gateway import Gateway
     from agentos.reporters.writers import PlainReporter
 
-    from ..launch.pool_setup import DisabledWatch, choose_store, make_pool, pool_warnings, read_keys
+    from ..launch.keys_watch import KeysReload, KeysWatch
+    from ..launch.pool_setup import choose_store, make_pool, pool_warnings, read_keys
 
     keys = read_keys(keys_file, key_env, str(Path.cwd()))
     if keys is None:
@@ -116,22 +123,35 @@ def _make(keys_file: str | None, key_env: str | None, address: tuple[str, int], 
     reporter = PlainReporter()
     pool = make_pool(keys, choice, reporter, run="gateway")
     reporter.redact_with(pool.redact)
-    click.get_current_context().with_resource(DisabledWatch(pool))
     for warning in pool_warnings(pool, choice):
         say(f"Warning: {warning}", err=True)
     host, port = address
-    return Gateway(
+    gateway = Gateway(
         pool, providers=known_addresses(keys.base_urls), host=host, port=port, hold=hold, named=_named_clients(),
         allowed_hosts=allow_host, prices=Prices(keys.prices),
     )  # fmt: skip
+    reload = KeysReload(None if keys_file is None else Path(keys_file).absolute(), keys, pool, _check_secrets)
+    reload.listeners.append(lambda new: gateway.use_addresses(known_addresses(new.base_urls)))
+    inbox = ReloadInbox(f"gateway-{os.getpid()}", GATEWAY)
+    watch = KeysWatch(pool, reload, inbox, _say_if_possible)
+    return gateway, click.get_current_context().with_resource(watch)
 
 
-async def _serve(gateway: Gateway, listen: str, grace: float) -> None:
+def _check_secrets(keys: Keys) -> None:
+    """Raise ValueError for keys that a gateway cannot use."""
+    for credential in keys.credentials:
+        if not credential.has_secret:
+            raise ValueError(f"the credential {credential.id} has no key: it cannot be used through a gateway")
+
+
+async def _serve(gateway: Gateway, watch: KeysWatch, listen: str, grace: float) -> None:
+    from ..launch.keys_watch import hang_up_handler
+
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
 
-    # A hang-up of the terminal drains, too, unless it is ignored (nohup).
+    # SIGHUP reads the keys again; a hang-up of the terminal drains. Unless it is ignored (nohup).
     has_hang_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
     numbers = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if has_hang_up else ()))
 
@@ -144,7 +164,7 @@ async def _serve(gateway: Gateway, listen: str, grace: float) -> None:
         _say_if_possible("Draining: requests under way may finish; press Ctrl-C again to end at once.")
 
     for number in numbers:
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, hang_up_handler(stop, watch) if number == signal.SIGHUP else stop)
     try:
         await gateway.serve(lambda url: _announce(url, listen), grace)
     except asyncio.CancelledError:

@@ -26,6 +26,7 @@ from ..console import Command, Failure
 from ..launch.pool_setup import StoreChoice, choose_store, read_keys, store_failure
 from ..options import option, several
 from ._key_tables import EMPTY, declared_record, key_lines, lease_lines, member_lines, pool_record
+from .keys_reload import reload
 
 DEFAULT_REASON = "by hand"
 # Options that are followed by a value.
@@ -67,7 +68,7 @@ _STORE = option(
 
 @click.group(cls=_StatusByDefault)
 def keys() -> None:
-    """Show, check, disable and enable credentials. Without a command: status.
+    """Show, check, disable, enable and reload credentials. Without a command: status.
 
     Options may precede the command. Without --keys and --key-env: the keys of the newest run that has some.
 
@@ -76,6 +77,9 @@ def keys() -> None:
       agentos keys
       agentos keys --keys keys.toml check
     """
+
+
+keys.add_command(reload)
 
 
 @keys.command(short_help="Show limits, usage, cool-downs and leases.")

@@ -11,18 +11,19 @@ from agentos.errors import LedgerError, WorkerStartError
 from agentos.home.run_folder import LaunchEnd, RunFolder, RunSpec
 from agentos.items.results import ProgressStats
 from agentos.items.sources import DAMAGED_RECORD
+from agentos.keys.reload_requests import ReloadInbox
 from agentos.ledger.reader import Ledger
 from agentos.plurals import plural
 from agentos.reporters.format import shorten
 from agentos.terminal.screen import PATIENCE_SECONDS, Screen
 from agentos.workers.command.command import Command
-from agentos.workflows.parallel import ParallelCoordinator
 
 from ..console import FAILED, SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure, say
 from .item_facts import item_facts
 from .item_input import BadItems, Item, changed_files
 from .key_confirmation import KeyConfirmation
-from .pool_setup import DisabledWatch, quarantine_messages
+from .keys_watch import KeysWatch, on_hang_up
+from .pool_setup import quarantine_messages
 from .prepare import PreparedRun, prepare_run
 from .reporter import OutputMode, RunReporter
 from .selection import pilot_text
@@ -57,7 +58,12 @@ def execute(
             reporter.screen.message(f"Run {spec.run_id} in {folder.path}")
             if run.gateway_url is not None:
                 reporter.screen.message(f"Gateway on {run.gateway_url}: items get a client token in place of a key.")
-        with DisabledWatch(run.pool), KeyConfirmation(run.pool, run.keys) as reporter.listener:
+        confirmation = KeyConfirmation(run.pool, run.keys)
+        if run.reload is not None:
+            run.reload.listeners.append(confirmation.use)
+        inbox = None if run.pool is None else ReloadInbox(spec.run_id)
+        watch = KeysWatch(run.pool, run.reload, inbox, reporter.screen.message)
+        with watch, confirmation as reporter.listener, on_hang_up(run.coordinator.request_shutdown, watch):
             status = _consume(folder, spec, run, reporter, retry_failed=retry_failed)
         if status in (SUCCEEDED, SOME_FAILED) and not run.items.is_whole:
             return STOPPED  # the part of stdin that was never read is left to do
@@ -93,7 +99,7 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
             retry_failed=retry_failed,
             tokens_func=run.tokens_func,
         )
-        with _stop_on_hangup(run.coordinator), stream:
+        with stream:
             reporter.start(stream)
             try:
                 damaged = sum(result.metadata.get("error_type") == DAMAGED_RECORD for result in stream)
@@ -131,19 +137,6 @@ def _exit_status(stats: ProgressStats, reporter: RunReporter) -> int:
     if stats.stopped == "interrupted" and not (reporter.is_stopped_by_reader and reporter.signal is None):
         return SIGNALLED + (reporter.signal or signal.SIGINT)
     return STOPPED
-
-
-@contextlib.contextmanager
-def _stop_on_hangup(coordinator: ParallelCoordinator) -> Iterator[None]:
-    """Stop the run as Ctrl-C does when its terminal is closed. No-op where SIGHUP is ignored (nohup) or handled."""
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
-        yield
-        return
-    previous_handler = signal.signal(signal.SIGHUP, lambda _signum, _frame: coordinator.request_shutdown())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, previous_handler)
 
 
 def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, mode: OutputMode) -> int:

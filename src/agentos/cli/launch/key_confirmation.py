@@ -42,6 +42,11 @@ class KeyConfirmation:
             self._thread = threading.Thread(target=self._check_suspects, name="agentos-check", daemon=True)
             self._thread.start()
 
+    def use(self, keys: Keys) -> None:
+        """Use keys that were read again. Called from any thread."""
+        self._keys = keys
+        self._credentials = {credential.id: credential for credential in keys.credentials}
+
     def __enter__(self) -> KeyConfirmation:
         return self
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 import click
 
-from agentos.errors import HomeError, StoreError
+from agentos.errors import StoreError
 from agentos.home.paths import home
 from agentos.keys.disabled_keys import DISABLED, disabled
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
@@ -32,9 +30,6 @@ STORE_VARIABLE = "AGENTOS_STORE"
 TTL_VARIABLE = "AGENTOS_LEASE_TTL"
 # Default lease TTL (seconds): how long the credentials of a run that was killed are withheld from other runs.
 LEASE_TTL = 30.0
-# Seconds between two reads of the list of disabled keys. The store alone would not do: `agentos keys disable` may have
-# written to another store than that of the run.
-POLL_SECONDS = 1.0
 # Characters of a quarantine's reason that are printed.
 MAX_REASON = 200
 
@@ -148,45 +143,3 @@ def quarantine_messages(pool: CredentialCoordinator, store: StoreChoice) -> Iter
                 f"the credential {state.key_id} is out of use ({reason}). To use it again: "
                 f"agentos keys enable {shlex.quote(state.key_id)}{store.option}"
             )
-
-
-class DisabledWatch:
-    """Applies changes of the list of disabled keys to the pool of a run, from a thread of its own."""
-
-    def __init__(self, pool: CredentialCoordinator | None) -> None:
-        self._pool = pool
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="agentos-pool", daemon=True)
-
-    def __enter__(self) -> DisabledWatch:
-        if self._pool is not None:
-            self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        self._is_over.set()
-        if self._pool is not None:
-            self._thread.join(1.0)
-
-    def _watch(self) -> None:
-        assert self._pool is not None
-        applied = set(_read_disabled() or ())
-        while not self._is_over.wait(POLL_SECONDS):
-            reasons = _read_disabled()
-            if reasons is None:
-                continue
-            for key_id in reasons.keys() - applied:
-                with contextlib.suppress(LookupError):
-                    self._pool.quarantine(key_id, DISABLED + reasons[key_id])
-            for key_id in applied - reasons.keys():
-                with contextlib.suppress(LookupError):
-                    self._pool.restore(key_id)
-            applied = set(reasons)
-
-
-def _read_disabled() -> dict[str, str] | None:
-    """Return the reasons by id; None if the file is damaged: what is disabled stays disabled."""
-    try:
-        return disabled()
-    except HomeError:
-        return None

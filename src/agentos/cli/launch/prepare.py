@@ -19,6 +19,7 @@ import click
 
 from agentos.costs.budget import Budget
 from agentos.costs.prices import Prices
+from agentos.gateway.addresses import known_addresses
 from agentos.gateway.client_versions import version_warnings
 from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
@@ -37,6 +38,7 @@ from .budget_setup import check_models, check_spent, make_budget
 from .engine import LOCAL, connect_engine, engine_slots
 from .gateway_setup import check_gateway, start_gateway
 from .item_input import Items, SizedItems, read_items, token_counter
+from .keys_watch import KeysReload
 from .pool_setup import StoreChoice, choose_store, make_pool, pool_warnings, read_keys
 from .reporter import RunReporter
 from .selection import filtered, limited, only_failed, shuffled
@@ -55,6 +57,7 @@ class PreparedRun(NamedTuple):
     tokens_func: Callable[[Any], int] | None
     gateway_url: str | None
     bound: ParallelBound | None  # what would bound the number of items at once; None: it is fixed
+    reload: KeysReload | None  # reads the keys again; None: there are none
 
 
 def prepare_run(
@@ -128,7 +131,17 @@ def prepare_run(
             _check_fields(items, worker, tokens_func)
     items = only_failed(limited(items, options.get("limit"), folder), only, folder)
     gateway_url = None if gateway is None else gateway.url
-    return PreparedRun(worker, pool, keys, store, items, coordinator, tokens_func, gateway_url, bound)
+    reload = None
+    if pool is not None and keys is not None:
+        reload = KeysReload(
+            Path(spec.cwd, options["keys"]) if "keys" in options else None,
+            keys,
+            pool,
+            lambda new: _check_usable(spec, new, has_gateway=has_gateway),
+        )
+        if gateway is not None:
+            reload.listeners.append(lambda new: gateway.use_addresses(known_addresses(new.base_urls)))
+    return PreparedRun(worker, pool, keys, store, items, coordinator, tokens_func, gateway_url, bound, reload)
 
 
 def make_coordinator(
@@ -205,7 +218,7 @@ def _make_worker(
     if spec.command is not None:
         return _make_command(spec, keys, folder, reporter, has_gateway=has_gateway)
     # Before the module is imported: it may hand sys.stderr to a logger of its own.
-    reporter.capture_output(folder.logs, None if reporter.pool is None else reporter.pool.redactor())
+    reporter.capture_output(folder.logs, None if reporter.pool is None else reporter.pool.redactor)
     return _load_function(spec)
 
 
@@ -227,13 +240,26 @@ def _make_command(
     problem = command.problem()
     if problem is not None:
         raise click.UsageError(problem)
-    for credential in keys.credentials if keys is not None and not has_gateway else ():
-        if credential.has_secret and command.variable(credential.id) is None:
-            raise click.UsageError(
+    if keys is not None:
+        try:
+            _check_usable(spec, keys, has_gateway=has_gateway)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+    return command
+
+
+def _check_usable(spec: RunSpec, keys: Keys, *, has_gateway: bool) -> None:
+    """Raise ValueError for keys that the run cannot use: through a gateway one without a secret, by a command one that
+    no variable passes to it."""
+    for credential in keys.credentials:
+        if has_gateway and not credential.has_secret:
+            raise ValueError(f"the credential {credential.id} has no key: it cannot be used through a gateway")
+        is_passed = spec.options.get("credential_env") is not None or credential.id in keys.variables
+        if spec.command is not None and not has_gateway and credential.has_secret and not is_passed:
+            raise ValueError(
                 f"no variable passes the key {credential.id!r} to the command: name one with --credential-env, or "
                 "name the key's provider in the keys file"
             )
-    return command
 
 
 def _load_function(spec: RunSpec) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from agentos.events import (
     CredentialBenched,
     CredentialQuarantined,
     ItemEnded,
+    KeysReloaded,
     RunEnded,
     RunResumed,
     RunStopping,
@@ -44,7 +45,7 @@ from ..console import SOME_FAILED, SUCCEEDED
 # Events that are printed above a live display, beside failures. The display itself shows the others.
 _ABOVE_DISPLAY = (
     RunResumed, RunStopping, CredentialQuarantined, CredentialBenched, StoreUnreachable, StoreReached,
-    AttemptAbandoned,
+    AttemptAbandoned, KeysReloaded,
 )  # fmt: skip
 
 # Seconds after which a person is told that items are being read.
@@ -98,7 +99,7 @@ class RunReporter:
         if self.listener is not None:
             self.listener(event)
 
-    def capture_output(self, logs: Path, redactor: Redactor | None) -> None:
+    def capture_output(self, logs: Path, redactor: Callable[[], Redactor] | None) -> None:
         """Show and log what Python code prints, and show what its children print, until `stop`. Raise `OSError` if the
         system has no more descriptors."""
         capture = OutputCapture(logs, redactor, self.show_output)

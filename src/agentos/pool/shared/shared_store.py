@@ -203,6 +203,8 @@ class SharedStore:
         with self._member.lock:
             self._member.declare(declaration)
 
+    redeclare = add  # the owner knows whether a credential is new
+
     def remove(self, credential_id: str) -> None:
         self._check(credential_id)
         with self._member.lock:

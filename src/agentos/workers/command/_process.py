@@ -145,9 +145,9 @@ class ProcessStarter:
         self._command = command
         self._on_start = on_start
         self._on_failure = on_failure
-        self._redactor = None if pool is None else pool.redactor()
+        self._pool = pool
         self._hides_secret = (lambda _: False) if pool is None else pool.hides_secret
-        self._environment = inherited_environment(self._redactor)
+        self._environment = inherited_environment(None if pool is None else pool.redactor())
         self._log_folder = None if command.folder is None else command.folder / "logs"
         self._program_paths: dict[str, str | None] = {}
         self._devnull = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # stdin of commands that read nothing
@@ -234,7 +234,7 @@ class ProcessStarter:
         return self._program_paths[name]
 
     def _outputs(self, pipes: list[int], attempt: Attempt, log: Log | None) -> dict[int, Output]:
-        outputs, redactor = {}, self._redactor
+        outputs, redactor = {}, None if self._pool is None else self._pool.redactor()  # of the keys as they are now
         if redactor is not None and attempt.client_token is not None:
             redactor = redactor.with_secret(attempt.client_token)
         for name, pipe in zip(("stdout", "stderr"), pipes, strict=True):

@@ -16,6 +16,7 @@ from typing import Self
 
 from agentos.clock import Clock
 from agentos.errors import AmbiguousRelease, CredentialError, UnknownCredential
+from agentos.events import KeysReloaded
 from agentos.limits.cool_downs import DEFAULT_COOL_DOWN
 from agentos.pool.credential import Credential
 from agentos.pool.lease import LeasedKey, wait
@@ -122,6 +123,27 @@ class CredentialCoordinator(LeasePool):
         """Add a credential while the pool is in use; return its id. Raises `CredentialError` if it cannot be read."""
         _warn(_unread_references([credential]))
         return super().add(_credential(credential))
+
+    def reload(self, credentials: Iterable[str | Credential]) -> KeysReloaded:
+        """Make these the credentials of the pool while it is in use, and return the ids that were added, changed or
+        retired. What is in use finishes; usage that was counted stays counted, and secrets of retired credentials stay
+        redacted. A changed secret ends the quarantine of its credential.
+
+        Raise `CredentialError` or `ValueError` if one of them cannot be used; then nothing has changed.
+        """
+        used, unused = _first_n(credentials)
+        _warn(_unread_references(used))
+        del unused  # AGENTOS_CREDENTIAL_LIMIT
+        return super().reload(_without_repeated_strings(used))
+
+    def reload_file(self, path: str | os.PathLike[str]) -> KeysReloaded:
+        """Call `reload` with the credentials of a keys file; the store and the order of the pool stay as they are.
+        Raise also `KeysFileError`, with the line of the file; then nothing has changed."""
+        from agentos.keys.keys_file import load_keys
+
+        keys = load_keys(Path(path))
+        _warn(keys.warnings)
+        return self.reload(keys.credentials)
 
     # --- the manual pair ------------------------------------------------------------------------------------------
 
