@@ -7,6 +7,7 @@ The first line of output is the address; the process serves until its input is c
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import urllib.request
@@ -26,7 +27,7 @@ class Settings:
     keys: list[str]
     rate: float  # requests per second
     burst: float
-    concurrent: int
+    concurrent: int | None  # requests at once per group; None: any number
     latency: float
     headers: str = "off"
     retry_after: str | None = "seconds"
@@ -48,7 +49,8 @@ class Settings:
         )
 
     def _rules(self, key: str) -> list[Any]:
-        rules: list[Any] = [TokenBucket(self.rate, self.burst), Concurrency(self.concurrent)]
+        rules: list[Any] = [TokenBucket(self.rate, self.burst)]
+        rules += [] if self.concurrent is None else [Concurrency(self.concurrent)]
         return rules + ([SlidingWindow(*self.tokens[key], counts="tokens")] if key in self.tokens else [])
 
     def legal_minimum(self, requests: int) -> float:
@@ -58,7 +60,12 @@ class Settings:
         usable = [key for key, group in groups.items() if group not in useless and key not in self.dead]
         one_of_each = list({groups[key]: key for key in usable}.values())
         fresh = SimulatedProvider(one_of_each, requests_per_second=self.rate, burst=self.burst, clock=lambda: 0.0)
-        return fresh.legal_minimum(requests)
+        by_rate = fresh.legal_minimum(requests)
+        if self.concurrent is None:
+            return by_rate
+        # The last request starts after all rounds but its own.
+        rounds = math.ceil(requests / (self.concurrent * len(one_of_each)))
+        return max(by_rate, (rounds - 1) * self.latency)
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,10 @@ class Situation:
     # Uses so little of the machine that other situations can run at the same time.
     is_idle: bool = False
     times: int = 1
+    # The provider's limit on requests at once, None for no limit; and whether the client has to learn it.
+    concurrent: int | None = CONCURRENT
+    is_concurrency_learned: bool = False
+    latency: float = LATENCY
 
     @property
     def shown(self) -> str:
@@ -84,8 +88,8 @@ class Situation:
             keys=KEYS,
             rate=self.rate,
             burst=self.rate,  # a second's worth
-            concurrent=CONCURRENT,
-            latency=LATENCY,
+            concurrent=self.concurrent,
+            latency=self.latency,
             headers=self.headers,
             retry_after=self.retry_after,
             groups=dict.fromkeys(KEYS[: self.sharing], "shared"),
@@ -102,7 +106,7 @@ class Situation:
             knows=self.knows,
             rate=self.rate,
             burst=self.rate,
-            concurrent=CONCURRENT,
+            concurrent=None if self.is_concurrency_learned else CONCURRENT,
             cap=self.cap,
         )
 
@@ -230,6 +234,20 @@ FAST = tuple(
     replace(s, name=f"{s.name}-50", description=f"{s.description}, 50/s", rate=50.0, requests=8 * 1000, times=1)
     for s in LEARNED
 )
+# Half a second per request: 10 requests/s are 5 at once, so that limits of 1 and 4 at once bind, and 32 does not.
+AUTO = tuple(
+    replace(
+        RETRY_AFTER,
+        name=f"auto-{limit or 'none'}",
+        description=f"nothing known, {'no limit' if limit is None else f'a limit of {limit}'} on requests at once",
+        path=PLAIN,  # its answers name the limit that refused
+        concurrent=limit,
+        is_concurrency_learned=True,
+        latency=0.5,
+        times=1,
+    )
+    for limit in (1, 4, 32, None)
+)
 PEERS = (
     peer("openai-tenacity", "openai_tenacity", "OpenAI SDK, tenacity, a random key for each try"),
     peer("litellm-shuffle", "litellm_router", "litellm.Router, simple-shuffle, limits declared"),
@@ -237,9 +255,14 @@ PEERS = (
     peer("aiolimiter", "aiolimiter_keys", "aiolimiter per key, keys in turn, limits declared"),
     replace(peer("naive", "naive", "one user per key, a refused key rests for 60 s"), is_idle=True, times=1),
 )
-SITUATIONS = (*USUAL, *SLOW, *FAST, *PEERS)
+SITUATIONS = (*USUAL, *SLOW, *FAST, *AUTO, *PEERS)
 GROUPS = (
     ("8 keys of 10 requests/s, 1,600 requests", USUAL),
     (f"8 keys of 1 request/s, {SLOW[0].requests:,} requests", SLOW),
     (f"8 keys of 50 requests/s, {FAST[0].requests:,} requests", FAST),
+    (
+        f'8 keys of 10 requests/s, answers of 500 ms, {AUTO[0].requests:,} requests, max_concurrent = "auto" and '
+        "nothing declared",
+        AUTO,
+    ),
 )

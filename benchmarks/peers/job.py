@@ -23,7 +23,8 @@ class Job:
     knows: Literal["limits", "headers", "nothing"]
     rate: float
     burst: float
-    concurrent: int
+    # None: nothing is declared, and the number of requests at once is learned.
+    concurrent: int | None
     # Seconds after which the client is stopped.
     cap: float
 
