@@ -30,11 +30,13 @@ PATIENCE = 60.0
 KEYS = """
 [[credential]]
 id = "first-key"
+max_concurrent = 1
 secret = "env:KEY_A"
 credential_env = "API_KEY"
 
 [[credential]]
 id = "second-key"
+max_concurrent = 1
 secret = "env:KEY_B"
 credential_env = "API_KEY"
 """

@@ -169,6 +169,19 @@ def needed_by(name: str, example: str, world: dict[str, str], finished: Path) ->
             finally:
                 running.kill()
         return
+    elif name == "agentos keys reload":
+        reloading = f"agentos run --run-id {RUN} --item a --keys keys.toml --store memory: --"
+        with subprocess.Popen(
+            [*INTERRUPTIBLE, *reloading.split()[1:], "sh", "-c", "touch go; exec sleep 60"],
+            cwd=world["PWD"], env=world, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ) as running:  # fmt: skip
+            try:
+                eventually((Path(world["PWD"]) / "go").exists, timeout=60)
+                yield {}
+            finally:
+                running.terminate()
+                running.wait(60)
+        return
     elif name == "agentos report":
         report = Path(world["PWD"]) / "report"
         report.touch()

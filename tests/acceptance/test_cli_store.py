@@ -206,6 +206,7 @@ def ask(item, key):
 
 
 def test_plan_reads_the_store_and_changes_nothing(sandbox: Sandbox) -> None:
+    sandbox.write("one.toml", ONE_KEY.replace("max_concurrent = 1\n", ""))  # its first requests are spaced
     plan = ["plan", "--count", "1", "--item-seconds", "1", "--keys", "one.toml"]
     assert "1 item: about 1.0 s" in sandbox.agentos(*plan).stdout
     assert not sandbox.home.exists()

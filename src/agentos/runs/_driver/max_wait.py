@@ -32,7 +32,9 @@ class MaxWait:
         if not self._scheduler.running and self._admission.open_by_scope.keys() == {scope}:
             waiting = self._pool.waiting_for(scope)
             start_in = 0.0 if waiting.usable_in is None else waiting.usable_in - self._admission.hold
-            if waiting.reason == RATE_LIMITED and start_in > self._seconds:
+            # If one is in use, the lease of this item may be on its way from a shared store, whose owner counts it as
+            # in flight and names the pause before the next one.
+            if waiting.reason == RATE_LIMITED and not waiting.in_use and start_in > self._seconds:
                 usable_in = f"the next credential is usable in {waiting.usable_in:.0f} s"
                 self._drain(f"nothing can start within {self._seconds:g} s: {usable_in}")
                 return
