@@ -149,7 +149,7 @@ def test_credential_that_the_store_refuses_changes_nothing(pool: CredentialCoord
     assert pool.reserve_credential() is None
 
 
-def test_waiters_are_refused_only_if_no_credential_is_left_for_them(store: str) -> None:
+def test_waiters_are_refused_only_if_no_credential_is_left(store: str) -> None:
     scoped = Credential("secret-of-a", id="a", scopes=["model-1"])
     pool = CredentialCoordinator([scoped, key("b")], store=store)
     pool.quarantine("b", "refused")
