@@ -8,6 +8,7 @@ import pytest
 
 from agentos.events import CredentialQuarantined, LimitLearned
 from agentos.limits._rate_estimator import RateEstimator
+from agentos.limits._rate_probe import MAX_UNEXPLAINED
 from agentos.limits._rate_search import MAX_GAP, Episode, RateSearch
 from agentos.limits.backoff import MAX_SECONDS
 from agentos.pool._rules.allocator import Allocator
@@ -144,6 +145,20 @@ def test_wait_without_a_hint_doubles_until_a_success() -> None:
     estimator.take(1, 0, now + 1)
     estimator.in_flight -= 1
     assert estimator.refuse(now + 1, 0, 0, None, now + 1.1) < MAX_SECONDS
+
+
+def test_refusals_at_any_rate_start_a_probe() -> None:
+    estimator, now, rates = make_estimator(), NOW, []
+    for _ in range(MAX_UNEXPLAINED + 1):  # the first refusal only gives an estimate
+        for _ in range(7):  # every seventh request is refused, at any rate
+            now = max(now + 0.01, estimator.ready_at(1, 0, now))
+            estimator.take(1, 0, now)
+            estimator.answer(now)
+            estimator.record_success(now, 1, now + 0.01)
+        estimator.refuse(now, 0, 0, 0.001, now + 0.01)
+        assert estimator.bucket is not None
+        rates.append(estimator.bucket.rate)
+    assert rates[-1] > 5 * rates[-2]
 
 
 def test_early_refusals_reduce_a_proven_rate_in_growing_steps() -> None:

@@ -5,12 +5,14 @@
 * **Refusals** (`_rate_search`). An *episode* is a refusal together with the refusals of requests that were in flight
   when it came. What was admitted until then, and in which time, narrows the bracket around the limit. The rate rises
   while requests wait for it and succeed.
+* If refusals come at any rate, a probe (`_rate_probe`) tests whether the rate matters.
 """
 
 from __future__ import annotations
 
 import math
 
+from ._rate_probe import FEW_REQUESTS, MAX_PATIENCE, MAX_UNEXPLAINED, PROBE_FACTOR, RateProbe
 from ._rate_search import MAX_GAP, MIN_WAIT, Episode, RateSearch, Refusal
 from ._slow_start import CAUTIOUS_RATE, CAUTIOUS_SLOTS, INITIAL_RATE, RAMP_RATE, SlowStart
 from ._windows import Bucket
@@ -58,6 +60,7 @@ class RateEstimator:
         "_mark_at",
         "_mark_count",
         "_max_rate",
+        "_probe",
         "_refused_at",
         "_refused_count",
         "_search",
@@ -65,6 +68,7 @@ class RateEstimator:
         "_snapshot_at",
         "_stored_count",
         "_stored_seconds",
+        "_unexplained_refusals",
         "bucket",
         "estimate",
         "in_flight",
@@ -106,6 +110,8 @@ class RateEstimator:
         self._has_waited = False  # a request has waited for the rate since the last one was sent
         self._limited_share = 0.0  # of the last requests had waited for the rate
         self._search = RateSearch()
+        self._unexplained_refusals = 0
+        self._probe: RateProbe | None = None
 
     # --- admission ------------------------------------------------------------------------------------------------
 
@@ -206,7 +212,7 @@ class RateEstimator:
             self.slow_start.record_success()
             if self.slow_start.is_over(max_in_flight):
                 self.slow_start = None
-        if sent_at < self._mark_at or self.estimate is None:
+        if sent_at < self._mark_at or self.estimate is None or self._probe is not None:
             return False
         if self._limited_share <= MIN_LIMITED_SHARE or not self._search.record_success(self._store, self._slack):
             return False
@@ -252,6 +258,7 @@ class RateEstimator:
         is_evidence = sent_at > self._cut_at and self._admitted_first(refusal)
         if self.estimate is None and self._max_rate is None and not is_evidence:
             return self._wait_without_evidence(refusal, now)
+        rate = math.inf if self.bucket is None else self.bucket.rate
         if sent_at > self._cut_at:
             wait = self._start_episode(refusal, now)
             self._slow_down(wait, now, was_last=not later)
@@ -262,10 +269,12 @@ class RateEstimator:
                 return wait
             self._mark_at = self._refused_at = refusal.empty_at
             self._mark_count = self._refused_count = refusal.number
-        self._slack = 0.0
-        if not later:
-            assert self.bucket is not None
-            self._last_at = refusal.free_at - 1.0 / self.bucket.rate
+        # After the refusal, and until its answer came, fewer requests may have been sent than the rate allowed.
+        assert self.bucket is not None
+        if later:
+            self._slack = max(0.0, self._last_at - refusal.free_at - (later - 1) / rate)
+        else:
+            self._slack, self._last_at = 0.0, refusal.free_at - 1.0 / self.bucket.rate
         return wait
 
     def _admitted_first(self, refusal: Refusal) -> int:
@@ -300,6 +309,8 @@ class RateEstimator:
         if self.estimate is None:
             admitted = self._admitted_first(refusal)
             self._estimate_first(admitted, refusal)
+        elif self._probe is not None:
+            self._judge_probe(self._probe)
         else:
             self._learn(admitted, refusal)
         assert self.estimate is not None
@@ -333,6 +344,7 @@ class RateEstimator:
             )
             self._search.refuse(episode, refusal.wait, self._store)
             self.estimate = self._search.rate
+            self._explain(count - self._refused_count)
 
     def _hint_error(self, hint: float) -> float:
         """Return by how many seconds a hint may be too long: it has whole seconds, or names a date, which has. A hint
@@ -371,6 +383,30 @@ class RateEstimator:
         else:  # the provider stores next to nothing: a hint is the time of one request
             self.estimate = 1.0 / max(MIN_WAIT, refusal.hint - refusal.error / 2.0)
         self._search.start(self.estimate, min(self._store, self.estimate * refusal.wait))
+
+    def _explain(self, admitted: int) -> None:
+        """Start a probe if episodes came again and again after few requests."""
+        assert self.estimate is not None
+        if admitted >= FEW_REQUESTS:
+            self._unexplained_refusals = min(0, self._unexplained_refusals)
+            return
+        self._unexplained_refusals += 1
+        if self._unexplained_refusals >= MAX_UNEXPLAINED and self._limited_share > 0.5:
+            self._probe = RateProbe(self.estimate, self.sent - self.refused)
+            self.estimate *= PROBE_FACTOR
+
+    def _judge_probe(self, probe: RateProbe) -> None:
+        """Keep the higher rate if it was refused no more often than the lower one; else return to the lower one."""
+        assert self.estimate is not None
+        if not probe.record_refusal():
+            return
+        self._probe = None
+        if probe.has_passed(self.sent - self.refused):
+            self._unexplained_refusals = MAX_UNEXPLAINED - 2
+            self._search.start(self.estimate)
+        else:
+            self._unexplained_refusals = -MAX_PATIENCE
+            self.estimate = probe.rate_before
 
     @property
     def _store(self) -> float:
