@@ -88,4 +88,5 @@ def test_run_in_a_cgroup_is_bound_by_its_memory(tmp_path: Path, group: Group) ->
     assert ended["stats"]["success_count"] == ITEMS
     bound = ended["stats"]["at_once"]
     assert (bound["by"], bound["at_once"]) == ("memory", 3)  # neither too many, nor one by one
-    assert ended["bound_by"].startswith("3 at once: bound by memory, ")
+    assert ended["bound_by"].startswith("memory, ")
+    assert ended["bound_by"].endswith(": room for 3 items at once")
