@@ -103,7 +103,7 @@ async def _stream(exchange: Exchange, answer: Answer, relayed: RelayedAnswer) ->
 
 class RelayedAnswer(web.StreamResponse):
     """An answer whose bytes are written to the client's connection here. A response of aiohttp makes a system call each
-    for the head, for every part and for the end, which is most of what a stream costs."""
+    for the head, for every part and for the end."""
 
     def __init__(self, web_request: web.BaseRequest, status: int, headers: list[str], length: int | None) -> None:
         """`length` is that of the body; None if it is not known."""
