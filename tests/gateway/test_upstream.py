@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 
 import httpx
 import pytest
@@ -133,3 +134,19 @@ def test_answer_without_a_body_has_no_length() -> None:
     assert [each.status_code for each in answers] == [204, 204]
     assert "content-length" not in answers[0].headers
     assert "transfer-encoding" not in answers[0].headers
+
+
+def test_unsolicited_answer_does_not_serve_the_next_request() -> None:
+    """An upstream (such as a proxy that ends idle connections) sends a second answer that no request asked for."""
+
+    async def answer_twice(call: Call) -> None:
+        await call.answer(200, chat_answer())
+        await asyncio.sleep(0.05)  # the gateway has given the connection back
+        await call.answer(200, {"id": "unsolicited"})
+
+    with Upstream(answer_twice) as upstream, running_gateway(credentials(upstream.url, "a")) as (gateway, token):
+        for number in range(4):
+            assert post(gateway, token, user=str(number)).json().get("id") != "unsolicited"
+            eventually(lambda: at_rest(gateway.pool))
+            threading.Event().wait(0.1)
+        eventually(lambda: len(upstream.calls) == 4)

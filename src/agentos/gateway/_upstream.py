@@ -36,6 +36,8 @@ MAX_HEADERS = 500
 MAX_JOINED_BYTES = 64 * 1024
 # Origins that are remembered.
 MAX_ORIGINS = 256
+# Connections that are closed for one request because bytes came on them that no request asked for.
+MAX_STALE_CONNECTIONS = 100
 _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -139,12 +141,19 @@ class Upstream:
         return Answer(connection, message, content)
 
     async def _connect(self, origin: _Origin) -> Connection:
+        """Return a connection on which nothing unsolicited has come (such as the 408 of an idle connection): the next
+        request would take it for its answer."""
         try:
-            return await self._connector.connect(origin.request, [], self._timeout)
+            for _ in range(MAX_STALE_CONNECTIONS):
+                connection = await self._connector.connect(origin.request, [], self._timeout)
+                if connection.protocol is None or not connection.protocol.should_close:
+                    return connection
+                connection.close()
         except (aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL) as error:
             raise Untrusted(_name(error)) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise NotConnected(_name(error)) from None
+        raise NotConnected("the upstream answers before it is asked")
 
     def _add_origin(self, text: str) -> _Origin:
         if len(self._origins) >= MAX_ORIGINS:
