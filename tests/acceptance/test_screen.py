@@ -516,11 +516,14 @@ def test_suspended_program_restores_the_cursor_and_redraws_later(terminal: Termi
 
 
 def test_stop_restores_signal_handlers(terminal: Terminal) -> None:
-    before = [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP)]
+    signums = (signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP)
+    for signum in signums:
+        signal.signal(signum, signal.SIG_DFL)  # a run of another test may have left its handler
+    before = [signal.getsignal(signum) for signum in signums]
     with screen_on(terminal) as screen:
         screen.start(box)
         assert signal.getsignal(signal.SIGTERM) != before[0]
-    assert [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP)] == before
+    assert [signal.getsignal(signum) for signum in signums] == before
 
 
 # --- a terminal that is not ours ----------------------------------------------------------------------------------

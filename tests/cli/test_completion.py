@@ -100,7 +100,7 @@ def test_files_are_completed_by_the_shell() -> None:
 
 
 def test_keys_completes_commands_options_and_credentials(tmp_path: Path) -> None:
-    assert plain("keys", "") == ["check", "clear", "disable", "enable", "repair", "reset", "status"]
+    assert plain("keys", "") == ["check", "clear", "disable", "enable", "reload", "repair", "reset", "status"]
     assert plain("keys", "--ke") == ["--keys", "--key-env"]
     assert plain("keys", "--keys", "keys.toml", "ch") == ["check"]
     file = tmp_path / "keys.toml"

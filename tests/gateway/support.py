@@ -125,7 +125,6 @@ class Upstream:
         self.calls: list[Call] = []
         self.loop = asyncio.new_event_loop()
         self._started = threading.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Upstream:
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -149,14 +148,13 @@ class Upstream:
         self._started.set()
         await self._stop.wait()
         server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Also the tasks of connections that were accepted just now, which have not begun.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -169,7 +167,6 @@ class Upstream:
                 await self.handler(call)
         with contextlib.suppress(Exception):
             writer.close()
-        self._tasks.discard(task)
 
     async def _read_body(self, reader: asyncio.StreamReader, length: int) -> bytes:
         return await reader.readexactly(length)

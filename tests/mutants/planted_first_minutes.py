@@ -26,8 +26,8 @@ MUTANTS = (
     Mutant(
         "A plain key that looks like a reference is used without a word",
         "workflows/parallel/credential_coordinator.py",
-        "        _warn(_unread_references(used))\n",
-        "",
+        "        _warn(_unread_references(used))\n        hidden",
+        "        hidden",
         tests_of(LIBRARY, "test_string_that_looks_like_reference_warns"),
     ),
     Mutant(

@@ -114,8 +114,8 @@ MUTANTS = (
     Mutant(
         "What programs of Python workers print is not redacted",
         "output/descriptors.py",
-        "Output(NO_ITEM, name, self._redactor, None, self._show)",
-        "Output(NO_ITEM, name, None, None, self._show)",
+        "None if self._redactor is None else self._redactor()",
+        "None",
         tests_of(DESCRIPTORS, "test_no_way_of_printing_shows_the_key"),
     ),
     Mutant(

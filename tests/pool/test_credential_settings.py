@@ -160,8 +160,7 @@ def test_credential_of_returns_the_credential() -> None:
         pool.credential_of("team-b")
     pool.add(Credential("sk-another-0123456789", id="team-b"))
     pool.remove("team-a")
-    with pytest.raises(UnknownCredential):
-        pool.credential_of("team-a")
+    assert pool.credential_of("team-a") is credential  # a request with it may be under way
 
 
 # --- the same key in several places -----------------------------------------------------------------------------------

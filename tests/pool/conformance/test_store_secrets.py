@@ -73,7 +73,7 @@ def test_file_and_journal_hold_no_secret(tmp_path: Path) -> None:  # invariant 2
             assert_absent((process / part).read_bytes())
         files = [file for file in tmp_path.iterdir() if file.is_file()]
         names = {file.name for file in files}
-        assert names == {"pool.db", "pool.db-wal", "pool.db-shm", "pool.db-owner"}
+        assert names == {"pool.db", "pool.db-wal", "pool.db-shm", "pool.db-owner", "pool.db-members"}
         for file in files:
             assert_absent(file.read_bytes())
     eventually(lambda: not owner_lock.lock_path(path).exists())
