@@ -101,8 +101,7 @@ class SystemClock:
         while True:
             with self._changed:
                 while not self._timers or self._timers[0][0] > self.now():
-                    seconds = self._timers[0][0] - self.now() if self._timers else MAX_WAIT
-                    self._changed.wait(min(seconds, MAX_WAIT))
+                    self._changed.wait(min(self._timers[0][0] - self.now(), MAX_WAIT) if self._timers else None)
                 call = heapq.heappop(self._timers)[2].call
             if call is not None:
                 call()

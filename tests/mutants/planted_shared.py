@@ -371,15 +371,15 @@ MUTANTS = (
     Mutant(
         "Messages are forgotten when they are heard, before the journal has them",
         "pool/shared/_member/member_session.py",
-        "self._unkept[0][0] <= frame.kept",
-        "self._unkept[0][0] <= frame.heard",
+        "unkept[0][0] <= frame.kept",
+        "unkept[0][0] <= frame.heard",
         tests_of(SESSION, "test_messages_are_repeated_until_journal_has_them"),
     ),
     Mutant(
         "A member counts the life of its leases from the answer",
         "pool/shared/_member/member_session.py",
-        "self._heard_at = max(self._heard_at, self._sent.popleft()[1])",
-        "self._heard_at = (self._sent.popleft(), self._now())[1]",
+        "self._heard_at = max(self._heard_at, sent.popleft()[1])",
+        "self._heard_at = (sent.popleft(), self._now())[1]",
         tests_of(SESSION, "test_leases_are_fresh_for_a_tenth_of_their_time"),
     ),
     Mutant(

@@ -50,14 +50,14 @@ def test_unread_frames_are_kept_and_sent_later(pair: tuple[FrameStream, socket.s
     content = bytes(1_000_000)
     stream.send(content)
     stream.send(b"second")
-    assert stream.has_unsent
+    assert stream.unsent
     expected = struct.pack(">I", len(content)) + content + struct.pack(">I", 6) + b"second"
     received = b""
     while len(received) < len(expected):
         received += other.recv(100_000)
         stream.flush()
     assert received == expected
-    assert not stream.has_unsent
+    assert not stream.unsent
 
 
 def test_peer_that_does_not_read_is_given_up(
@@ -69,6 +69,6 @@ def test_peer_that_does_not_read_is_given_up(
         for _ in range(100):
             stream.send(bytes(100_000))
     stream.break_off()
-    assert not stream.has_unsent
+    assert not stream.unsent
     with pytest.raises(StoreLost, match="closed"):
         stream.receive()

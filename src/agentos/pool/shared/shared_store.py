@@ -71,10 +71,11 @@ class SharedStore:
         member = self._member
         if not wait:
             return self._request_at_once(handle)
-        with member.lock:
-            member.request(handle, front, idle_until > 0.0)
         if idle_until > 0.0:
-            member.receive_until(lambda: handle.state != WAITING, idle_until)
+            member.request_and_receive(handle, front, idle_until)
+        else:
+            with member.lock:
+                member.request(handle, front)
         return False
 
     def _request_at_once(self, handle: MemberHandle) -> bool:

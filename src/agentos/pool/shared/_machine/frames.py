@@ -23,15 +23,7 @@ class FrameStream:
         sock.setblocking(False)
         self.socket = sock
         self._read = bytearray()
-        self._unsent = bytearray()
-
-    @property
-    def has_unsent(self) -> bool:
-        return bool(self._unsent)
-
-    @property
-    def unsent_bytes(self) -> int:
-        return len(self._unsent)
+        self.unsent = bytearray()
 
     def receive(self) -> list[bytes]:
         """Read what has arrived; return the complete frames. Raises `StoreLost` if the other side closed it."""
@@ -65,19 +57,19 @@ class FrameStream:
     def send(self, frame: bytes) -> None:
         """Send a frame; what the socket does not take is kept for `flush`. Raises `StoreLost`."""
         data = _HEADER.pack(len(frame)) + frame
-        if self._unsent:
-            self._unsent += data
-        else:
+        if not self.unsent:
             sent = self._send(data)
-            if sent < len(data):
-                self._unsent += data[sent:]
-        if len(self._unsent) > MAX_UNSENT:
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self.unsent += data
+        if len(self.unsent) > MAX_UNSENT:
             raise StoreLost("the other side does not read")
 
     def flush(self) -> None:
         """Send what is kept. Raises `StoreLost`."""
-        if self._unsent:
-            del self._unsent[: self._send(self._unsent)]
+        if self.unsent:
+            del self.unsent[: self._send(self.unsent)]
 
     def _send(self, data: bytes | bytearray) -> int:
         try:
@@ -89,7 +81,7 @@ class FrameStream:
 
     def break_off(self) -> None:
         """Give the stream up: what is kept is forgotten, and the next `receive` raises `StoreLost`."""
-        self._unsent.clear()
+        self.unsent.clear()
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 

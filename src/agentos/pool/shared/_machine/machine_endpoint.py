@@ -63,7 +63,7 @@ class MachineEndpoint:
                 continue
             stream = self._links[number]
             try:
-                if events & ~READABLE and stream.has_unsent:
+                if events & ~READABLE and stream.unsent:
                     stream.flush()
                     self._watch(stream)
                 if events & ~WRITABLE:
@@ -98,15 +98,15 @@ class MachineEndpoint:
                 continue
             try:
                 stream.send(frame)
-                if stream.has_unsent:
+                if stream.unsent:
                     self._watch(stream)
             except StoreLost:
                 stream.break_off()  # the next `receive` reads the end of it
 
     def _watch(self, stream: FrameStream) -> None:
         """Wait until a link can be read; but not while its member leaves many replies unread (back-pressure)."""
-        events = 0 if stream.unsent_bytes > MAX_UNREAD else READABLE
-        self._poller.modify(stream.socket.fileno(), events | (WRITABLE if stream.has_unsent else 0))
+        events = 0 if len(stream.unsent) > MAX_UNREAD else READABLE
+        self._poller.modify(stream.socket.fileno(), events | (WRITABLE if stream.unsent else 0))
 
     def is_current(self) -> bool:
         """Return whether members can find this owner: its lock and its socket are where they look."""

@@ -62,7 +62,7 @@ class SocketLink:
 
     def send(self, frame: bytes, is_flushed: bool = False) -> None:  # noqa: ARG002
         self._stream.send(frame)
-        if self._stream.has_unsent:
+        if self._stream.unsent:
             self.wake()
 
     def flush(self, receives: bool = False) -> None:
@@ -70,9 +70,9 @@ class SocketLink:
 
     def receive(self, timeout: float) -> list[bytes]:
         stream = self._stream
-        if stream.has_unsent:
+        if stream.unsent:
             stream.flush()
-            self._poller.modify(self._descriptor, READABLE | (WRITABLE if stream.has_unsent else 0))
+            self._poller.modify(self._descriptor, READABLE | (WRITABLE if stream.unsent else 0))
         frames: list[bytes] = []
         for descriptor, events in self._poller.wait(timeout):
             if descriptor != self._descriptor:
@@ -81,7 +81,7 @@ class SocketLink:
                 continue
             if events & ~READABLE:
                 stream.flush()
-                if not stream.has_unsent:
+                if not stream.unsent:
                     self._poller.modify(self._descriptor, READABLE)
             if events & ~WRITABLE:
                 frames = stream.receive()
@@ -89,7 +89,7 @@ class SocketLink:
 
     @property
     def has_unsent(self) -> bool:
-        return self._stream.has_unsent
+        return bool(self._stream.unsent)
 
     def wake(self) -> None:
         with contextlib.suppress(OSError):

@@ -120,7 +120,9 @@ class UsageMemory:
             position: float = inf) -> None:  # fmt: skip
         """Remember usage. `position`: of the journal that holds it, if that is known."""
         input_tokens, output_tokens, cost = (tokens, tokens, 0.0) if detail is None else detail
-        slots = self._slots.setdefault(credential_id, deque())
+        slots = self._slots.get(credential_id)
+        if slots is None:
+            slots = self._slots[credential_id] = deque()
         if slots and now - slots[-1][0] < SLOT_SECONDS:
             slot = slots[-1]
             slot[1] = now

@@ -22,6 +22,7 @@ from typing import Any
 from agentos.clock import Clock, boot_time
 from agentos.errors import StoreError
 
+from ..._rules.lease_states import WAITING
 from .. import messages as wire
 from ..transport import Gate, Link, StoreLost, StoreRefused
 from .handles import MemberHandle
@@ -33,10 +34,10 @@ FIRST_RETRY, LAST_RETRY = 0.02, 0.5
 CONNECT_SECONDS = 2.0
 # The thread receives again when no caller has done so for this many seconds, if nothing is expected meanwhile. As long
 # may a release wait for the next request of a caller that takes one lease after another.
-PARK_SECONDS = 0.025
+PARK_SECONDS = 0.05
 # If callers receive no lease in that time, each look of the parked thread is farther from the last one by this factor,
 # up to a maximum in seconds and to a share of the time to live, in which no heartbeat is due.
-PARK_GROWTH, MAX_PARK_SECONDS, MAX_PARK_SHARE = 8.0, 1.0, 0.1
+PARK_GROWTH, MAX_PARK_SECONDS, MAX_PARK_SHARE = 8.0, 2.0, 0.1
 # A request follows a release at once if it comes within this many seconds.
 QUICK_SECONDS = 0.002
 # A newcomer gives a store up that has been lost for this many seconds: one owner after the other may end meanwhile.
@@ -106,12 +107,21 @@ class Member(MemberSession):
                 raise NoAnswer
             self._query_numbers += 1
             number = self._query_numbers
+            self._caller_flushes = True
+            try:
+                self._send(wire.Query(number, what, list(arguments), wire.PROTOCOL))
+            finally:
+                self._caller_flushes = False
             self._queries[number] = answers
-            self._send(wire.Query(number, what, list(arguments), wire.PROTOCOL))
             self.expect_answer()
-            self._wake_thread()  # it receives the answer
+            link, receives = self._link, self._takes_receiving(0)
+            if not receives:
+                self._wake_thread()  # it receives the answer
+        until = self._now() + seconds
+        if link is not None:
+            self._receive_until(link, receives, lambda: not answers.empty(), until)
         try:
-            answer = answers.get(timeout=seconds)
+            answer = answers.get(timeout=max(0.0, until - self._now()))
         except Empty:
             answer = NO_ANSWER
         with self.lock:
@@ -120,29 +130,43 @@ class Member(MemberSession):
             raise NoAnswer
         return answer
 
-    def receive_until(self, is_over: Callable[[], bool], until: float) -> None:
-        """Receive replies on the caller's thread until `is_over`, until an instant, or until the link breaks. Returns
-        at once if another thread receives, or other requests wait: the caller is then called back. The lock is not
-        held."""
+    def request_and_receive(self, handle: MemberHandle, front: bool, until: float) -> None:
+        """Request a lease and receive replies until the request is answered, until an instant, or until the link
+        breaks. Returns at once if another thread receives, or other requests wait: the caller is then called back. The
+        lock is not held."""
         with self.lock:
-            link = self._link
-            is_free = not self._caller_receives and self._failure is None and not self._is_closing
-            receives = is_free and self._has_joined and self.waiting <= 1 and not is_over()
-            if link is not None and receives:
-                self._caller_receives = True  # before a flush that takes long: the thread must not receive meanwhile
-        if link is None or not receives:
-            if link is not None:
-                link.flush()
+            self._is_quick = time.monotonic() - self._released_at < QUICK_SECONDS
+            self._caller_flushes = True
+            try:
+                super().request(handle, front)
+            finally:
+                self._caller_flushes = False
+            link, receives = self._link, self._takes_receiving(1)
+        if link is not None:
+            self._receive_until(link, receives, lambda: handle.state != WAITING, until)
+
+    def _takes_receiving(self, max_waiting: int) -> bool:
+        """Let a caller receive, if no other one does and no other requests wait. The lock is held: the thread must not
+        receive while the caller sends, which may take long."""
+        is_free = not self._caller_receives and self._failure is None and self._has_joined
+        receives = is_free and self.waiting <= max_waiting and self._link is not None
+        self._caller_receives = self._caller_receives or receives
+        return receives
+
+    def _receive_until(self, link: Link, receives: bool, is_over: Callable[[], bool], until: float) -> None:
+        """Send on the caller's thread what was left to it. If it `receives`, do so until `is_over`, until an instant,
+        or until the link breaks. The lock is not held."""
+        if not receives:
+            link.flush()
             return
         failure: StoreLost | StoreRefused | None = StoreLost("a caller was interrupted while it received")
         try:
             link.flush(receives=True)
             if self._thread_receives:
                 self._stop_thread(link)
-            while not is_over() and link is self._link and not self._is_closing and not self._is_stopping_callers:
-                if self._now() >= until:
+            while link is self._link and not is_over() and not (self._is_closing or self._is_stopping_callers):
+                if not self._receive_on(link, until):
                     break
-                self._receive_on(link, until)
             failure = None
         except (StoreLost, StoreRefused) as error:
             failure = error
@@ -172,14 +196,10 @@ class Member(MemberSession):
                 link.wake()
                 self.changed.wait_for(lambda: not self._thread_receives)
 
-    def request(self, handle: MemberHandle, front: bool, blocks: bool = False) -> None:
-        """`blocks`: the caller calls `receive_until` next."""
+    def request(self, handle: MemberHandle, front: bool) -> None:
         self._is_quick = time.monotonic() - self._released_at < QUICK_SECONDS
-        self._caller_flushes = blocks
         super().request(handle, front)
-        self._caller_flushes = False
-        if not blocks:
-            self._wake_thread()
+        self._wake_thread()
 
     def request_again(self, handle: MemberHandle, message: wire.Message) -> None:
         super().request_again(handle, message)
@@ -216,10 +236,9 @@ class Member(MemberSession):
         self.gate.close()
         _OPEN.discard(self)
 
-    def _send(self, message: wire.Message) -> None:
+    def _join_soon(self) -> None:
         if self._thread is None and not self._is_closing:  # a forked child: it joins with its first message
             self._start()
-        super()._send(message)
 
     # --- the thread -----------------------------------------------------------------------------------------------
 
@@ -327,10 +346,13 @@ class Member(MemberSession):
         is_expected = self.waiting or self._queries or not self._has_joined
         return bool(is_expected) or time.monotonic() - self._caller_received_at >= PARK_SECONDS
 
-    def _receive_on(self, link: Link, until: float = inf) -> None:
+    def _receive_on(self, link: Link, until: float = inf) -> bool:
         """Wait for replies, for the next heartbeat, for the end of the patience with a silent owner, or until an
-        instant."""
-        frames = link.receive(max(0.0, min(self.due_at(), until) - self._now()))
+        instant. Return False if that has passed before."""
+        now = self._now()
+        if now >= until:
+            return False
+        frames = link.receive(max(0.0, min(self.due_at(), until) - now))
         if not frames and self.is_owner_silent():
             frames = self._receive_or_replace(link)
         with self.lock:
@@ -340,6 +362,7 @@ class Member(MemberSession):
             calls = self.take_calls()
         for call, arguments in calls:
             call(*arguments)
+        return True
 
     def _receive_or_replace(self, link: Link) -> list[bytes]:
         """Replace an owner that does not answer, unless its answer has come meanwhile: this process may have been

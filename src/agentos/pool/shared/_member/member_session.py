@@ -49,6 +49,7 @@ class MemberSession:
                  now: Callable[[], float], order: str = "") -> None:  # fmt: skip
         self.name = name  # of the store, for people
         self.ttl = ttl
+        self._beat_idle, self._beat_waiting = ttl / BEATS, min(ttl / BEATS_WAITING, MAX_BEAT_SECONDS)
         self.order = order  # in which credentials are granted; empty: the least loaded first
         self.run = run  # the name of the run in this process, which other members see
         self.declared: dict[str, wire.Declaration] = {}
@@ -174,8 +175,13 @@ class MemberSession:
 
     def _send(self, message: wire.Message) -> None:
         self._numbers += 1
-        if self._link is not None:  # else the greeting says it, or it is repeated with the greeting
+        if self._link is None:
+            self._join_soon()  # the greeting says it, or it is repeated with the greeting
+        else:
             self._send_frame([(self._numbers, message)])
+
+    def _join_soon(self) -> None:
+        """No-op: a session without a thread is told when it has a link."""
 
     def _send_frame(self, messages: list[tuple[int, wire.Message]]) -> None:
         link = self._link
@@ -195,9 +201,7 @@ class MemberSession:
             self._asked_at = self._now()
 
     def _beat_seconds(self) -> float:
-        if self.waiting:
-            return min(self.ttl / BEATS_WAITING, MAX_BEAT_SECONDS)
-        return self.ttl / BEATS
+        return self._beat_waiting if self.waiting else self._beat_idle
 
     def greet(self, link: Link) -> None:
         """Begin or continue the session on a new link. Messages may follow before the owner has answered."""
@@ -264,13 +268,15 @@ class MemberSession:
     def take(self, frame: wire.ReplyFrame) -> None:
         """Carry out replies. Raises `StoreRefused`, and `StoreLost` if the link breaks."""
         self._asked_at = None
-        while self._sent and self._sent[0][0] <= frame.heard:
-            self._heard_at = max(self._heard_at, self._sent.popleft()[1])
+        sent, unkept = self._sent, self._unkept
+        if sent and sent[0][0] <= frame.heard:
+            while sent and sent[0][0] <= frame.heard:
+                self._heard_at = max(self._heard_at, sent.popleft()[1])
             # A message that was heard says as much as a heartbeat, but for the names of the leases.
-            postponed = min(self._heard_at + self._beat_seconds(), self._beaten_at + self.ttl / BEATS)
+            postponed = min(self._heard_at + self._beat_seconds(), self._beaten_at + self._beat_idle)
             self._beat_at = max(self._beat_at, postponed)
-        while self._unkept and self._unkept[0][0] <= frame.kept:
-            self._unkept.popleft()
+        while unkept and unkept[0][0] <= frame.kept:
+            unkept.popleft()
         self._position = frame.position
         for reply in frame.replies:
             _TAKE[type(reply)](self, reply)
@@ -351,7 +357,7 @@ class MemberSession:
         self._calls.append((self._on_event, (event,)))
 
     def _answered(self, answer: wire.Answer) -> None:
-        answers = self._queries.get(answer.number)
+        answers = self._queries.pop(answer.number, None)
         if answers is not None:
             answers.put(answer.value)
 

@@ -119,7 +119,10 @@ class OwnedPool:
             self._recorded_at = now
             self.entries.append((*kinds.AT, now))
         self.entries.append(entry)
-        self.commit_by = 0.0 if urgent else min(self.commit_by, now + LAZY_SECONDS)
+        if urgent:
+            self.commit_by = 0.0
+        elif self.commit_by > now + LAZY_SECONDS:
+            self.commit_by = now + LAZY_SECONDS
 
     def _tell(self, session: Session, reply: wire.Reply) -> None:
         session.replies.append(reply)

@@ -70,11 +70,12 @@ class Owner(LeaseMessages):
     def take(self, connection: Hashable, number: int, message: wire.Message, now: float) -> None:
         """Carry out one message. Raises only what the rules raise by mistake."""
         session = self._links.get(connection)
-        if type(message) is wire.Query:
-            self._query(connection, session, message, now)
-            return
-        if type(message) is wire.Hello:
-            self._greet(connection, message, now)
+        handler = _HANDLERS.get(type(message))
+        if handler is None:
+            if type(message) is wire.Query:
+                self._query(connection, session, message, now)
+            elif type(message) is wire.Hello:
+                self._greet(connection, message, now)
             return
         if session is None:
             self._reply_to(connection, wire.Expired())
@@ -84,12 +85,14 @@ class Owner(LeaseMessages):
             return  # it was repeated, and had been processed
         session.heard = number
         self._unkept[session.id] = session
-        self.commit_by = min(self.commit_by, now + LAZY_SECONDS)
+        if self.commit_by > now + LAZY_SECONDS:
+            self.commit_by = now + LAZY_SECONDS
         try:
-            _HANDLERS[type(message)](self, session, message, now)
+            handler(self, session, message, now)
         except ValueError as error:
             self._tell(session, wire.Rejected(number, str(error), getattr(message, "lease", None)))
-        self._collect(session, now)
+        if self.allocator.served or self.allocator.events:
+            self._collect(session, now)
 
     def _reject(self, connection: Hashable, number: int, reason: str) -> None:
         session = self._links.get(connection)
