@@ -147,8 +147,8 @@ class PoolClient:
             return int(self._client.publish(channel, message))
 
     def start_publish(self, channel: str, message: bytes) -> None:
-        """`publish` without waiting for the number of receivers: `finish_publish` must be the next call. Raises
-        `StoreLost` and `StoreRefused`."""
+        """`publish` without waiting for the number of receivers: `finish_publish` must be called as often before any
+        other command. Raises `StoreLost` and `StoreRefused`."""
         with self.server.errors:
             self._send(3, _packed(b"PUBLISH", channel.encode(), message))
 

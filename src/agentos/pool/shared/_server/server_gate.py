@@ -58,7 +58,7 @@ class PubSubLink:
                 raise StoreLost("its owner has ended")
             left = end - time.monotonic()
             wait = POLL_SECONDS if self._asked_at is None else LOOK_SECONDS
-            if self._line.is_publishing:
+            if self._line.unread_counts:
                 wait = ANSWER_SECONDS
             message = self._line.receive(max(0.0, min(left, wait)))
             frame = None if message is None else self._take(*message)
@@ -67,7 +67,7 @@ class PubSubLink:
             if self._is_woken or left <= 0.0:
                 self._is_woken = False
                 return []
-            if message is None and self._line.is_publishing:
+            if message is None and self._line.unread_counts:
                 self._line.finish_publish()
             elif message is None and self._asked_at is not None:
                 self._look_for_owner()

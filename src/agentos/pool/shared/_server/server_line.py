@@ -15,6 +15,9 @@ from ..transport import StoreLost, StoreRefused
 from . import envelopes
 from .server_client import PoolServer, Subscription
 
+# Numbers of subscribers that are left unread while the owner answers: several are read at once, which is cheaper.
+MAX_UNREAD_COUNTS = 16
+
 
 class Line:
     """The two connections of a member: one thread receives, another one sends, so that callers never block."""
@@ -24,7 +27,7 @@ class Line:
         self.pid = os.getpid()
         self.failure = ""  # why the connections are of no use any more
         self.is_unheard = False  # the last envelope reached no subscriber
-        self.is_publishing = False  # the number of subscribers that the last envelope has reached was not read yet
+        self.unread_counts = 0  # envelopes of which the number of subscribers that they have reached was not read yet
         self.posted = self.sent = 0  # numbers of frames
         self.number = 0  # of the link
         self._counter = 0  # of the link's envelopes
@@ -46,6 +49,7 @@ class Line:
 
     def start_link(self) -> int:
         """Return the number of a new link."""
+        self.finish_publish()  # else an envelope of the last link may say that the next one has no owner
         with self._client_lock:
             self._counter = 0
             self.is_unheard = False
@@ -110,13 +114,14 @@ class Line:
                 self.sent += sum(number != 0 for number, _ in items)
 
     def _send(self, items: list[tuple[int, bytes]], receives: bool) -> None:
-        self._finish_publish()
+        if self.unread_counts >= MAX_UNREAD_COUNTS:
+            self._finish_publish()
         frames = [frame for number, frame in items if number == self.number]
         if frames:
             self._counter += 1
             envelope = envelopes.pack_ask(self.id, self.number, self._counter, frames)
             self._client.start_publish(self._server.ask, envelope)
-            self.is_publishing = True
+            self.unread_counts += 1
         if receives and len(frames) == len(items):
             return
         self._finish_publish()
@@ -129,8 +134,8 @@ class Line:
             self._finish_publish()
 
     def _finish_publish(self) -> None:
-        if self.is_publishing:
-            self.is_publishing = False
+        while self.unread_counts:
+            self.unread_counts -= 1
             self.is_unheard = not self._client.finish_publish()
 
     @contextmanager
