@@ -103,7 +103,8 @@ class Member(MemberSession):
         """Return the answer to a query. Raises `NoAnswer`. The lock is not held."""
         answers: SimpleQueue[Any] = SimpleQueue()
         with self.lock:
-            if not self._has_joined or self._is_closing or threading.current_thread() is self._thread:
+            # A query may follow a greeting that was not answered yet: its answer then says that both were processed.
+            if self._link is None or self._is_closing or threading.current_thread() is self._thread:
                 raise NoAnswer
             self._query_numbers += 1
             number = self._query_numbers
@@ -120,6 +121,7 @@ class Member(MemberSession):
         until = self._now() + seconds
         if link is not None:
             self._receive_until(link, receives, lambda: not answers.empty(), until)
+            link.flush()  # a greeting that replies have led to: what a caller said before its query is on its way
         try:
             answer = answers.get(timeout=max(0.0, until - self._now()))
         except Empty:
