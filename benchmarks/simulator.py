@@ -34,7 +34,7 @@ class Settings:
     groups: dict[str, str] = field(default_factory=dict)
     dead: list[str] = field(default_factory=list)
     out_of_quota: list[str] = field(default_factory=list)
-    tokens: dict[str, tuple[float, float]] = field(default_factory=dict)  # by key: in any so many seconds
+    tokens: dict[str, tuple[float, float]] = field(default_factory=dict)  # by key: amount, seconds of the window
 
     def provider(self) -> SimulatedProvider:
         return SimulatedProvider(

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from agentos.items.parallelism import CORES, FIRST_ITEMS, FIXED, MEMORY, POOL, ItemUse, MachineUse
-from agentos.runs._rules.auto_parallel import ASSUMED_BYTES, FIRST, MIN_ENDED, MIN_OPEN_REQUESTS, AutoParallel
+from agentos.items.parallelism import CORES, FIRST_ITEMS, FIXED, MEMORY, MIN_OPEN_REQUESTS, POOL, ItemUse, MachineUse
+from agentos.runs._rules.auto_parallel import ASSUMED_BYTES, FIRST, MIN_ENDED, AutoParallel
 
 GB = 1e9
 

@@ -32,7 +32,7 @@ CLIENTS = 200
 KEYS = 8
 # Requests that each key may have at a time, as declared to the gateway; the upstream's log is the judge.
 MAX_CONCURRENT = 10
-# Requests of a key in a window of so many seconds, for the keys below WINDOW_KEYS. The judge looks at slightly shorter
+# WINDOW requests of a key in WINDOW_SECONDS, for the keys below WINDOW_KEYS. The judge looks at slightly shorter
 # windows: requests do not all take the same time from their lease to the upstream.
 WINDOW, WINDOW_SECONDS, JITTER_SECONDS = 10, 10, 0.5
 WINDOW_KEYS = 2

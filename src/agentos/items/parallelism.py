@@ -19,6 +19,15 @@ FIXED = "a fixed number"  # --parallel N, --max-parallelism N, or a limit of the
 # The bounds that belong to the machine and not to the credentials.
 MACHINE = (FIRST_ITEMS, MEMORY, CORES)
 
+# Requests for a lease that a run keeps open beyond its running items, at least. With them the number of running items
+# follows the credentials at once, and the input is not read far ahead.
+MIN_OPEN_REQUESTS = 8
+
+
+def with_open_requests(running: int) -> int:
+    """Return how many items may run or request a lease in a run whose credentials decide, while `running` items run."""
+    return running + max(MIN_OPEN_REQUESTS, running // 4)
+
 
 class ParallelBound(NamedTuple):
     """The number of items at once that is in force now, and the resource that bounds it."""

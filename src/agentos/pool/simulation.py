@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from agentos.bounds import Bound, BoundTimes, RunFacts, decide
 from agentos.events import PoolWaiting
+from agentos.items.parallelism import with_open_requests
 from agentos.limits.amounts import Detail, amount_of
 from agentos.limits.declaration import REQUESTS, ROLLING, TOKENS, WINDOW_SECONDS, Limits, Window
 from agentos.verdict import Verdict
@@ -30,8 +31,6 @@ from .states import CredentialForecast
 SAMPLES = 100
 MAX_UNSAMPLED = 250
 LONG_WAIT = 1.0
-# Requests for a lease beyond the running items that a run with "auto" workers keeps open, at least.
-MIN_OPEN_REQUESTS = 8
 # A run is steady if in STEADY_PERIODS periods in a row the numbers of started items differ at most by this factor.
 STEADY_PERIODS = 5
 STEADY = 1.005
@@ -131,7 +130,7 @@ class Simulation:
         leases more than it has, so that the credentials decide."""
         if not self.work.is_auto:
             return self.work.workers
-        return min(self.work.workers, self.running + max(MIN_OPEN_REQUESTS, self.running // 4))
+        return min(self.work.workers, with_open_requests(self.running))
 
     def _start_served(self) -> None:
         served, self.pool.served = self.pool.served, []

@@ -148,16 +148,20 @@ def in_background(call: Callable[..., None], *arguments: Any) -> Iterator[None]:
         thread.join()
 
 
-def test_many_take_overs_pass_no_limit_and_lose_nothing(pool: Pool) -> None:  # invariants 1, 2, 13, 16, 47
+def check_many_take_overs(pool: Pool, **options: Any) -> None:
+    """Let owners fail again and again while eight members work; `options` are those of `Pool.open`."""
     for _ in range(MEMBERS):
-        member = pool.open(steps=",".join(STEPS), signals="SIGKILL", grants=40)
-        pool.work(member)
+        pool.work(pool.open(grants=40, **options))
     eventually(lambda: len(pool.faults()) >= 20)
     pool.end()
     counts = pool.judgement()
     assert 0 < counts["key-0"] <= 60
     assert counts["key-1"] > 20
     assert counts["key-2"] > 20
+
+
+def test_many_take_overs_pass_no_limit_and_lose_nothing(pool: Pool) -> None:  # invariants 1, 2, 13, 16, 47
+    check_many_take_overs(pool, steps=",".join(STEPS), signals="SIGKILL")
 
 
 def test_killed_and_stopped_processes_pass_no_limit(pool: Pool) -> None:  # invariants 1, 2, 12, 13, 14, 47

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import eventually
 from tests.support.valkey import Valkey
 
 from .conftest import in_redis
 from .faulty_owner import SERVER_STEPS
 from .members import Processes
-from .test_machine_owner import MEMBERS, Pool, check_fault_at_step
+from .test_machine_owner import Pool, check_fault_at_step, check_many_take_overs
 
 
 @pytest.fixture
@@ -25,15 +24,7 @@ def pool(processes: Processes, tmp_path: Path, common_server: Valkey) -> Iterato
 
 
 def test_many_take_overs_over_server_pass_no_limit(pool: Pool) -> None:  # invariants 1, 2, 13, 16, 47
-    for _ in range(MEMBERS):
-        member = pool.open(ttl=5, steps=",".join(SERVER_STEPS), grants=40)
-        pool.work(member)
-    eventually(lambda: len(pool.faults()) >= 20)
-    pool.end()
-    counts = pool.judgement()
-    assert 0 < counts["key-0"] <= 60
-    assert counts["key-1"] > 20
-    assert counts["key-2"] > 20
+    check_many_take_overs(pool, ttl=5, steps=",".join(SERVER_STEPS))
 
 
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGSTOP"])

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -58,10 +58,8 @@ class KeysReload:
             return False, self._pool.redact(str(error))
         for listener in self.listeners:
             listener(keys)
-        for key_id, reason in (_read_disabled() or {}).items():
-            if key_id in (*change.added, *change.changed):
-                with contextlib.suppress(LookupError):
-                    self._pool.quarantine(key_id, DISABLED + reason)
+        reasons = _read_disabled() or {}
+        _disable(self._pool, reasons, reasons.keys() & {*change.added, *change.changed})
         return True, reloaded_text(change)
 
 
@@ -134,9 +132,7 @@ class KeysWatch:
         reasons = _read_disabled()
         if reasons is None:
             return applied
-        for key_id in reasons.keys() - applied:
-            with contextlib.suppress(LookupError):
-                pool.quarantine(key_id, DISABLED + reasons[key_id])
+        _disable(pool, reasons, reasons.keys() - applied)
         for key_id in applied - reasons.keys():
             with contextlib.suppress(LookupError):
                 pool.restore(key_id)
@@ -178,6 +174,13 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+def _disable(pool: CredentialCoordinator, reasons: dict[str, str], key_ids: Iterable[str]) -> None:
+    """Quarantine keys that a person disabled; those that the pool does not have are left out."""
+    for key_id in key_ids:
+        with contextlib.suppress(LookupError):
+            pool.quarantine(key_id, DISABLED + reasons[key_id])
 
 
 def _read_disabled() -> dict[str, str] | None:

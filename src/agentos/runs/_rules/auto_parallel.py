@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections import deque
 from math import ceil
 
-from agentos.items.parallelism import CORES, FIRST_ITEMS, FIXED, MEMORY, POOL, ItemUse, MachineUse, ParallelBound
+from agentos.items.parallelism import (
+    CORES,
+    FIRST_ITEMS,
+    FIXED,
+    MEMORY,
+    POOL,
+    ItemUse,
+    MachineUse,
+    ParallelBound,
+    with_open_requests,
+)
 
 # Items that are started before it is known what they take.
 FIRST = 4
@@ -30,9 +40,6 @@ MAX_FREE_BYTES = 256e6
 CORES_SHARE = 0.9
 # Seconds that items must have run, in sum, before their use of the cores counts: starting a program is busier.
 MIN_SECONDS = 2.0
-# Requests for a lease that a run keeps open beyond its running items, at least. With them the number of running items
-# follows the credentials at once, and the input is not read far ahead.
-MIN_OPEN_REQUESTS = 8
 # More items at once than any machine or pool admits.
 MAX_ITEMS = 100_000
 
@@ -60,7 +67,7 @@ class AutoParallel:
         """Return how many items may run or request a lease at once, while `running` items run."""
         if not self._has_leases:
             return self._limit
-        return min(self._limit, running + max(MIN_OPEN_REQUESTS, running // 4))
+        return min(self._limit, with_open_requests(running))
 
     def look(self, machine: MachineUse | None, running: int, *, admitted: int | None = None,
              is_waiting: bool = False) -> None:  # fmt: skip
