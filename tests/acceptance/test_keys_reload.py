@@ -183,10 +183,22 @@ def test_disabled_key_stays_disabled_when_it_is_added(folder: Folder) -> None:
     with folder.run() as process:
         eventually(lambda: folder.started() == ["a secret-of-a"])
         folder.keys("a", "b")
-        assert folder.agentos("keys", "reload").stdout == "run r: added b\n"
-        output = folder.finish(process)
+        assert folder.agentos("keys", "reload").stdout == "run r: nothing has changed; b stays disabled\n"
+        folder.finish(process)
     assert {line.split()[0] for line in folder.started()} == {"a"}
-    assert "disabled: by hand" in output
+
+
+def test_added_key_is_used_once_it_is_enabled(folder: Folder) -> None:
+    folder.keys("a", "b")
+    assert folder.agentos("keys", "disable", "b", "--keys", "keys.toml").returncode == 0
+    folder.keys("a")
+    with folder.run() as process:
+        eventually(lambda: folder.started() == ["a secret-of-a"])
+        folder.keys("a", "b")
+        assert folder.agentos("keys", "reload").returncode == 0
+        assert folder.agentos("keys", "enable", "b").returncode == 0
+        eventually(lambda: "b secret-of-b" in folder.started())
+        assert "added b" in folder.finish(process)
 
 
 def test_gateway_reads_its_keys_again(folder: Folder) -> None:

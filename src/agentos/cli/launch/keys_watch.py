@@ -44,23 +44,38 @@ class KeysReload:
         self._pool = pool
         self._check = check
         self.listeners: list[Callable[[Keys], None]] = []  # called with the keys that are in use now
+        self.left_out: frozenset[str] = frozenset()  # ids of the file that the pool does not have
 
     def __call__(self) -> tuple[bool, str]:
-        """Return whether the keys were read, and what has changed, or why nothing has."""
+        """Return whether the keys were read, and what has changed, or why nothing has.
+
+        A disabled key that is new, or has a new secret, stays out of the pool until it is enabled: a waiting request
+        would be granted the key before a quarantine could follow.
+        """
         if self._file is None:
             return False, FROM_ENVIRONMENT
         try:
             keys = load_keys(self._file)
             self._check(keys)
+            left_out = self._disabled_news(keys)
             self._keys.variables.update(keys.variables)  # before an item can get one of the new keys
-            change = self._pool.reload(keys.credentials)
+            change = self._pool.reload([key for key in keys.credentials if key.id not in left_out])
         except (AgentosError, ValueError, OSError) as error:
             return False, self._pool.redact(str(error))
+        self.left_out = left_out
         for listener in self.listeners:
             listener(keys)
-        reasons = _read_disabled() or {}
-        _disable(self._pool, reasons, reasons.keys() & {*change.added, *change.changed})
-        return True, reloaded_text(change)
+        return True, "; ".join([reloaded_text(change), *(f"{id_} stays disabled" for id_ in sorted(left_out))])
+
+    def _disabled_news(self, keys: Keys) -> frozenset[str]:
+        """Return the ids of disabled keys that the pool does not have, or has with another secret. Raise `HomeError` or
+        `ValueError` if it cannot be told, or if no key would be left."""
+        reasons = disabled()
+        fingerprints = {credential.id: credential.fingerprint for credential in self._pool.credentials()}
+        ids = {key.id for key in keys.credentials if fingerprints.get(key.id) != key.fingerprint} & reasons.keys()
+        if len(ids) == len(keys.credentials):
+            raise ValueError(f"all its keys are disabled: use `agentos keys enable {min(ids)}`")
+        return frozenset(ids)
 
 
 class KeysWatch:
@@ -133,7 +148,10 @@ class KeysWatch:
         if reasons is None:
             return applied
         _disable(pool, reasons, reasons.keys() - applied)
-        for key_id in applied - reasons.keys():
+        enabled = applied - reasons.keys()
+        if self._reload is not None and enabled & self._reload.left_out:
+            self._read_again()
+        for key_id in enabled:
             with contextlib.suppress(LookupError):
                 pool.restore(key_id)
         return set(reasons)
