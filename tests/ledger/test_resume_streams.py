@@ -197,18 +197,15 @@ def test_resume_stopped_while_filtering_counts_returned_results(path: Path) -> N
 def test_slow_id_function_does_not_delay_shutdown(path: Path) -> None:
     coordinator_of(path).execute_parallel(range(200), Doubling())
     coordinator = coordinator_of(path, grace_seconds=0.1)
-    is_slow = False
     is_reading = threading.Event()
 
     def slow_id(item: int) -> str:
-        if is_slow:
-            is_reading.set()
-            time.sleep(0.2)
+        is_reading.set()
+        time.sleep(0.2)
         return str(item)
 
-    stream = coordinator.stream(range(200), Doubling(), slow_id)
-    is_slow = True
-    is_reading.wait(60)
+    stream = coordinator.stream(iter(range(200)), Doubling(), slow_id)
+    assert is_reading.wait(60)
     start = time.monotonic()
     coordinator.request_shutdown()
     list(stream)
