@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def run_demo(sandbox: Sandbox) -> tuple[str, list[dict[str, str]]]:
 def test_demo_uses_gateway_and_gives_commands_no_key(sandbox: Sandbox) -> None:
     printed, environments = run_demo(sandbox)
     assert "no program gets a key" in printed
-    assert "no command noticed" in printed
+    assert "No command noticed." in printed
     assert len(environments) == 4
     for environment in environments:
         assert environment["DEMO_API_KEY"].startswith("agentos-")
@@ -59,6 +60,8 @@ def test_demo_uses_gateway_and_gives_commands_no_key(sandbox: Sandbox) -> None:
         usage = recorded.usage()
     assert usage is not None
     assert usage.requests == 4
+    (refused,) = re.findall(r"The provider refused (\d+) requests?: (\d+) .* limit, (\d+) .*, (\d+) ", printed)
+    assert int(refused[0]) == sum(map(int, refused[1:])) == usage.refusals
 
 
 def test_demo_without_extra_gives_commands_a_key(sandbox: Sandbox) -> None:

@@ -10,6 +10,8 @@ import os
 import secrets
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -17,7 +19,9 @@ import click
 from agentos.errors import GatewayError
 from agentos.gateway.gateway import check_installed
 from agentos.home.run_folder import SPEC_VERSION, ItemSource, RunFolder, RunSpec
+from agentos.plurals import plural
 from agentos.testing import SimulatedProvider
+from agentos.testing.answers import LogEntry
 
 from ..console import INTERRUPTED, SUCCEEDED, Command
 from ..launch.execute import execute
@@ -85,19 +89,11 @@ def run_demo(mode: OutputMode) -> int:
         finally:
             for name in variables:
                 os.environ.pop(name, None)
-    served = sum(1 for entry in provider.log if entry.status == 200)
-    unseen = "no command noticed" if has_gateway else "all were retried"
-    click.echo(
-        f"\n{served} requests were served in {seconds:.1f} s; the limits of three valid keys allow "
-        f"{_legal_minimum(keys[:3], served):.1f} s at best.\nThe provider refused {provider.limited} requests "
-        f"for a limit; {unseen}.\n\nWhat happened, and why:   agentos show {spec.run_id}\n"
-        f"The output of an item:    agentos logs {spec.run_id} {_demo_item.EMPTY[0]}",
-        err=True,
-    )
+    click.echo(_conclusion(provider.log, keys, seconds, spec.run_id, has_gateway=has_gateway), err=True)
     if status >= INTERRUPTED:
         return status
     # More: without a gateway an item that failed may be tried once more with another key.
-    return SUCCEEDED if served >= ITEMS else 1
+    return SUCCEEDED if sum(1 for entry in provider.log if entry.status == 200) >= ITEMS else 1
 
 
 def _is_gateway_installed() -> bool:
@@ -118,6 +114,24 @@ def _introduction(base_url: str, *, has_gateway: bool) -> str:
         f"{REQUESTS_PER_SECOND:g} per second.\nkey-1 declares this limit, key-2 and key-3 have to learn it; "
         f"key-4 is invalid, and key-5 is out of quota.\nA program runs for each of {ITEMS} documents, "
         f"{WORKERS} at a time. {way}\nPress Ctrl-C to stop.\n"
+    )
+
+
+def _conclusion(log: Iterable[LogEntry], keys: list[str], seconds: float, run_id: str, *, has_gateway: bool) -> str:
+    """Return what the provider's log says of the run."""
+    served = sum(1 for entry in log if entry.status == 200)
+    refused = Counter(entry.key for entry in log if entry.status != 200)
+    invalid, without_quota = refused.pop(keys[3], 0), refused.pop(keys[4], 0)
+    limit = refused.total()
+    unseen = "No command noticed." if has_gateway else "All were retried."
+    return (
+        f"\n{plural(served, 'request')} were served in {seconds:.1f} s; the limits of three valid keys allow "
+        f"{_legal_minimum(keys[:3], served):.1f} s at best.\n"
+        f"The provider refused {plural(limit + invalid + without_quota, 'request')}: {limit} for a limit, {invalid} "
+        f"with the invalid key, {without_quota} with the key that is out of quota. {unseen}\n"
+        f"{' and '.join(_demo_item.EMPTY)} fail in every demo, because they are empty.\n\n"
+        f"What happened, and why:   agentos show {run_id}\n"
+        f"The output of an item:    agentos logs {run_id} {_demo_item.EMPTY[0]}"
     )
 
 
