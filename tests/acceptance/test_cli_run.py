@@ -452,6 +452,26 @@ def test_items_from_stdin_are_kept_for_resume(sandbox: Sandbox) -> None:
     assert sorted(sandbox.lines("done")) == [f"item-{number}" for number in range(7)]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "given", "problem"),
+    [
+        (("--format", "csv", "--", "echo", "{name}"), "name,x\na,1\n", "expected a field 'id' as its id"),
+        (("--format", "jsonl", "--", "echo", "{nmae}"), '{"id": 1, "name": 2}\n', "has no field 'nmae'"),
+        (("--", "echo", "{id}"), "", "expected items, and found none"),
+    ],
+    ids=["no id", "no such field", "no items"],
+)
+def test_bad_first_item_of_stdin_leaves_no_run(
+    sandbox: Sandbox, arguments: tuple[str, ...], given: str, problem: str
+) -> None:
+    done = sandbox.agentos("run", "--run-id", "r", "--items", "-", *arguments, input=given)
+    assert done.returncode == 2
+    assert "Error: stdin" in done.stderr or "Error: item 1" in done.stderr
+    assert problem in done.stderr
+    assert "Starting" not in done.stderr
+    assert not (sandbox.home / "runs" / "r").exists()
+
+
 def test_mistake_on_stdin_ends_the_run_after_earlier_items(sandbox: Sandbox) -> None:
     lines = '{"id": "a"}\n{"name": "b"}\n'
     done = sandbox.agentos("run", "--run-id", "r", "--items", "-", "--", "echo", "{id}", input=lines)

@@ -213,6 +213,16 @@ def test_recorded_items_do_not_count_for_rate() -> None:
     assert "items/min" not in display_of(run).frame(100, 2)[0]
 
 
+def test_bound_drops_its_instant_where_it_does_not_fit() -> None:
+    run = busy_run()
+    assert run.pool_waiting is not None
+    run.pool_waiting = run.pool_waiting._replace(usable_in=0.4)
+    wide = next(line for line in display_of(run).frame(160, 30) if "Bound by" in line)
+    assert "; the next request fits at " in wide
+    narrow = next(line for line in display_of(run).frame(80, 30) if "Bound by" in line)
+    assert narrow == "Bound by tokens per minute on all 20 credentials (800,000 together)"
+
+
 def test_countdown_continues_between_pool_snapshots() -> None:
     now = NOW
     run = busy_run()

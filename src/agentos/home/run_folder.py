@@ -88,6 +88,13 @@ class RunFolder:
                 f"{self.path} cannot be created: {error.strerror}; set $AGENTOS_HOME to use another folder"
             ) from None
 
+    def discard_unused(self) -> None:
+        """Remove the folder if no run was ever started in it: the first items of stdin may have been refused."""
+        if not self.exists():
+            with contextlib.suppress(OSError):
+                self.items.unlink(missing_ok=True)
+                self.path.rmdir()
+
     def read_spec(self) -> RunSpec:
         """Raise `UnknownRun` if there is no such run, `HomeError` if its description cannot be read or is damaged, or
         another user may have written it."""

@@ -111,7 +111,7 @@ class Display:
         top = [self._bar(run.stats, width)]
         if height > 1:
             top.insert(0, self._header(run.stats, now, width))
-        reason, style = self._reason(run, now)
+        reason, style = self._reason(run, now, width)
         if reason and height > (MIN_HEIGHT_FOR_BOUND if style == "dim" else 2):
             top.append([(self._cut(reason, width), style)])
         rows = [*top, *self._lists(run, now, width, height - len(top))]
@@ -161,7 +161,7 @@ class Display:
         unfinished = empty * (cells - succeeded - failures)
         return [(full * succeeded, "green"), (full * failures, "red"), (unfinished, "dim"), (" ", ""), *counts]
 
-    def _reason(self, run: RunSnapshot, now: float) -> Segment:
+    def _reason(self, run: RunSnapshot, now: float, width: int) -> Segment:
         """Return what binds the run, or why it stops; "" if it only waits for its last items."""
         if self._stopping is not None:
             once_more = " (Ctrl-C again stops at once)" if self._stopping.grace is not None else ""
@@ -173,10 +173,13 @@ class Display:
         bound = run.bound
         if bound is None:
             return "", ""
-        text = f"Bound by {self._safe(bound_text(bound, now))}"
-        if bound.until is None or bound.until - now < SHORT_WAIT:
-            return text, "dim"
-        return f"nothing starts for {countdown_text(bound.until - now)}. {text}", "yellow"
+        style, countdown = "dim", ""
+        if bound.until is not None and bound.until - now >= SHORT_WAIT:
+            style, countdown = "yellow", f"nothing starts for {countdown_text(bound.until - now)}. "
+        text = f"{countdown}Bound by {self._safe(bound_text(bound, now))}"
+        if text_width(text) > width:  # better without its instant than cut in the middle
+            text = f"{countdown}Bound by {self._safe(bound_text(bound))}"
+        return text, style
 
     # --- the lists ------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,11 @@ def execute(
 ) -> int:
     """Carry out a run: block until it has ended, and return the exit status. `only`: see `prepare_run`."""
     with contextlib.ExitStack() as resources, RunReporter(Screen(), mode, folder) as reporter:
-        run = prepare_run(folder, spec, reporter, resources, is_resume=is_resume, only=only)
+        try:
+            run = prepare_run(folder, spec, reporter, resources, is_resume=is_resume, only=only)
+        except BaseException:
+            folder.discard_unused()
+            raise
         reporter.stop_run = run.coordinator.request_shutdown
         if is_resume:
             _warn_of_changed_items(spec, run, reporter)

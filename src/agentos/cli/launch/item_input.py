@@ -42,6 +42,14 @@ class Items:
         """Return the id of an item. Raise `ValueError` if it has none."""
         return id_of(item, self._id_field)
 
+    def read_first(self) -> list[Item]:
+        """Return the items that are known before the run starts: the first one, for which this waits, or none at the
+        end of the input. Raise `BadItems`."""
+        source = iter(self.source)
+        first = list(itertools.islice(source, 1))
+        self.source = itertools.chain(first, source)
+        return first
+
     def replaced(self, source: Iterable[Item]) -> Items:
         """Return items from another source: a choice of these."""
         items = SizedItems(source, self._id_field) if isinstance(source, list) else Items(source, self._id_field)
@@ -59,6 +67,10 @@ class SizedItems(Items):
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def read_first(self) -> list[Item]:
+        """Return all items."""
+        return self.source
 
 
 def read_items(

@@ -37,7 +37,7 @@ from ..console import Failure
 from .budget_setup import check_models, check_spent, make_budget
 from .engine import LOCAL, connect_engine, engine_slots
 from .gateway_setup import check_gateway, start_gateway
-from .item_input import Items, SizedItems, read_items, token_counter
+from .item_input import Item, Items, read_items, token_counter
 from .keys_watch import KeysReload
 from .pool_setup import StoreChoice, choose_store, make_pool, pool_warnings, read_keys
 from .reporter import RunReporter
@@ -127,8 +127,8 @@ def prepare_run(
         items = read_items(spec.items, folder, options.get("id_field"), keep=keep, redact=redact, is_resume=is_resume)
         items = shuffled(filtered(items, options.get("filter", ())), options.get("shuffle"))
         tokens_func = token_counter(options.get("tokens"))
-        if isinstance(items, SizedItems):
-            _check_fields(items, worker, tokens_func)
+        # A mistake in the first item of stdin, too, is reported before there is a run to resume.
+        _check_fields(items, items.read_first(), worker, tokens_func)
     items = only_failed(limited(items, options.get("limit"), folder), only, folder)
     gateway_url = None if gateway is None else gateway.url
     reload = None
@@ -302,9 +302,9 @@ def _check_secrets(spec: RunSpec, pool: CredentialCoordinator | None) -> None:
         )
 
 
-def _check_fields(items: SizedItems, worker: Any, tokens_func: Callable[[Any], int] | None) -> None:
+def _check_fields(items: Items, known_items: list[Item], worker: Any, tokens_func: Callable[[Any], int] | None) -> None:
     """Raise for the first item without a field that every attempt needs, instead of one failure per item later."""
-    for number, item in enumerate(items, start=1):
+    for number, item in enumerate(known_items, start=1):
         name = f"item {number} ({escape_controls(items.id_of(item))[:60]})"
         missing = worker.missing(item) if isinstance(worker, Command) else None
         if missing is not None:
