@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from . import sweep
@@ -82,3 +84,40 @@ def test_bucket_that_is_empty_at_the_start_is_learned(monkeypatch: pytest.Monkey
     for cell in (sweep.Cell(65.1, 92, 12, 0.0286, "exact", True, 29745), sweep.Cell(20.0, 20, 16, 0.1, "exact", True)):
         figures = sweep.measure(cell)
         assert figures.is_met, sweep.worst([figures])
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        sweep.Cell(3.65, 13, 2, 0.1, "whole", seed=5380),
+        sweep.Cell(6.94, 100, 16, 0.005, "whole", seed=19497),
+        sweep.Cell(8.54, 20, 2, 0.005, "whole", seed=40041),
+    ],
+    ids=str,
+)
+def test_whole_second_waits_never_pass_for_other_reasons(cell: sweep.Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wait refills the bucket for several requests. Once, the probe took that for a rate that does not matter: up
+    to 978 refusals per 1,000, for ever."""
+
+    class EmptyBucket(sweep.Bucket):
+        def __init__(self, rate: float, size: float) -> None:
+            super().__init__(rate, size)
+            self.level = 0.0
+
+    monkeypatch.setattr(sweep, "Bucket", EmptyBucket)
+    figures = sweep.measure(cell)
+    assert figures.is_met, sweep.worst([figures])
+
+
+def test_random_refusals_do_not_slow_a_key_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request in seven is refused for a millisecond, at any rate."""
+    chance = random.Random(1)
+
+    class Moody(sweep.Bucket):
+        def wait(self, now: float) -> float:
+            return 0.001 if chance.random() < 1 / 7 else 0.0
+
+    monkeypatch.setattr(sweep, "Bucket", Moody)
+    client = sweep.Client(sweep.Cell(1.0, 1, 3, 0.0002, "exact"))
+    client.run(25.0)
+    assert len(client.served_at) > 5_000

@@ -11,6 +11,7 @@ from . import (
     planted_first_minutes,
     planted_gateway,
     planted_inherited,
+    planted_limits,
     planted_pool,
     planted_runs,
     planted_secrets,
@@ -20,6 +21,7 @@ from . import (
 
 MUTANTS: tuple[Mutant, ...] = (
     *planted_pool.MUTANTS,
+    *planted_limits.MUTANTS,
     *planted_shared.MUTANTS,
     *planted_runs.MUTANTS,
     *planted_secrets.MUTANTS,

@@ -5,15 +5,16 @@
 * **Refusals** (`_rate_search`). An *episode* is a refusal together with the refusals of requests that were in flight
   when it came. What was admitted until then, and in which time, narrows the bracket around the limit. The rate rises
   while requests wait for it and succeed.
-* If refusals come at any rate, a probe (`_rate_probe`) tests whether the rate matters.
+* If refusals come at any rate, a probe (`_rate_probe`) tests whether the rate is their reason.
 """
 
 from __future__ import annotations
 
 import math
 
-from ._rate_probe import FEW_REQUESTS, MAX_PATIENCE, MAX_UNEXPLAINED, PROBE_FACTOR, RateProbe
-from ._rate_search import MAX_GAP, MIN_WAIT, Episode, RateSearch, Refusal
+from ._rate_probe import PROBE_FACTOR, RateProbes
+from ._rate_search import MAX_GAP, RateSearch
+from ._refusals import MIN_WAIT, Episode, Refusal, read_refusal
 from ._slow_start import CAUTIOUS_RATE, CAUTIOUS_SLOTS, INITIAL_RATE, RAMP_RATE, SlowStart
 from ._windows import Bucket
 from .amounts import NO_BINDING, Binding
@@ -34,10 +35,6 @@ MAX_REFILLED = 0.75
 FEW_STORED = 3
 # Share of the provider's burst allowance that is used at once after a pause.
 SAFE_SHARE = 0.9
-# After this many seconds without a request, counting starts anew: the provider's burst allowance is full again.
-IDLE_SECONDS = 10.0
-# A hint that is longer than the time of this many requests is not exact.
-LONG_HINT = 1.2
 # Requests per second below which no provider goes: one a day.
 MIN_RATE = 1.0 / 86_400.0
 # A header that states more requests than this is no limit.
@@ -60,7 +57,7 @@ class RateEstimator:
         "_mark_at",
         "_mark_count",
         "_max_rate",
-        "_probe",
+        "_probes",
         "_refused_at",
         "_refused_count",
         "_search",
@@ -68,7 +65,6 @@ class RateEstimator:
         "_snapshot_at",
         "_stored_count",
         "_stored_seconds",
-        "_unexplained_refusals",
         "bucket",
         "estimate",
         "in_flight",
@@ -110,8 +106,7 @@ class RateEstimator:
         self._has_waited = False  # a request has waited for the rate since the last one was sent
         self._limited_share = 0.0  # of the last requests had waited for the rate
         self._search = RateSearch()
-        self._unexplained_refusals = 0
-        self._probe: RateProbe | None = None
+        self._probes = RateProbes()
 
     # --- admission ------------------------------------------------------------------------------------------------
 
@@ -212,7 +207,7 @@ class RateEstimator:
             self.slow_start.record_success()
             if self.slow_start.is_over(max_in_flight):
                 self.slow_start = None
-        if sent_at < self._mark_at or self.estimate is None or self._probe is not None:
+        if sent_at < self._mark_at or self.estimate is None or self._probes.is_probing:
             return False
         if self._limited_share <= MIN_LIMITED_SHARE or not self._search.record_success(self._store, self._slack):
             return False
@@ -254,7 +249,7 @@ class RateEstimator:
         """Learn from a refused request, once per episode; return the seconds to wait. `later`: requests sent after it;
         `earlier`: requests in flight that were sent before it."""
         self.refused += 1
-        refusal = self._read(sent_at, self.sent - later, earlier, hint)
+        refusal = read_refusal(sent_at, self.sent - later, earlier, hint, self._search.likely_rate)
         is_evidence = sent_at > self._cut_at and self._admitted_first(refusal)
         if self.estimate is None and self._max_rate is None and not is_evidence:
             return self._wait_without_evidence(refusal, now)
@@ -292,13 +287,6 @@ class RateEstimator:
         self.slow_start = SlowStart(now + wait, 1, CAUTIOUS_RATE)
         return wait
 
-    def _read(self, sent_at: float, count: int, earlier: int, hint: float | None) -> Refusal:
-        if hint is None:
-            return Refusal(sent_at, count, earlier, None, math.inf, sent_at, sent_at)
-        error = self._hint_error(hint)
-        empty_at = sent_at + max(0.0, hint - error / 2.0)
-        return Refusal(sent_at, count, earlier, hint, error, empty_at, sent_at + max(0.0, hint - error))
-
     def _start_episode(self, refusal: Refusal, now: float) -> float:
         hint, count = refusal.hint, refusal.number
         self._cut_at = now
@@ -309,8 +297,8 @@ class RateEstimator:
         if self.estimate is None:
             admitted = self._admitted_first(refusal)
             self._estimate_first(admitted, refusal)
-        elif self._probe is not None:
-            self._judge_probe(self._probe)
+        elif self._probes.is_probing:
+            self._judge_probe(refusal)
         else:
             self._learn(admitted, refusal)
         assert self.estimate is not None
@@ -344,13 +332,7 @@ class RateEstimator:
             )
             self._search.refuse(episode, refusal.wait, self._store)
             self.estimate = self._search.rate
-            self._explain(count - self._refused_count)
-
-    def _hint_error(self, hint: float) -> float:
-        """Return by how many seconds a hint may be too long: it has whole seconds, or names a date, which has. A hint
-        that does not is no longer than the time of one request."""
-        likely_rate = max(self._search.low, self._search.rate / 4.0)
-        return 1.0 if hint % 1.0 == 0.0 or hint * likely_rate > LONG_HINT else 0.0
+            self._explain(refusal)
 
     def _mark(self, at: float, count: int, *, is_refusal: bool) -> None:
         """Start counting anew, after `count` requests."""
@@ -384,29 +366,20 @@ class RateEstimator:
             self.estimate = 1.0 / max(MIN_WAIT, refusal.hint - refusal.error / 2.0)
         self._search.start(self.estimate, min(self._store, self.estimate * refusal.wait))
 
-    def _explain(self, admitted: int) -> None:
-        """Start a probe if episodes came again and again after few requests."""
+    def _explain(self, refusal: Refusal) -> None:
+        """Raise the rate for a probe if refusals came again and again after few requests."""
         assert self.estimate is not None
-        if admitted >= FEW_REQUESTS:
-            self._unexplained_refusals = min(0, self._unexplained_refusals)
-            return
-        self._unexplained_refusals += 1
-        if self._unexplained_refusals >= MAX_UNEXPLAINED and self._limited_share > 0.5:
-            self._probe = RateProbe(self.estimate, self.sent - self.refused)
+        served, admitted = refusal.number - self._refused_count, refusal.number - self.refused
+        if self._probes.begins(served, self.estimate, admitted, refusal.sent_at, is_limited=self._limited_share > 0.5):
             self.estimate *= PROBE_FACTOR
 
-    def _judge_probe(self, probe: RateProbe) -> None:
-        """Keep the higher rate if it was refused no more often than the lower one; else return to the lower one."""
-        assert self.estimate is not None
-        if not probe.record_refusal():
-            return
-        self._probe = None
-        if probe.has_passed(self.sent - self.refused):
-            self._unexplained_refusals = MAX_UNEXPLAINED - 2
-            self._search.start(self.estimate)
-        else:
-            self._unexplained_refusals = -MAX_PATIENCE
-            self.estimate = probe.rate_before
+    def _judge_probe(self, refusal: Refusal) -> None:
+        """At the end of a probe, return to the rate before it, or search anew at the rate that was admitted."""
+        end = self._probes.end(refusal.number - refusal.earlier - self.refused, refusal.sent_at)
+        if end is not None:
+            self.estimate, is_refuted = end
+            if is_refuted:
+                self._search.start(self.estimate)
 
     @property
     def _store(self) -> float:

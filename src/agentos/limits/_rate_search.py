@@ -16,7 +16,8 @@ Time in which requests did not wait for the rate is *slack*: what the provider a
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+
+from ._refusals import Episode
 
 # The bracket is narrow enough if its ends differ by less than this factor: the more a refusal costs (in requests, by
 # COST_UNIT), the larger.
@@ -57,39 +58,8 @@ MAX_RETREATS = 5
 MAX_GAP = 600.0
 # Seconds by which the instant in an exact hint is off.
 HINT_ERROR = 0.05
-# Shortest wait in seconds after a refusal without a hint.
-MIN_WAIT = 0.05
 # Largest share of slack with which exact hints are believed.
 MAX_SLACK = 0.1
-
-
-class Refusal(NamedTuple):
-    """A refused request, and what its answer says about the provider's allowance."""
-
-    sent_at: float
-    number: int  # of the request, counted from the first
-    earlier: int  # requests in flight that were sent before it
-    hint: float | None
-    error: float  # seconds by which the hint may be too long
-    empty_at: float  # instant at which the provider has one request again, most likely
-    free_at: float  # and at the earliest
-
-    @property
-    def wait(self) -> float:
-        return MIN_WAIT if self.hint is None else self.hint
-
-
-class Episode(NamedTuple):
-    """What is known when a rate is refused."""
-
-    admitted: int  # requests since the mark (the last refusal, or the last step), if all that are in flight succeed
-    confirmed: int  # those that have succeeded
-    seconds: float  # 0 or less: the request was sent before the last step
-    slack: float  # seconds of them in which requests did not wait for the rate
-    error: float  # of the seconds, at most, because hints have whole ones
-    floor: float  # requests per second that succeeded since the last refusal: the limit is not lower
-    is_exact: bool  # the time is that between the ends of two exact hints
-    after_refusal: bool  # the mark is a refusal: the provider had stored nothing then
 
 
 class RateSearch:
@@ -138,6 +108,11 @@ class RateSearch:
     @property
     def is_wide(self) -> bool:
         return self.high > WIDE * self.low
+
+    @property
+    def likely_rate(self) -> float:
+        """Return a rate that the limit probably exceeds."""
+        return max(self.low, self.rate / 4.0)
 
     def start(self, rate: float, credit: float = 0.0) -> None:
         """Start with a rate about which nothing is known. `credit`: requests that the provider may have stored."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ._limiter import RateLimiter
-from ._rate_estimator import IDLE_SECONDS as IDLE_SECONDS
 from ._rate_estimator import RateEstimator
 from ._usage_rows import usage_state
 from ._window_table import Taken
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 # Seconds until a group that cannot serve a large request is looked at again, if what it admits grows all the time: a
 # smaller request may come.
 LOOK_AGAIN_SECONDS = 0.1
+# After this many seconds without a request, counting starts anew: the provider's burst allowance is full again.
+IDLE_SECONDS = 10.0
 # Number of scopes of a group that have an estimator each; beyond it, estimators that restrict nothing are dropped.
 MAX_ESTIMATORS = 64
 
