@@ -407,7 +407,7 @@ def test_further_key_of_a_group_keeps_its_usage() -> None:
 
 def test_correction_after_the_reset_leaves_today_unchanged() -> None:
     day = RateLimiter(Limits(requests_per_day=10), calendar, NOW)
-    entries = day.take(10, 0, NOW + 99)
+    entries = day.take(10, 0, NOW + 90)
     day.take(10, 0, NOW + 101)
     day.correct(entries, (10, 0, None), (1, 0, None), NOW + 102)
     assert day.ready_at(1, 0, NOW + 102) == NOW + 200

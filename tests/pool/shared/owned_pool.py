@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from agentos.limits.declaration import Limits
+from agentos.limits.declaration import Calendar, Limits
 from agentos.limits.reset_times import seconds_to_reset
 from agentos.pool.shared import messages as wire
 from agentos.pool.shared._owner.entries import (
@@ -28,10 +28,11 @@ TTL = 30.0
 R = TypeVar("R")
 
 
-def new_owner(now: float) -> Owner:
-    def ends(resets: str, at: float) -> float:
-        return at + seconds_to_reset(resets, at)
+def ends(resets: str, at: float) -> float:
+    return at + seconds_to_reset(resets, at)
 
+
+def new_owner(now: float, ends: Calendar = ends) -> Owner:
     return Owner(Identity(7, "host", now), "journal", ends, lambda: 0.5, now)
 
 
@@ -91,9 +92,9 @@ class OwnedPool:
         return decode_snapshot(encode_snapshot(snapshot(self.owner, self.now)))
 
     def restored(self, saved: Snapshot | None = None, batches: list[tuple[float, list[Entry]]] | None = None,
-                 now: float | None = None) -> Owner:  # fmt: skip
+                 now: float | None = None, ends: Calendar = ends) -> Owner:  # fmt: skip
         """Return a new owner with the state of the journal, or of a part of it."""
-        owner = new_owner(self.now if now is None else now)
+        owner = new_owner(self.now if now is None else now, ends)
         if batches is None:
             saved, batches = self.saved, self.batches
         assert restore(owner, saved, batches, self.now if now is None else now), "an entry cannot be read"

@@ -11,8 +11,9 @@ from agentos.pool.shared import messages as wire
 from agentos.pool.shared._owner.entries import AT, Snapshot
 from agentos.pool.shared._owner.owned_pool import LAZY_SECONDS
 from agentos.pool.shared._owner.owner import Owner
+from agentos.pool.shared._owner.restore import snapshot
 
-from .owned_pool import START, OwnedPool, declaration
+from .owned_pool import START, OwnedPool, declaration, ends
 from .owner_histories import (
     KEYS,
     History,
@@ -154,15 +155,25 @@ def test_owner_killed_again_and_again_continues(seed: int) -> None:
             assert all(r.owner.leases.get(r.id) is r for r in credential.leases.values())
 
 
-def test_counted_day_in_unknown_zone_is_restored() -> None:
-    """A snapshot counts the day of a limit that is not declared any more; its zone is one that no owner knew."""
+@pytest.mark.parametrize("others", [{}, {"requests_per_minute": 60}], ids=["no other limit", "another limit"])
+def test_counted_day_in_unknown_zone_is_restored(others: dict[str, int]) -> None:
+    """A snapshot counts the day of a limit that is not declared any more, in a zone that the next owner does not know.
+    The day after, that owner can save its state, too."""
     pool = OwnedPool()
-    client = pool.client("m", declaration(requests_per_day=5))
+    client = pool.client("m", declaration(requests_per_day=5, day_resets="00:00 Europe/Berlin"))
     client.request()
-    nowhere = {"requests_per_minute": 60.0, "day_resets": "00:00 No/Where"}
-    client.send(wire.Declaration("k0", "g-k0", "p", [], nowhere, "print-k0"))
+    client.send(declaration(**others))
     pool.save()
-    assert leases_of(pool.restored()) == leases_of(pool.owner)
+    restored = pool.restored(ends=ends_without_zones)
+    assert leases_of(restored) == leases_of(pool.owner)
+    assert snapshot(restored, pool.now + 2 * 86_400.0).groups
+
+
+def ends_without_zones(resets: str, at: float) -> float:
+    """Know UTC only."""
+    if not resets.endswith("UTC"):
+        raise ValueError(resets)
+    return ends(resets, at)
 
 
 FIRST_USE = Window("requests", 4, "2m", "first-use")
