@@ -241,6 +241,32 @@ def test_status_without_keys_prints_store(agentos: Agentos, store: str) -> None:
     assert third["cooling"][0]["reason"] == "rate_limited"
 
 
+def test_status_leaves_out_keys_of_others(agentos: Agentos, keys_file: Callable[[str], str], store: str) -> None:
+    path = keys_file(TWO)
+    with CredentialCoordinator(
+        [Credential("key-b", id="other-b"), Credential("key-c", id="other-c")], store=store
+    ) as pool:
+        pool.reserve_credential("doc-1")
+        pool.states()
+        own = agentos("--keys", path).stdout
+        whole = agentos("--keys", path, "--all").stdout
+    assert [line.split()[0] for line in own.splitlines()[:4] if line] == ["ID", "team-a", "team-b"]
+    assert "doc-1" not in own
+    assert own.endswith("\n2 other credentials are not shown: add --all\n")
+    assert "other-b" in whole
+    assert "doc-1" in whole
+    assert "not shown" not in whole
+
+
+def test_status_has_state_of_unreadable_key(agentos: Agentos, keys_file: Callable[[str], str], store: str) -> None:
+    """A quarantine or a used-up quota is shown also where the variable of the key is not set."""
+    with CredentialCoordinator([Credential("key-b", id="team-b")], store=store) as pool:
+        pool.quarantine("team-b", "no credit")
+        pool.states()
+        out = agentos("--keys", keys_file(TWO)).stdout
+    assert "  quarantined: no credit; in this shell: variable TEST_NOT_SET not set\n" in out
+
+
 def test_status_neither_creates_nor_changes_store(agentos: Agentos, home: Path, store: str) -> None:
     assert agentos("status").exit_code == 2
     assert not home.exists()
@@ -297,7 +323,7 @@ def test_reset_enables_all_or_declared_keys(agentos: Agentos, keys_file: Callabl
     agentos("disable", "team-b", "--keys", path)
     agentos("disable", "test-canary", "--key-env", "TEST_CANARY")
     assert disabled() == dict.fromkeys(("team-a", "team-b", "test-canary"), "by hand")
-    assert re.search(r"^test-canary .* disabled: by hand$", agentos("--keys", path).stdout, re.MULTILINE)
+    assert re.search(r"^test-canary .* disabled: by hand$", agentos("--keys", path, "--all").stdout, re.MULTILINE)
     assert agentos("reset", "--keys", path).stdout == "Enabled: team-a, team-b.\n"
     assert agentos("reset").stdout == "Enabled: test-canary.\n"
     assert agentos("reset").stdout == "No credential was disabled or quarantined.\n"

@@ -77,14 +77,17 @@ def _key_state(
     keys: Keys | None,
     disabled: Mapping[str, str],
 ) -> str:
-    """Return the first reason not to use a credential: disabled, a secret that cannot be read, quarantine, a pause. A
-    credential in use has a secret that other shells can read."""
+    """Return why a credential is not used: disabled, else its quarantine or pause in the store, and a secret that this
+    process cannot read. A run that was started elsewhere may use it all the same."""
     if id_ in disabled:
         return f"disabled: {disabled[id_]}"
     declared = USABLE if credential is None or keys is None else _declared_state(credential, keys, disabled)
-    if state is None or (declared != USABLE and not state.in_use):
+    stored = USABLE if state is None else _pool_state(state)
+    if declared == USABLE:
+        return stored
+    if stored == USABLE and (state is None or not state.in_use):
         return declared
-    return _pool_state(state) if declared == USABLE else f"{_pool_state(state)}; in this shell: {declared}"
+    return f"{stored}; in this shell: {declared}"
 
 
 # --- as declared --------------------------------------------------------------------------------------------------

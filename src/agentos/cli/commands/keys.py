@@ -19,6 +19,7 @@ from agentos.keys import disabled_keys
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
 from agentos.pool import shared_state
 from agentos.pool.shared_state import PoolView
+from agentos.plurals import plural
 from agentos.reporters.format import table
 
 from ..completion import credential_ids
@@ -85,11 +86,11 @@ keys.add_command(reload)
 @keys.command(short_help="Show limits, usage, cool-downs and leases.")
 @_KEYS
 @_STORE
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-def status(keys_file: Path | None, key_env: str | None, store: str | None, is_json: bool) -> None:
+@click.option("--all", "shows_all", is_flag=True, help="Show also the other credentials of the store.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON, of all credentials.")
+def status(keys_file: Path | None, key_env: str | None, store: str | None, shows_all: bool, is_json: bool) -> None:
     """Show each credential in one row: leases of it that are in use, its limits with what is used of them, and why it
-    is not used now; then which item of which run holds a lease. Without keys: those of the newest run that has some,
-    and all credentials of its store.
+    is not used now; then which item of which run holds a lease. Without keys: those of the newest run that has some.
 
     \b
     Examples:
@@ -106,12 +107,20 @@ def status(keys_file: Path | None, key_env: str | None, store: str | None, is_js
     if is_json:
         click.echo(_json(_status_record(declared, disabled, store_choice, pool)))
         return
+    states, other_count = pool.states, 0
     if declared is not None:
         _warn(declared)
-    lines = [*key_lines(declared, disabled, pool.states), *lease_lines(pool.states), *member_lines(pool)]
-    click.echo("\n".join(lines))
+        if not shows_all:
+            ids = set(_ids(declared))
+            other_count = len({state.key_id for state in states}.union(disabled) - ids)
+            states = [state for state in states if state.key_id in ids]
+            disabled = {id_: reason for id_, reason in disabled.items() if id_ in ids}
+    click.echo("\n".join([*key_lines(declared, disabled, states), *lease_lines(states), *member_lines(pool)]))
     if pool.states:
         click.echo(f"\nUsage and leases: {store_choice.name}")
+    if other_count:
+        are = "is" if other_count == 1 else "are"
+        click.echo(f"{plural(other_count, 'other credential')} {are} not shown: add --all")
 
 
 def _status_record(
