@@ -152,7 +152,7 @@ def test_refused_key_stays_quarantined_for_all_runs(sandbox: Sandbox) -> None:
     refuse()
     for stopped in (sandbox.agentos(*run("r", "one.toml", 1, "touch", "{id}")), sandbox.agentos("resume", "r")):
         assert stopped.returncode == 4
-        assert "first-key is out of use (HTTP 401: no such key). To use it again: agentos keys enable" in stopped.stderr
+        assert "first-key: quarantined: HTTP 401: no such key" in stopped.stderr
         assert "agentos resume r" in stopped.stderr
     assert not (sandbox.path / "r-0").exists()
     assert sandbox.agentos("keys", "enable", "first-key").stdout == "first-key is enabled.\n"
@@ -167,9 +167,7 @@ def test_run_with_quarantined_keys_starts_with_a_warning(sandbox: Sandbox) -> No
     assert sandbox.agentos(*disable).returncode == 0
     done = sandbox.agentos(*run("one", "keys.toml", 1, "true", options=("--store", "sqlite:///mine.db")))
     assert done.returncode == 0
-    warning = (
-        "the credential first-key is out of use (disabled: too dear). To use it again: agentos keys enable first-key"
-    )
+    warning = "the credential first-key is disabled: too dear. To use it again: agentos keys enable first-key"
     assert f"Warning: {warning} --store sqlite:///{sandbox.path}/mine.db\n" in done.stderr
 
 

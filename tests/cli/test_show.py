@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from pathlib import Path
 
 from agentos.home.run_folder import RunFolder
 from agentos.workflows.parallel import Credential, CredentialCoordinator, RateLimited, current_item
@@ -186,3 +187,22 @@ def test_unfinished_items_are_counted_alike_everywhere() -> None:
     assert counted is not None
     assert int(counted[1]) == record["unfinished"] == record["total"] - record["succeeded"] - record["failed"]
     assert int(counted[2] or counted[1]) == record["started"] == len(record["unfinished_ids"])
+
+
+def test_run_without_usable_key_names_its_commands(tmp_path: Path) -> None:
+    """One short reason in `runs` and the header, a line for each key, and what to type before the resume."""
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[[credential]]\nid = "good"\nsecret = "env:SHOW_TEST_KEY"\n')
+    environment = {"SHOW_TEST_KEY": "key-value-12345", "AGENTOS_KEYS": None}
+    run = ("run", "--run-id", "r", "--item", "a", "--keys", str(keys), "--credential-env", "KEY", "--", "true")
+    agentos("keys", "disable", "good", "--reason", "testing", "--keys", str(keys), env=environment)
+    stopped = agentos(*run, status=4, env=environment).stderr
+    assert "stopped early: no usable credential: 1 disabled:\n  good: disabled: testing\n" in stopped
+    assert f"Before the run is resumed:\n  agentos keys check --keys {keys}\n" in stopped
+    assert agentos("runs").stdout.splitlines()[1].endswith("  no usable credential: 1 disabled")
+    shown = agentos("show", "r").stdout
+    assert shown.startswith("Run r: no usable credential: 1 disabled\n")
+    assert "\n  Credentials:\n    good: disabled: testing\n" in shown
+    assert shown.endswith(
+        f"\nNext:\n  agentos keys check --keys {keys}\n  agentos keys enable good --keys {keys}\n  agentos resume r\n"
+    )

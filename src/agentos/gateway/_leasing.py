@@ -12,6 +12,7 @@ from agentos.limits.amounts import Detail
 from agentos.pool.lease import wait_async
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
+from agentos.reporters.unusable_text import one_line
 from agentos.verdict import AUTH_FAILED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
 from ._answers import LocalAnswer, error
@@ -143,6 +144,6 @@ def _unusable(pool: LeasePool, wanted: Wanted, refusal: NoUsableCredential) -> L
     """Return the refusal for a request that no credential can serve unless a person acts."""
     commands = "; ".join(f"agentos keys enable {shlex.quote(id_)}" for id_ in list(refusal.reasons)[:3])
     help_ = f". To use one again: {commands}" if commands else ". Add one to the keys file"
-    message = pool.redact(f"{refusal}{help_}")
+    message = pool.redact(f"{one_line(str(refusal))}{help_}")
     verdict = Verdict(AUTH_FAILED, message=message)
     return error(wanted.shape, "overloaded", message, is_final=True, verdict=verdict)

@@ -16,6 +16,7 @@ from agentos.items.results import Counts
 from agentos.ledger.ownership import Owner, owner_of, stop_of
 from agentos.ledger.reader import Launch, Ledger, RecordedItem
 from agentos.reporters.format import first_line
+from agentos.reporters.unusable_text import NO_USABLE
 
 from .run_folder import RunFolder, RunSpec
 
@@ -112,6 +113,8 @@ class RunStatus:
         if state == STOPPED:
             stopped = self.launches[-1].stopped
             state = f"{self.remaining} left after --limit" if stopped is None else first_line(stopped)
+            if state.startswith(NO_USABLE):  # a resume would stop again: `agentos show` says what to do before
+                return state
         return f"{state}: agentos resume {self.folder.run_id}"
 
 

@@ -17,9 +17,6 @@ import msgspec
 from agentos.errors import HomeError
 from agentos.home.paths import home, make_private, write_atomically
 
-# Prefix of a pool's reason for a credential that a person disabled.
-DISABLED = "disabled: "
-
 
 class Disabled(msgspec.Struct):
     reason: str

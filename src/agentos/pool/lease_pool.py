@@ -23,6 +23,7 @@ from agentos.redaction.recent_tokens import RecentTokens
 from agentos.redaction.redactor import Redactor
 from agentos.reporters import writers as reporters
 from agentos.reporters.sentences import waiting_text
+from agentos.reporters.unusable_text import unusable_text
 from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
 from ._reload import check_new, compare
@@ -399,9 +400,8 @@ class LeasePool:
                   ) -> NoUsableCredential:  # fmt: skip
         """Return the error that names why each credential (of a provider, or only one) is of no use for a scope."""
         reasons = self._store.reasons(scope, for_provider, only)
-        listed = "; ".join(f"{credential_id}: {reason}" for credential_id, reason in reasons.items())
         empty = "the pool is empty" if for_provider is None else f"the pool has no credential of {for_provider}"
-        return NoUsableCredential(f"no usable credential: {listed or empty}", reasons=reasons)
+        return NoUsableCredential(unusable_text(reasons, empty), reasons=reasons)
 
     # --- what binds the pool --------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from agentos.plurals import plural
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED
 
 from .format import escape_controls, first_line
+from .unusable_text import detail_lines, one_line, out_of_use_text
 
 # Shorter cool-downs (seconds) get no line: they are over before a person has read it.
 SHORT_COOL_DOWN = 0.2
@@ -187,7 +188,7 @@ def _target_text(event: CoolDownStarted | LimitLearned) -> str:
 
 
 def _quarantined(event: CredentialQuarantined) -> str:
-    return f"[COORDINATOR] Credential {event.credential_id} is quarantined: {first_line(event.reason)}"
+    return f"[COORDINATOR] Credential {event.credential_id} is {out_of_use_text(event.reason)}"
 
 
 def reloaded_text(event: KeysReloaded) -> str:
@@ -251,7 +252,7 @@ def _thread_abandoned(event: AttemptAbandoned) -> str:
 
 
 def _run_stopping(event: RunStopping) -> str:
-    cause = f"Received signal {event.signal}" if event.signal is not None else f"Stopping: {event.reason}"
+    cause = f"Received signal {event.signal}" if event.signal is not None else f"Stopping: {one_line(event.reason)}"
     grace = "" if event.grace is None else f" up to {event.grace:g} s"
     waits = f"; waiting{grace} for {plural(event.running, 'running item')}" if event.running else ""
     hint = " (a second signal stops at once)" if event.signal is not None else ""
@@ -297,9 +298,10 @@ def stats_cost_text(stats: ProgressStats) -> str:
 def summary_text(event: RunEnded, continuation: str) -> str:
     """Return the lines at the end of a run; `continuation` says how unfinished items are continued."""
     stats = event.stats
-    heading = "Execution complete" if stats.stopped is None else f"Execution stopped early: {stats.stopped}"
+    heading = "Execution complete" if stats.stopped is None else f"Execution stopped early: {one_line(stats.stopped)}"
     lines = [
         f"[COORDINATOR] {heading}:",
+        *(f"  {line}" for line in detail_lines(stats.stopped)),
         f"  Total: {stats.total if stats.total is not None else 'not known'}",
         f"  Succeeded: {stats.success_count}"
         + (f" ({plural(stats.recorded, 'item')} already on record)" if stats.recorded else ""),

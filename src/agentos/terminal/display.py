@@ -20,6 +20,7 @@ from agentos.pool.pauses import longest_pause
 from agentos.pool.states import CredentialState
 from agentos.reporters.bound_text import bound_text
 from agentos.reporters.sentences import cost_facts, error_text
+from agentos.reporters.unusable_text import one_line, out_of_use_text
 from agentos.runs.run_snapshot import RunSnapshot
 
 from ._cells import head, left_aligned, right_aligned, text_width
@@ -166,7 +167,7 @@ class Display:
         if self._stopping is not None:
             once_more = " (Ctrl-C again stops at once)" if self._stopping.grace is not None else ""
             running = f"{run.stats.running} still running{once_more}"
-            return f"stopping, {self._safe(self._stopping.reason)}: {running}", "yellow"
+            return f"stopping, {self._safe(one_line(self._stopping.reason))}: {running}", "yellow"
         if self._lost is not None:
             lost_for = clock_text(now - self._lost.since)
             return f"the pool's store is unreachable for {lost_for}: nothing new starts", "yellow"
@@ -266,7 +267,7 @@ class Display:
         kind = _state_of(state, now)
         learned = f", learned {amount_text(min(state.learned.values()))} requests/min" if state.learned else ""
         if kind == QUARANTINED:
-            return f"quarantined: {self._safe(state.quarantined or '')}", "red"
+            return out_of_use_text(self._safe(state.quarantined or "")), "red"
         if kind == PAUSED:
             pause = longest_pause(state, now, SHORT_WAIT)
             return "" if pause is None else self._safe(pause.text(now)), "yellow"

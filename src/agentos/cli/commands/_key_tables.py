@@ -19,6 +19,7 @@ from agentos.pool.references import is_reference, resolve
 from agentos.pool.shared_state import PoolView
 from agentos.pool.states import CredentialState, Holder
 from agentos.reporters.format import shorten, table
+from agentos.reporters.unusable_text import out_of_use_text
 
 # Characters of a cell, and of the last cell of a row.
 MAX_CELL = 60
@@ -223,7 +224,7 @@ def _holder_record(holder: Holder, now: float) -> dict[str, Any]:
 
 def _pool_state(state: CredentialState) -> str:
     if state.quarantined is not None:
-        return f"quarantined: {state.quarantined}"
+        return out_of_use_text(state.quarantined)
     now = time.time()
     pause = longest_pause(state, now)
     if pause is None:

@@ -17,10 +17,11 @@ from agentos.errors import HomeError, KeysFileError, StoreError
 from agentos.home.run_folder import RunSpec, run_folders
 from agentos.keys import disabled_keys
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
+from agentos.plurals import plural
 from agentos.pool import shared_state
 from agentos.pool.shared_state import PoolView
-from agentos.plurals import plural
 from agentos.reporters.format import table
+from agentos.reporters.unusable_text import DISABLED
 
 from ..completion import credential_ids
 from ..console import Command, Failure
@@ -184,7 +185,7 @@ def disable(id_: str, reason: str, keys_file: Path | None, key_env: str | None, 
     _check_id(declared, id_)
     store_choice = choose_store(store, declared)
     disabled_keys.disable(id_, reason)
-    _set_quarantine(store_choice, {id_: disabled_keys.DISABLED + reason})
+    _set_quarantine(store_choice, {id_: DISABLED + reason})
     click.echo(f"{id_} is disabled, also in executing runs. To undo: agentos keys enable {shlex.quote(id_)}")
 
 
@@ -222,7 +223,7 @@ def clear(id_: str, keys_file: Path | None, key_env: str | None, store: str | No
     declared = _read_keys(keys_file, key_env)
     store_choice = choose_store(store, declared)
     quarantines = {state.key_id: state.quarantined or "" for state in _read_store(store_choice).states}
-    if id_ in disabled_keys.disabled() or quarantines.get(id_, "").startswith(disabled_keys.DISABLED):
+    if id_ in disabled_keys.disabled() or quarantines.get(id_, "").startswith(DISABLED):
         raise Failure(f"{id_} is disabled by hand. To use it again: agentos keys enable {shlex.quote(id_)}")
     try:
         is_cleared = shared_state.clear(store_choice.url, id_)

@@ -18,11 +18,13 @@ from agentos.items.file_names import log_name
 from agentos.items.results import ProgressStats, Spent
 from agentos.ledger.reader import DAMAGED, UNFINISHED, Launch, Ledger, RecordedAttempt, RecordedItem
 from agentos.plurals import plural
-from agentos.reporters.format import escape_controls, local_time, shell_argument, shorten, size, table
+from agentos.reporters.format import escape_controls, first_line, local_time, shell_argument, shorten, size, table
 from agentos.reporters.sentences import larger_budget
+from agentos.reporters.unusable_text import detail_lines
 
 from ..completion import item_ids, run_ids
 from ..console import Command, Failure, say, say_json
+from ..enabling import enabling_commands
 from ..find import find_run, unknown_item
 
 # Entries of each list; `agentos export` has them all.
@@ -163,6 +165,9 @@ def _run_lines(status: RunStatus, record: dict[str, Any]) -> Iterator[str]:
     yield f"  Items: {_items_text(status)}"
     yield from _damage_lines(status, record["damaged_ids"])
     yield from _launch_lines(status)
+    if status.is_resumable and (details := detail_lines(record["stopped"])):
+        yield "  Credentials:"
+        yield from (f"    {line}" for line in details)
     if record["bound_by"]:
         yield f"  Bound by: {escape_controls(record['bound_by'])}"
     if record["usage"] is not None:
@@ -212,6 +217,7 @@ def _next_commands(status: RunStatus, record: dict[str, Any]) -> list[str]:
         if running_id is not None:
             commands.append(f"agentos logs {run_id} --follow {running_id}")
     elif status.is_resumable:
+        commands += enabling_commands(record["stopped"], status.spec)
         commands.append(f"agentos resume {run_id}{_larger_budget(status, record)}")
     failed_id = next(
         filter(None, (shell_argument(item_id) for cause in record["failures"] for item_id in cause["ids"])), None
@@ -267,7 +273,7 @@ def _launch_lines(status: RunStatus) -> Iterator[str]:
 def _launch_state(launch: Launch, *, is_running: bool) -> str:
     if launch.ended_at is None:
         return f"running (pid {launch.pid} on {launch.host})" if is_running else "killed"
-    return escape_controls(launch.stopped) if launch.stopped is not None else "finished"
+    return first_line(launch.stopped) if launch.stopped is not None else "finished"
 
 
 def _failure_lines(causes: list[dict[str, Any]]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from agentos.terminal.screen import PATIENCE_SECONDS, Screen
 from agentos.workers.command.command import Command
 
 from ..console import FAILED, SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure, say
+from ..enabling import enabling_commands
 from .item_facts import item_facts
 from .item_input import BadItems, Item, changed_files
 from .key_confirmation import KeyConfirmation
@@ -72,7 +73,7 @@ def execute(
         if status in (SUCCEEDED, SOME_FAILED) and not run.items.is_whole:
             return STOPPED  # the part of stdin that was never read is left to do
     if status == STOPPED and run.pool is not None:
-        for message in quarantine_messages(run.pool, run.store):
+        for message in _advice_on_keys(reporter, spec, run):
             reporter.screen.message(message)
     if spec.total is None and run.items.rest_count:
         spec.total = run.items.total  # stdin was read to its end
@@ -80,6 +81,15 @@ def execute(
     reporter.suggest_next_command(folder, status, pilot_text(run.items, spec.run_id))
     reporter.screen.flush(PATIENCE_SECONDS)
     return FAILED if status in (SUCCEEDED, SOME_FAILED) and reporter.is_output_incomplete() else status
+
+
+def _advice_on_keys(reporter: RunReporter, spec: RunSpec, run: PreparedRun) -> list[str]:
+    """Return how to put credentials back into use after a run has stopped early."""
+    stopped = None if reporter.run_ended is None else reporter.run_ended.stats.stopped
+    commands = enabling_commands(stopped, spec)
+    if commands:
+        return ["Before the run is resumed:", *(f"  {command}" for command in commands)]
+    return [] if run.pool is None else list(quarantine_messages(run.pool, run.store))
 
 
 def _warn_of_changed_items(spec: RunSpec, run: PreparedRun, reporter: RunReporter) -> None:

@@ -16,11 +16,12 @@ import click
 
 from agentos.errors import StoreError
 from agentos.home.paths import home
-from agentos.keys.disabled_keys import DISABLED, disabled
+from agentos.keys.disabled_keys import disabled
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
 from agentos.pool.store import MEMORY, make_gate
 from agentos.pool.store_url import FILE, URL_MASK, StoreAt, passwords, with_masked_password, without_password
 from agentos.reporters.format import shorten
+from agentos.reporters.unusable_text import DISABLED, out_of_use_text
 from agentos.reporters.writers import Reporter
 from agentos.workflows.parallel import CredentialCoordinator, CredentialError
 
@@ -138,8 +139,8 @@ def quarantine_messages(pool: CredentialCoordinator, store: StoreChoice) -> Iter
     """Yield, for each credential in quarantine, the reason and the command that puts it back into use."""
     for state in pool.states():
         if state.quarantined is not None:
-            reason = shorten(pool.redact(state.quarantined), MAX_REASON)
+            reason = shorten(out_of_use_text(pool.redact(state.quarantined)), MAX_REASON).rstrip(".")
             yield (
-                f"the credential {state.key_id} is out of use ({reason}). To use it again: "
+                f"the credential {state.key_id} is {reason}. To use it again: "
                 f"agentos keys enable {shlex.quote(state.key_id)}{store.option}"
             )

@@ -16,6 +16,7 @@ from agentos.limits.cool_downs import hint_of, item_wait
 from agentos.plurals import plural
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
+from agentos.reporters.unusable_text import listed_text, out_of_use_text
 from agentos.verdict import AUTH_FAILED, PERMANENT, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 
 from .._parts.messages import AttemptFailed, AttemptSucceeded, PauseOver, RestOver
@@ -209,10 +210,10 @@ class Attempts:
         given_up = self._breaker.given_up(item.scope, scheduler.unfinished.values() if is_read else None)
         if not given_up:
             return
-        usable = [s.key_id for s in pool.states() if s.quarantined is None and (not s.scopes or item.scope in s.scopes)]
-        if given_up.keys() >= set(usable):
-            reasons = "; ".join(f"{id_}: {reason}" for id_, reason in given_up.items())
-            self._shutdown.drain(f"no usable credential ('agentos keys check' asks the provider): {reasons}")
+        serving = [state for state in pool.states() if not state.scopes or item.scope in state.scopes]
+        out_of_use = {s.key_id: out_of_use_text(s.quarantined) for s in serving if s.quarantined is not None}
+        if given_up.keys() | out_of_use >= {state.key_id for state in serving}:
+            self._shutdown.drain(listed_text(out_of_use | given_up))
 
     def _follow_breaker(self) -> None:
         """Act on what the circuit breaker has decided: announce it, and request other credentials."""

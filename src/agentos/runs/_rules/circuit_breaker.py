@@ -269,7 +269,7 @@ class CircuitBreaker:
         is_last = unfinished is not None and all(item.trail is not None and item.trail.refusals for item in unfinished)
         max_refusals = MAX_LAST_AUTH_REFUSALS if is_last else MAX_AUTH_REFUSALS
         return {
-            id_: f"refused {health.auth_refusals} times in a row, as its commands printed: {health.message}"
+            id_: f"refused: {health.auth_refusals} times in a row, as its commands printed: {health.message}"
             for id_, health in self._unwell.get(scope, {}).items()
             if health.auth_refusals >= max_refusals
         }
