@@ -21,6 +21,7 @@ FLOORS = (
         "clock",
         "durations",
         "identifiers",
+        "money",
         "plurals",
         "wakeup",
         "foreign_exceptions",

@@ -21,7 +21,8 @@ generated histories."""
 PURE = (
     *("limits/**/*.py", "**/_rules/**/*.py", "pool/simulation.py", "pool/states.py", "pool/lease_states.py"),
     *("bounds.py", "costs/budget.py"),
-    *("verdict.py", "events.py", "errors.py", "durations.py", "plurals.py", "items/item.py", "items/parallelism.py"),
+    *("verdict.py", "events.py", "errors.py", "durations.py", "plurals.py", "money.py", "items/item.py"),
+    "items/parallelism.py",
 )
 IMPURE = {"limits/reset_times.py"}  # reads the time zone database
 

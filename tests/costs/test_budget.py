@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,4 +105,22 @@ def test_only_running_items_spend_beyond_the_budget(
             budget.end(item, is_finished=number % 3 > 0)
     for item in running:
         budget.end(item, is_finished=True)
-    assert budget._reserved == 0.0
+    assert budget._reserved == 0
+
+
+@pytest.mark.parametrize(("cost", "limit", "items"), [(0.01, 1.0, 100), (0.07, 0.7, 10), (0.1, 0.3, 3), (7, 49, 7)])
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_as_many_items_start_as_the_budget_pays(cost: float, limit: float, items: int, at_once: int) -> None:
+    budget, running, started = BudgetCounter(limit, estimate=cost), [], 0
+    while budget.admits_item() or running:
+        if budget.admits_item() and len(running) < at_once:
+            started += 1
+            budget.start(started)
+            running.append(started)
+        else:
+            item = running.pop(0)
+            budget.spend(item, cost / 3)
+            budget.spend(item, cost - cost / 3)
+            budget.end(item, is_finished=True)
+    assert started == items
+    assert budget.spent == limit

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from agentos.limits._limiter import RateLimiter
 from agentos.limits._periods import ARRIVAL_SECONDS, FirstUsePeriod
 from agentos.limits._windows import ARRIVAL_JITTER_SECONDS, SLOTS, SlottedRolling
-from agentos.limits.amounts import Detail, amount_of, detail_of
+from agentos.limits.amounts import Detail, detail_of
 from agentos.limits.declaration import COST, INPUT_TOKENS, KINDS, OUTPUT_TOKENS, REQUESTS, TOKENS, strictest
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.lease_states import LIVE
@@ -31,6 +33,11 @@ def calendar(resets: str, now: float) -> float:
     return (now // length + 1) * length
 
 
+def exact(amount: float) -> Decimal:
+    """Return an amount as people write it: 0.01 is a hundredth, and not the float next to it."""
+    return Decimal(repr(amount))
+
+
 class Use(NamedTuple):
     """A request as the provider sees it: when it arrives, and what it uses in the end."""
 
@@ -39,6 +46,12 @@ class Use(NamedTuple):
     requests: int
     tokens: int
     detail: Detail
+
+    def amount(self, kind: str) -> Decimal:
+        """Return what it uses of a kind, exactly as written."""
+        input_tokens, output_tokens, cost = self.detail
+        amounts = (self.requests, self.tokens, input_tokens, output_tokens, cost)
+        return exact(amounts[(REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, COST).index(kind)])
 
 
 class Judge:
@@ -54,33 +67,33 @@ class Judge:
 
     def check(self) -> None:
         amounts = [
-            (use.at, amount_of(self.window.of, use.requests, use.tokens, use.detail))
+            (use.at, use.amount(self.window.of))
             for use in sorted(self.uses, key=lambda use: use.at)
             if self.counts(use)
         ]
         window = self.window
         if window.calendar is not None:
-            periods: dict[float, float] = {}
+            periods: dict[float, Decimal] = {}
             for at, amount in amounts:
                 end = calendar(window.calendar, at)
-                periods[end] = periods.get(end, 0.0) + amount
-            most = max(periods.values(), default=0.0)
+                periods[end] = periods.get(end, Decimal(0)) + amount
+            most = max(periods.values(), default=Decimal(0))
         elif window.resets == "first-use":
-            most, end, total = 0.0, 0.0, 0.0
+            most, end, total = Decimal(0), 0.0, Decimal(0)
             for at, amount in amounts:
                 if at >= end:
-                    end, total = at + window.seconds, 0.0
+                    end, total = at + window.seconds, Decimal(0)
                 total += amount
                 most = max(most, total)
         else:
             most = max(
-                (sum(n for then, n in amounts if at - window.seconds < then <= at) for at, _ in amounts), default=0.0
+                (sum(n for then, n in amounts if at - window.seconds < then <= at) for at, _ in amounts), default=0
             )
-        assert most <= window.amount + 1e-6, f"{window.name} {window.resets}: {most} of {window.amount}"
+        assert most <= exact(window.amount), f"{window.name} {window.resets}: {most} of {window.amount}"
 
 
 WINDOWS = st.builds(
-    lambda of, amount, timing, scope: Window(of, amount * (0.01 if of == COST else 1), *timing, scope),
+    lambda of, amount, timing, scope: Window(of, amount / 100 if of == COST else amount, *timing, scope),
     of=st.sampled_from(KINDS),
     amount=st.sampled_from([20, 45, 200]),
     timing=st.sampled_from(
@@ -335,3 +348,36 @@ def test_settled_detail_frees_each_direction() -> None:
     assert not pool.request(second, NOW)
     assert pool.settle(first, None, 25, NOW + 1, Detail(20, 5))
     assert pool.served == [second]
+
+
+COST_TIMINGS = [("60s", "rolling"), ("5h", "rolling"), ("5h", "first-use"), ("1d", "00:00 UTC")]
+
+
+@pytest.mark.parametrize("timing", COST_TIMINGS, ids=lambda timing: " ".join(timing))
+@given(cents=st.integers(1, 50), limit=st.integers(1, 300))
+def test_as_much_money_fits_as_the_limit_says(timing: tuple[str, str], cents: int, limit: int) -> None:
+    """Sums of floats do not: 0.01 fitted 99 times into 1.00."""
+    limiter = RateLimiter(Limits(windows=[Window(COST, limit / 100, *timing)]), calendar, NOW)
+    detail, count = Detail(cost=cents / 100), 0
+    while not limiter.ready_at(1, 0, NOW, detail=detail):
+        limiter.take(1, 0, NOW, detail=detail)
+        count += 1
+        if count % 7 == 0:  # its pool is stored and restored
+            state, limiter = limiter.state((), NOW), RateLimiter(limiter.limits, calendar, NOW)
+            limiter.restore(state, NOW)
+    assert count == limit // cents
+    ((used, amount),) = limiter.usage(NOW).values()
+    assert (exact(used), exact(amount)) == (count * exact(cents / 100), exact(limit / 100))
+
+
+def test_corrected_money_leaves_no_rest() -> None:
+    limiter = RateLimiter(Limits(windows=[Window(COST, 0.3, "60s")]), calendar, NOW)
+    for _ in range(1_000):
+        taken = limiter.take(1, 0, NOW, detail=Detail(cost=0.1))
+        limiter.correct(taken, (1, 0, Detail(cost=0.1)), (1, 0, Detail(cost=0.0)), NOW)
+    for _ in range(3):
+        assert not limiter.ready_at(1, 0, NOW, detail=Detail(cost=0.1))
+        limiter.take(1, 0, NOW, detail=Detail(cost=0.1))
+    assert limiter.ready_at(1, 0, NOW, detail=Detail(cost=1e-9))
+    assert limiter.too_large(1, 0, detail=Detail(cost=0.31)) == "0.31 cost at once, more than 0.3 per minute"
+    assert math.isclose(limiter.binding(1, 0, NOW, detail=Detail(cost=0.1)).amount or 0.0, 0.3)

@@ -2,7 +2,8 @@
 
 Pure: the run reports what starts, what is spent and what ends. An item is expected to spend the mean of the items that
 have ended; before any has, what the caller estimates. A running item is expected to spend the rest of what was expected
-when it started; what it spends beyond that counts when it is spent.
+when it started; what it spends beyond that counts when it is spent. Amounts are counted in units of `agentos.money`,
+so that sums are exact.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import KW_ONLY, dataclass
+
+from agentos.money import money, units
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,59 +52,79 @@ def _is_amount(amount: object, *, is_zero_allowed: bool) -> bool:
 
 
 class BudgetCounter:
-    """One amount that all items of a run share."""
+    """One amount that all items of a run share: money or tokens."""
 
-    __slots__ = ("_earlier", "_ended", "_ended_amount", "_estimate", "_reserved", "_running", "limit", "spent")
+    __slots__ = (
+        "_earlier",
+        "_ended",
+        "_ended_units",
+        "_estimate",
+        "_limit_units",
+        "_reserved",
+        "_running",
+        "_spent_units",
+        "limit",
+    )
 
     def __init__(self, limit: float, *, spent: float = 0.0, ended: int = 0, estimate: float = 0.0) -> None:
         """`spent`: by earlier launches of the run, of which `ended` items have ended. `estimate`: of one item, used
         until an item has ended."""
         self.limit = limit
-        self.spent = spent
+        self._limit_units = units(limit) if limit < math.inf else math.inf
+        self._spent_units = units(spent)
         self._ended = ended
-        self._ended_amount = spent if ended else 0.0
-        self._estimate = estimate
-        self._running: dict[Hashable, tuple[float, float]] = {}  # item -> (spent by it, rest that is expected)
-        self._reserved = 0.0  # sum of these rests
-        self._earlier: dict[Hashable, float] = {}  # spent by earlier attempts of items that go on later
+        self._ended_units = self._spent_units if ended else 0
+        self._estimate = units(estimate)
+        self._running: dict[Hashable, tuple[int, int]] = {}  # item -> units spent by it, rest that is expected
+        self._reserved = 0  # sum of these rests
+        self._earlier: dict[Hashable, int] = {}  # spent by earlier attempts of items that go on later
+
+    @property
+    def spent(self) -> float:
+        """Return what was spent."""
+        return money(self._spent_units)
 
     def expected_item(self) -> float:
         """Return what one more item is expected to spend."""
-        return self._ended_amount / self._ended if self._ended else self._estimate
+        return money(self._expected_units())
+
+    def _expected_units(self) -> int:
+        # Rounded down: as many items fit as the mean says.
+        return self._ended_units // self._ended if self._ended else self._estimate
 
     def admits_item(self) -> bool:
         """Return whether one more item may start: what was spent, the rest of what runs and its own amount fit. An item
         that is expected to spend nothing starts while the budget is not reached."""
-        expected = self.expected_item()
-        total = self.spent + self._reserved + expected
-        return total <= self.limit and self.spent < self.limit
+        total = self._spent_units + self._reserved + self._expected_units()
+        return total <= self._limit_units and not self.is_reached
 
     def expected_total(self, items: int) -> float:
         """Return what will be spent when `items` more have ended, in addition to those that run."""
-        return self.spent + self._reserved + items * self.expected_item()
+        return money(self._spent_units + self._reserved + items * self._expected_units())
 
     @property
     def is_reached(self) -> bool:
         """Return whether as much was spent as the budget allows: a hard budget refuses further requests then."""
-        return self.spent >= self.limit
+        return self._spent_units >= self._limit_units
 
     def start(self, item: Hashable) -> None:
         """Reserve what an item is expected to spend. Another attempt of a running item changes nothing."""
         if item not in self._running:
-            expected = self.expected_item()
-            self._running[item] = (self._earlier.pop(item, 0.0), expected)
+            expected = self._expected_units()
+            self._running[item] = (self._earlier.pop(item, 0), expected)
             self._reserved += expected
 
     def spend(self, item: Hashable, amount: float) -> None:
         """Count what an item has spent, also if it is not running any more."""
-        self.spent += amount
+        more = units(amount)
+        self._spent_units += more
         if item in self._running:
             spent, rest = self._running[item]
-            used = min(rest, amount)
-            self._running[item] = (spent + amount, rest - used)
+            used = min(rest, more)
+            self._running[item] = (spent + more, rest - used)
             self._reserved -= used
         elif self._ended:
-            self._ended_amount += amount
+            self._ended_units += more
 
     def end(self, item: Hashable, *, is_finished: bool) -> None:
         """Return the rest that an item did not spend. A finished item counts for the mean; one that was interrupted, or
@@ -110,10 +133,8 @@ class BudgetCounter:
             return
         spent, rest = self._running.pop(item)
         self._reserved -= rest
-        if not self._running:
-            self._reserved = 0.0  # without the rounding errors
         if is_finished:
             self._ended += 1
-            self._ended_amount += spent
+            self._ended_units += spent
         elif spent:
             self._earlier[item] = spent

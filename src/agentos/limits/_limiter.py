@@ -13,7 +13,7 @@ from . import _reports, _usage_rows
 from ._periods import CalendarPeriod, FirstUsePeriod, Period
 from ._window_table import Taken, WindowSet, WindowTable
 from ._windows import Entry, PacedRolling
-from .amounts import NO_BINDING, Binding, Detail, amount_of
+from .amounts import NO_BINDING, Binding, Detail, amount_of, amounts_of
 from .declaration import REQUESTS, Calendar, Limits
 from .usage_state import LeaseShare, UsageState
 
@@ -61,8 +61,9 @@ class RateLimiter(WindowTable):
             if (next_at := counter.ready_at(tokens, now)) > at:
                 at = next_at
         if windows.details:
-            for kind, counter in windows.details:
-                if (next_at := counter.ready_at(amount_of(kind, requests, tokens, detail), now)) > at:
+            amounts = amounts_of(requests, tokens, detail)
+            for position, counter in windows.details:
+                if (next_at := counter.ready_at(amounts[position], now)) > at:
                     at = next_at
         if is_plain:
             windows.plain_until, windows.version = at, self._version
@@ -77,7 +78,7 @@ class RateLimiter(WindowTable):
             if counted.kind != REQUESTS or requests:
                 next_at = counted.counter.ready_at(amount_of(counted.kind, requests, tokens, detail), now)
                 if next_at > binding.at:
-                    binding = Binding(next_at, counted.name, counted.counter.limit)
+                    binding = Binding(next_at, counted.name, counted.declared(counted.counter.limit))
         return binding
 
     def next_room_at(
@@ -108,9 +109,10 @@ class RateLimiter(WindowTable):
         """Return a sentence about the limit that the amount alone exceeds; None if it can be admitted."""
         for counted in self.set_of(scope).windows:
             amount = amount_of(counted.kind, requests, tokens, detail)
-            if amount > counted.counter.limit:
+            if amount > (limit := counted.counter.limit):
                 noun, _, length = counted.name.partition(" per ")
-                return f"{amount:.10g} {noun} at once, more than {counted.counter.limit:.10g} per {length}"
+                amount, limit = counted.declared(amount), counted.declared(limit)
+                return f"{amount:.10g} {noun} at once, more than {limit:.10g} per {length}"
         return None
 
     # --- using ----------------------------------------------------------------------------------------------------
@@ -127,8 +129,9 @@ class RateLimiter(WindowTable):
         for counter in windows.tokens:
             entries.append(counter.take(tokens, now))  # noqa: PERF401
         if windows.details:
-            for kind, counter in windows.details:
-                entries.append(counter.take(amount_of(kind, requests, tokens, detail), now))
+            amounts = amounts_of(requests, tokens, detail)
+            for position, counter in windows.details:
+                entries.append(counter.take(amounts[position], now))
         return Taken(windows.windows, entries)
 
     def correct(
@@ -138,23 +141,25 @@ class RateLimiter(WindowTable):
         """Replace what a lease took (`before`: requests, tokens, detail) by what it used. Where nothing was counted,
         because no limit existed then, only the excess counts."""
         self._version += 1
+        old, new = amounts_of(*before), amounts_of(*after)
         for counted, entry in zip(*taken, strict=True):
-            amount = amount_of(counted.kind, *after)
-            more = amount - amount_of(counted.kind, *before)
+            amount = new[counted.position]
+            more = amount - old[counted.position]
             if more:
                 counted.counter.correct(entry, amount, more, now)
         windows = self.set_of(scope) if self.is_scoped else self.base
         if windows.windows is not taken.windows:
             for counted in windows.windows:
-                more = amount_of(counted.kind, *after) - amount_of(counted.kind, *before)
+                more = new[counted.position] - old[counted.position]
                 if more > 0 and counted not in taken.windows:
                     counted.counter.take(more, now)
 
     def confirm(self, taken: Taken, now: float) -> None:
         """Note that the request of a lease has succeeded: periods that begin with their first use have begun."""
-        for counted, entry in zip(*taken, strict=True):
-            if isinstance(counted.counter, FirstUsePeriod):
-                counted.counter.confirm(entry, now)
+        windows, entries = taken
+        for index, counted in enumerate(windows):
+            if counted.is_first_use:
+                counted.counter.confirm(entries[index], now)  # type: ignore[union-attr]
 
     def use(
         self, requests: int, tokens: int, at: float, now: float, scope: str | None = None, detail: Detail | None = None
@@ -176,11 +181,11 @@ class RateLimiter(WindowTable):
     def use_before(self, used: Sequence[tuple[str, float]], now: float) -> None:
         """Raise the usage of windows, by name, to at least these amounts: used before counting started here."""
         self._version += 1
-        by_name = {counted.name: counted.counter for counted in self.windows.values()}
+        by_name = {counted.name: counted for counted in self.windows.values()}
         for name, amount in used:
-            counter = by_name.get(name)
-            if counter is not None and amount > counter.total:
-                counter.take(amount - counter.total, now)
+            counted = by_name.get(name)
+            if counted is not None and (more := counted.in_units(amount) - counted.counter.total) > 0:
+                counted.counter.take(more, now)
 
     def recalculate_days(self, now: float) -> None:
         """Find the ends of calendar periods again, after a step of the wall clock. Usage remains counted."""
@@ -195,7 +200,8 @@ class RateLimiter(WindowTable):
         for counted in self.windows.values():
             if counted.counter.limit < math.inf:
                 counted.counter.ready_at(0, now)
-                usage[counted.name] = (counted.counter.total, counted.counter.limit)
+                used = counted.declared(counted.counter.total)
+                usage[counted.name] = (used, counted.declared(counted.counter.limit))
         return usage
 
     def end(self, taken: Taken, has_arrived: bool, now: float) -> None:

@@ -69,7 +69,7 @@ def _add_window(table: WindowTable, report: WindowReport, scope: str | None) -> 
         del table.windows[known[0]]
     counted = table.counted(window)
     counted.window, counted.is_reported = window, True
-    counted.counter.limit = table.limits.usable(window)
+    counted.set_limit(table.limits)
     table.index()
     return counted
 
@@ -85,7 +85,7 @@ def _is_about(report: WindowReport, counted: CountedWindow) -> bool:
 
 def _used(report: WindowReport, counted: CountedWindow) -> float:
     """Return how much of a window is used, by the provider's count."""
-    amount = counted.window.amount
+    amount = counted.in_units(counted.window.amount)
     if report.remaining is None:
         return 0.0
     if report.limit is None:  # only that nothing is left

@@ -27,15 +27,17 @@ def restore_usage(table: WindowTable, state: UsageState, now: float) -> None:
     ends = {row[:3]: row for row in state.rows if row.kind.endswith((FIRST_USE_END, FIRST_USE_OPEN))}
     for row in sorted(state.rows, key=lambda row: row.start):
         if row[:3] not in ends:
-            counter = table.counted(_window_of(row.kind, row.scope, row.seconds, table.limits)).counter
+            counted = table.counted(_window_of(row.kind, row.scope, row.seconds, table.limits))
+            counter, amount = counted.counter, counted.in_units(row.amount)
             if isinstance(counter, FirstUsePeriod):
                 confirmed = ends.get((row.kind.replace(FIRST_USE, FIRST_USE_END), *row[1:3]))
                 end = confirmed or ends[row.kind.replace(FIRST_USE, FIRST_USE_OPEN), row.scope, row.seconds]
-                counter.restore(row.start, end.start, confirmed is not None, row.amount, end.amount, now)
+                late = counted.in_units(end.amount)
+                counter.restore(row.start, end.start, confirmed is not None, amount, late, now)
             elif isinstance(counter, CalendarPeriod):
-                counter.restore(row.start, row.amount, now)
+                counter.restore(row.start, amount, now)
             elif row.start + counter.seconds > now:
-                counter.restore(row.start, row.amount)
+                counter.restore(row.start, amount)
     for counted in table.windows.values():
         bucket = counted.counter.bucket if isinstance(counted.counter, PacedRolling) else None
         if bucket is not None and bucket is not table.bucket:
@@ -48,7 +50,9 @@ def restore_usage(table: WindowTable, state: UsageState, now: float) -> None:
 def lease_shares(table: WindowTable, taken: Taken) -> list[LeaseShare]:
     """Return what a live lease occupies, for storage."""
     return [
-        LeaseShare(*_stored_key(counted, table.limits), entry.amount, entry.more, entry.at)
+        LeaseShare(
+            *_stored_key(counted, table.limits), counted.declared(entry.amount), counted.declared(entry.more), entry.at
+        )
         for counted, entry in zip(*taken, strict=True)
         if not counted.is_reported
     ]
@@ -60,10 +64,10 @@ def restore_lease(table: WindowTable, shares: Sequence[LeaseShare], at: float) -
     for share in shares:
         counted = table.counted(_window_of(*share[:3], table.limits))
         if isinstance(counted.counter, Rolling):
-            entry = counted.counter.restore(at, share.amount)
-            entry.more = share.more
+            entry = counted.counter.restore(at, counted.in_units(share.amount))
+            entry.more = counted.in_units(share.more)
         else:  # its rows include it
-            entry = Entry(share.period, share.amount)
+            entry = Entry(share.period, counted.in_units(share.amount))
         windows.append(counted)
         entries.append(entry)
     table.index()
@@ -92,12 +96,12 @@ def _rows(counted: CountedWindow, occupied: Collection[Entry], limits: Limits, n
     key, counter = _stored_key(counted, limits), counted.counter
     if isinstance(counter, Rolling):
         amounts = counter.used_by_others(occupied, now) or {now: 0.0}  # an empty window goes on to count
-        return [UsageRow(*key, at, amount) for at, amount in amounts.items()]
+        return [UsageRow(*key, at, counted.declared(amount)) for at, amount in amounts.items()]
     counter.ready_at(0, now)
     if isinstance(counter, CalendarPeriod):
-        return [UsageRow(*key, counter.ends_at, counter.total)]
+        return [UsageRow(*key, counter.ends_at, counted.declared(counter.total))]
     end_kind = key[0].replace(FIRST_USE, FIRST_USE_END if counter.is_confirmed else FIRST_USE_OPEN)
     return [
-        UsageRow(*key, counter.began_at, counter.total),
-        UsageRow(end_kind, *key[1:], counter.ends_at, counter.late),
+        UsageRow(*key, counter.began_at, counted.declared(counter.total)),
+        UsageRow(end_kind, *key[1:], counter.ends_at, counted.declared(counter.late)),
     ]

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from ._periods import CalendarPeriod, FirstUsePeriod
 from ._windows import MAX_EXACT_SECONDS, Bucket, Entry, PacedRolling, Rolling, SlottedRolling
+from .amounts import POSITIONS, from_units, in_units
 from .declaration import (
     EVERY_SCOPE,
     FIRST_USE,
@@ -42,12 +43,24 @@ class Taken(NamedTuple):
 class CountedWindow:
     """A declared window with its usage."""
 
-    __slots__ = ("counter", "is_reported", "kind", "name", "reported_at", "reported_by", "window")
+    __slots__ = (
+        "counter",
+        "is_first_use",
+        "is_reported",
+        "kind",
+        "name",
+        "position",
+        "reported_at",
+        "reported_by",
+        "window",
+    )
 
     def __init__(self, window: Window, counter: Counter) -> None:
         self.window = window
         self.counter = counter
         self.kind = window.of
+        self.is_first_use = isinstance(counter, FirstUsePeriod)
+        self.position = POSITIONS[window.of]  # in what `amounts_of` returns
         self.name = window.name
         self.is_reported = False  # by answers, and not declared
         self.reported_at = -math.inf  # when the request was sent whose answer was read last
@@ -59,6 +72,19 @@ class CountedWindow:
         window = self.window
         kind = window.of if window.key[3] == ROLLING else f"{window.of} {window.key[3]}"
         return kind, None if window.scope == EVERY_SCOPE else window.scope, window.seconds
+
+    def set_limit(self, limits: Limits) -> float:
+        """Apply the amount that limits leave of it; return that as the window counts it."""
+        self.counter.limit = in_units(self.kind, limits.usable(self.window))
+        return self.counter.limit
+
+    def in_units(self, amount: float) -> float:
+        """Return an amount as it counts it."""
+        return in_units(self.kind, amount)
+
+    def declared(self, amount: float) -> float:
+        """Return an amount that it has counted as people declare it."""
+        return from_units(self.kind, amount)
 
     def counts(self, scope: str | None) -> bool:
         """Return whether requests of a scope count. Of a request that names none the model is unknown: it counts."""
@@ -73,11 +99,11 @@ class WindowSet:
 
     def __init__(self, windows: Sequence[CountedWindow]) -> None:
         # In this order in `windows`, too.
-        self.requests = tuple(each.counter for each in windows if each.kind == REQUESTS)
-        self.tokens = tuple(each.counter for each in windows if each.kind == TOKENS)
-        self.details = tuple((each.kind, each.counter) for each in windows if each.kind not in (REQUESTS, TOKENS))
-        kinds = {REQUESTS: 0, TOKENS: 1}
-        self.windows = tuple(sorted(windows, key=lambda each: kinds.get(each.kind, 2)))
+        ordered = sorted(windows, key=lambda each: min(each.position, 2))
+        self.requests = tuple(each.counter for each in ordered if each.kind == REQUESTS)
+        self.tokens = tuple(each.counter for each in ordered if each.kind == TOKENS)
+        self.details = tuple((each.position, each.counter) for each in ordered if each.position >= 2)
+        self.windows = tuple(ordered)
         # The result for one request without tokens, the usual case: valid in one version of the usage.
         self.plain_until = 0.0
         self.version = -1
@@ -112,7 +138,7 @@ class WindowTable:
         declared = {window.key: window for window in limits.all_windows()}
         for key, counted in tuple(self.windows.items()):
             if counted.is_reported:
-                counted.counter.limit = limits.usable(counted.window)
+                counted.set_limit(limits)
             elif key not in declared:
                 counted.counter.limit = math.inf
                 if isinstance(counted.counter, PacedRolling):
@@ -137,7 +163,7 @@ class WindowTable:
         if counted is None:
             counted = self.windows[window.key] = CountedWindow(window, self.make_counter(window))
         counted.window, counted.is_reported = window, False
-        counted.counter.limit = amount = self.limits.usable(window)
+        amount = counted.set_limit(self.limits)
         if isinstance(counted.counter, PacedRolling):
             rate = amount / window.seconds
             if (declared := self.limits.rate) is not None and window.key == PER_MINUTE.key:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from .declaration import COST, INPUT_TOKENS, OUTPUT_TOKENS, PLAN, REQUESTS, TOKENS
+from agentos.money import money, units
+
+from .declaration import COST, KINDS, PLAN
 
 # What a request uses of a plan, in percent, until the next answer tells: enough that none is sent when nothing is left.
 PLAN_SHARE = 1e-6
+# Where the amount of a kind stands in what `amounts_of` returns.
+POSITIONS = {kind: position for position, kind in enumerate((*KINDS, PLAN))}
 
 
 class Detail(NamedTuple):
@@ -39,16 +45,25 @@ def detail_of(tokens: int, input_tokens: int | None, output_tokens: int | None, 
     return Detail(input_, output, cost or 0.0)
 
 
+def amounts_of(requests: float, tokens: float, detail: Detail | None) -> Sequence[float]:
+    """Return how much of each kind a request uses, by POSITIONS, as windows count it. Tokens of unknown direction count
+    as input and as output."""
+    if detail is None:
+        return requests, tokens, tokens, tokens, 0, PLAN_SHARE
+    input_tokens, output_tokens, cost = detail
+    return requests, tokens, input_tokens, output_tokens, units(cost) if cost else 0, PLAN_SHARE
+
+
 def amount_of(kind: str, requests: float, tokens: float, detail: Detail | None) -> float:
-    """Return how much of a kind a request uses. Tokens of unknown direction count as input and as output."""
-    if kind == REQUESTS:
-        return requests
-    if kind == TOKENS:
-        return tokens
-    if kind == INPUT_TOKENS:
-        return tokens if detail is None else detail.input_tokens
-    if kind == OUTPUT_TOKENS:
-        return tokens if detail is None else detail.output_tokens
-    if kind == PLAN:
-        return PLAN_SHARE
-    return detail.cost if kind == COST and detail is not None else 0.0
+    """Return how much of one kind a request uses, as windows count it."""
+    return amounts_of(requests, tokens, detail)[POSITIONS[kind]]
+
+
+def in_units(kind: str, amount: float) -> float:
+    """Return an amount of a kind as windows count it: money in units, so that sums are exact."""
+    return units(amount) if kind == COST and amount < math.inf else amount
+
+
+def from_units(kind: str, amount: float) -> float:
+    """Return an amount that a window has counted as people declare it."""
+    return money(amount) if kind == COST else amount

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from agentos.bounds import Bound, BoundTimes, RunFacts, decide
 from agentos.events import PoolWaiting
 from agentos.items.parallelism import with_open_requests
-from agentos.limits.amounts import Detail, amount_of
+from agentos.limits.amounts import Detail, amount_of, in_units
 from agentos.limits.declaration import REQUESTS, ROLLING, TOKENS, WINDOW_SECONDS, Limits, Window
 from agentos.verdict import Verdict
 
@@ -283,7 +283,7 @@ def _total(window: Window, requests: float, tokens: float, detail: Detail | None
 
 def _capacity(window: Window, limits: Limits, seconds: float) -> float:
     """Return what a window admits in a time that begins with it unused."""
-    amount = limits.usable(window)
+    amount = in_units(window.of, limits.usable(window))
     if window.resets != ROLLING or window.every == "month":
         return amount * (1 + seconds // window.seconds)
     if window.of == REQUESTS:  # its token bucket spreads them

@@ -16,6 +16,7 @@ from agentos.errors import BudgetExceeded, ExecutorBroken, WorkerStartError
 from agentos.items.attempt import Attempt
 from agentos.items.item import Item
 from agentos.items.results import ProgressStats, Spent
+from agentos.money import money, units
 
 from .._rules.run_options import UNKNOWN_BEFORE
 
@@ -36,17 +37,18 @@ class RunSpending:
         self.budget = budget
         self.is_tracked = budget is not None or has_gateway  # by item; else only reports of workers are added up
         self._run_record = run_record if budget is not None else None
-        money = tokens = math.inf
+        money_limit = tokens = math.inf
         item_cost = item_tokens = 0.0
         if budget is not None:
-            money = math.inf if budget.money is None else budget.money
+            money_limit = math.inf if budget.money is None else budget.money
             tokens = math.inf if budget.tokens is None else budget.tokens
             item_cost, item_tokens = budget.item_cost, budget.item_tokens
         self._lock = threading.Lock()
-        self._money = BudgetCounter(money, spent=before.cost or 0.0, ended=before.ended, estimate=item_cost)
+        self._money = BudgetCounter(money_limit, spent=before.cost or 0.0, ended=before.ended, estimate=item_cost)
         self._tokens = BudgetCounter(tokens, spent=before.tokens, ended=before.ended, estimate=item_tokens)
         self._has_unknown_cost = before.cost is None
-        self._by_item = dict(before.by_item)  # cost of unfinished items, if each has a budget
+        # Cost of unfinished items, if each has a budget, in units: sums are exact.
+        self._by_item = {item: units(cost) for item, cost in before.by_item.items()}
         self._unpriced: str | None = None  # why the cost of a request is not known, if that stops the run
 
     # --- the run's thread -----------------------------------------------------------------------------------------
@@ -122,13 +124,13 @@ class RunSpending:
         if self.budget is not None:
             stats.budget, stats.budget_tokens = self.budget.money, self.budget.tokens
         with self._lock:
-            money, stats.tokens = self._money, int(self._tokens.spent)
-            is_known = not self._has_unknown_cost and (self.is_tracked or money.spent > 0)
-            if not self.is_tracked and not money.spent:
+            counter, stats.tokens = self._money, int(self._tokens.spent)
+            is_known = not self._has_unknown_cost and (self.is_tracked or counter.spent > 0)
+            if not self.is_tracked and not counter.spent:
                 stats.tokens = 0  # those of earlier launches were reserved, and may not have been used
-            stats.cost = money.spent if is_known else None
-            has_expected = is_known and self.is_tracked and items_to_come is not None and money.expected_item() > 0
-            stats.expected_cost = money.expected_total(items_to_come or 0) if has_expected else None
+            stats.cost = counter.spent if is_known else None
+            has_expected = is_known and self.is_tracked and items_to_come is not None and counter.expected_item() > 0
+            stats.expected_cost = counter.expected_total(items_to_come or 0) if has_expected else None
 
     def spend(self, item_id: str, tokens: int, cost: float | None) -> None:
         """Count what an item has spent."""
@@ -137,7 +139,7 @@ class RunSpending:
             self._money.spend(item_id, cost or 0.0)
             self._has_unknown_cost = self._has_unknown_cost or cost is None
             if self.budget is not None and self.budget.item is not None:
-                self._by_item[item_id] = self._by_item.get(item_id, 0.0) + (cost or 0.0)
+                self._by_item[item_id] = self._by_item.get(item_id, 0) + units(cost or 0.0)
 
     def refusal(self, item_id: str, model: str | None, cost: float | None) -> BudgetExceeded | None:
         """Return why an item must not send a request now; None if it may. `cost`: as expected; None: not known."""
@@ -167,21 +169,21 @@ class RunSpending:
     def _is_item_reached(self, item_id: str) -> bool:
         assert self.budget is not None
         assert self.budget.item is not None
-        return self._by_item.get(item_id, 0.0) >= self.budget.item
+        return self._by_item.get(item_id, 0) >= units(self.budget.item)
 
     def _item_text(self, item_id: str) -> str:
         assert self.budget is not None
-        spent, limit = self._by_item.get(item_id, 0.0), self.budget.item or 0.0
+        spent, limit = money(self._by_item.get(item_id, 0)), self.budget.item or 0.0
         return f"the item has spent {money_text(spent)} of its budget of {money_text(limit)}"
 
     def _reached_text(self) -> str:
-        money, tokens = self._money, self._tokens
+        in_money, tokens = self._money, self._tokens
         if tokens.is_reached or not tokens.admits_item():
             text = f"the budget of {tokens.limit:,.0f} tokens is used up: {tokens.spent:,.0f} spent"
             rest = "" if tokens.is_reached else f", and an item uses about {tokens.expected_item():,.0f}"
         else:
-            text = f"the budget of {money_text(money.limit)} is used up: {money_text(money.spent)} spent"
-            rest = "" if money.is_reached else f", and an item costs about {money_text(money.expected_item())}"
+            text = f"the budget of {money_text(in_money.limit)} is used up: {money_text(in_money.spent)} spent"
+            rest = "" if in_money.is_reached else f", and an item costs about {money_text(in_money.expected_item())}"
         return text + rest
 
 
