@@ -161,8 +161,7 @@ class Client:
                 return
             if answer_at <= self.now:
                 _, _, record, wait = heappop(self._answers)
-                verdict = Verdict(RATE_LIMITED, retry_after=self._hint(wait)) if wait else None
-                pool.lease_end.end(record, self.now, verdict, success=True)
+                self._answer(record, wait)
                 self._request()
             else:
                 pool.advance(self.now)
@@ -170,6 +169,10 @@ class Client:
             for other in served:
                 self._send(other)
             pool.events.clear()
+
+    def _answer(self, record: LeaseRecord, wait: float) -> None:
+        verdict = Verdict(RATE_LIMITED, retry_after=self._hint(wait)) if wait else None
+        self.pool.lease_end.end(record, self.now, verdict, success=True)
 
     def _request(self) -> None:
         self._requested += 1

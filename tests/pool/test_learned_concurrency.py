@@ -112,7 +112,7 @@ def test_refusal_for_concurrency_teaches_no_rate_and_no_cool_down() -> None:
     assert [pool.request(record, 0.0) for record in records] == [True] * len(records)
     pool.lease_end.end(records[0], 0.1, TOO_MANY)
     credential = pool.credentials["key"]
-    assert credential.max_concurrent == START // 2
+    assert credential.max_concurrent == START - 1
     assert not credential.cooled
     assert credential.group.pace.learned_limits() == {}
     assert not pool.request(LeaseRecord(), 0.1)  # three are in flight

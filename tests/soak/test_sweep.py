@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.limits import sweep
+from tests.limits import concurrency_sweep, sweep
 
 # Cells with values between those of the grid.
 RANDOM_CELLS = 300
@@ -30,3 +31,16 @@ def test_every_cell_reaches_its_limit_with_few_refusals() -> None:
 
 def test_random_cells_reach_their_limit_with_few_refusals() -> None:
     check(measure_all(sweep.random_cells(random.randrange(2**32), RANDOM_CELLS)))
+
+
+def test_every_number_at_once_is_learned_with_few_refusals() -> None:
+    """With every hint, little and much jitter, and a limit on the rate besides. Refusals name the limit."""
+    axes = itertools.product(
+        concurrency_sweep.AT_ONCE, concurrency_sweep.LATENCIES, (None, 10.0), sweep.HINTS, (0.02, 0.25, 0.6, 1.0)
+    )
+    cells = [
+        concurrency_sweep.Cell(at_once, latency, True, rate, hint, jitter, seed)
+        for seed, (at_once, latency, rate, hint, jitter) in enumerate(axes)
+    ]
+    with ProcessPoolExecutor(os.cpu_count()) as executor:
+        check(list(executor.map(concurrency_sweep.measure, cells, chunksize=8)))

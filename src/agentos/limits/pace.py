@@ -339,6 +339,11 @@ class Pace:
         self._estimator(scope, now).slow_start = None
         self._update_is_free()
 
+    def forget_rate(self, scope: str | None, now: float) -> None:
+        """Learn the rate of a scope anew, without a slow start: another limit explains the refusals."""
+        if self.estimators.pop(scope, None) is not None:
+            self.skip_slow_start(scope, now)
+
     def newly_learned(self, scope: str | None) -> float | None:
         """Return requests per minute once, when an undeclared limit has become known."""
         estimator = self.estimators.get(scope)

@@ -334,6 +334,7 @@ class Allocator:
         self.sequence = credential.last_used = self.sequence + 1
         credential.fence = fence = credential.fence + 1
         credential.leases[fence] = record
+        record.at_once = len(credential.leases)
         record.credential = credential
         record.credential_id = credential.id
         record.fence = fence

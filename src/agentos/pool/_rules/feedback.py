@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentos.events import LimitLearned
 from agentos.limits import backoff
+from agentos.limits.concurrency import LearnedConcurrency
 from agentos.limits.cool_downs import DEFAULT_COOL_DOWN, MAX_COOL_DOWN, cool_down, hint_of
 from agentos.limits.pace import NO_CHARGE
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
@@ -110,13 +111,33 @@ class ProviderFeedback:
     ) -> bool:
         """Lower the learned number of requests at once if the provider refused one because of it, or of overload.
         Return whether other requests in flight explain the refusal: then no rate is learned from it."""
-        is_refused = verdict.kind == OVERLOADED or (verdict.kind == RATE_LIMITED and verdict.window == "concurrency")
-        if credential.concurrency is None or not is_refused:
+        concurrency = credential.concurrency
+        if concurrency is None or verdict.kind not in (RATE_LIMITED, OVERLOADED):
             return False
-        in_flight = len(credential.leases)
-        credential.concurrency.record_refusal(record.granted_at, in_flight, now)
+        # Requests that were sent at the same time may arrive in any order.
+        refused = max(record.at_once, len(credential.leases))
+        if verdict.kind == OVERLOADED:
+            concurrency.record_overload(record.granted_at, now)
+        else:
+            if verdict.window != "concurrency":
+                refused = self._explain(credential, concurrency, record, refused, verdict, now)
+            if refused:
+                concurrency.record_refusal(record.granted_at, refused, hint_of(verdict) or 0.0, now)
         credential.follow_concurrency()
-        return in_flight > 1
+        return refused > 1
+
+    def _explain(self, credential: CredentialRecord, concurrency: LearnedConcurrency, record: LeaseRecord,
+                 at_once: int, verdict: Verdict, now: float) -> int:  # fmt: skip
+        """Return how many requests at once explain a refusal that does not give that as its reason; 0 if that is not
+        its reason."""
+        if verdict.window is not None or len(credential.group.members) > 1:  # others of the group are in flight
+            return 0
+        if concurrency.explains(at_once):
+            return at_once
+        refused = concurrency.suspect(record.granted_at, at_once, now)
+        if refused:
+            credential.group.pace.forget_rate(record.scope, now)
+        return refused
 
     def _rate_limited(self, credential: CredentialRecord, record: LeaseRecord, verdict: Verdict, now: float) -> None:
         """Cool the group for the time in the answer, or for the time of one request at the learned rate."""

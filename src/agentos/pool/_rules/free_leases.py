@@ -47,6 +47,7 @@ class FreeLeases:
         allocator.announced = None
         credential.fence = record.fence = fence = credential.fence + 1
         leases[fence] = record
+        record.at_once = at_once = len(leases)
         record.credential = credential
         record.credential_id = credential.id
         record.state = LIVE
@@ -56,7 +57,7 @@ class FreeLeases:
         else:  # the same, without a call
             pace.last_at = now
             pace.sent += record.requests
-        if len(leases) < credential.max_concurrent:
+        if at_once < credential.max_concurrent:
             self._ready.push(credential, now)
         return True
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agentos.limits.concurrency import LearnedConcurrency
 from agentos.limits.pace import Charge
 from agentos.verdict import RATE_LIMITED, Verdict
 
 from .cooldown_scope import CooldownScope
 from .lease_states import ENDED, LIVE, WAITING
-from .records import LeaseRecord
+from .records import CredentialRecord, LeaseRecord
 
 if TYPE_CHECKING:
     from .allocator import Allocator
@@ -41,8 +42,9 @@ class LeaseEnd:
         if allocator.due and allocator.due[0][0] <= now:
             allocator.advance(now)
         if credential.concurrency is not None and verdict is None and not (record.is_unused or record.is_answered):
-            credential.concurrency.record_success(record.granted_at, len(credential.leases), now)
-            credential.follow_concurrency()
+            in_flight = len(credential.leases)
+            if credential.concurrency.record_success(record.granted_at, record.at_once, in_flight, now):
+                self._raise_limit(credential, credential.concurrency, record.scope, now)
         record.state = next_state
         del credential.leases[record.fence]
         allocator.sequence = credential.last_used = allocator.sequence + 1
@@ -59,6 +61,17 @@ class LeaseEnd:
         elif len(credential.leases) < credential.max_concurrent:  # else its limit was lowered while it was leased
             allocator.ready.push(credential, now)
         return True
+
+    def _raise_limit(
+        self, credential: CredentialRecord, concurrency: LearnedConcurrency, scope: str | None, now: float
+    ) -> None:
+        """Raise the learned number of requests at once, unless the rate would hold the next request back anyway."""
+        pace = credential.group.pace
+        if pace.is_free or pace.binding(scope, 1, 0, now).at <= now:
+            concurrency.grow(now)
+            credential.follow_concurrency()
+        else:
+            concurrency.hold()
 
     def _learn_from_end(
         self, record: LeaseRecord, group: CooldownScope, charge: Charge, now: float, *, has_verdict: bool

@@ -55,6 +55,7 @@ class LeaseRecord:
     """One lease, from its request to its end. The store makes it; only the rules change it."""
 
     __slots__ = (
+        "at_once",
         "charge",
         "credential",
         "credential_id",
@@ -110,6 +111,7 @@ class LeaseRecord:
         self.sequence = 0  # position in the order of requests; 0: never queued
         self.fence = 0
         self.granted_at = 0.0
+        self.at_once = 0  # leases of its credential when it was granted, with itself; 0: restored, not known
         self.is_answered = False  # the provider has answered with a verdict, but the lease is live
         self.is_unused = False  # ended before it was picked up
         self.charge: tuple[CooldownScope, Charge] | None = None  # taken from the limits of its group at the grant
