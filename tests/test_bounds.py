@@ -40,6 +40,7 @@ def facts(running: int = 4, *, has_more: bool = True, **more: object) -> RunFact
         (facts(1, waiting=PoolWaiting(STORE_LOST, 3, 0, 0, None)), bounds.STORE),
         (facts(is_reader_slow=True), bounds.READER),
         (facts(is_ledger_slow=True), bounds.LEDGER),
+        (facts(waiting=AT_LIMIT, is_reader_slow=True), bounds.READER),  # nothing would start
         (facts(1, is_over_budget=True), bounds.BUDGET),
         (facts(1, is_input_slow=True), bounds.INPUT),
         (facts(1, is_refused=True, is_pausing=True), bounds.REFUSALS),

@@ -189,6 +189,7 @@ def test_number_that_is_always_refused_explains_refusals() -> None:
 def test_number_that_is_also_served_explains_nothing() -> None:
     learned = LearnedConcurrency(8)
     for second in range(100):
+        serve_one_less(learned, second)
         for _ in range(3):
             learned.record_success(second, 5, 5, second)
         assert not refuse(learned, 5, second + 0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     Mutant,
     planted_access,
+    planted_bounds,
     planted_budgets,
     planted_credentials,
     planted_dead_keys,
@@ -21,7 +22,6 @@ from . import (
 
 MUTANTS: tuple[Mutant, ...] = (
     *planted_pool.MUTANTS,
-    *planted_limits.MUTANTS,
     *planted_shared.MUTANTS,
     *planted_runs.MUTANTS,
     *planted_secrets.MUTANTS,
@@ -32,5 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *planted_gateway.MUTANTS,
     *planted_access.MUTANTS,
     *planted_budgets.MUTANTS,
+    *planted_bounds.MUTANTS,
+    *planted_limits.MUTANTS,
     *planted_first_minutes.MUTANTS,
 )

@@ -10,17 +10,31 @@ ACCOUNTS = "gateway/test_request_accounts"
 
 MUTANTS = (
     Mutant(
+        "The budget adds up fractions",
+        "costs/budget.py",
+        "        more = units(amount)\n",
+        "        more = amount * 1e9 * (1 + 1e-15)\n",
+        tests_of(RULE, "test_as_many_items_start_as_the_budget_pays"),
+    ),
+    Mutant(
+        "A started item of a budget with an expected cost starts beyond it by rounding",
+        "costs/budget.py",
+        "        return self._ended_units // self._ended if self._ended else self._estimate\n",
+        "        return -(-self._ended_units // self._ended) + 1 if self._ended else self._estimate\n",
+        tests_of(RULE, "test_as_many_items_start_as_the_budget_pays"),
+    ),
+    Mutant(
         "The budget counts running items as if they spent nothing",
         "costs/budget.py",
-        "        total = self.spent + self._reserved + expected\n",
-        "        total = self.spent + expected\n",
+        "        total = self._spent_units + self._reserved + self._expected_units()\n",
+        "        total = self._spent_units + self._expected_units()\n",
         tests_of(RULE, "test_estimate_counts_until_an_item_has_ended"),
     ),
     Mutant(
         "The budget admits an item without its own expected cost",
         "costs/budget.py",
-        "        return total <= self.limit and self.spent < self.limit\n",
-        "        return total - expected < self.limit\n",
+        "        return total <= self._limit_units and not self.is_reached\n",
+        "        return total - self._expected_units() < self._limit_units\n",
         tests_of(RULE, "test_only_running_items_spend_beyond_the_budget"),
     ),
     Mutant(
@@ -33,8 +47,8 @@ MUTANTS = (
     Mutant(
         "The budget of an item forgets what earlier launches have spent",
         "runs/_parts/spending.py",
-        "        self._by_item = dict(before.by_item)",
-        "        self._by_item: dict[str, float] = {}",
+        "{item: units(cost) for item, cost in before.by_item.items()}",
+        "dict[str, int]()",
         tests_of(RUNS, "test_item_budget_counts_earlier_launches"),
     ),
     Mutant(

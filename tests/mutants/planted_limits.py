@@ -266,8 +266,8 @@ MUTANTS = (
     Mutant(
         "Input and output tokens of unknown direction do not count",
         "limits/amounts.py",
-        "return tokens if detail is None else detail.input_tokens",
-        "return 0.0 if detail is None else detail.input_tokens",
+        "        return requests, tokens, tokens, tokens, 0, PLAN_SHARE\n",
+        "        return requests, tokens, 0, tokens, 0, PLAN_SHARE\n",
         tests_of(WINDOWS, "test_tokens_of_unknown_direction_count_as_either"),
     ),
     Mutant(

@@ -91,13 +91,21 @@ def test_plan_of_five_hour_windows_takes_whole_windows() -> None:
     assert plan.changes["twice the requests per 5 hours"] == pytest.approx(5 * HOUR, rel=0.02)
 
 
+def test_window_that_binds_late_is_not_extrapolated_over() -> None:
+    """For ten minutes the same number of items starts in each."""
+    clock = FakeClock()
+    limits = Limits(windows=(Window("requests", 600, "5h", "first-use"),), requests_per_minute=60, max_concurrent=10)
+    plan = plan_of(pool_of(clock, 1, limits), clock, 1_500, workers=10)
+    assert plan.seconds == pytest.approx(2 * 5 * HOUR + 300.0, rel=0.02)
+
+
 def test_cost_window_binds_a_plan() -> None:
     clock = FakeClock()
     limits = Limits(windows=(Window("cost", 1.0, "1h"),), max_concurrent=10)
-    plan = plan_of(pool_of(clock, 1, limits), clock, 300, workers=10, item_cost=1 / 128)
+    plan = plan_of(pool_of(clock, 1, limits), clock, 300, workers=10, item_cost=0.01)
     assert plan.seconds == pytest.approx(2 * HOUR, rel=0.02)
     assert plan.bound_by == "cost per hour on key-0 (1)"
-    assert plan.cost == pytest.approx(300 / 128)
+    assert plan.cost == pytest.approx(3.0)
 
 
 def test_direction_of_tokens_decides_which_window_binds() -> None:

@@ -136,6 +136,17 @@ def test_overload_lowers_the_learned_number() -> None:
     assert pool.credentials["key"].max_concurrent == START // 2
 
 
+def test_number_does_not_grow_while_the_rate_binds() -> None:
+    pool = Allocator()
+    pool.add("key", "key", None, frozenset(), Limits(max_concurrent=AUTO, requests_per_minute=60, burst=START), 0.0)
+    for second in range(0, 400, 2 * START):
+        records = [LeaseRecord() for _ in range(START)]
+        assert [pool.request(record, second) for record in records] == [True] * START
+        for record in records:
+            pool.lease_end.end(record, second + 0.1, success=True)
+    assert pool.credentials["key"].max_concurrent == START
+
+
 def test_redeclared_credential_keeps_what_was_learned() -> None:
     client = Client(32, 0.1)
     client.run(30.0)
