@@ -1,4 +1,5 @@
-"""Reserve and release, uncontended, 8 keys: against a queue, a connection pool and an LLM router."""
+"""Reserve and release, uncontended, 8 keys: against a queue, a connection pool, an LLM router, and itself with fewer
+windows."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 
-from agentos.workflows.parallel import CredentialCoordinator
+from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, Window
 
 from .measuring import Row, at_most, measure, per_operation
 
@@ -19,6 +20,21 @@ KEYS = 8
 # Many short rounds: the sides are so close that one noisy second could decide.
 ROUNDS = 25
 OPERATIONS = 5_000
+WINDOW_OPERATIONS = 1_000
+# None of them is ever full.
+ONE_WINDOW = Limits(max_concurrent=4, requests_per_minute=6e8, burst=6e8)
+SIX_WINDOWS = Limits(
+    max_concurrent=4,
+    requests_per_minute=6e8,
+    burst=6e8,
+    input_tokens_per_minute=1e12,
+    output_tokens_per_minute=1e12,
+    windows=(
+        Window("requests", 1e10, "5h", "first-use"),
+        Window("tokens", 1e13, "7d"),
+        Window("cost", 5e6, "month"),
+    ),
+)
 ROUTER_OPERATIONS = 200  # fewer: one takes about 20 times as long
 
 
@@ -77,7 +93,29 @@ def router_choice(keys: list[str]) -> Callable[[], None]:
     return use_router
 
 
+def use_windows(pool: CredentialCoordinator) -> None:
+    for _ in range(WINDOW_OPERATIONS):
+        with pool.lease(tokens=1_500, input_tokens=1_000, output_tokens=500, cost=0.01):
+            pass
+
+
+def of_windows() -> Row:
+    pools = [
+        CredentialCoordinator([Credential(f"key-{number}", limits=limits) for number in range(KEYS)])
+        for limits in (SIX_WINDOWS, ONE_WINDOW)
+    ]
+    six, one = measure(
+        {
+            "ours": per_operation(lambda: use_windows(pools[0]), WINDOW_OPERATIONS),
+            "itself with one window": per_operation(lambda: use_windows(pools[1]), WINDOW_OPERATIONS),
+        },
+        ROUNDS,
+    )
+    return at_most(2.0, "reserve + release with six windows on the group, with tokens and a cost", six, one)
+
+
 def rows() -> Iterator[Row]:
+    yield of_windows()
     keys = [f"key-{number}" for number in range(KEYS)]
     ours = CredentialCoordinator(keys)
     queue: Queue[str] = Queue()
