@@ -11,7 +11,7 @@ USAGE = "ledger/test_request_usage"
 MUTANTS = (
     Mutant(
         "The end of a run leaves the client tokens of running attempts open",
-        "runs/_driver/driver.py",
+        "runs/_driver/shutdown.py",
         "            self._context.end_all_access()\n",
         "            pass\n",
         tests_of(ACCESS, "test_shutdown_closes_tokens_of_running_attempts"),

@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         "An executor is sent a header that holds a secret in plain",
-        "pool/lease_pool.py",
+        "pool/_pool_credentials.py",
         "return None if any(map(self.hides_secret, texts)) else sources",
         "return sources",
         tests_of(WORKERS, "test_executor_refuses_secret_in_plain_header"),

@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "A credential that has served requests is granted while it is quarantined",
-        "pool/_rules/allocator.py",
+        "pool/_rules/credential_changes.py",
         "credential.is_proven = credential.is_healthy = False",
         "credential.is_proven = False",
         tests_of(FREE, "test_healthy_credential_held_back_is_not_granted"),

@@ -120,7 +120,7 @@ MUTANTS = (
     # --- cool-downs -----------------------------------------------------------------------------------------------
     Mutant(
         "A later, shorter cool-down replaces a longer one",
-        "pool/_rules/allocator.py",
+        "pool/_rules/credential_changes.py",
         "if until <= max(cooldown_scope.cooling.get(scope, 0.0), now):",
         "if until <= now:",
         tests_of(POOL, "test_later_end_of_two_cooldowns_holds"),
@@ -155,7 +155,7 @@ MUTANTS = (
     ),
     Mutant(
         "A cool-down longer than the cap is not capped",
-        "pool/_rules/allocator.py",
+        "pool/_rules/credential_changes.py",
         "        seconds = min(seconds, MAX_COOL_DOWN)\n",
         "",
         tests_of(POOL, "test_huge_wait_is_capped_and_reported"),
@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "Waiters are not refused when the last usable credential is quarantined",
-        "pool/_rules/allocator.py",
+        "pool/_rules/credential_changes.py",
         "credential.is_proven = credential.is_healthy = False\n        self._refuse_unservable()",
         "credential.is_proven = credential.is_healthy = False",
         tests_of(POOL, "test_all_quarantined_refuses_waiters_and_new_requests"),

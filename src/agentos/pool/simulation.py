@@ -20,7 +20,8 @@ from agentos.limits.amounts import Detail, amount_of, in_units
 from agentos.limits.declaration import REQUESTS, ROLLING, TOKENS, WINDOW_SECONDS, Limits, Window
 from agentos.verdict import Verdict
 
-from ._rules.allocator import Allocator, without_calendar
+from ._rules.allocator import Allocator
+from ._rules.credential_changes import without_calendar
 from ._rules.lease_states import LIVE
 from ._rules.records import LeaseRecord
 from ._rules.wait_reasons import explain

@@ -367,10 +367,12 @@ class Driver:
 
     def _finish(self) -> None:
         try:
-            self._release_resources()
+            self._unlisten()
+            self._source.close()
+            self._shutdown.release(self._attempts.timeouts.abandoned, has_access=self._access is not None)
             if self._scheduler.stopped is not None:
                 self.unread_ids = self._source.unread_ids()
-            self._close_record()
+            self._shutdown.close_record(self._keep_error)
             self.unfinished_ids = self._collect_unfinished()
             self.progress.end()
             self._on_finished()
@@ -379,28 +381,6 @@ class Driver:
         self.error = self.error or self._source_error
         self.results.put(None)
         self._mailbox.end()
-
-    def _release_resources(self) -> None:
-        self._unlisten()
-        self._source.close()
-        self._shutdown.withdraw_requests()
-        self._parts.timers.cancel_all()
-        for attempt in self._parts.running:
-            attempt.should_stop = True
-            self._scheduler.give_up()
-        self._parts.workers.close()
-        if self._access is not None:
-            self._context.end_all_access()
-        if not self._parts.running and not self._attempts.timeouts.abandoned:  # else an attempt may still use its files
-            self._context.close()
-
-    def _close_record(self) -> None:
-        stopped, is_killed = self._scheduler.stopped, self._shutdown.is_killed
-        try:
-            self._recorder.close(self._parts.running, self._now(), stopped, at_once=is_killed)
-        except BaseException as error:
-            self._keep_error(error)
-            self._scheduler.stop(self._context.redact(str(error)))
 
     def _collect_unfinished(self) -> list[str]:
         """Return the ids of all items that were read and have not ended. Other threads may have posted results and

@@ -6,6 +6,8 @@ stop and get a grace period (`stop`); nothing is waited for (`kill`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from agentos.events import RunStopping
 
 from .._parts.messages import KillRequested
@@ -26,6 +28,7 @@ class Shutdown:
         self._now = parts.clock.now
         self._report = parts.report
         self._grace_seconds = parts.options.grace_seconds
+        self._context, self._recorder = parts.context, parts.recorder
 
     def drain(self, reason: str) -> None:
         """Start nothing new; running attempts may finish."""
@@ -71,3 +74,25 @@ class Shutdown:
         if self._admission is not None:
             for item in self._admission.withdraw_all():
                 self._scheduler.put_back(item)
+
+    def release(self, abandoned: int, *, has_access: bool) -> None:
+        """Give back what the run holds. `abandoned`: attempts that go on although the run does not wait for them;
+        `has_access`: attempts have access to a gateway."""
+        self.withdraw_requests()
+        self._timers.cancel_all()
+        for attempt in self._running:
+            attempt.should_stop = True
+            self._scheduler.give_up()
+        self._workers.close()
+        if has_access:
+            self._context.end_all_access()
+        if not self._running and not abandoned:  # else an attempt may still use its files
+            self._context.close()
+
+    def close_record(self, keep_error: Callable[[BaseException], None]) -> None:
+        """Write the end of the run; the record may be lost."""
+        try:
+            self._recorder.close(self._running, self._now(), self._scheduler.stopped, at_once=self.is_killed)
+        except BaseException as error:
+            keep_error(error)
+            self._scheduler.stop(self._context.redact(str(error)))
