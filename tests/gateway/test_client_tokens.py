@@ -38,6 +38,15 @@ def test_token_works_for_its_attempt_only() -> None:
         assert gateway.usage(other).requests == 1
 
 
+def test_ended_token_is_forgotten() -> None:
+    tokens = ClientTokens()
+    token = tokens.open("an attempt")
+    client = tokens.close(token)
+    assert client is not None
+    assert not client.is_open
+    assert tokens.find([token]) is tokens.attempt(token) is tokens.close(token) is None
+
+
 @pytest.mark.parametrize("header", ["x-api-key", "x-goog-api-key", "api-key"])
 def test_token_is_accepted_where_the_key_would_be(header: str) -> None:
     with Upstream(handler) as upstream:

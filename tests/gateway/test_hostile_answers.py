@@ -91,13 +91,33 @@ def test_header_that_is_no_text_is_left_out() -> None:
 def test_bug_within_an_answer_cuts_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Not as a second answer within the first, which a client would read as the rest of its body."""
 
-    def fail(*_: object) -> bytes:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(AnswerReader, "feed", fail)
     event = b'data: {"choices": []}\n\n'
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    answer = answer_to(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+    gate: list[asyncio.Event] = []
+    received: list[bytes] = []
+
+    def feed(_reader: AnswerReader, data: bytes) -> bytes:
+        if received:
+            raise RuntimeError("a bug")
+        return data
+
+    async def handler(call: Call) -> None:
+        await call.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        await call.send(b"%x\r\n%b\r\n" % (len(event), event))
+        gate.append(asyncio.Event())
+        await gate[0].wait()
+        await call.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+
+    monkeypatch.setattr(AnswerReader, "feed", feed)
+    with (
+        Upstream(handler) as upstream,
+        running_gateway(credentials(upstream.url, "a")) as (gateway, token),
+        RawClient(gateway) as client,
+    ):
+        client.post(token, chat_body(stream=True))
+        received.append(client.read_until(event))
+        eventually(lambda: gate)
+        upstream.signal(gate[0])
+        answer = received[0] + client.read_all()
     assert answer.count(b"HTTP/1.1 ") == 1
     assert not answer.endswith(b"0\r\n\r\n")
     assert "RuntimeError in a request" in caplog.text

@@ -181,6 +181,21 @@ def test_trailer_reaches_neither_this_request_nor_the_next(target: Target) -> No
     assert target.upstream.calls[0].body == BODY
 
 
+def test_refused_request_with_trailer_ends_its_connection(target: Target) -> None:
+    refused = head("Transfer-Encoding: chunked", close=False).replace(b"TOKEN", b"agentos-" + b"x" * 32)
+    trailers = b"0\r\nAuthorization: Bearer stolen\r\n\r\n"
+    answer = target.answer(refused + b"%x\r\n%b\r\n" % (len(BODY), BODY) + trailers, head(with_length()) + BODY)
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert target.upstream.calls == []
+
+
+def test_empty_host_is_refused_after_a_request_without_one(target: Target) -> None:
+    old = head(with_length(), first="POST /v1/chat/completions HTTP/1.0").replace(b"Host: HOST\r\n", b"")
+    assert b" 200 " in target.answer(old + BODY)
+    assert b" 421 " in target.answer(head(with_length()).replace(b"HOST", b"") + BODY)
+
+
 def test_chunked_request_is_forwarded_with_length(target: Target) -> None:
     assert b"HTTP/1.1 200" in target.answer(head("Transfer-Encoding: chunked") + CHUNKED)
     call = target.upstream.calls[0]

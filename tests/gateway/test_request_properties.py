@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from agentos.gateway._masking import Masks
@@ -143,3 +144,10 @@ def test_any_bytes_of_an_answer_are_read(path: str, parts: list[bytes], is_strea
     passed = b"".join([reader.feed(part) for part in parts]) + reader.end()
     assert passed == b"".join(itertools.chain(parts))
     reader.usage()
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/files"])
+def test_id_that_is_not_utf8_is_read(path: str) -> None:
+    route = find_route(path, {}, ADDRESSES)
+    assert route is not None
+    OwnedObjects().read(route, b'{"id": "resp_\xff"}', "a")

@@ -159,7 +159,7 @@ MUTANTS = (
         "An error after content counts as a refusal",
         "providers/usage.py",
         'if self.state != "handshake":\n            return self.state',
-        'if self.state == "error":\n            return self.state',
+        'if self.state == "error":\n            return self.state\n        self.state = "handshake"',
         tests_of(USAGE, "test_content_after_handshake"),
     ),
     Mutant(

@@ -88,7 +88,7 @@ MUTANTS = (
         "gateway/_owned_objects.py",
         'self.remember(found.decode("utf-8", "replace"), credential_id)',
         "self.remember(found.decode(), credential_id)",
-        tests_of(PROPERTIES, "test_any_bytes_of_an_answer_are_read"),
+        tests_of(PROPERTIES, "test_id_that_is_not_utf8_is_read"),
     ),
     Mutant(
         "The beginning of an error is passed on as all of it",
@@ -242,11 +242,11 @@ MUTANTS = (
     ),
     # --- what is passed on --------------------------------------------------------------------------------------------
     Mutant(
-        "The connection stays open after a request in chunks",
+        "The connection stays open after a request in chunks that the gateway has answered itself",
         SERVER,
         'if "Transfer-Encoding" in web_request.headers or state',
         "if state",
-        tests_of(HOSTILE, "test_trailer_reaches_neither_this_request_nor_the_next"),
+        tests_of(HOSTILE, "test_refused_request_with_trailer_ends_its_connection"),
     ),
     Mutant(
         "The client's cookies and organisation are passed on",
@@ -272,9 +272,9 @@ MUTANTS = (
     Mutant(
         "A request without a Host header makes an empty one usual",
         SERVER,
-        "self._usual_host: str | None = None",
-        'self._usual_host: str | None = ""',
-        tests_of(HOSTILE, "test_hostile_request_is_refused"),
+        "        if hosts:\n            self._usual_host = hosts[0]",
+        '        self._usual_host = hosts[0] if hosts else ""',
+        tests_of(HOSTILE, "test_empty_host_is_refused_after_a_request_without_one"),
     ),
     Mutant(
         "A connection whose head never ends is kept",
@@ -325,7 +325,7 @@ MUTANTS = (
         "gateway/client_tokens.py",
         "client = self._attempts.pop(digest(token), None)",
         "client = self._attempts.get(digest(token), None)",
-        tests_of(TOKENS, "test_token_works_for_its_attempt_only"),
+        tests_of(TOKENS, "test_ended_token_is_forgotten"),
     ),
     Mutant(
         "The file of named clients holds their tokens",

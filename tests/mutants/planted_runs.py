@@ -86,7 +86,7 @@ MUTANTS = (
         "runs/_rules/scheduler.py",
         "if advice is not None and advice.pause else AT_ONCE",
         "if advice is not None and advice.pause else Again(now)",
-        tests_of("runs/test_item_states", "test_scheduler_makes_exactly_the_transitions_of_the_table"),
+        tests_of("runs/test_scheduler", "test_refused_item_waits_for_a_lease_only"),
     ),
     Mutant(
         "The traceback of a worker's exception is formatted without a guard",

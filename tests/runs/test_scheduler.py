@@ -56,6 +56,15 @@ def test_permanent_error_fails_without_retry(kind: str | None) -> None:
 
 
 @pytest.mark.parametrize("kind", [RATE_LIMITED, QUOTA_EXHAUSTED, OVERLOADED, AUTH_FAILED])
+def test_refused_item_waits_for_a_lease_only(kind: str) -> None:
+    """It does not pause: another credential may be usable."""
+    scheduler = make_scheduler()
+    item = start(scheduler)
+    scheduler.fail_attempt(item, kind, NOW, 0.5, None)
+    assert scheduler.take(None) is item
+
+
+@pytest.mark.parametrize("kind", [RATE_LIMITED, QUOTA_EXHAUSTED, OVERLOADED, AUTH_FAILED])
 def test_refusals_spend_retries_after_free_rotations(kind: str) -> None:
     scheduler = make_scheduler(retries=2)
     item = start(scheduler)
