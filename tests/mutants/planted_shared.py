@@ -66,7 +66,7 @@ MUTANTS = (
         "pool/shared/_member/member.py",
         "            _finish(link)\n",
         "",
-        tests_of("pool/conformance/test_containers", "test_container_that_ends_leaves_no_lease"),
+        tests_of("pool/shared/test_member_session", "test_member_that_leaves_waits_for_the_answer"),
     ),
     Mutant(
         "The next owner waits for a member that was killed with the owner before",

@@ -11,6 +11,7 @@ from agentos.events import StoreReached, StoreUnreachable
 from agentos.pool.shared import messages as wire
 from agentos.pool.shared._member import member_session
 from agentos.pool.shared._member.handles import MemberHandle
+from agentos.pool.shared._member.member import Member
 from agentos.pool.shared._member.member_session import MemberSession
 from agentos.pool.shared.transport import StoreLost, StoreRefused
 
@@ -329,3 +330,26 @@ def test_cooled_grant_is_doubtful_until_delivered(desk: Desk) -> None:
     second.is_delivered = True
     desk.take(wire.Event("CoolDownStarted", ["group", "g-k0", None, 5.0, "rate_limited", None]))
     assert (first.is_doubtful, second.is_doubtful) == (True, False)
+
+
+def test_member_that_leaves_waits_for_the_answer() -> None:
+    """The owner may be killed next, with all processes of a container: until it answers, its journal holds nothing."""
+
+    class Gate:
+        name = "the store"
+
+        def close(self) -> None: ...
+
+    class AnsweringLink(RecordingLink):
+        has_answered = False
+
+        def receive(self, timeout: float) -> list[bytes]:
+            assert not self.is_closed
+            self.has_answered = True
+            return [wire.encode(wire.ReplyFrame(0, 0, 0, [wire.Expired()]))]
+
+    member, link = Member(Gate(), SYSTEM_CLOCK, print, 30.0, None), AnsweringLink()  # type: ignore[arg-type]
+    member._link = link
+    member._end()
+    assert link.has_answered
+    assert link.is_closed
