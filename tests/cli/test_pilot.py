@@ -190,6 +190,8 @@ def test_retry_by_class_runs_only_those_failures() -> None:
     assert (done.returncode, attempts()) == (1, {"slow": 2, "bad": 1})
     assert program("retry", "r", "--only", "ValueError, timeout").returncode == 1
     assert attempts() == {"slow": 3, "bad": 3}
+    for nothing in ("", " , "):  # such as "$CLASS" of a variable that is not set: not a retry of everything
+        assert "--only names no class" in agentos("retry", "r", "--only", nothing, status=2).stderr
     refused = agentos("retry", "r", "--only", "rate-limited", status=2)
     assert "no item of run r failed with rate_limited; it has " in refused.stderr
     assert "timeout (1)" in refused.stderr

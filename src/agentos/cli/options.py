@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -23,6 +24,16 @@ _VARIABLES = {
     "--budget-hard/--no-budget-hard": "AGENTOS_BUDGET_HARD",
     "--budget-reported/--no-budget-reported": "AGENTOS_BUDGET_REPORTED",
 }
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range. Infinity, and "nan", which compares with no bound, are refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 def option(name: str, *more: Any, **attributes: Any) -> Callable[[F], F]:
@@ -146,7 +157,7 @@ PACE = several(
     option("--tokens", metavar="N|FIELD", help="Tokens that an item needs: a number, or the name of a field."),
     option(
         "--requests-per-item",
-        type=click.FloatRange(1),
+        type=FiniteRange(1),
         metavar="N",
         help="Requests that an item makes through a gateway, for the plan. [default: those of the last run, else 1]",
     ),
@@ -194,13 +205,13 @@ EXECUTION = several(
 )
 RUN_BUDGET = option(
     "--budget",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     metavar="X",
     help="Money that the run may spend: at the budget nothing new starts, and running items finish.",
 )
 ITEM_COST = option(
     "--item-cost",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     metavar="X",
     help="Money that an item is expected to cost, until the first has ended. [default: that of the last run, if known]",
 )
@@ -214,7 +225,7 @@ BUDGET = several(
     ),
     option(
         "--item-budget",
-        type=click.FloatRange(0, min_open=True),
+        type=FiniteRange(0, min_open=True),
         metavar="X",
         help="Money that one item may spend: one that wants more fails with BudgetExceeded.",
     ),

@@ -107,8 +107,12 @@ def only_failed(items: Items, classes: Collection[str], folder: RunFolder) -> It
 
 
 def class_names(option: str | None) -> list[str]:
-    """Return the classes of `--only timeout,overloaded`."""
-    return [] if option is None else [name for name in option.split(",") if name.strip()]
+    """Return the classes of `--only timeout,overloaded`. Raise `click.UsageError` if the option names none: without the
+    option all failed items are retried."""
+    names = [] if option is None else [name for name in option.split(",") if name.strip()]
+    if option is not None and not names:
+        raise click.UsageError("--only names no class of failures, such as timeout: agentos show lists them")
+    return names
 
 
 def pilot_text(items: Items, run_id: str) -> str | None:
