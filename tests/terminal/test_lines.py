@@ -177,6 +177,7 @@ def test_summary_names_the_larger_budget_that_continues() -> None:
     lines = LinesReporter(io.StringIO(), None, go_on="agentos resume r")
     text = lines._event_text(RunEnded(figures, 2, "1 worker"))
     assert text is not None
-    assert "Unfinished: 2 (agentos resume r --budget 40 continues them)" in text
+    assert "Unfinished: 2 (agentos resume r --budget 40.2 continues them)" in text
     figures.stopped, figures.budget_tokens = "the budget of 500 tokens is used up: 600 spent", 500
-    assert "--budget-tokens 1000 continues" in (lines._event_text(RunEnded(figures, 2, "1 worker")) or "")
+    figures.tokens = 600
+    assert "--budget-tokens 1200 continues" in (lines._event_text(RunEnded(figures, 2, "1 worker")) or "")

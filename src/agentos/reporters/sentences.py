@@ -265,12 +265,13 @@ def _run_ended(event: RunEnded) -> str:
 
 
 def larger_budget(stats: ProgressStats) -> str:
-    """Return the option that a resume of the run needs, " --budget 40"; "" if no budget has stopped it."""
+    """Return the option that a resume of the run needs, " --budget 40"; "" if no budget has stopped it. Twice the budget,
+    or twice what was spent if the last items have spent more."""
     if stats.stopped is None or not stats.stopped.startswith("the budget of "):
         return ""
     if stats.budget_tokens is not None and "tokens is used up" in stats.stopped:
-        return f" --budget-tokens {2 * stats.budget_tokens}"
-    return "" if stats.budget is None else f" --budget {2 * stats.budget:g}"
+        return f" --budget-tokens {2 * max(stats.budget_tokens, stats.tokens)}"
+    return "" if stats.budget is None else f" --budget {2 * max(stats.budget, stats.cost or 0.0):.12g}"
 
 
 def cost_facts(stats: ProgressStats) -> list[str]:

@@ -240,6 +240,7 @@ def _larger_budget(status: RunStatus, record: dict[str, Any]) -> str:
     """Return the option that a resume needs, if the last launch was stopped by its budget."""
     stats = ProgressStats(None, stopped=record["stopped"])
     stats.budget, stats.budget_tokens = record["budget"], record["budget_tokens"]
+    stats.cost, stats.tokens = record["cost"], record["tokens"]
     return larger_budget(stats) if status.launches else ""
 
 
