@@ -11,8 +11,30 @@ SCREEN = "acceptance/test_screen"
 DESCRIPTORS = "acceptance/test_descriptors"
 HOME = "cli/test_home"
 ENVIRONMENT = "workers/test_environment_properties"
+STARTS = "workers/test_start_failures"
 
 MUTANTS = (
+    Mutant(
+        "A program that is missing for a moment fails all items that are left",
+        "workers/command/_start_failures.py",
+        "    if command.program is None:\n",
+        "    if command.program is not None:\n",
+        tests_of(STARTS, "test_removed_program_stops_run_and_next_launch_continues"),
+    ),
+    Mutant(
+        "A full disk fails the items for which a file cannot be written",
+        "workers/command/_start_failures.py",
+        "    if error.errno in DISK_FAILURES:\n",
+        "    if False:\n",
+        tests_of(STARTS, "test_full_disk_for_an_item_stops_run"),
+    ),
+    Mutant(
+        "A run without a folder for the files of its items fails them all",
+        "workers/command/_files.py",
+        "raise WorkerStartError(f",
+        "raise ValueError(f",
+        tests_of(STARTS, "test_unusable_folder_for_files_stops_run"),
+    ),
     Mutant(
         "Closed descriptors stay closed, and the owner of a pool gets its lock as a descriptor that it replaces",
         "cli/__init__.py",

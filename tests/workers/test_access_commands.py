@@ -13,7 +13,15 @@ import pytest
 
 from agentos.limits import backoff
 from agentos.verdict import QUOTA_EXHAUSTED, Verdict
-from agentos.workflows.parallel import Command, Credential, CredentialCoordinator, Ledger, ParallelCoordinator, Pattern
+from agentos.workflows.parallel import (
+    Command,
+    Credential,
+    CredentialCoordinator,
+    Ledger,
+    ParallelCoordinator,
+    Pattern,
+    WorkerStartError,
+)
 from tests.conftest import eventually
 from tests.support.fake_access import FakeAccess
 
@@ -148,8 +156,8 @@ def test_killed_command_closes_its_token_and_keeps_usage(access: FakeAccess, tmp
 def test_command_that_cannot_start_closes_its_token(access: FakeAccess) -> None:
     pool = CredentialCoordinator([Credential(CANARY, id="canary")], reporter=lambda _: None)
     coordinator = ParallelCoordinator(1, pool, reporter=None, gateway=access)
-    (result,) = coordinator.execute_parallel(["a"], Command(["/nonexistent/program"]))[1]
-    assert not result.success
+    with pytest.raises(WorkerStartError):
+        coordinator.execute_parallel(["a"], Command(["/nonexistent/program"]))
     assert set(access.closed.values()) == {1}
 
 

@@ -117,7 +117,7 @@ class Attempts:
         if isinstance(exc, WorkerStartError):
             self._on_fatal(exc)
             self._scheduler.give_up()
-            self._shutdown.drain("the worker cannot be started")
+            self._shutdown.drain(self._context.redact(foreign_exceptions.text(exc)))
             return
         if isinstance(exc, ExecutorBroken):
             self._shutdown.drain(self._context.redact(foreign_exceptions.text(exc)))

@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from typing import Any
 
+from agentos.errors import WorkerStartError
 from agentos.items.attempt import Attempt
 
 from .reports import REPORT_NAME, read_reports
@@ -34,9 +35,24 @@ class AttemptFiles:
 
 
 def create_files(attempt: Attempt) -> AttemptFiles:
-    """Create the folder of an attempt, and the parent folder of its database. The command makes the report."""
+    """Create the folder of an attempt, and the parent folder of its database. The command makes the report.
+
+    Raise `WorkerStartError` if a folder cannot be made: its parent belongs to the run, so no item is at fault."""
     context = attempt.context
-    files = AttemptFiles(context.checkpoint_dir(attempt.id), context.database_path(attempt.id))
+    try:
+        files = AttemptFiles(context.checkpoint_dir(attempt.id), context.database_path(attempt.id))
+        is_new = _make_folders(files)
+    except OSError as error:
+        raise WorkerStartError(f"no command can be started: no folder for files of an item: {error}") from None
+    if not is_new:  # an earlier attempt has saved something there, or was killed together with its launch
+        add_reported_usage(attempt, read_reports(files.report))  # spent, and in no record
+        _remove_report(files.report)
+        shutil.rmtree(files.client_settings, ignore_errors=True)
+    return files
+
+
+def _make_folders(files: AttemptFiles) -> bool:
+    """Return whether the folder of the attempt is new. Raise `OSError`."""
     database_folder = os.path.dirname(files.database)
     if not os.path.isdir(database_folder):
         os.makedirs(database_folder, 0o700, exist_ok=True)
@@ -44,11 +60,9 @@ def create_files(attempt: Attempt) -> AttemptFiles:
         os.mkdir(files.folder, 0o700)
     except FileNotFoundError:
         os.makedirs(files.folder, 0o700)
-    except FileExistsError:  # an earlier attempt has saved something there, or was killed together with its launch
-        add_reported_usage(attempt, read_reports(files.report))  # spent, and in no record
-        _remove_report(files.report)
-        shutil.rmtree(files.client_settings, ignore_errors=True)
-    return files
+    except FileExistsError:
+        return False
+    return True
 
 
 def add_reported_usage(attempt: Attempt, reports: list[dict[str, Any]]) -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import signal
 import time
 from typing import Any
 
 from agentos.child_status import UNKNOWN_STATUS
-from agentos.errors import CommandFailed, Interrupted, WorkerStartError
+from agentos.errors import CommandFailed, Interrupted
 from agentos.items.attempt import Attempt
 from agentos.items.file_names import log_name
 from agentos.providers import verdicts
-from agentos.verdict import NO_VERDICT, PERMANENT, RETRY_ON_OTHER_KEY, Verdict
+from agentos.verdict import NO_VERDICT, RETRY_ON_OTHER_KEY, Verdict
 
-from ..capacity import Room
 from ._files import add_reported_usage
 from ._process import CommandProcess
 from ._reason import reason_of
@@ -25,8 +22,6 @@ from .command import Command
 # Characters at the end of the output that the user's patterns are tried on: a pattern that backtracks may take very
 # long on more.
 MAX_MATCHED = 8 * 1024
-# The system has no room for another process or descriptor now, but will have when a command of this run has ended.
-SYSTEM_IS_FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def outcome_of(
@@ -52,33 +47,6 @@ def outcome_of(
     text = _status_text(status) + (f": {reason}" if reason else "")
     details["stderr"] = stderr.tail[-4096:].decode("utf-8", "replace")
     return None, CommandFailed(text, exit_status=status, verdict=verdict, details=details)
-
-
-def start_failure(error: OSError, command: Command) -> CommandFailed:
-    """Return the error of a command that the system did not start."""
-    if error.errno == errno.E2BIG:
-        text = "its arguments are longer than the system allows: pass the item on stdin (stdin=FIELD)"
-    else:
-        text = error.strerror or str(error)
-        if command.cwd is not None and not os.path.isdir(command.cwd):  # noqa: PTH112
-            text = f"its folder {command.cwd} does not exist"
-    return CommandFailed(
-        f"{command.arguments[0]} cannot be started: {text}",
-        exit_status=None,
-        verdict=Verdict(PERMANENT, message=text),
-        details={},
-    )
-
-
-def no_room_error(error: OSError, room: Room | None) -> WorkerStartError:
-    """Return the error of a run whose first command the system has no room for."""
-    if error.errno == errno.EMFILE:
-        advice = f" ({'ulimit -n' if room is None else room.limit}): raise the limit of open files"
-    elif error.errno == errno.EAGAIN:
-        advice = ": raise the limit of processes (ulimit -u), or end some"
-    else:
-        advice = ": try again when other programs have ended"
-    return WorkerStartError(f"not even one command can be started: {error.strerror}{advice}")
 
 
 def _reported_verdict(attempt: Attempt, reports: list[dict[str, Any]]) -> Verdict | None:

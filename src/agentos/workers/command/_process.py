@@ -31,6 +31,7 @@ from agentos.pool.lease_pool import LeasePool
 
 from ..machine import SessionUse
 from ._files import AttemptFiles, create_client_settings, create_files, open_anonymous_file
+from ._start_failures import SYSTEM_IS_FULL, execution_failure
 from .command import Command, inherited_environment
 
 # Bytes per read of an output.
@@ -154,8 +155,9 @@ class ProcessStarter:
         self._is_log_lost = False
 
     def start(self, attempt: Attempt) -> CommandProcess:
-        """Start the command of an attempt. Raise `OSError` if the system refuses, `LookupError` if the item lacks a
-        field, and `ValueError` if an argument would show a secret."""
+        """Start the command of an attempt. Raise `OSError` if the system has no room or a file cannot be written,
+        `CommandFailed` if the system does not execute the program for this item and `WorkerStartError` if it does for
+        none, `LookupError` if the item lacks a field, and `ValueError` if an argument would show a secret."""
         command, item = self._command, attempt.item.payload
         arguments = command.filled(item, attempt.id)
         if self._hides_secret("\0".join(arguments)):
@@ -216,9 +218,11 @@ class ProcessStarter:
                 start_new_session=True,
                 preexec_fn=_unblock_signals if signal.pthread_sigmask(signal.SIG_BLOCK, ()) else None,
             )
-        except BaseException:
+        except BaseException as error:
             for end in ends:
                 os.close(end)
+            if isinstance(error, OSError) and error.errno not in SYSTEM_IS_FULL:
+                raise execution_failure(error, self._command) from None
             raise
         stdout, stdout_end, stderr, stderr_end = ends
         os.close(stdout_end)

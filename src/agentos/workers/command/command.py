@@ -79,14 +79,19 @@ class Command:
         """Return the first required field that an item lacks, or None."""
         return next((name for name in self.fields if field_of(item, name) is None), None)
 
+    @property
+    def program(self) -> str | None:
+        """Return the name or path of the program; None if it depends on the item."""
+        first = self._templates[0]
+        return None if any(is_placeholder for is_placeholder, _ in first) else "".join(text for _, text in first)
+
     def problem(self) -> str | None:
         """Return why no item can start the command, as far as that shows before the run; None if it can be started."""
         if (problem := self._quoted_whole()) is not None:
             return problem
-        first = self._templates[0]
-        if any(is_placeholder for is_placeholder, _ in first):
+        program = self.program
+        if program is None:
             return None
-        program = "".join(text for _, text in first)
         path = None if self.cwd is None or os.sep not in program else os.path.join(self.cwd, program)  # noqa: PTH118
         if shutil.which(path or program) is None:
             return self._why_not_found(program, Path(path or program))

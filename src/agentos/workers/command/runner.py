@@ -28,8 +28,9 @@ from ..capacity import Room, room_for_commands
 from ..machine import Machine
 from ._files import remove_empty_folder, remove_files
 from ._guard import Guard
-from ._outcome import SYSTEM_IS_FULL, no_room_error, outcome_of, start_failure
+from ._outcome import outcome_of
 from ._process import CommandProcess, ProcessStarter, feed_output
+from ._start_failures import SYSTEM_IS_FULL, file_failure, no_room_error
 from .command import Command
 from .reports import read_reports
 
@@ -176,13 +177,13 @@ class CommandWorkers(Workers):
             process = self._starter.start(attempt)
         except OSError as error:
             if error.errno not in SYSTEM_IS_FULL:
-                self._end(attempt, None, start_failure(error, self._command))
+                self._end(attempt, None, file_failure(error, self._command))
             elif self._running:
                 self._postponed_attempts.append(attempt)
             else:  # no item is at fault
                 self._end(attempt, None, no_room_error(error, self._room))
             return
-        except Exception as error:  # the item lacks a field, or an argument cannot hold what it has
+        except Exception as error:  # the item lacks a field, an argument cannot hold what it has, or nothing can start
             self._end(attempt, None, error)
             return
         with self._lock:
