@@ -196,9 +196,9 @@ class CommandFailed(RunError):
 
 
 class WorkerStartError(RunError):
-    """The worker cannot be started at all: it cannot be sent to another process or imported there, its credential cannot
-    be read there, the program or the folder of a command is gone, or the disk is full. No item is at fault; the run stops
-    and can be resumed."""
+    """The worker cannot be started at all: it cannot be sent to another process or imported there, its credential
+    cannot be read there, the program or the folder of a command is gone, or the disk is full. No item is at fault; the
+    run stops and can be resumed."""
 
 
 class ExecutorBroken(RunError):

@@ -265,8 +265,8 @@ def _run_ended(event: RunEnded) -> str:
 
 
 def larger_budget(stats: ProgressStats) -> str:
-    """Return the option that a resume of the run needs, " --budget 40"; "" if no budget has stopped it. Twice the budget,
-    or twice what was spent if the last items have spent more."""
+    """Return the option that a resume of the run needs, " --budget 40"; "" if no budget has stopped it: twice the
+    budget, or twice what was spent if that is more."""
     if stats.stopped is None or not stats.stopped.startswith("the budget of "):
         return ""
     if stats.budget_tokens is not None and "tokens is used up" in stats.stopped:

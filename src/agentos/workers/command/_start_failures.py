@@ -1,5 +1,5 @@
-"""Decides what is at fault if a command cannot be started: its item, which fails, or something that all items of the run
-need. Then no item fails, because the others would follow: the run stops, and can be resumed."""
+"""Decides what is at fault if a command cannot be started: its item, which fails, or something that all items need.
+Then no item fails, because the others would follow: the run stops, and can be resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ DISK_FAILURES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 def execution_failure(error: OSError, command: Command) -> CommandFailed | WorkerStartError:
     """Return the error of a command whose program the system did not execute."""
     if error.errno == errno.E2BIG:
-        return _item_failure(command, "its arguments are longer than the system allows: pass the item on stdin (stdin=FIELD)")
+        text = "its arguments are longer than the system allows: pass the item on stdin (stdin=FIELD)"
+        return _item_failure(command, text)
     if command.cwd is not None and not os.path.isdir(command.cwd):  # noqa: PTH112
         return WorkerStartError(f"no command can be started: their folder {command.cwd} does not exist")
     text = error.strerror or str(error)
