@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import os
 import threading
 import time
@@ -20,6 +21,8 @@ from typing import Protocol
 # Longest single wait of the timer thread, in seconds: the system measures waits on a clock that stands still while the
 # machine is suspended, so a timer is late by at most this after a suspend.
 MAX_WAIT = 2.0
+# Seconds by which the timer thread wakes up late before that counts as a pause of the program: less is a busy machine.
+MIN_PAUSE = 0.25
 
 # Returns seconds that also pass while the machine is suspended, where the system has such a clock.
 boot_time: Callable[[], float] = time.monotonic
@@ -60,6 +63,10 @@ class Clock(Protocol):
     def call_at(self, at: float, call: Callable[[], None]) -> Timer:
         """Call once, soon after `at`, on another thread. `call` must be short and must not block."""
 
+    def paused(self) -> float:
+        """Return the seconds in which this program did not run although timers waited: it, or the machine, was
+        suspended. A limit for the time of work is prolonged by what was added to them since the work began."""
+
 
 class SystemClock:
     """Real time. One daemon thread serves all timers of the process; it starts with the first of them."""
@@ -74,6 +81,7 @@ class SystemClock:
         self._numbers = itertools.count()
         self._prune_at = 64
         self._thread: threading.Thread | None = None
+        self._paused = 0.0
 
     now = staticmethod(boot_time)
     epoch = staticmethod(wall_time)
@@ -91,6 +99,9 @@ class SystemClock:
                 self._changed.notify()
         return timer
 
+    def paused(self) -> float:
+        return self._paused
+
     def _prune(self) -> None:
         """Drop cancelled timers, which would otherwise accumulate until their instant."""
         self._timers = [entry for entry in self._timers if entry[2].call is not None]
@@ -101,11 +112,19 @@ class SystemClock:
         while True:
             with self._changed:
                 while not self._timers or self._timers[0][0] > self.now():
-                    self._changed.wait(min(self._timers[0][0] - self.now(), MAX_WAIT) if self._timers else None)
+                    self._wait(min(self._timers[0][0] - self.now(), MAX_WAIT) if self._timers else None)
                 call = heapq.heappop(self._timers)[2].call
             if call is not None:
                 call()
             del call  # else the call and everything it refers to lives until the next one
+
+    def _wait(self, seconds: float | None) -> None:
+        """Wait until a timer may be due, and count by how much the program has overslept."""
+        end = math.inf if seconds is None else self.now() + seconds
+        self._changed.wait(seconds)
+        late = self.now() - end
+        if late >= MIN_PAUSE:
+            self._paused += late
 
 
 SYSTEM_CLOCK = SystemClock()

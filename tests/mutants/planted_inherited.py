@@ -22,6 +22,13 @@ MUTANTS = (
         tests_of(STARTS, "test_removed_program_stops_run_and_next_launch_continues"),
     ),
     Mutant(
+        "The time in which the program was suspended counts as time of an attempt",
+        "runs/_driver/timeouts.py",
+        "        if paused > 0:",
+        "        if paused < 0:",
+        tests_of("runs/test_timeouts", "test_time_of_a_suspended_program_does_not_count"),
+    ),
+    Mutant(
         "A full disk fails the items for which a file cannot be written",
         "workers/command/_start_failures.py",
         "    if error.errno in DISK_FAILURES:\n",

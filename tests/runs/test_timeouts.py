@@ -46,6 +46,30 @@ def test_timed_out_thread_is_abandoned_with_its_lease() -> None:
     assert should_stop == [True]
 
 
+def test_time_of_a_suspended_program_does_not_count() -> None:
+    """Ctrl-Z, or a closed lid: an attempt has not run meanwhile, or its end was not noticed."""
+    gate = threading.Event()
+    clock = FakeClock()
+    with quiet(1, timeout=5, clock=clock).stream(["slow"], lambda item, _: gate.wait(60) and item) as results:
+        eventually(lambda: results.stats.running == 1)
+        clock.advance(1)
+        clock.pause(3600)
+        clock.advance(3599.9)
+        gate.set()
+        assert [result.success for result in results] == [True]
+
+
+def test_timeout_counts_again_after_a_suspend() -> None:
+    gate = threading.Event()
+    clock = FakeClock()
+    with quiet(1, timeout=5, clock=clock).stream(["slow"], lambda item, _: gate.wait(60) and item) as results:
+        eventually(lambda: results.stats.running == 1)
+        clock.pause(60)
+        eventually(lambda: clock.advance(1) or results.stats.completed == 1)
+        assert [result.metadata["error_type"] for result in results] == ["AttemptTimeout"]
+    gate.set()
+
+
 def test_run_stops_when_all_workers_are_abandoned() -> None:
     gate = threading.Event()
     coordinator = quiet(2, timeout=0.02)

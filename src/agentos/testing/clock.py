@@ -18,6 +18,7 @@ class FakeClock:
         self._lock = threading.Lock()  # guards all below
         self._elapsed = 0.0
         self._epoch = epoch
+        self._paused = 0.0
         self._timers: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
 
@@ -40,6 +41,16 @@ class FakeClock:
             call()
         with self._lock:
             self._elapsed = end - 1000.0
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass as it does while the program is suspended: timers that are due are called by the next
+        `advance`, and time limits of attempts are prolonged."""
+        with self._lock:
+            self._elapsed += seconds
+            self._paused += seconds
+
+    def paused(self) -> float:
+        return self._paused
 
     def _next_call(self, end: float) -> Callable[[], None] | None:
         with self._lock:

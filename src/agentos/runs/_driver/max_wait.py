@@ -25,6 +25,8 @@ class MaxWait:
         self._scheduler = parts.scheduler
         self._timers = parts.timers
         self._now = parts.clock.now
+        self._paused = parts.clock.paused
+        self._paused_before = 0.0  # when the timer was set
         self._drain = drain
 
     def watch(self, scope: str | None) -> None:
@@ -43,16 +45,23 @@ class MaxWait:
     def watch_pause(self) -> None:
         """Begin to wait for an item that pauses until a credential is usable."""
         if _TIMER not in self._timers:
-            self._timers.set(_TIMER, self._now() + self._seconds, MaxWaitOver())
+            self._set(self._now() + self._seconds, MaxWaitOver())
 
     def on_over(self, message: MaxWaitOver) -> None:
         self._timers.remove(_TIMER)
         if not self._admission.open_by_scope and not self._scheduler.sent_back:
             return
         now = self._now()
-        if self._scheduler.running:
-            self._timers.set(_TIMER, now + self._seconds, message)
+        paused = self._paused() - self._paused_before
+        if paused > 0:  # nothing could start while this program did not run
+            self._set(now + min(paused, self._seconds), message)
+        elif self._scheduler.running:
+            self._set(now + self._seconds, message)
         elif now - self._scheduler.last_start >= self._seconds:
             self._drain(f"nothing could start within {self._seconds:g} s")
         else:
-            self._timers.set(_TIMER, self._scheduler.last_start + self._seconds, message)
+            self._set(self._scheduler.last_start + self._seconds, message)
+
+    def _set(self, at: float, message: MaxWaitOver) -> None:
+        self._paused_before = self._paused()
+        self._timers.set(_TIMER, at, message)

@@ -29,7 +29,7 @@ class AttemptTimeouts:
     def watch(self, attempt: Attempt) -> None:
         """Start the time-out of an attempt, if the run has one."""
         if self._timeout is not None:
-            self._set_timer(attempt, self._timeout, TimeoutExpired(attempt))
+            self._expire_in(attempt, self._timeout)
 
     def error(self) -> AttemptTimeout:
         return AttemptTimeout(f"the attempt took longer than {self._timeout:g} s")
@@ -39,7 +39,11 @@ class AttemptTimeouts:
         if attempt not in self._running:
             return
         if attempt.is_preparing:
-            self._set_timer(attempt, self._timeout or 0.0, message)
+            self._expire_in(attempt, self._timeout or 0.0)
+            return
+        paused = self._clock.paused() - message.paused
+        if paused > 0:  # this program has not run: the attempt may not have either, or its end was not noticed
+            self._expire_in(attempt, paused)
             return
         attempt.should_stop = True
         if not self._workers.can_kill:
@@ -53,6 +57,9 @@ class AttemptTimeouts:
     def on_ignored(self, message: TimeoutIgnored) -> None:
         if message.attempt in self._running:
             self._abandon(message.attempt)
+
+    def _expire_in(self, attempt: Attempt, seconds: float) -> None:
+        self._set_timer(attempt, seconds, TimeoutExpired(attempt, self._clock.paused()))
 
     def _set_timer(self, attempt: Attempt, seconds: float, message: Message) -> None:
         attempt.timer = self._clock.call_at(self._clock.now() + seconds, lambda: self._post(message))

@@ -78,6 +78,7 @@ class AttemptFailed(Message):
 @dataclass(slots=True)
 class TimeoutExpired(Message):
     attempt: Attempt
+    paused: float  # seconds that the program had not run (`Clock.paused`) when the timer was set
 
 
 @dataclass(slots=True)
