@@ -77,6 +77,15 @@ def test_pilot_runs_the_first_items_resume_the_rest() -> None:
     assert (record["state"], record["unfinished"]) == ("finished", 0)
 
 
+def test_limit_counts_new_items_of_a_changed_file() -> None:
+    """Items on record may be gone, or stand behind others."""
+    Path("items.txt").write_text("a\nb\nc\nd\n")
+    run("--items", "items.txt", "--limit", "2", "pilot_workers:same")
+    Path("items.txt").write_text("d\nc\nb\n")
+    assert program("resume", "r", "--limit", "1").returncode == 0
+    assert sorted(ended_ids()) == ["a", "b", "d"]
+
+
 def test_pilot_of_stdin_keeps_the_rest_for_resume() -> None:
     lines = b"".join(b"line-%d\n" % number for number in range(1, 8))
     text = run("--items", "-", "--limit", "2", "pilot_workers:same", input=lines)

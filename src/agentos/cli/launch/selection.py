@@ -6,7 +6,7 @@ items in the same order. `--limit` is for one launch; the items after it stay un
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import random
 from collections.abc import Collection, Iterable, Iterator
 
@@ -15,7 +15,7 @@ import click
 from agentos.home.run_folder import RunFolder
 from agentos.home.run_status import failure_classes, open_ledger
 from agentos.items.fields import field_of
-from agentos.ledger.reader import Ledger
+from agentos.ledger.reader import UNFINISHED, Ledger
 from agentos.plurals import plural
 
 from ._item_formats import listed
@@ -54,35 +54,37 @@ def shuffled(items: Items, seed: int | None) -> Items:
 
 
 def limited(items: Items, limit: int | None, folder: RunFolder) -> Items:
-    """Return items for `limit` more outcomes than are on record; `total` stays the number of all items."""
+    """Return the items that have an outcome on record, and the next `limit` others; `total` stays the number of all
+    items."""
     if limit is None:
         return items
-    count = limit + _outcomes(folder)
-    if isinstance(items, SizedItems):
-        first = items.replaced(items.source[:count])
-        first.total, first.rest_count = items.total, max(0, len(items) - count)
-        return first
-    first = items.replaced(())
-    first.source = _first(iter(items.source), count, first)
+    chosen = items.replaced(())
+    source = _within_limit(items, limit, folder, chosen)
+    if not isinstance(items, SizedItems):
+        chosen.source = source
+        return chosen
+    first = items.replaced(list(source))
+    first.total, first.rest_count = chosen.total, chosen.rest_count
     return first
 
 
-def _first(source: Iterator[Item], count: int, items: Items) -> Iterator[Item]:
-    """Yield the first items, and read the others: this keeps those of stdin in the run's folder, for a resume."""
-    first = 0
-    for item in itertools.islice(source, count):
-        first += 1
-        yield item
-    items.rest_count = sum(1 for _ in source)
-    items.total = first + items.rest_count
-
-
-def _outcomes(folder: RunFolder) -> int:
-    if not folder.ledger.exists():
-        return 0
-    with Ledger.open(folder.ledger) as ledger:
-        counts = ledger.counts()
-    return counts.succeeded + counts.failed
+def _within_limit(items: Items, limit: int, folder: RunFolder, chosen: Items) -> Iterator[Item]:
+    """Yield the chosen items, and read the others: this keeps those of stdin in the run's folder, for a resume. At the
+    end set the numbers of `chosen`."""
+    total = started = rest_count = 0
+    with contextlib.ExitStack() as resources:
+        ledger = resources.enter_context(Ledger.open(folder.ledger)) if folder.ledger.exists() else None
+        for item in items.source:
+            total += 1
+            standing = None if ledger is None else ledger.standing(items.id_of(item))
+            if standing is not None and standing[0] != UNFINISHED:
+                yield item
+            elif started < limit:
+                started += 1
+                yield item
+            else:
+                rest_count += 1
+    chosen.total, chosen.rest_count = total, rest_count
 
 
 def only_failed(items: Items, classes: Collection[str], folder: RunFolder) -> Items:
