@@ -186,6 +186,13 @@ def test_closed_descriptors_lose_no_item_and_no_log(closed: str, sandbox: Sandbo
     assert sorted(sandbox.agentos("logs", "r", "b").stdout.split()) == ["err", "out"]
 
 
+@pytest.mark.parametrize("command", [("export", "r"), ("logs", "r", "a"), ("show", "r"), ("runs",)])
+def test_results_are_dropped_if_stdout_is_closed(command: tuple[str, ...], sandbox: Sandbox) -> None:
+    sandbox.agentos("run", "--run-id", "r", "--item", "a", "--", "echo", "hi")
+    done = sandbox.run(["sh", "-c", f"{shlex.join([*AGENTOS, *command])} >&-"])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("closed", ["<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_descriptors_let_the_pool_owner_start(closed: str, sandbox: Sandbox) -> None:
     """The owner inherits its lock and its socket, which had the numbers of closed descriptors."""

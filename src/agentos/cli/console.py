@@ -7,8 +7,9 @@ message on stderr and an exit status, here and nowhere else.
 from __future__ import annotations
 
 import json
+import os
 import sys
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -47,6 +48,11 @@ def say(text: str, *, err: bool = False) -> None:
     """Print a line on stdout, or stderr. Characters that its encoding lacks are printed as escapes."""
     encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
+
+
+def binary_stdout() -> BinaryIO:
+    """Return stdout for bytes. If the parent process has closed it, what is written is dropped, as `say` does."""
+    return open(os.devnull, "wb") if sys.stdout is None else sys.stdout.buffer  # noqa: PTH123 - until the exit
 
 
 def say_json(value: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from agentos.ledger.reader import DAMAGED, Ledger, RecordedItem
 from agentos.plurals import plural
 
 from ..completion import files, run_ids
-from ..console import Command, Failure, say
+from ..console import Command, Failure, binary_stdout, say
 from ..find import find_run
 
 COLUMNS = (
@@ -85,8 +84,9 @@ def export(run_id: str, row_format: str, output: str | None, only: str | None) -
 def _open_output(path: str | None) -> Iterator[BinaryIO]:
     """Yield stdout, or a file that replaces `path` when it is complete. A device or a pipe is written directly."""
     if path is None or path == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        stdout = binary_stdout()
+        yield stdout
+        stdout.flush()
         return
     target = Path(path).resolve()
     is_replaced = target.is_file() or not target.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +18,7 @@ from agentos.reporters.format import escape_controls, shorten, size
 from agentos.terminal.safe_output import safe_output
 
 from ..completion import item_ids, run_ids
-from ..console import INTERRUPTED, Command, say
+from ..console import INTERRUPTED, Command, binary_stdout, say
 from ..find import find_run, unknown_item
 
 # Characters of an item's id in a message.
@@ -53,9 +52,9 @@ def logs(context: click.Context, run_id: str, item_id: str | None, follow: bool,
     path = folder.logs / log_name(item_id)
     try:
         if follow and run_owner(folder) is not None:
-            _follow(path, folder, item_id, sys.stdout.buffer)
+            _follow(path, folder, item_id, binary_stdout())
         elif path.exists():
-            _copy(path, 0, sys.stdout.buffer)
+            _copy(path, 0, binary_stdout())
         if not path.exists():
             _say_no_log(folder, item_id)
     except KeyboardInterrupt:  # the way to end `--follow`, and no error
