@@ -29,6 +29,13 @@ MUTANTS = (
         tests_of("runs/test_timeouts", "test_time_of_a_suspended_program_does_not_count"),
     ),
     Mutant(
+        "An attempt whose worker has returned is abandoned because its result is still processed",
+        "runs/_driver/timeouts.py",
+        "if attempt.ended_at and not message.has_ended:",
+        "if False:",
+        tests_of("runs/test_timeouts", "test_result_that_is_processed_is_not_timed_out"),
+    ),
+    Mutant(
         "A full disk fails the items for which a file cannot be written",
         "workers/command/_start_failures.py",
         "    if error.errno in DISK_FAILURES:\n",

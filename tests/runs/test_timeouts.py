@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,35 @@ def test_time_of_a_suspended_program_does_not_count() -> None:
         clock.advance(3599.9)
         gate.set()
         assert [result.success for result in results] == [True]
+
+
+class SlowResult:
+    """A result whose conversion to JSON waits."""
+
+    def __init__(self) -> None:
+        self.is_converting, self.go_on = threading.Event(), threading.Event()
+
+    def tolist(self) -> list[int]:
+        self.is_converting.set()
+        self.go_on.wait(60)
+        return [1]
+
+
+@pytest.mark.parametrize("does_end", [True, False])
+def test_result_that_is_processed_is_not_timed_out(does_end: bool, tmp_path: Path) -> None:
+    """The worker has returned in time. Processing may take one time-out more, not longer: it may never end."""
+    result = SlowResult()
+    clock = FakeClock()
+    coordinator = quiet(1, timeout=5, clock=clock, ledger=tmp_path / "ledger.db")
+    with coordinator.stream(["a"], lambda _item, _: result) as results:
+        assert result.is_converting.wait(60)
+        clock.advance(5)
+        if does_end:
+            result.go_on.set()
+        else:
+            eventually(lambda: clock.advance(1) or results.stats.completed == 1)
+        assert [r.success for r in results] == [does_end]
+    result.go_on.set()
 
 
 def test_timeout_counts_again_after_a_suspend() -> None:

@@ -41,6 +41,9 @@ class AttemptTimeouts:
         if attempt.is_preparing:
             self._expire_in(attempt, self._timeout or 0.0)
             return
+        if attempt.ended_at and not message.has_ended:  # in time: its outcome is encoded, or its lease ends
+            self._expire_in(attempt, self._timeout or 0.0, has_ended=True)
+            return
         paused = self._clock.paused() - message.paused
         if paused > 0:  # this program has not run: the attempt may not have either, or its end was not noticed
             self._expire_in(attempt, paused)
@@ -58,8 +61,8 @@ class AttemptTimeouts:
         if message.attempt in self._running:
             self._abandon(message.attempt)
 
-    def _expire_in(self, attempt: Attempt, seconds: float) -> None:
-        self._set_timer(attempt, seconds, TimeoutExpired(attempt, self._clock.paused()))
+    def _expire_in(self, attempt: Attempt, seconds: float, *, has_ended: bool = False) -> None:
+        self._set_timer(attempt, seconds, TimeoutExpired(attempt, self._clock.paused(), has_ended))
 
     def _set_timer(self, attempt: Attempt, seconds: float, message: Message) -> None:
         attempt.timer = self._clock.call_at(self._clock.now() + seconds, lambda: self._post(message))

@@ -79,6 +79,7 @@ class AttemptFailed(Message):
 class TimeoutExpired(Message):
     attempt: Attempt
     paused: float  # seconds that the program had not run (`Clock.paused`) when the timer was set
+    has_ended: bool = False  # then already: the outcome has had one more time-out to be processed
 
 
 @dataclass(slots=True)
