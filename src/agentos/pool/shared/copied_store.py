@@ -56,6 +56,7 @@ class _ShiftedClock:
         self._clock = clock
         self._offset = pool_now - clock.now()
         self.epoch = clock.epoch
+        self.paused = clock.paused
 
     def now(self) -> float:
         return self._clock.now() + self._offset
