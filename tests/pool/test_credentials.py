@@ -272,6 +272,11 @@ def test_file_of_owner_only_is_read(key_file: Callable[..., Path], mode: int) ->
     assert Credential(f"file:{path}").secret == SECRET
 
 
+def test_byte_order_mark_of_file_is_left_out(key_file: Callable[..., Path]) -> None:
+    path = key_file("\ufeff" + SECRET + "\r\n", 0o600)
+    assert Credential(f"file:{path}").secret == SECRET
+
+
 def test_file_path_may_start_with_tilde(monkeypatch: pytest.MonkeyPatch, key_file: Callable[..., Path]) -> None:
     path = key_file()
     monkeypatch.setenv("HOME", str(path.parent))

@@ -64,7 +64,7 @@ def _read_private_file(path: str) -> str:
         file = file.expanduser()
         if stat.S_IMODE(file.stat().st_mode) & 0o077:
             raise CredentialError(f"other users can read {file}, so its key is not used: run chmod 600 {file}")
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")  # without the mark that some editors put before the text
     except CredentialError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
