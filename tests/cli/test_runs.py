@@ -155,3 +155,13 @@ def test_run_stopped_by_full_disk_is_not_shown_as_killed(monkeypatch: pytest.Mon
     assert status.state == "stopped"
     assert "the disk is full" in status.state_text
     assert "killed" not in agentos("show", "full").stdout
+
+
+def test_resume_warns_of_a_ledger_older_than_its_folder() -> None:
+    """Restored from a copy: items that have ended since then would run again without a word."""
+    program("run", "--run-id", "r", "--item", "a", "--item", "b", "--limit", "1", "--", "true")
+    ledger = RunFolder("r").ledger
+    copy = ledger.read_bytes()
+    assert b"older than its folder" not in program("resume", "r").stderr
+    ledger.write_bytes(copy)
+    assert b"launch 2 has ended, the ledger ends with launch 1" in program("resume", "r").stderr

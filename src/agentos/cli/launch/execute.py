@@ -55,6 +55,7 @@ def execute(
         reporter.stop_run = run.coordinator.request_shutdown
         if is_resume:
             _warn_of_changed_items(spec, run, reporter)
+            _warn_of_older_ledger(folder, reporter)
         folder.make()
         if not folder.exists():
             spec.total = run.items.total
@@ -99,6 +100,22 @@ def _warn_of_changed_items(spec: RunSpec, run: PreparedRun, reporter: RunReporte
         reporter.screen.message(
             "Warning: stdin was not read to its end, so only the items that were read are continued; pass the whole "
             f"input again: ... | agentos run --run-id {spec.run_id} --items - ..."
+        )
+
+
+def _warn_of_older_ledger(folder: RunFolder, reporter: RunReporter) -> None:
+    """Warn if the ledger is older than the note on the end of the last launch, which stands beside it."""
+    end = folder.read_end()
+    if end is None:
+        return
+    launch = 0
+    if folder.ledger.exists():
+        with Ledger.open(folder.ledger) as ledger:
+            launch = len(ledger.launches())
+    if launch < end.launch:
+        reporter.screen.message(
+            f"Warning: the ledger of this run is older than its folder (launch {end.launch} has ended, the ledger ends "
+            f"with launch {launch}; restored from a copy?): items that have ended since then are executed again"
         )
 
 
