@@ -27,7 +27,8 @@ from ._reader import AnswerReader
 from ._request import ClientRequest, decoded
 from ._request_account import RequestAccount
 from ._state import GatewayState
-from ._upstream import Answer, AnswerLost, NotConnected, Untrusted
+from ._upstream import NotConnected, Untrusted
+from ._upstream_answer import Answer, AnswerLost
 from .addresses import join_url
 from .client_tokens import Client
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from ._answers import LocalAnswer
 from ._exchange import Exchange
 from ._request import HOP_BY_HOP, is_text
-from ._upstream import Answer, AnswerLost
+from ._upstream_answer import Answer, AnswerLost
 
 # Headers of an answer that are not passed on, beside those between neighbours: they are about the provider's host.
 _DROPPED = HOP_BY_HOP | frozenset(
@@ -89,16 +89,24 @@ async def _stream(exchange: Exchange, answer: Answer, relayed: RelayedAnswer) ->
     `drain` waits while the client does not read."""
     reader = exchange.reader
     assert reader is not None
-    parts = [reader.feed(part) for part in exchange.first_parts]
+    feed = reader.feed
+
+    def pass_on(part: bytes) -> bool:
+        relayed.send([feed(part)])
+        return not relayed.is_full
+
+    parts = [feed(part) for part in exchange.first_parts]
     exchange.first_parts.clear()
-    while not answer.is_over:
+    last: bytes | None = b""
+    if not answer.is_over:
         relayed.send(parts)
+        parts.clear()
         await relayed.drain()
-        parts = [reader.feed(await answer.read())]
-    parts.append(reader.end())
+        while (last := await answer.pass_on(pass_on)) is None:
+            await relayed.drain()
+    parts += [feed(last), reader.end()]
     exchange.finish()
     relayed.send(parts, is_last=True)
-    await relayed.drain()
 
 
 class RelayedAnswer(web.StreamResponse):
@@ -137,9 +145,14 @@ class RelayedAnswer(web.StreamResponse):
             transport.write(data)
             self._web_request.writer.output_size += len(data)  # from which others see that an answer has begun
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the client does not read as fast as it is sent to."""
+        return self._web_request.protocol.writing_paused
+
     async def drain(self) -> None:
         """Wait while the client does not read."""
-        if self._web_request.protocol.writing_paused:
+        if self.is_full:
             await self._web_request.writer.drain()
 
     @property

@@ -1,7 +1,7 @@
 """Upstream: sends a request to a provider and reads its answer. Nothing else knows aiohttp's client.
 
-aiohttp's connector makes and keeps the connections (addresses, TLS, proxies, reuse), and its parser reads answers. The
-head of a request is written here: a `ClientSession` takes as long for one request as all rules of the gateway, and
+aiohttp's connector makes and keeps the connections (addresses, TLS, proxies, reuse), and its parser reads answers (see
+`_upstream_answer`). The head of a request is written here: a `ClientSession` takes as long for one request as all rules of the gateway, and
 would send a GET, PUT or DELETE a second time by itself.
 """
 
@@ -14,8 +14,9 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 from aiohttp.connector import Connection
-from aiohttp.http import HttpProcessingError, RawResponseMessage
 from yarl import URL
+
+from ._upstream_answer import Answer, AnswerLost
 
 # Seconds until a connection must be established.
 CONNECT_SECONDS = 15.0
@@ -27,11 +28,6 @@ PROBES = 5
 # Seconds that an idle connection is kept. Shorter than providers keep theirs: a request that is sent into a connection
 # that the provider is closing is lost.
 IDLE_SECONDS = 15.0
-# Bytes that are read ahead of a client that reads slowly.
-READ_AHEAD = 64 * 1024
-# Bytes of a line of an answer's head, and number of its headers.
-MAX_HEADER_BYTES = 64 * 1024
-MAX_HEADERS = 500
 # Bytes of a body that is copied behind its head, to be sent with one system call.
 MAX_JOINED_BYTES = 64 * 1024
 # Origins that are remembered.
@@ -47,46 +43,6 @@ class NotConnected(Exception):
 
 class Untrusted(Exception):
     """The provider's certificate is not valid: waiting does not help."""
-
-
-class AnswerLost(Exception):
-    """The request was sent, but its answer did not come, or not completely: it may have been carried out."""
-
-
-class Answer:
-    """The answer of a provider: its head, and its body as it comes."""
-
-    __slots__ = ("_connection", "_content", "headers", "status")
-
-    def __init__(self, connection: Connection, message: RawResponseMessage, content: aiohttp.StreamReader) -> None:
-        self._connection = connection
-        self._content = content
-        self.status = message.code
-        self.headers = message.headers
-
-    async def read(self) -> bytes:
-        """Return the next bytes of the body, as they came; empty at its end. Raises `AnswerLost`."""
-        try:
-            return await self._content.readany()
-        except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError) as error:
-            raise AnswerLost(_name(error)) from None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the whole body has come and was read."""
-        return self._content.at_eof()
-
-    def close(self) -> None:
-        """End the answer: a body that has not arrived completely is cancelled by closing the connection."""
-        _close(self._connection)
-
-    def release(self) -> None:
-        """Give the connection back for the next request; close it if a body was not read or not sent completely."""
-        transport = self._connection.transport
-        if transport is None or transport.get_write_buffer_size():
-            _close(self._connection)
-        else:
-            self._connection.release()
 
 
 class _Origin:
@@ -118,6 +74,7 @@ class Upstream:
     """The connections to providers. Made and used on one event loop."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=_make_socket)
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         self._origins: dict[str, _Origin] = {}
@@ -126,19 +83,22 @@ class Upstream:
         """Send a request; return its answer when the head has come. Raises the exceptions above."""
         path_start = url.find("/", url.find("://") + 3)
         origin = self._origins.get(url[:path_start]) or self._add_origin(url[:path_start])
-        connection = await self._connect(origin)
+        connection = await self._connect(origin)  # which also finds out what a proxy wants in the head
         try:
             lines = origin.head(method, url[path_start:])
             lines += [f"{name}: {value}" for name, value in headers]
-            _write(connection, lines, body, is_length_given=bool(body) or method in _BODY_METHODS)
-            message, content = await _read_head(connection)
-        except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError) as error:
-            _close(connection)
-            raise AnswerLost(_name(error)) from None
+            head = _encoded(lines, len(body) if body or method in _BODY_METHODS else None)
+            answer = Answer(connection, self._loop)
         except BaseException:
-            _close(connection)
+            connection.close()
             raise
-        return Answer(connection, message, content)
+        try:
+            _write(connection, head, body)
+            await answer.receive_head()
+        except BaseException:
+            answer.close()
+            raise
+        return answer
 
     async def _connect(self, origin: _Origin) -> Connection:
         """Return a connection on which nothing unsolicited has come (such as the 408 of an idle connection): the next
@@ -159,7 +119,7 @@ class Upstream:
         if len(self._origins) >= MAX_ORIGINS:
             self._origins.clear()
         try:
-            origin = self._origins[text] = _Origin(text, asyncio.get_running_loop())
+            origin = self._origins[text] = _Origin(text, self._loop)
         except ValueError as error:
             raise Untrusted(_name(error)) from None
         return origin
@@ -170,45 +130,25 @@ class Upstream:
         await asyncio.sleep(0)  # transports close in the next round of the loop
 
 
-def _write(connection: Connection, lines: list[str], body: bytes, *, is_length_given: bool) -> None:
-    """Send a request. Raises `Untrusted` if a line has a line break, which would begin another header or request."""
-    if is_length_given:
-        lines.append(f"Content-Length: {len(body)}")
+def _encoded(lines: list[str], length: int | None) -> bytes:
+    """Return the head of a request. Raises `Untrusted` if a line has a line break, which would begin another header or
+    request."""
+    if length is not None:
+        lines.append(f"Content-Length: {length}")
     head = ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "surrogateescape")
     if head.count(b"\n") != len(lines) + 1 or head.count(b"\r") != len(lines) + 1 or b"\0" in head:
         raise Untrusted("a header has a line break")
-    protocol, transport = connection.protocol, connection.transport
-    if protocol is None or transport is None:
-        raise aiohttp.ServerDisconnectedError
-    protocol.set_response_params(
-        read_until_eof=True, auto_decompress=False, read_bufsize=READ_AHEAD, max_line_size=MAX_HEADER_BYTES,
-        max_field_size=MAX_HEADER_BYTES, max_headers=MAX_HEADERS,
-    )  # fmt: skip
+    return head
+
+
+def _write(connection: Connection, head: bytes, body: bytes) -> None:
+    transport = connection.transport
+    assert transport is not None
     if len(body) <= MAX_JOINED_BYTES:
         transport.write(head + body)
     else:
         transport.write(head)
         transport.write(body)
-
-
-async def _read_head(connection: Connection) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
-    """Return the head of an answer, and its body. Interim answers (status 1xx) are skipped."""
-    protocol = connection.protocol
-    assert protocol is not None
-    while True:
-        message, content = await protocol.read()
-        if message.code >= 200:
-            return message, content
-        if message.code == 101:  # a protocol that was not asked for
-            raise aiohttp.ClientError
-
-
-def _close(connection: Connection) -> None:
-    """Close a connection at once: not only when the rest of a request has been sent."""
-    transport = connection.transport
-    if transport is not None and transport.get_write_buffer_size():
-        transport.abort()
-    connection.close()
 
 
 def _make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
