@@ -101,13 +101,18 @@ def against_teamclaude(folder: Path, *, is_tls: bool) -> Iterator[Row]:
         if peer is None:
             return
         stack.enter_context(peer)
+        bare = stack.enter_context(processes.bare(folder / "bare", upstream.url, ca_file=ca_file))
+        proxies = {"ours": gateway, "TeamClaude": peer, "bare aiohttp proxy": bare}
         for _ in range(WARM_UP_ROUNDS):
             for kind in ("bench-small", "bench-stream"):
-                cpu_of(gateway, kind)()
-                cpu_of(peer, kind)()
+                for proxy in proxies.values():
+                    cpu_of(proxy, kind)()
         for kind, name in KINDS.items():
-            ours, theirs = measure({"ours": cpu_of(gateway, kind), "TeamClaude": cpu_of(peer, kind)}, ROUNDS)
-            yield at_most(TARGETS[kind][is_tls], f"CPU, {name}{', TLS' if is_tls else ''}", ours, theirs)
+            sides = {side: cpu_of(proxy, kind) for side, proxy in proxies.items()}
+            ours, theirs, without_rules = measure(sides, ROUNDS)
+            title = f"CPU, {name}{', TLS' if is_tls else ''}"
+            yield at_most(TARGETS[kind][is_tls], title, ours, theirs)
+            yield compared(f"{title}: bare aiohttp proxy", without_rules, theirs)
 
 
 def against_litellm(folder: Path) -> Iterator[Row]:

@@ -96,10 +96,10 @@ def upstream(folder: Path, *certificate: str) -> Proxy:
     return proxy
 
 
-def bare(folder: Path, base_url: str, *, with_lease: bool = False) -> Proxy:
+def bare(folder: Path, base_url: str, *, with_lease: bool = False, ca_file: str | None = None) -> Proxy:
     """Start an aiohttp proxy without rules."""
     command = [sys.executable, "-m", "benchmarks.proxies.bare", base_url, *(["lease"] if with_lease else [])]
-    proxy = Proxy(command, folder)
+    proxy = Proxy(command, folder, {"SSL_CERT_FILE": ca_file} if ca_file else {})
     proxy.url = f"http://127.0.0.1:{proxy.wait_for(PORT)}"
     return proxy
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
+import socket
+import struct
 import time
 from pathlib import Path
 
@@ -212,6 +214,27 @@ def test_cut_upstream_is_passed_on_as_a_cut(framing: str) -> None:
                 assert len(data) < 50_000
         eventually(lambda: at_rest(gateway.pool))
         assert len(upstream.calls) == 1
+
+
+def test_reset_of_a_body_without_length_is_a_cut() -> None:
+    """Only the end of the connection ends such a body, and a reset is none."""
+    sent: list[asyncio.Event] = []
+
+    async def handler(call: Call) -> None:
+        await call.send(b"HTTP/1.1 200 OK\r\ncontent-type: x/y\r\n\r\npart")
+        sent.append(asyncio.Event())
+        await sent[0].wait()
+        connection = call.writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        call.writer.transport.abort()
+
+    with Upstream(handler) as upstream, running_gateway(credentials(upstream.url, "a")) as (gateway, token):
+        with RawClient(gateway) as client:
+            client.post(token, chat_body(stream=True))
+            client.read_until(b"part")
+            upstream.signal(sent[0])
+            assert not client.read_all().endswith(b"0\r\n\r\n")
+        eventually(lambda: at_rest(gateway.pool))
 
 
 def test_paused_reader_of_200_megabytes_keeps_memory_flat() -> None:

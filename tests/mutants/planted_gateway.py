@@ -128,9 +128,9 @@ MUTANTS = (
     ),
     Mutant(
         "A connection is used again before the last body was sent",
-        "gateway/_upstream.py",
-        "if transport is None or transport.get_write_buffer_size():",
-        "if transport is None:",
+        "gateway/_upstream_answer.py",
+        "not self.is_over or transport.get_write_buffer_size():",
+        "not self.is_over:",
         tests_of("gateway/test_upstream", "test_answer_before_the_end_of_the_body_closes_connection"),
     ),
     Mutant(
@@ -173,6 +173,13 @@ MUTANTS = (
 """,
         "    except AnswerLost:\n        relayed.send([], is_last=True)\n    finally:\n",
         tests_of(STREAMS, "test_cut_upstream_is_passed_on_as_a_cut"),
+    ),
+    Mutant(
+        "A reset is the end of a body without a length",
+        "gateway/_upstream_answer.py",
+        "self.is_received = exc is None and ",
+        "self.is_received = ",
+        tests_of(STREAMS, "test_reset_of_a_body_without_length_is_a_cut"),
     ),
     Mutant(
         "Refusals inside a stream are passed on",

@@ -222,8 +222,11 @@ class Exchange:
         deadline = asyncio.get_running_loop().time() + HANDSHAKE_SECONDS
         try:
             while first.state == "handshake":
-                async with asyncio.timeout_at(deadline):
+                if answer.has_part:  # no timer is needed
                     part = await answer.read()
+                else:
+                    async with asyncio.timeout_at(deadline):
+                        part = await answer.read()
                 if not part:
                     break
                 self.first_parts.append(part)

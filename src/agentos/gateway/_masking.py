@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 # Characters of a secret below which it cannot be told from other text.
 MIN_LENGTH = 8
@@ -14,9 +15,7 @@ class Masks:
     __slots__ = ("_kept", "_secrets")
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        encoded = [secret.encode("utf-8", "surrogatepass") for secret in secrets]
-        # Longest first: one may begin with another.
-        self._secrets = sorted((secret for secret in encoded if len(secret) >= MIN_LENGTH), key=len, reverse=True)
+        self._secrets = _encoded(frozenset(secrets))
         self._kept = [b""] * len(self._secrets)  # of each: its beginning at the end of the last part
 
     def feed(self, chunk: bytes) -> bytes:
@@ -67,3 +66,10 @@ class Masks:
                 return chunk[:start]
             start = chunk.find(secret[:1], start + 1)
         return chunk
+
+
+@lru_cache(maxsize=1024)  # the same for all requests with a credential
+def _encoded(secrets: frozenset[str]) -> tuple[bytes, ...]:
+    """Return the secrets that are long enough, longest first: one may begin with another."""
+    encoded = [secret.encode("utf-8", "surrogatepass") for secret in secrets]
+    return tuple(sorted((secret for secret in encoded if len(secret) >= MIN_LENGTH), key=len, reverse=True))

@@ -97,13 +97,14 @@ async def _stream(exchange: Exchange, answer: Answer, relayed: RelayedAnswer) ->
 
     parts = [feed(part) for part in exchange.first_parts]
     exchange.first_parts.clear()
-    last: bytes | None = b""
+    last = b""
     if not answer.is_over:
         relayed.send(parts)
         parts.clear()
         await relayed.drain()
-        while (last := await answer.pass_on(pass_on)) is None:
+        while (part := await answer.pass_on(pass_on)) is None:
             await relayed.drain()
+        last = part
     parts += [feed(last), reader.end()]
     exchange.finish()
     relayed.send(parts, is_last=True)
@@ -148,7 +149,8 @@ class RelayedAnswer(web.StreamResponse):
     @property
     def is_full(self) -> bool:
         """Whether the client does not read as fast as it is sent to."""
-        return self._web_request.protocol.writing_paused
+        is_paused: bool = self._web_request.protocol.writing_paused
+        return is_paused
 
     async def drain(self) -> None:
         """Wait while the client does not read."""

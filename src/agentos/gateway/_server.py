@@ -23,7 +23,7 @@ from ._answers import LocalAnswer, error
 from ._body import Body
 from ._exchange import Exchange
 from ._hold import retry_headers
-from ._relay import cut, local_response, relay
+from ._relay import RelayedAnswer, cut, local_response, relay
 from ._request import KEY_HEADERS, ClientRequest, is_text, number_header, passed_headers, passed_query
 from ._routes import check_target, find_route
 from ._state import GatewayState
@@ -181,7 +181,8 @@ class GatewayServer:
             connection.is_busy = False
         if "Transfer-Encoding" in web_request.headers or state.is_draining:
             response.force_close()
-        response.headers.setdefault("Server", "agentos")
+        if not isinstance(response, RelayedAnswer):  # which has its headers
+            response.headers.setdefault("Server", "agentos")
         if connection.provider is not None:
             state.metrics.request(connection.provider, response.status, state.pool.clock.now() - started_at)
         return response

@@ -1,7 +1,7 @@
-"""Upstream: sends a request to a provider and reads its answer. Nothing else knows aiohttp's client.
+"""Upstream: sends a request to a provider. Only this module and `_upstream_answer` know aiohttp's client.
 
-aiohttp's connector makes and keeps the connections (addresses, TLS, proxies, reuse), and its parser reads answers (see
-`_upstream_answer`). The head of a request is written here: a `ClientSession` takes as long for one request as all rules of the gateway, and
+aiohttp's connector makes and keeps the connections (addresses, TLS, proxies, reuse), and its parser reads answers. The
+head of a request is written here: a `ClientSession` takes as long for one request as all rules of the gateway, and
 would send a GET, PUT or DELETE a second time by itself.
 """
 
@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp.connector import Connection
 from yarl import URL
 
-from ._upstream_answer import Answer, AnswerLost
+from ._upstream_answer import Answer
 
 # Seconds until a connection must be established.
 CONNECT_SECONDS = 15.0

@@ -14,12 +14,14 @@ from typing import Any
 import aiohttp
 from aiohttp.connector import Connection
 from aiohttp.http import HttpResponseParser
+from multidict import CIMultiDict, CIMultiDictProxy
 
 # Bytes that are read ahead of a client that reads slowly.
 READ_AHEAD = 64 * 1024
 # Bytes of a line of an answer's head, and number of its headers.
 MAX_HEADER_BYTES = 64 * 1024
 MAX_HEADERS = 500
+_NO_HEADERS: CIMultiDictProxy[str] = CIMultiDictProxy(CIMultiDict())
 
 
 class AnswerLost(Exception):
@@ -68,7 +70,7 @@ class Answer(asyncio.Protocol):
         self._is_reusable = True
         self.is_received = False  # the whole body has come
         self.status = 0  # until the head has come
-        self.headers: Any = None
+        self.headers = _NO_HEADERS
         transport.set_protocol(self)
 
     # --- what the transport calls -------------------------------------------------------------------------------------
@@ -175,6 +177,11 @@ class Answer(asyncio.Protocol):
         """Return when `status` and `headers` have come. Raises `AnswerLost`."""
         while not self.status:
             await self._wait()
+
+    @property
+    def has_part(self) -> bool:
+        """Whether `read` returns at once."""
+        return bool(self._parts) or self.is_received
 
     @property
     def is_over(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 # Bytes of a line, and of the data of an event. Longer ones are dropped: a line without end must not fill the memory.
@@ -9,6 +10,8 @@ from typing import NamedTuple
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 
 _LINE_ENDS = b"\r\n"
+# An event as providers write them. Others (several lines of data, comments, other line ends) are read line by line.
+_USUAL_EVENT = re.compile(rb"(?:event:([^\r\n]*)\n)?data: ?([^\r\n]*)\n\n")
 
 
 class Event(NamedTuple):
@@ -51,6 +54,9 @@ class EventReader:
         """Return the events that are complete with this chunk."""
         if not chunk:
             return []
+        usual = _USUAL_EVENT.fullmatch(chunk)
+        if usual is not None and self.is_between_events and len(chunk) <= self._max_bytes:
+            return [Event((usual[1] or b"").strip(), usual[2])]
         if self._is_after_cr and chunk[0] == _LINE_ENDS[1]:
             chunk = chunk[1:]
         events: list[Event] = []

@@ -7,6 +7,7 @@ Shapes of answers: `openai-chat`, `openai-responses`, `openai-embeddings`, `anth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -168,6 +169,8 @@ _LAST_EVENTS = {
 }
 # Events that only open a stream or keep it alive.
 _HANDSHAKE = frozenset({"message_start", "ping", "response.created", "response.in_progress", "response.queued"})
+# Data without all of these is content: it is no error, opens no stream, and spells nothing of that with escapes.
+_TELLING = re.compile(rb"error|failed|message_start|ping|response\.|\\")
 
 
 def _decode_answers(data: bytes) -> list[_Answer]:
@@ -186,6 +189,8 @@ def _is_end(shape: str, answer: _Answer) -> bool:
 
 
 def _kind_of(event: Event) -> Literal["handshake", "content", "error"]:
+    if event.name != b"error" and not _TELLING.search(event.data):
+        return "content"
     answers = _decode_answers(event.data)
     if not answers:
         return "error" if event.name == b"error" else "content"
