@@ -257,6 +257,29 @@ def test_max_wait_stops_run_whose_items_wait_for_an_instant(access: FakeAccess) 
     assert coordinator.get_checkpoints() == ["a", "b"]
 
 
+def test_max_wait_stops_items_whose_requests_are_held(access: FakeAccess) -> None:
+    clock = FakeClock()
+    started = threading.Event()
+
+    def worker(*_: Any) -> None:
+        started.set()
+        eventually(lambda: current_item().should_stop)
+        raise Interrupted
+
+    coordinator = quiet(1, make_pool(clock=clock), max_wait=30, clock=clock, gateway=access)
+    with coordinator.stream("ab", worker) as stream:
+        assert started.wait(60)
+        clock.advance(31)
+        access.stalled = 12.0  # since 19 s
+        clock.advance(17)
+        assert stream.stats.stopped is None
+        access.stalled = 30.0
+        eventually(lambda: clock.advance(1) or stream.stats.stopped)
+        assert list(stream) == []
+    assert "no credential was usable within 30 s" in (stream.stats.stopped or "")
+    assert coordinator.get_checkpoints() == ["a", "b"]
+
+
 def test_events_of_pool_are_reported(access: FakeAccess) -> None:
     pool, events = make_pool(), []
     coordinator = ParallelCoordinator(1, pool, reporter=events.append, gateway=access)

@@ -18,6 +18,7 @@ class FakeAccess:
     def __init__(self, *, hold: float = 280.0, url: str = "http://127.0.0.1:9") -> None:
         self.url = url
         self.hold = hold
+        self.stalled = 0.0  # seconds
         self.opened: list[tuple[str, str, int]] = []  # run, item, number of the attempt
         self.closed: Counter[str] = Counter()  # calls of `close` by token
         self.tokens: dict[str, tuple[str, int]] = {}  # all that were issued: item, number of the attempt
@@ -71,6 +72,9 @@ class FakeAccess:
     def usage(self, token: str, /) -> AttemptUsage:
         with self._lock:
             return replace(self._usage[token])
+
+    def stalled_seconds(self) -> float:
+        return self.stalled
 
     def environment(self, token: str, arguments: Sequence[str], folder: str, /) -> Mapping[str, str | None]:
         self.folders.append(folder)

@@ -195,7 +195,12 @@ EXECUTION = several(
         help="Time limit of an attempt: 90s, 5m, or a number of seconds.",
     ),
     option("--halt", metavar="WHEN", help="Stop after failures: 'soon,fail=10%', 'now,fail=1'."),
-    option("--max-wait", type=Duration(), metavar="DURATION", help="Stop if nothing can start for this time."),
+    option(
+        "--max-wait",
+        type=Duration(),
+        metavar="DURATION",
+        help="Stop if nothing can start (with --gateway: or be sent) for this time.",
+    ),
     option(
         "--grace",
         type=Duration(),

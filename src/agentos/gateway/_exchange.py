@@ -81,6 +81,19 @@ class Exchange:
         state, request, clock = self.state, self.request, self.state.pool.clock
         wanted = self._wanted()
         deadline = self.started_at + hold_of(request, state.hold, is_patient=self.client.is_patient)
+        usable_at = 0.0
+        state.stall.begin(self.started_at)
+        try:
+            await self._send(wanted, deadline)
+        except LocalAnswer as answer:
+            usable_at = _usable_at(answer, clock.now())
+            raise
+        finally:
+            state.stall.end(usable_at)
+
+    async def _send(self, wanted: Wanted, deadline: float) -> None:
+        """Send the request until it has an answer to pass on."""
+        state, request, clock = self.state, self.request, self.state.pool.clock
         for _ in range(MAX_SENDS):
             self._account.check()
             waits_since = clock.now()
@@ -93,6 +106,7 @@ class Exchange:
             finally:
                 self._count_held(clock.now() - waits_since)
             self._handle = handle
+            state.stall.leased += 1
             try:
                 if await self._has_answer(handle):
                     return
@@ -271,6 +285,7 @@ class Exchange:
         credential rests for `seconds`."""
         pool, provider = self.state.pool, self.request.route.provider
         self._handle = None
+        self.state.stall.leased -= 1
         self._account.withdraw()
         self._close_answer()
         self.first_parts.clear()
@@ -294,6 +309,7 @@ class Exchange:
         if handle is None:
             return
         pool = self.state.pool
+        self.state.stall.answered(pool.clock.now())
         shape = self.request.route.shape
         stated = None if reader is None else reader.usage()
         if reader is not None and stated is not None and is_complete and shape is not None:
@@ -337,6 +353,14 @@ class Exchange:
                 answer.release()
             else:
                 answer.close()
+
+
+def _usable_at(answer: LocalAnswer, now: float) -> float:
+    """Return when a credential will be usable, if a request was refused here because none is; 0 otherwise."""
+    verdict = answer.verdict
+    if verdict is None or verdict.kind == AUTH_FAILED or verdict.retry_after is None:
+        return 0.0
+    return now + verdict.retry_after
 
 
 async def _read_all(answer: Answer) -> tuple[bytes, bool]:

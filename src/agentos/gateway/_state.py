@@ -16,6 +16,7 @@ from ._estimates import Estimates
 from ._joined_requests import JoinableRequests
 from ._metrics import Metrics
 from ._owned_objects import OwnedObjects
+from ._stall import Stall
 from .addresses import ProviderAddress
 from .client_tokens import ClientTokens
 
@@ -41,6 +42,7 @@ class GatewayState:
     affinity: Affinity = field(default_factory=Affinity)
     objects: OwnedObjects = field(default_factory=OwnedObjects)
     joinable: JoinableRequests = field(default_factory=JoinableRequests)
+    stall: Stall = field(default_factory=Stall)
     is_draining: bool = False
     under_way: int = 0  # requests that have a client token and are not answered yet
     buffered: int = 0  # bytes of request bodies in memory

@@ -175,6 +175,10 @@ class Gateway:
         except (RuntimeError, AssertionError):
             return
 
+    def stalled_seconds(self) -> float:
+        """Return for how long requests have waited for a credential without any that was answered; 0 if none waits."""
+        return self._state.stall.seconds(self.pool.clock.now())
+
     # --- attempts of a run: `AttemptAccess` ---------------------------------------------------------------------------
 
     def open(self, run_id: str, item_id: str, attempt: int, meter: RequestMeter | None = None, /) -> str:

@@ -58,6 +58,9 @@ class AttemptAccess(Protocol):
     def usage(self, token: str, /) -> AttemptUsage:
         """Return a copy of what was used so far. A request under way counts as it is estimated."""
 
+    def stalled_seconds(self) -> float:
+        """Return for how long requests have waited for a credential without any that was answered; 0 if none waits."""
+
     def environment(self, token: str, arguments: Sequence[str], folder: str, /) -> Mapping[str, str | None]:
         """Return the variables that a command needs to use the gateway (None: remove the variable). May write
         configuration files below `folder`, which belongs to the attempt and exists."""

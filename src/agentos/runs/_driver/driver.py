@@ -89,7 +89,7 @@ class Driver:
         self._shutdown = Shutdown(parts)
         self._max_wait: MaxWait | None = None
         if options.max_wait is not None and parts.admission is not None:
-            self._max_wait = MaxWait(options.max_wait, parts, self._stop_waiting)
+            self._max_wait = MaxWait(options.max_wait, parts, self._stop_waiting, self._stop_requests)
         on_wait = None if self._max_wait is None else self._max_wait.watch_pause
         self._attempts = Attempts(parts, self._shutdown, self._keep_error, on_wait)
         self._bound_probe = BoundProbe(parts)
@@ -119,6 +119,7 @@ class Driver:
             messages.PauseOver: attempts.on_pause_over,
             messages.RestOver: attempts.on_rest_over,
             messages.MaxWaitOver: _no_op if self._max_wait is None else self._max_wait.on_over,
+            messages.StallDue: _no_op if self._max_wait is None else self._max_wait.on_stall_due,
             messages.HeartbeatDue: self._periodic.on_heartbeat,
             messages.StopRequested: lambda message: shutdown.stop(message.reason, message.signal),
             messages.KillRequested: lambda _: shutdown.kill(),
@@ -278,6 +279,11 @@ class Driver:
         self._bound_probe.note_stop()
         self._shutdown.drain(reason)
 
+    def _stop_requests(self, reason: str) -> None:
+        """Stop a run whose running items cannot go on either: the gateway has no credential for their requests."""
+        self._bound_probe.note_stop()
+        self._shutdown.stop(reason)
+
     # --- items ----------------------------------------------------------------------------------------------------
 
     def _on_start(self, _: messages.RunStart) -> None:
@@ -289,6 +295,8 @@ class Driver:
             self._report(resumed)
         self._periodic.start()
         self._parallel.start()
+        if self._max_wait is not None:
+            self._max_wait.start()
 
     def _on_items_read(self, message: messages.ItemsRead) -> None:
         self._intake.items_came(len(message.items))

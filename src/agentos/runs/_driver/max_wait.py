@@ -6,17 +6,23 @@ from collections.abc import Callable
 
 from agentos.verdict import RATE_LIMITED
 
-from .._parts.messages import MaxWaitOver
+from .._parts.messages import MaxWaitOver, StallDue
 from .._parts.run_parts import RunParts
 
+# Seconds between two looks at the requests of running items at least.
+MIN_LOOK_SECONDS = 0.1
+
 _TIMER = "max_wait"
+_STALL_TIMER = "stall"
 
 
 class MaxWait:
     """Called by the thread that processes the run's messages."""
 
-    def __init__(self, seconds: float, parts: RunParts, drain: Callable[[str], None]) -> None:
-        """`drain`: stops the run, for a reason."""
+    def __init__(
+        self, seconds: float, parts: RunParts, drain: Callable[[str], None], stop: Callable[[str], None]
+    ) -> None:
+        """`drain` lets running items finish and `stop` interrupts them; both end the run, for a reason."""
         assert parts.pool is not None
         assert parts.admission is not None
         self._seconds = seconds
@@ -26,8 +32,29 @@ class MaxWait:
         self._timers = parts.timers
         self._now = parts.clock.now
         self._paused = parts.clock.paused
-        self._paused_before = 0.0  # when the timer was set
+        self._paused_before = self._paused_before_stall = 0.0  # when the timers were set
+        self._access = parts.context.access
         self._drain = drain
+        self._stop = stop
+
+    def start(self) -> None:
+        """Begin to watch the requests of running items, which only a gateway sees."""
+        if self._access is not None:
+            self._set_stall(self._now() + self._seconds, StallDue())
+
+    def on_stall_due(self, message: StallDue) -> None:
+        """Stop the run, with its running items, if their requests have waited for too long. Else look again when that
+        is possible at the earliest."""
+        assert self._access is not None
+        stalled, paused = self._access.stalled_seconds(), self._paused() - self._paused_before_stall
+        if paused > 0:  # no request could be sent while this program did not run
+            self._set_stall(self._now() + min(paused, self._seconds), message)
+        elif not stalled or stalled < self._seconds:
+            self._set_stall(self._now() + max(self._seconds - stalled, MIN_LOOK_SECONDS), message)
+        else:
+            self._stop(
+                f"no credential was usable within {self._seconds:g} s, and requests of running items wait for one"
+            )
 
     def watch(self, scope: str | None) -> None:
         """Begin to wait for the lease of an item. Stops the run at once if the provider asked for a longer wait."""
@@ -65,3 +92,7 @@ class MaxWait:
     def _set(self, at: float, message: MaxWaitOver) -> None:
         self._paused_before = self._paused()
         self._timers.set(_TIMER, at, message)
+
+    def _set_stall(self, at: float, message: StallDue) -> None:
+        self._paused_before_stall = self._paused()
+        self._timers.set(_STALL_TIMER, at, message)

@@ -146,6 +146,11 @@ class MaxWaitOver(Message):
 
 
 @dataclass(slots=True)
+class StallDue(Message):
+    """Requests of running items may have waited for a credential for `max_wait` seconds."""
+
+
+@dataclass(slots=True)
 class HeartbeatDue(Message):
     """The run reports that it goes on, unless an item has ended since the last heartbeat."""
 

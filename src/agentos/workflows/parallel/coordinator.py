@@ -67,7 +67,8 @@ class ParallelCoordinator:
       ended. `retry_failed`: and those that failed. `on_changed`: for an item whose input differs from the recorded one,
       `"refuse"` (it fails) or `"rerun"`.
     * `max_parallelism` (10): the cap on `max_workers`. `grace_seconds` (5): how long a shutdown waits for running
-      attempts. `max_wait`: seconds without a possible start after which the run stops. `reporter`: a function that is
+      attempts. `max_wait`: seconds without a possible start after which the run stops (with a gateway also
+      seconds for which requests of running items wait without a usable credential). `reporter`: a function that is
       called with each event; None for no reports.
     * `classify`: a function from an exception to a `Verdict`, the name of one, or None for the usual reading.
       `admission="none"`: the worker gets None and leases by itself, with `current_item().lease()` or the pool's `call`.
