@@ -139,6 +139,7 @@ class AttemptEnded(NamedTuple):
     verdict: str  # a kind of `Verdict`, or "worker_died"
     retry_in: float  # seconds; 0: at once
     error: str  # redacted text of the exception, or of the output
+    suspicion: str = ""  # why the key may be at fault: the item is tried with another one, which spends no retry
 
 
 class ItemEnded(NamedTuple):

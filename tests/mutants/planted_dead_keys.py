@@ -21,7 +21,7 @@ MUTANTS = (
     Mutant(
         "An item that met a dead key is not tried with another one",
         BREAKER,
-        "is_free = not is_own and has_others and trail.free_tries < self._max_free_tries(scope)",
+        "is_free = not is_own and has_others and trail.free_tries < max_tries",
         "is_free = False",
         tests_of(RUNS, "test_dead_key_costs_no_item"),
     ),

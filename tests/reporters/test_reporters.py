@@ -193,6 +193,20 @@ def test_retried_attempt_line_has_reason_and_pause(verdict: str, words: str) -> 
     assert plain(at_once) == f"[COORDINATOR] item-1: attempt 2: {words}, retry now: reset by peer\n"
 
 
+def test_try_with_another_key_says_why() -> None:
+    event = AttemptEnded("a", 1, "k1", "transient", 0.0, "exit status 3", "key k1 has not worked yet in this run")
+    assert plain(event) == (
+        "[COORDINATOR] a: attempt 1: exit status 3; key k1 has not worked yet in this run, so the item is tried with "
+        "another key; this does not count as a retry\n"
+    )
+
+
+def test_long_pause_after_a_limit_counts_no_attempts() -> None:
+    """The attempts before it had no line."""
+    event = AttemptEnded("5", 4, "key-1", "rate_limited", 60.0, "HTTP 429")
+    assert plain(event) == "[COORDINATOR] 5: rate-limited, continues in 60.0 s: HTTP 429\n"
+
+
 @pytest.mark.parametrize("verdict", ["rate_limited", "overloaded"])
 def test_rate_limited_attempt_gets_no_line(verdict: str) -> None:
     assert plain(AttemptEnded("item-1", 2, "key-1", verdict, 0.0, "HTTP 429")) == ""

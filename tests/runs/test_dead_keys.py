@@ -8,7 +8,14 @@ from collections.abc import Collection
 
 import pytest
 
-from agentos.events import CredentialBenched, CredentialQuarantined, CredentialRecovered, CredentialRested, RunStopping
+from agentos.events import (
+    AttemptEnded,
+    CredentialBenched,
+    CredentialQuarantined,
+    CredentialRecovered,
+    CredentialRested,
+    RunStopping,
+)
 from agentos.items.attempt import Attempt
 from agentos.providers import verdicts
 from agentos.testing import FakeClock
@@ -102,6 +109,40 @@ def test_broken_item_has_its_retries_and_bounded_free_tries() -> None:
     assert run.results["item-0"].attempts == 1 + 3 + 2
 
 
+def test_failures_with_keys_that_served_are_the_items_own() -> None:
+    """Every eighth item fails; all keys have served an item since the failure before."""
+    flaky = set(items(60)[12::8])
+
+    def behave(attempt: Attempt) -> Outcome:
+        return Outcome(ITEM_SECONDS, command_failed() if attempt.id in flaky else None)
+
+    run = execute(behave, keys(4), items(60), workers=4)
+    assert set(failed_items(run)) == flaky
+    assert all(result.attempts == 1 for result in run.collected)
+
+
+def test_item_that_times_out_is_tried_with_one_other_key() -> None:
+    def behave(attempt: Attempt) -> Outcome:
+        attempt.is_timed_out = True
+        return Outcome(ITEM_SECONDS, command_failed())
+
+    run = execute(behave, keys(10), items(3), workers=2, timeout=100)
+    assert [result.attempts for result in run.collected] == [2, 2, 2]
+
+
+def test_item_that_fails_with_three_keys_lets_others_go_first() -> None:
+    """The first item fails with each of ten keys; the items after it work."""
+    run = execute(with_dead((), broken={"item-0"}), keys(10), items(40), workers=1)
+    assert failed_items(run) == ["item-0"]
+    assert run.results["item-0"].attempts <= 4
+
+
+def test_free_try_says_why_it_is_made() -> None:
+    run = execute(with_dead({"key-0"}), keys(2), items(20), workers=1)
+    (first, *_) = run.events_of(AttemptEnded)
+    assert first.suspicion == "key key-0 has not worked yet in this run"
+
+
 def test_all_items_broken_bench_no_key() -> None:
     names = items(60)
     run = execute(with_dead((), broken=names), keys(4), names)
@@ -111,11 +152,11 @@ def test_all_items_broken_bench_no_key() -> None:
 
 
 def test_work_that_always_fails_costs_few_free_tries() -> None:
-    """500 items fail with each of 20 keys: after ten of them an item is tried twice, not with every key."""
+    """500 items fail with each of 20 keys: after ten failures with each key, an item is tried twice."""
     names = items(500)
     run = execute(with_dead((), broken=names), keys(20), names, workers=8)
     assert sorted(failed_items(run)) == sorted(names)
-    assert len(run.starts) <= 2 * len(names) + 10 * (10 + 8)
+    assert len(run.starts) <= 2 * len(names) + 10 * 20 + 8
 
 
 def test_only_key_is_never_set_aside() -> None:

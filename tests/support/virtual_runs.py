@@ -70,11 +70,12 @@ class VirtualRun:
     """One run. `pump` processes its messages; `advance` of several runs over one clock is `run_all`."""
 
     def __init__(self, items: Iterable[str], behave: Behaviour, pool: LeasePool, clock: FakeClock, *, workers: int = 4,
-                 retries: int = 0, max_wait: float | None = None, tokens: int = 0) -> None:  # fmt: skip
+                 retries: int = 0, max_wait: float | None = None, tokens: int = 0,
+                 timeout: float | None = None) -> None:  # fmt: skip
         self.starts: list[Start] = []
         self.events: list[Any] = []
         self.collected: list[WorkflowResult] = []
-        options = Options(workers, True, retries, (), None, None, None, 1.0, max_wait, self.events.append, "run")
+        options = Options(workers, True, retries, (), None, timeout, None, 1.0, max_wait, self.events.append, "run")
         source = source_of(list(items), ItemMaker(lambda item: item, (lambda _: tokens) if tokens else None, None))
         with mock.patch.object(driver_module, "Mailbox", _NoThread):
             self.driver = Driver(

@@ -143,13 +143,18 @@ def is_worth_a_line(completed: int, total: int | None) -> bool:
 
 
 def _attempt_ended(event: AttemptEnded) -> str | None:
-    if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died") or event.retry_in >= LONG_PAUSE:
-        pause = f"in {event.retry_in:.1f} s" if event.retry_in else "now"
-        attempt = (
-            f"{escape_controls(event.item_id)}: attempt {event.attempt}: {verdict_text(event.verdict)}, retry {pause}"
-        )
-        return f"[COORDINATOR] {attempt}: {first_line(event.error)}"
-    return None  # a rate limit or an overload has its own event: a cool-down
+    item, error = escape_controls(event.item_id), first_line(event.error)
+    if event.suspicion:
+        other = "so the item is tried with another key; this does not count as a retry"
+        return f"[COORDINATOR] {item}: attempt {event.attempt}: {error}; {escape_controls(event.suspicion)}, {other}"
+    pause = f"in {event.retry_in:.1f} s" if event.retry_in else "now"
+    if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died"):
+        return f"[COORDINATOR] {item}: attempt {event.attempt}: {verdict_text(event.verdict)}, retry {pause}: {error}"
+    # A rate limit or an overload has its own event: a cool-down. Its attempts are not counted here, because most of
+    # them are not announced.
+    if event.retry_in >= LONG_PAUSE:
+        return f"[COORDINATOR] {item}: {verdict_text(event.verdict)}, continues {pause}: {error}"
+    return None
 
 
 def _pool_waiting(event: PoolWaiting) -> str:

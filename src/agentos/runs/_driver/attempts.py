@@ -166,7 +166,8 @@ class Attempts:
             return
         assert isinstance(decision, Again)
         retry_in = 0.0 if decision.at is None else decision.at - now
-        self._report(AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", retry_in, error))
+        reason = "" if advice is None else advice.reason
+        self._report(AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", retry_in, error, reason))
         if decision.at is not None:
             self.on_pause_over()
         if usable_at is not None and self._on_wait is not None:
@@ -201,7 +202,10 @@ class Attempts:
             kind = TRANSIENT  # its texts were wrong before
         if not is_plain_failure(exc, kind, verdict):
             return kind, None
-        return kind, self._breaker.failed(item, credential_id, attempt.started_at, pool.ids, now)
+        return kind, self._breaker.failed(
+            item, credential_id, attempt.started_at, pool.ids, now,
+            usable=lambda: _usable_ids(pool, item.scope), is_timed_out=attempt.is_timed_out,
+        )  # fmt: skip
 
     def _stop_if_given_up(self, item: Item, pool: LeasePool) -> None:
         """Stop the run if, by what commands printed, every credential of a scope is refused for good."""
@@ -229,6 +233,11 @@ class Attempts:
         change_at = breaker.next_change(self._now())
         if change_at is not None:
             self._timers.set("rests", change_at, RestOver())
+
+
+def _usable_ids(pool: LeasePool, scope: str | None) -> list[str]:
+    """Return the credentials for a scope that are not out of use."""
+    return [s.key_id for s in pool.states() if s.quarantined is None and (not s.scopes or scope in s.scopes)]
 
 
 def _usable_at(kind: str | None, verdict: Verdict | None, now: float) -> float | None:

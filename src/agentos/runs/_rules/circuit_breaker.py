@@ -8,17 +8,22 @@ use for more than a minute: then one item tries it.
   is at most MAX_REST_SECONDS; else for a second, doubled with each refusal in a row up to MAX_REST_SECONDS. If the
   credential serves another item before the time is over that the text claims, the text was wrong: the item is
   *discredited*, and what it prints rests no credential any more.
-- **A plain failure** may be the fault of the item or of the credential. It is the item's if the credential worked last
-  time. Else the item is tried with another credential, without spending a retry, until it succeeds, or fails with one
-  that works, or has tried all; only once more if many items have tried all and no credential has worked yet. The
-  credential rests when MIN_FAILURES items have failed with it in a row, while another one worked on the same kind of
-  work (the same scope). Failures of an item that also fails with a working
-  credential, or with all, do not count against any.
+- **A plain failure** may be the fault of the item or of the credential. It is the item's if the credential has served
+  an item of this run and no attempt with it has failed since. Else the item is tried with another credential, without
+  spending a retry, until it succeeds, or fails with one that has served, or has tried all (at most MAX_FREE_TRIES). An
+  attempt may have side effects and cost money, so three rules keep the number down: after a time-out an item gets one
+  free try in all; an item that failed with MIN_KEYS credentials while none has served pauses, so that other items find
+  one that works, which decides; and once every credential (or MAX_FREE_TRIES + 1 of them) has failed with
+  MAX_HOPELESS_ITEMS items, the work is to blame, and an item gets one free try.
+  The credential rests when MIN_FAILURES items have failed with it in a row, while another one worked on the same kind
+  of work (the same scope). Failures of an item that also fails with a working credential, or with all, do not count
+  against any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection
 from math import inf
 from typing import Any, NamedTuple
 
@@ -37,11 +42,14 @@ MAX_REST_SECONDS = 60.0 - PROBE_SECONDS
 FIRST_REST_SECONDS = 1.0
 # Items in a row that must fail with a credential before it rests.
 MIN_FAILURES = 3
-# Attempts of one item with further credentials that spend no retry; and the same once MAX_HOPELESS_ITEMS items have
-# failed with all credentials while none has worked: then the work itself is to blame, and free attempts cost money.
+# Attempts of one item with further credentials that spend no retry; and the same after a time-out, and once each
+# credential has failed with MAX_HOPELESS_ITEMS items while none has worked.
 MAX_FREE_TRIES = 10
+MAX_TIMEOUT_TRIES = 1
 MAX_HOPELESS_TRIES = 1
 MAX_HOPELESS_ITEMS = 10
+# Credentials with which an item must fail, while none has worked, before it pauses for other items.
+MIN_KEYS = 3
 # Longest pause (seconds) of an item between two printed refusals: other items go first, and show which text is wrong.
 MAX_ITEM_PAUSE = 10.0
 # Printed refusals of a key in a row, with rests between them, after which the run gives the credential up; and the
@@ -61,6 +69,7 @@ class Advice(NamedTuple):
 
     is_free: bool  # the next attempt spends nothing of the item
     pause: float = 0.0  # seconds until the next attempt
+    reason: str = ""  # why a plain failure may be the credential's fault; `pause` is for other items then
 
 
 class Trail:
@@ -101,6 +110,7 @@ class _Health:
 
 
 _NO_HEALTH: dict[str, _Health] = {}
+_NO_FAILURES: Counter[str] = Counter()
 
 
 class CircuitBreaker:
@@ -111,7 +121,7 @@ class CircuitBreaker:
         self.version = 0  # changes with the credentials to leave alone
         self._unwell: dict[str | None, dict[str, _Health]] = {}
         self._worked: dict[str | None, set[str]] = {}
-        self._hopeless: dict[str | None, int] = {}  # items that failed with all credentials, until one works
+        self._failures: dict[str | None, Counter[str]] = {}  # items that failed with a credential, until one works
         self._last_success: dict[str | None, float] = {}
 
     # --- what happens to attempts ---------------------------------------------------------------------------------
@@ -131,9 +141,10 @@ class CircuitBreaker:
         if worked is None:
             if len(self._worked) >= MAX_SCOPES:
                 self._worked.clear()
-                self._hopeless.clear()
+                self._failures.clear()
                 self._last_success = {scope: now}
             worked = self._worked[scope] = set()
+            self._failures.pop(scope, None)
         worked.add(credential_id)
         health = self._unwell[scope].get(credential_id) if scope in self._unwell else None
         if health is None:
@@ -174,27 +185,33 @@ class CircuitBreaker:
         pause = backoff.delay(pauses, jitter, maximum=MAX_ITEM_PAUSE) if pauses else 0.0
         return Advice(is_free, pause)
 
-    def failed(self, item: Item, credential_id: str, started_at: float, ids: Collection[str], now: float) -> Advice:
-        """Note a plain failure. `ids`: of all credentials of the run. Return whether the item may be tried with another
-        credential without spending a retry."""
+    def failed(self, item: Item, credential_id: str, started_at: float, ids: Collection[str], now: float, *,
+               usable: Callable[[], Collection[str]], is_timed_out: bool = False) -> Advice:  # fmt: skip
+        """Note a plain failure. `ids`: of all credentials of the run; `usable` returns those that are not out of use.
+        Return whether the item may be tried with another credential without spending a retry."""
         scope, trail = item.scope, self._trail(item)
-        is_own = self.works(scope, credential_id)
+        suspicion = self._suspicion(scope, credential_id)
+        is_own = not suspicion
         health = self._health(scope, credential_id, now)
         if not health.failed_items:
             health.failing_since = now
         health.failed_items[item.id] = None
         trail.failed_with |= {credential_id}
+        if not self._worked.get(scope):
+            self._failures.setdefault(scope, Counter())[credential_id] += 1
         has_others = any(id_ not in trail.failed_with for id_ in ids)
         if is_own or not has_others:
             self._exonerate(item, None if not has_others else credential_id)
         self._bench_if_failing(scope, credential_id, health, started_at, now)
-        is_free = not is_own and has_others and trail.free_tries < self._max_free_tries(scope)
-        if not is_free and not self._worked.get(scope):
-            self._hopeless[scope] = self._hopeless.get(scope, 0) + 1
+        max_tries = MAX_TIMEOUT_TRIES if is_timed_out else self._max_free_tries(scope, usable)
+        is_free = not is_own and has_others and trail.free_tries < max_tries
         trail.free_tries += is_free
         trail.excluded = trail.failed_with if is_free else _NO_IDS
         self.version += 1
-        return Advice(is_free)
+        pause = 0.0
+        if not self._worked.get(scope) and len(trail.failed_with) >= MIN_KEYS:
+            pause = min(2.0 ** (len(trail.failed_with) - MIN_KEYS), MAX_ITEM_PAUSE)
+        return Advice(True, pause, suspicion) if is_free else Advice(False)
 
     def ignore_exclusions(self, item: Item) -> bool:
         """Let an item use credentials again with which it failed, because no other can serve it. Return whether there
@@ -276,8 +293,17 @@ class CircuitBreaker:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _max_free_tries(self, scope: str | None) -> int:
-        is_hopeless = self._hopeless.get(scope, 0) >= MAX_HOPELESS_ITEMS and not self._worked.get(scope)
+    def _suspicion(self, scope: str | None, credential_id: str) -> str:
+        """Return why a plain failure may be the fault of its credential; an empty text if it is the item's."""
+        if self.works(scope, credential_id):
+            return ""
+        has_failed = "has failed with another item" if self.has_worked(scope, credential_id) else "has not worked yet"
+        return f"key {credential_id} {has_failed} in this run"
+
+    def _max_free_tries(self, scope: str | None, usable: Callable[[], Collection[str]]) -> int:
+        failures = self._failures.get(scope, _NO_FAILURES)
+        tested = sum(count >= MAX_HOPELESS_ITEMS for count in failures.values())
+        is_hopeless = tested > 0 and tested >= min(len(usable()), MAX_FREE_TRIES + 1)
         return MAX_HOPELESS_TRIES if is_hopeless else MAX_FREE_TRIES
 
     def _trail(self, item: Item) -> Trail:

@@ -280,7 +280,8 @@ class Scheduler:
             return FAILED if item.failures > self.retries else again
         # 4. The credential may be at fault: try another one.
         if advice is not None and advice.is_free:
-            return AT_ONCE
+            has_others = self.ready > 0 or not self.is_source_ended
+            return Again(now + advice.pause) if advice.pause and has_others else AT_ONCE
         # 5. A retry may help.
         if kind == TRANSIENT:
             item.failures += 1
