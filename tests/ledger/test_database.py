@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -9,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,6 +111,16 @@ def call_without_privileges(call: Callable[[], str]) -> str:
     os.waitpid(child, 0)
     with os.fdopen(read_end, encoding="utf-8") as file:
         return file.read()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_file_system_without_locks_is_named(path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "lockf", fail)
+    with pytest.raises(LedgerError, match=f"cannot be locked: {os.strerror(number)}: put it on a file system with"):
+        coordinator_of(path).execute_parallel([1], Doubling())
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

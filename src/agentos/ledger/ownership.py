@@ -239,6 +239,12 @@ def _lock(path: Path) -> int:
             raise _busy(path, owner, "another process") from None
         except FileNotFoundError:
             pass
+        except OSError as error:
+            os.close(descriptor)
+            raise LedgerError(
+                f"the ledger {path} cannot be locked: {error.strerror}: put it on a file system with locks, such as a "
+                "local disk ($AGENTOS_HOME chooses the folder of runs)"
+            ) from error
         os.close(descriptor)
 
 
