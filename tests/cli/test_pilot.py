@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from agentos.cli import main
 from agentos.cli.launch import prepare, reporter
 from agentos.cli.launch.item_input import read_items
+from agentos.home.run_folder import RunFolder
 from tests.support.patience import eventually
 
 from .cli_runs import agentos, program
@@ -75,6 +77,15 @@ def test_pilot_runs_the_first_items_resume_the_rest() -> None:
     assert len(ended_ids()) == 10
     (record,) = json.loads(agentos("runs", "--json").stdout)
     assert (record["state"], record["unfinished"]) == ("finished", 0)
+
+
+def test_copy_of_a_run_is_named_like_its_folder() -> None:
+    """A backup: the command that continues it must not continue the other one."""
+    run("--item", "a", "--item", "b", "--item", "c", "--limit", "1", "pilot_workers:same")
+    shutil.copytree(RunFolder("r").path, RunFolder("copy").path)
+    text = program("resume", "copy", "--limit", "1").stderr.decode()
+    assert "Run copy in " in text
+    assert "To run them: agentos resume copy" in text
 
 
 def test_limit_counts_new_items_of_a_changed_file() -> None:

@@ -65,7 +65,7 @@ def _say_no_log(folder: RunFolder, item_id: str) -> None:
     with open_ledger(folder) as ledger:
         if ledger.standing(item_id) is None:
             raise unknown_item(ledger, item_id)
-    say(f"Item {shorten(item_id, MAX_ID)} has no log: it printed nothing.", err=True)
+    say(f"Item {shorten(item_id, MAX_ID)} has no log: it printed nothing, or its log was removed.", err=True)
 
 
 def _list_logs(folder: RunFolder, ledger: Ledger) -> None:

@@ -54,20 +54,20 @@ def execute(
             raise
         reporter.stop_run = run.coordinator.request_shutdown
         if is_resume:
-            _warn_of_changed_items(spec, run, reporter)
+            _warn_of_changed_items(folder, spec, run, reporter)
             _warn_of_older_ledger(folder, reporter)
         folder.make()
         if not folder.exists():
             spec.total = run.items.total
             folder.write_spec(spec)
         if not mode.as_json and not mode.quiet:
-            reporter.screen.message(f"Run {spec.run_id} in {folder.path}")
+            reporter.screen.message(f"Run {folder.run_id} in {folder.path}")
             if run.gateway_url is not None:
                 reporter.screen.message(f"Gateway on {run.gateway_url}: items get a client token in place of a key.")
         confirmation = KeyConfirmation(run.pool, run.keys)
         if run.reload is not None:
             run.reload.listeners.append(confirmation.use)
-        inbox = None if run.pool is None else ReloadInbox(spec.run_id)
+        inbox = None if run.pool is None else ReloadInbox(folder.run_id)
         watch = KeysWatch(run.pool, run.reload, inbox, reporter.screen.message)
         with watch, confirmation as reporter.listener, on_hang_up(run.coordinator.request_shutdown, watch):
             status = _consume(folder, spec, run, reporter, retry_failed=retry_failed)
@@ -79,7 +79,7 @@ def execute(
     if spec.total is None and run.items.rest_count:
         spec.total = run.items.total  # stdin was read to its end
         folder.write_spec(spec)
-    reporter.suggest_next_command(folder, status, pilot_text(run.items, spec.run_id))
+    reporter.suggest_next_command(folder, status, pilot_text(run.items, folder.run_id))
     reporter.screen.flush(PATIENCE_SECONDS)
     return FAILED if status in (SUCCEEDED, SOME_FAILED) and reporter.is_output_incomplete() else status
 
@@ -93,13 +93,13 @@ def _advice_on_keys(reporter: RunReporter, spec: RunSpec, run: PreparedRun) -> l
     return [] if run.pool is None else list(quarantine_messages(run.pool, run.store))
 
 
-def _warn_of_changed_items(spec: RunSpec, run: PreparedRun, reporter: RunReporter) -> None:
+def _warn_of_changed_items(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunReporter) -> None:
     for change in changed_files(spec):
         reporter.screen.message(f"Warning: {change}: changed items will not be run")
     if not run.items.is_whole:
         reporter.screen.message(
             "Warning: stdin was not read to its end, so only the items that were read are continued; pass the whole "
-            f"input again: ... | agentos run --run-id {spec.run_id} --items - ..."
+            f"input again: ... | agentos run --run-id {folder.run_id} --items - ..."
         )
 
 
@@ -141,7 +141,7 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
             status = status or SOME_FAILED
             records = plural(damaged, "recorded result")
             problem = f"{records} cannot be used, the ledger is damaged"
-            reporter.screen.message(f"Warning: {problem}: see agentos show {spec.run_id}")
+            reporter.screen.message(f"Warning: {problem}: see agentos show {folder.run_id}")
     except KeyboardInterrupt:
         status = SIGNALLED + (reporter.signal or signal.SIGINT)
         reporter.screen.message("Stopped at once.")
