@@ -126,6 +126,8 @@ class StoreError(PoolError):
 class CredentialError(PoolError, ValueError):
     """A credential cannot be used as written: a missing variable, a file that others can read, a failing command."""
 
+    credential_id: str | None = None
+
 
 # --- raised by the gateway ----------------------------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ def test_bad_file_changes_nothing_and_says_why(folder: Folder) -> None:
         result = folder.agentos("keys", "reload")
         assert result.returncode == 3
         assert "nothing has changed" in result.stdout
-        assert "no variable passes the key 'b'" in result.stdout
+        assert "the key 'b' has no variable" in result.stdout
         (folder.path / "keys.toml").write_text("[[credential]]\nsecret =\n")
         assert "keys.toml, line 2" in folder.agentos("keys", "reload").stdout
         output = folder.finish(process)

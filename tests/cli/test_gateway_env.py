@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from agentos.cli import main
 from agentos.cli.commands.gateway_env import env, shell_lines
 
 URL = "http://127.0.0.1:4711"
@@ -54,7 +55,7 @@ def test_files_are_in_the_home_directory_by_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["claude", "--url", URL], "The client token is missing"),
+        (["claude", "--url", URL], "Missing: the client token: --token-file FILE"),
         (["claude"], "--url"),
         (["unknown"], "'unknown' is not one of"),
     ],
@@ -77,3 +78,21 @@ def test_failing_version_gives_a_warning(tmp_path: Path) -> None:
 
 def test_values_are_quoted_for_a_shell() -> None:
     assert list(shell_lines({"A": "$(x) 'y'", "B": None})) == ["export A='$(x) '\"'\"'y'\"'\"''", "unset B"]
+
+
+def test_all_that_is_missing_is_named_at_once() -> None:
+    ended = run("claude")
+    assert ended.exit_code == 2
+    assert "--url URL, or AGENTOS_GATEWAY_URL; and the client token: --token-file FILE" in ended.stderr
+
+
+def test_gateway_help_has_the_options_of_serve() -> None:
+    shown = CliRunner().invoke(main, ["gateway", "--help"]).stdout
+    assert "Options without a command (serve):" in shown
+    assert "--listen HOST:PORT" in shown
+
+
+def test_port_leads_to_listen() -> None:
+    refused = CliRunner().invoke(main, ["gateway", "--port", "8790"])
+    assert refused.exit_code == 2
+    assert "No such option: --port. To choose the address: --listen HOST:PORT" in refused.stderr

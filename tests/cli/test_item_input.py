@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentos.cli import main
 from agentos.cli.launch._item_formats import FORMATS, items_in
 from agentos.cli.launch.item_input import BadItems, Item, Items, SizedItems, changed_files, read_items
 from agentos.errors import HomeError
@@ -135,8 +137,16 @@ def test_plain_lines_keep_other_separators(folder: RunFolder) -> None:
         ("a.csv", b"\n", "a.csv: expected CSV with a header row, and found nothing"),
         ("a.csv", b"id\nf\xffg\n", "a.csv, line 2: expected UTF-8, and byte 2 is 0xff"),
         ("a.txt", "\ufeffa\nb\n".encode("utf-16-le"), "a.txt, line 1: expected UTF-8, and found UTF-16"),
-        ("a.txt", b"a\nb\na\n", "a.txt, line 3: the id 'a' is also that of a.txt, line 1"),
-        ("a.json", b'["1", 1]', "a.json, element 2: the id '1' is also that of a.json, element 1"),
+        (
+            "a.txt",
+            b"a\nb\na\n",
+            "a.txt, line 3: the id 'a' is also that of a.txt, line 1: ids must be",
+        ),
+        (
+            "a.json",
+            b'["1", 1]',
+            "a.json, element 2: the id '1' is also that of a.json, element 1: ids",
+        ),
         ("a.jsonl", b'{"name": "x", "n": 1}', "line 1: expected a field 'id' as its id, and found 'name', 'n'"),
         ("a.jsonl", b"{}", "line 1: expected a field 'id' as its id, and found no fields: name one with --id-field"),
         ("a.jsonl", b'{"id": [1]}', "line 1: expected a string or a number in 'id' as its id, and found [1]"),
@@ -511,3 +521,11 @@ def test_coordinator_may_abandon_stdin(folder: RunFolder, stdin: int) -> None:
     kept_items = list(stdin_items(folder, is_resume=True))
     assert set(first) <= set(map(str, kept_items))
     feed(stdin, b"")
+
+
+def test_folder_and_other_delimiter_are_recognised(tmp_path: Path) -> None:
+    (tmp_path / "semi.csv").write_text("id;title\n1;b\n")
+    separated = CliRunner().invoke(main, ["run", "--items", str(tmp_path / "semi.csv"), "--", "true"])
+    assert separated.stderr.endswith("perhaps its fields are separated: --delimiter ';'\n")
+    folder = CliRunner().invoke(main, ["run", "--items", str(tmp_path), "--", "true"])
+    assert folder.stderr.endswith(f"found a folder; for its files: ls {tmp_path}/* | agentos run --items -\n")

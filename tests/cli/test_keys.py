@@ -25,6 +25,8 @@ from agentos.pool.store_url import StoreAt
 from agentos.testing import SimulatedProvider
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits
 
+from .cli_runs import prepare
+
 CANARY = "sk-canary-1a2b3c4d5e6f"
 
 Agentos = Callable[..., Result]
@@ -650,3 +652,48 @@ def test_keys_of_a_run_without_its_file_show_store(agentos: Agentos, keys_file: 
     result = agentos()
     assert "Warning: the keys of run r cannot be read: " in result.stderr
     assert "team-a" in result.stdout
+
+
+def test_keys_after_a_demo_say_where_its_keys_are(agentos: Agentos) -> None:
+    prepare("demo-20261116-093012-1f3a", ["a"])
+    assert "The keys of the newest run, a demo, existed only while it ran" in agentos().stderr
+
+
+# --- errors of keys name file and line --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ('secret = "env:A"\nprovider = "mycorp"', "the provider 'mycorp' is not known; add credential_env"),
+        ('secret = "env:A"', 'add provider = "openai"'),
+        ('secret = "env:TEST_NOT_SET"\nprovider = "openai"', "the environment variable TEST_NOT_SET is not set"),
+        ('secret = "cmd:false --hush"\nprovider = "openai"', "its command false failed: it ended with status 1"),
+        ('secret = "cmd:nosuch --hush"\nprovider = "openai"', "its command failed: there is no such program"),
+        ('secret = "file:nope.key"\nprovider = "openai"', "nope.key: No such file or directory\n"),
+    ],
+)
+def test_run_names_line_of_unusable_key(home: Path, keys_file: Callable[[str], str], entry: str, problem: str) -> None:
+    path = keys_file(f'\n[[credential]]\nid = "a"\n{entry}\n')
+    arguments = ["run", "--item", "x", "--keys", path, "--", "true"]
+    result = CliRunner().invoke(main, arguments, env={"A": "key-value-12345"})
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {path}, line 2: ")
+    assert problem in result.stderr
+    assert "hush" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("secret", "problem"),
+    [
+        ("env:", "the name of a variable is missing after env:"),
+        ("file: ", "the path of a file is missing after file:"),
+        ("env: A", "without spaces around it"),
+    ],
+)
+def test_incomplete_reference_names_what_is_missing(
+    agentos: Agentos, keys_file: Callable[[str], str], secret: str, problem: str
+) -> None:
+    path = keys_file(f'[[credential]]\nsecret = "{secret}"\n')
+    assert f"{path}, line 2: " in (stderr := agentos("--keys", path).stderr)
+    assert problem in stderr

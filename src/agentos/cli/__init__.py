@@ -33,12 +33,14 @@ COMMANDS = {
     "logs": ("commands.logs", "Print the output of an item."),
     "export": ("commands.export", "Export the results of a run as JSON lines or CSV."),
     "stop": ("commands.stop", "Stop a run, as Ctrl-C in its terminal would."),
-    "report": ("commands.report", "Inside a command: report a limit, an error or usage."),
     "keys": ("commands.keys", "Show, check, disable and enable credentials."),
-    "gateway": ("commands.gateway", "Serve clients over HTTP: a credential for each of their requests."),
-    "completion": ("completion", "Print the completion script for a shell."),
+    "gateway": ("commands.gateway", "Serve clients over HTTP, with a credential per request."),
     "demo": ("commands.demo", "Run a demonstration on this machine. Needs no key."),
+    "report": ("commands.report", "Inside a command: report a limit, an error or usage."),
+    "completion": ("completion", "Print the completion script for a shell."),
 }
+# The first commands of the table, which `--help` lists before the others.
+EVERYDAY = 9
 
 # Extra -> the modules that it installs.
 EXTRAS = {
@@ -109,10 +111,13 @@ class LazyGroup(click.Group):
                 raise Failure("the current folder was removed: change to another one and run again") from None
             raise Failure(f"{error.filename or 'stdout'}: {error.strerror}") from None
 
-    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+    def format_options(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, without importing any, and the option --version. All of it fits into 24 rows."""
+        rows = [(name, line) for name, (_, line) in COMMANDS.items()]
+        with formatter.section("Everyday"):
+            formatter.write_dl(rows[:EVERYDAY])
+        with formatter.section("Keys and others"):
+            formatter.write_dl([*rows[EVERYDAY:], ("--version", "Show the version and exit.")])
 
 
 def _restore_signals() -> None:
@@ -163,13 +168,5 @@ def _show_version(context: click.Context, _parameter: click.Parameter, is_reques
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Run many agent workflows in parallel over a shared pool of rate-limited API credentials.
-
-    \b
-    Examples:
-      agentos demo
-      agentos run --item a --item b --item c -- echo hello {id}
-      agentos show
-
-    See agentos COMMAND --help for the options of a command.
-    """
+    """Run many agent workflows in parallel over a shared pool of rate-limited API credentials. Begin with:
+    agentos demo. Options: agentos COMMAND --help."""

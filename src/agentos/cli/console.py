@@ -20,7 +20,7 @@ SUCCEEDED, SOME_FAILED, WRONG_USAGE, FAILED, STOPPED = 0, 1, 2, 3, 4
 SIGNALLED = 128
 INTERRUPTED = SIGNALLED + 2
 
-# The arguments of the command have to change: exit status WRONG_USAGE, with a hint at `--help`.
+# The arguments of the command have to change: exit status WRONG_USAGE.
 _USAGE_ERRORS = (UnknownRun, KeysFileError)
 # Something outside the arguments has to change: exit status FAILED.
 _FAILURES = (HomeError, LedgerError, EngineUnavailable)
@@ -32,14 +32,36 @@ class Failure(click.ClickException):
     exit_code = FAILED
 
 
+class Refusal(click.ClickException):
+    """The arguments were understood, and cannot be carried out: an unknown run, a bad keys file. Without the hint at
+    `--help`, which would not help."""
+
+    exit_code = WRONG_USAGE
+
+
 class Command(click.Command):
-    """A command that reports domain errors as click does its own."""
+    """A command that reports domain errors as click does its own. How it is called is shown for errors that click finds
+    in the arguments, and not for those that the command finds while it works."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            if error.param is None or error.param.name != "run_id":
+                raise
+            raise click.UsageError(
+                "Missing argument 'RUN': the id of a run, or last for the newest one; agentos runs lists them", ctx
+            ) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.BadParameter:
+            raise
+        except click.UsageError as error:
+            raise Refusal(error.message) from None
         except _USAGE_ERRORS as error:
-            raise click.UsageError(str(error), ctx) from None
+            raise Refusal(str(error)) from None
         except _FAILURES as error:
             raise Failure(str(error)) from None
 

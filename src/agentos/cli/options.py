@@ -36,10 +36,22 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class Option(click.Option):
+    """An option whose errors name its variable only if the value came from there."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        is_from_variable = (
+            ctx is None
+            or self.name is None
+            or ctx.get_parameter_source(self.name) is click.core.ParameterSource.ENVIRONMENT
+        )
+        return super().get_error_hint(ctx) if is_from_variable else click.Parameter.get_error_hint(self, ctx)
+
+
 def option(name: str, *more: Any, **attributes: Any) -> Callable[[F], F]:
     """Return an option that a variable can set: `--max-wait` is AGENTOS_MAX_WAIT."""
     variable = _VARIABLES.get(name, "AGENTOS_" + name.lstrip("-").replace("-", "_").upper())
-    return click.option(name, *more, envvar=variable, show_envvar=True, **attributes)
+    return click.option(name, *more, cls=Option, envvar=variable, show_envvar=True, **attributes)
 
 
 def several(*options: Callable[[F], F]) -> Callable[[F], F]:

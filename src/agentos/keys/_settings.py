@@ -14,6 +14,7 @@ from ._toml_table import VARIABLE, Table
 
 _REFERENCE = re.compile(r"(env|file|cmd):(.*)", re.DOTALL)
 _EXAMPLES = {"env": "env:OPENAI_API_KEY", "file": "file:~/keys/openai", "cmd": "cmd:pass show openai"}
+_MISSING = {"env": "the name of a variable", "file": "the path of a file", "cmd": "a command"}
 # Headers whose values are keys: they must be references, because plain values are not redacted.
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
 
@@ -82,8 +83,10 @@ def read_source(table: Table, key: str, source: str) -> str:
     if reference is None:
         return source
     kind, target = reference.groups()
-    if not target.strip() or target != target.strip():
-        table.fail(key, f"write the reference without spaces, such as {_EXAMPLES[kind]}")
+    if not target.strip():
+        table.fail(key, f"{_MISSING[kind]} is missing after {kind}:, such as {_EXAMPLES[kind]}")
+    if target != target.strip():
+        table.fail(key, f"write the reference without spaces around it, such as {_EXAMPLES[kind]}")
     if kind == "env" and not VARIABLE.fullmatch(target):
         table.fail(key, "env: must be followed by the name of an environment variable")
     if kind == "file" and not target.startswith("~"):

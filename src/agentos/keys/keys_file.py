@@ -68,6 +68,7 @@ class Keys:
     prices: dict[str, Price] = field(default_factory=dict)  # by model or pattern
     store: str | None = field(default=None, repr=False)  # URL of the pool's store; may contain a password
     order: str = LEAST_LOADED  # in which credentials are granted
+    places: dict[str, str] = field(default_factory=dict)  # credential id -> file and line; empty for variables
 
 
 def load_keys(path: Path) -> Keys:
@@ -215,6 +216,7 @@ class _Reader:
         )
         self._must_be_new(table, ("id", credential.id), "the same id")
         self._keys.credentials.append(credential)
+        self._keys.places[credential.id] = f"{self._file}, line {table.line}"
         if source is not None and is_reference(source):
             self._keys.references[credential.id] = source
         elif source is not None:

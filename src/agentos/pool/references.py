@@ -14,11 +14,14 @@ from typing import IO
 
 from agentos.child_status import UNKNOWN_STATUS, wait_for_status
 from agentos.errors import CredentialError
+from agentos.reporters.format import shorten
 
 # Seconds until a command that should print a key is killed: it must not block a run.
 COMMAND_TIMEOUT_SECONDS = 30.0
 # Seconds to wait, after the end of the command, for the end of its output.
 END_SECONDS = 1.0
+# Characters of the name of a command in a message.
+MAX_PROGRAM = 60
 # Bytes kept of the output of a command: a key is much shorter.
 MAX_OUTPUT_BYTES = 64 * 1024
 
@@ -30,7 +33,15 @@ def is_reference(source: str) -> bool:
 
 
 def resolve(source: str, credential_id: str) -> str:
-    """Return the secret that a source names, or is. Raises `CredentialError`, which never shows it."""
+    """Return the secret that a source names, or is. Raises `CredentialError`, which has the id and never the secret."""
+    try:
+        return _resolve(source, credential_id)
+    except CredentialError as error:
+        error.credential_id = credential_id
+        raise
+
+
+def _resolve(source: str, credential_id: str) -> str:
     if not is_reference(source):
         return source
     kind, _, rest = source.partition(":")
@@ -68,23 +79,36 @@ def _read_private_file(path: str) -> str:
     except CredentialError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        raise CredentialError(f"cannot read the key file {file}: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else None
+        if isinstance(error, UnicodeDecodeError):
+            reason = "it is not text in UTF-8"
+        raise CredentialError(f"cannot read the key file {file}: {reason or error}") from None
 
 
 def _run_command(command: str, credential_id: str) -> str:
-    # Neither the command's output nor its error text is shown: either may hold the key.
+    # Only the name of the program is shown: arguments, output and error text may hold the key.
+    words: list[str] = []
+    reason: str | None = None
     try:
         words = shlex.split(command)
         if not words:
             raise ValueError("no command")
         status, output = _output_of(words)
         first_line = output.decode().partition("\n")[0]
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise CredentialError(f"credential {credential_id}: its command failed: {type(error).__name__}") from None
-    if status is None:
-        raise CredentialError(f"credential {credential_id}: its command failed: {UNKNOWN_STATUS}")
-    if status != 0:
-        raise CredentialError(f"credential {credential_id}: its command ended with status {status}")
+        if status != 0:
+            reason = UNKNOWN_STATUS if status is None else f"it ended with status {status}"
+    except subprocess.TimeoutExpired:
+        reason = f"it did not end within {COMMAND_TIMEOUT_SECONDS:g} s"
+    except UnicodeDecodeError:
+        reason = "it printed no text in UTF-8"
+    except (OSError, ValueError) as error:  # the name is not shown: a key may stand in its place
+        words, reason = [], "it is not written as in a shell: check the quotes"
+        if isinstance(error, OSError):
+            missing = isinstance(error, FileNotFoundError)
+            reason = "there is no such program" if missing else error.strerror or type(error).__name__
+    if reason is not None:
+        program = f" {shorten(words[0], MAX_PROGRAM)}" if words else ""
+        raise CredentialError(f"credential {credential_id}: its command{program} failed: {reason}")
     return first_line
 
 

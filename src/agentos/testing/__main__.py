@@ -1,4 +1,4 @@
-"""Run a simulated provider in a separate process, so that a benchmark measures only its client.
+"""Run a fake provider on this machine, to try things without a key: it has limits, refuses and fails as you say.
 
 The first line of output is JSON with the address and the keys. The provider serves until it gets a signal (Ctrl-C) or,
 if stdin is a pipe, until the program at its other end closes it: a provider does not outlive the program that uses it.

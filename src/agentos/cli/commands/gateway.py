@@ -45,6 +45,13 @@ class _ServeByDefault(click.Group):
             args = ["serve", *args]
         return super().parse_args(ctx, args)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the options of the default command, too."""
+        super().format_options(ctx, formatter)
+        with formatter.section("Options without a command (serve)"):
+            records = (parameter.get_help_record(ctx) for parameter in serve.params)
+            formatter.write_dl([record for record in records if record is not None])
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
         return super().shell_complete(ctx, incomplete) + (
             serve.shell_complete(ctx, incomplete) if incomplete.startswith("-") else []
@@ -65,7 +72,22 @@ def gateway() -> None:
 gateway.add_command(env)
 
 
-@gateway.command(short_help="Run a gateway until Ctrl-C.")
+class _Serve(Command):
+    """The command with advice for the usual names of its option `--listen`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in ("--port", "--host", "--bind", "--address", "-p"):
+                raise
+            raise click.UsageError(
+                f"No such option: {error.option_name}. To choose the address: --listen HOST:PORT ({DEFAULT_LISTEN})",
+                ctx,
+            ) from None
+
+
+@gateway.command(cls=_Serve, short_help="Run a gateway until Ctrl-C.")
 @option("--keys", "keys_file", metavar="FILE", type=click.Path(dir_okay=False), help="The keys file (TOML).")
 @option("--key-env", metavar="PATTERN", help="Environment variables that hold keys, such as 'OPENAI_API_KEY*'.")
 @option("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True, help="Address to listen on.")

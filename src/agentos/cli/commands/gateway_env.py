@@ -24,7 +24,7 @@ from ..console import Command, say
 
 @click.command("env", cls=Command, short_help="Print the settings of a client for a shell.")
 @click.argument("name", metavar="CLIENT", type=click.Choice([client.name for client in CLIENTS]))
-@click.option("--url", envvar=URL_VARIABLE, show_envvar=True, required=True, help="The address of the gateway.")
+@click.option("--url", envvar=URL_VARIABLE, show_envvar=True, metavar="URL", help="The address of the gateway.")
 @click.option(
     "--token",
     envvar=TOKEN_VARIABLE,
@@ -39,7 +39,7 @@ from ..console import Command, say
     metavar="DIR",
     help="Where configuration files of the client are written. [default: clients in the AgentOS home directory]",
 )
-def env(name: str, url: str, token: str | None, token_file: Path | None, folder: Path | None) -> None:
+def env(name: str, url: str | None, token: str | None, token_file: Path | None, folder: Path | None) -> None:
     """Print the variables that make CLIENT use a gateway, as lines for a shell; write the configuration files that it
     needs. agentos run --gateway sets all of this for its commands; inside one, address and token are known.
 
@@ -55,8 +55,8 @@ def env(name: str, url: str, token: str | None, token_file: Path | None, folder:
     assert client is not None
     if token_file is not None:
         token = token_file.read_text(encoding="utf-8").strip()
-    if not token:
-        raise click.UsageError(f"The client token is missing: set {TOKEN_VARIABLE}, or give --token-file.")
+    if not url or not token:
+        raise click.UsageError(_missing_text(url, token))
     if folder is None:
         folder = home() / "clients"
     if client.write_files is not None:
@@ -65,6 +65,16 @@ def env(name: str, url: str, token: str | None, token_file: Path | None, folder:
         click.echo(line)
     for warning in version_warnings([client.name]):
         say(f"Warning: {warning}", err=True)
+
+
+def _missing_text(url: str | None, token: str | None) -> str:
+    """Return what is missing, all at once, and where it is found."""
+    missing = []
+    if not url:
+        missing.append(f"the address of the gateway: --url URL, or {URL_VARIABLE}")
+    if not token:
+        missing.append(f"the client token: --token-file FILE, or {TOKEN_VARIABLE}")
+    return f"Missing: {'; and '.join(missing)}. agentos gateway prints both when it starts."
 
 
 def shell_lines(settings: Settings) -> Iterator[str]:

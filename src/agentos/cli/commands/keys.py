@@ -31,6 +31,8 @@ from ._key_tables import EMPTY, declared_record, key_lines, lease_lines, member_
 from .keys_reload import reload
 
 DEFAULT_REASON = "by hand"
+# The beginning of the ids of demos.
+DEMO = "demo-"
 # Options that are followed by a value.
 _WITH_VALUE = ("--keys", "--key-env", "--store", "--reason")
 
@@ -322,7 +324,7 @@ def _newest_with_keys() -> RunSpec | None:
     for folder in run_folders():
         with contextlib.suppress(HomeError):
             spec = folder.read_spec()
-            if ("keys" in spec.options or "key_env" in spec.options) and not folder.run_id.startswith("demo-"):
+            if ("keys" in spec.options or "key_env" in spec.options) and not folder.run_id.startswith(DEMO):
                 return spec
     return None
 
@@ -336,7 +338,11 @@ def _require_keys(file: Path | None, pattern: str | None, store: str | None) -> 
 
 
 def _no_keys() -> click.UsageError:
-    return click.UsageError("no keys given: use --keys FILE or --key-env PATTERN, or set AGENTOS_KEYS")
+    newest = next(run_folders(), None)
+    demo = ""
+    if newest is not None and newest.run_id.startswith(DEMO):
+        demo = ". The keys of the newest run, a demo, existed only while it ran"
+    return click.UsageError(f"no keys given: use --keys FILE or --key-env PATTERN, or set AGENTOS_KEYS{demo}")
 
 
 def _warn(keys: Keys) -> None:

@@ -40,6 +40,10 @@ def id_of(item: Item, id_field: str | None) -> str:
             value = find(item, name)
         except KeyError:
             problem = f"expected a field {name!r} as its id, and found {listed(item)}"
+            names = list(item)
+            delimiter = next((char for char in ";\t|" if len(names) == 1 and char in names[0]), None)
+            if delimiter is not None:
+                raise ValueError(f"{problem}: perhaps its fields are separated: --delimiter {delimiter!r}") from None
             raise ValueError(f"{problem}: name one with --id-field") from None
         if value is None or isinstance(value, dict | list):
             raise ValueError(f"expected a string or a number in {name!r} as its id, and found {field_text(value)[:60]}")

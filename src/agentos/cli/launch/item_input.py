@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -176,7 +177,7 @@ class _CollectedItems:
                 item_id = self._rules.checked_id(item)
                 if item_id in self._ids:
                     first_location = self._location(self._index_of(item_id))
-                    raise ValueError(f"the id {repr(item_id)[:100]} is also that of {first_location}")
+                    raise ValueError(f"the id {repr(item_id)[:100]} is also that of {first_location}{_advice(item)}")
             except ValueError as error:
                 raise BadItems(self._location(len(self.items) - 1), str(error)) from None
             self._ids.add(item_id)
@@ -190,6 +191,13 @@ class _CollectedItems:
         return next(index for index, item in enumerate(self.items) if id_of(item, self._rules.id_field) == item_id)
 
 
+def _advice(item: Item) -> str:
+    """Return what to do about an id that two items have."""
+    return ": ids must be unique; " + (
+        "remove one of them" if isinstance(item, str) else "name another field with --id-field, or remove one of them"
+    )
+
+
 # --- files and arguments -------------------------------------------------------------------------------------------
 
 
@@ -199,6 +207,11 @@ def _read_file(source: ItemSource) -> tuple[str, str, Iterator[tuple[int, Item]]
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise BadItems(name, "expected a file that resume can read again: for a pipe use --items -")
+        if path.is_dir():
+            files = f"{shlex.quote(name.rstrip('/') or '/')}/*"
+            raise BadItems(
+                name, f"expected a file, and found a folder; for its files: ls {files} | agentos run --items -"
+            )
         content = path.read_bytes()
     except FileNotFoundError:
         raise BadItems(name, "expected a file, and there is none") from None

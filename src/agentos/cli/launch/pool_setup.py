@@ -105,7 +105,8 @@ def make_pool(keys: Keys, store: StoreChoice, reporter: Reporter, *, run: str | 
             keys.credentials, store=store_at, lease_ttl=_lease_ttl(), reporter=reporter, order=keys.order
         )
     except (CredentialError, ValueError) as error:
-        raise click.UsageError(str(error)) from None
+        place = keys.places.get(getattr(error, "credential_id", None) or "")
+        raise click.UsageError(str(error) if place is None else f"{place}: {error}") from None
     except StoreError as error:
         raise store_failure(error) from None
     click.get_current_context().call_on_close(pool.close)

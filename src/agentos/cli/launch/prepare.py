@@ -25,6 +25,7 @@ from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
 from agentos.items.parallelism import ParallelBound
 from agentos.keys.keys_file import Keys
+from agentos.pool.credential import Credential
 from agentos.reporters.format import escape_controls
 from agentos.runs.checks import check_signature
 from agentos.runs.options import auto_option, expected_bound
@@ -256,10 +257,19 @@ def _check_usable(spec: RunSpec, keys: Keys, *, has_gateway: bool) -> None:
             raise ValueError(f"the credential {credential.id} has no key: it cannot be used through a gateway")
         is_passed = spec.options.get("credential_env") is not None or credential.id in keys.variables
         if spec.command is not None and not has_gateway and credential.has_secret and not is_passed:
-            raise ValueError(
-                f"no variable passes the key {credential.id!r} to the command: name one with --credential-env, or "
-                "name the key's provider in the keys file"
-            )
+            raise ValueError(_no_variable_text(credential, keys))
+
+
+def _no_variable_text(credential: Credential, keys: Keys) -> str:
+    """Return why a command would not find the key, and what to write."""
+    place = keys.places.get(credential.id)
+    problem = f"the key {credential.id!r} has no variable in which a command finds it"
+    if place is None:  # a variable of the environment
+        return f"{problem}: no known provider has one whose name begins so; give --credential-env NAME"
+    variable = 'add credential_env = "NAME" to it, or give --credential-env NAME'
+    if credential.provider is None:
+        return f'{place}: {problem}: add provider = "openai" (or another one) or {variable.removeprefix("add ")}'
+    return f"{place}: {problem}: the provider {credential.provider!r} is not known; {variable}"
 
 
 def _load_function(spec: RunSpec) -> Callable[..., Any]:
