@@ -103,6 +103,16 @@ def test_unused_probe_makes_room_for_the_next() -> None:
     assert last.state == WAITING
 
 
+def test_named_time_in_refusal_of_probe_is_obeyed() -> None:  # invariant 4
+    """It ends before the hold for the probe, which ends with the probe."""
+    pool, probe, waiter = cooled_group()
+    pool.lease_end.end(probe, NOW + 61.0, Verdict(RATE_LIMITED, 2.0))
+    pool.advance(NOW + 62.9)
+    assert waiter.state == WAITING
+    pool.advance(NOW + 63.0)
+    assert waiter.state == LIVE
+
+
 def test_refusals_in_flight_count_once() -> None:
     pool = make_pool("a", max_concurrent=3)
     first, second = ask(pool), ask(pool)

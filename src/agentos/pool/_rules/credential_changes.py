@@ -10,6 +10,7 @@ from agentos.limits.cool_downs import MAX_COOL_DOWN
 from agentos.limits.declaration import Calendar, Limits
 
 from .cooldown_scope import CooldownScope
+from .guessed_cool_downs import GuessedCoolDowns
 from .membership import Membership
 from .records import CredentialRecord
 from .wake_ups import WakeUps
@@ -28,6 +29,7 @@ class CredentialChanges:
     credentials: dict[str, CredentialRecord]
     events: list[Any]
     wake_ups: WakeUps
+    guessed: GuessedCoolDowns
 
     def serve(self, credential: CredentialRecord, now: float) -> None:
         raise NotImplementedError
@@ -103,6 +105,8 @@ class CredentialChanges:
         seconds = min(seconds, MAX_COOL_DOWN)
         until = now + seconds
         if until <= max(cooldown_scope.cooling.get(scope, 0.0), now):
+            if cooldown_scope.guesses:
+                self.guessed.named(cooldown_scope, scope, until)
             return
         cooldown_scope.start_cooldown(scope, until, verdict)
         self.wake_ups.at_cooldown_end(until, cooldown_scope, scope)

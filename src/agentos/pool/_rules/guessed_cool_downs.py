@@ -29,13 +29,14 @@ HOLD_SECONDS = 10.0
 class Guess:
     """A cool-down of one group and scope whose end is a guess, from the first refusal to the next success."""
 
-    __slots__ = ("hold_until", "probe", "probes", "since")
+    __slots__ = ("hold_until", "named_until", "probe", "probes", "since")
 
     def __init__(self) -> None:
         self.probes = 0  # refused in a row
         self.since = -inf  # of the present cool-down
         self.probe: LeaseRecord | None = None  # the lease that goes alone
         self.hold_until = -inf  # while it does
+        self.named_until = -inf  # end of a cool-down that the provider named meanwhile
 
 
 class GuessedCoolDowns:
@@ -73,6 +74,12 @@ class GuessedCoolDowns:
         """Return whether a live lease is the probe for which others wait."""
         return any(guess.probe is record for guess in group.guesses.values())
 
+    def named(self, group: CooldownScope, scope: str | None, until: float) -> None:
+        """Remember a cool-down that ends before that of a probe: it stays when the probe has ended."""
+        guess = group.guesses.get(scope)
+        if guess is not None and group.cooling.get(scope) == guess.hold_until:
+            guess.named_until = max(guess.named_until, until)
+
     def succeeded(self, record: LeaseRecord | None, group: CooldownScope, now: float) -> None:
         """Open a group after a success that was sent after its last refusal."""
         for scope, guess in tuple(group.guesses.items()):
@@ -89,5 +96,9 @@ class GuessedCoolDowns:
 
     def _end_hold(self, guess: Guess, group: CooldownScope, scope: str | None, now: float) -> None:
         if group.cooling.get(scope) == guess.hold_until:
+            if guess.named_until > now:
+                group.start_cooldown(scope, guess.named_until, group.cooled_by[scope])
+                self._allocator.wake_ups.at_cooldown_end(guess.named_until, group, scope)
+                return
             group.end_cooldown(scope)
             self._allocator.wake_ups.look_again(group, now)
