@@ -92,16 +92,16 @@ MUTANTS = (
     # --- the member -----------------------------------------------------------------------------------------------
     Mutant(
         "A newcomer announces that a store answers again whose loss was not announced",
-        "pool/shared/_member/member_session.py",
-        "            if self._is_loss_announced:",
+        "pool/shared/_member/outage.py",
+        "            if self._is_announced:",
         "            if True:",
         tests_of(SESSION, "test_loss_before_first_greeting_is_not_announced"),
     ),
     Mutant(
         "A caller that is interrupted while it receives leaves its request behind",
         "pool/lease.py",
-        "            self._pool.withdraw(self._handle)\n            raise",
-        "            raise",
+        "    finally:  # timed out, refused or interrupted\n        if not has_lease:",
+        "    finally:  # timed out, refused or interrupted\n        if handle.is_refused:",
         tests_of("pool/conformance/test_machine_owner", "test_interrupted_wait_leaks_nothing"),
     ),
     # --- the owner ------------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ MUTANTS = (
     # --- a member -------------------------------------------------------------------------------------------------
     Mutant(
         "Messages that the journal does not hold are not repeated",
-        "pool/shared/_member/member_session.py",
+        "pool/shared/_member/member_messages.py",
         "self._hello()), *self._unkept]",
         "self._hello())]",
         tests_of(SESSION, "test_messages_are_repeated_until_journal_has_them"),
@@ -377,14 +377,14 @@ MUTANTS = (
     ),
     Mutant(
         "A member counts the life of its leases from the answer",
-        "pool/shared/_member/member_session.py",
-        "self._heard_at = max(self._heard_at, sent.popleft()[1])",
-        "self._heard_at = (sent.popleft(), self._now())[1]",
+        "pool/shared/_member/member_messages.py",
+        "        if self._timed_at > self._heard_at:\n            self._heard_at = self._timed_at\n",
+        "        self._heard_at = self._now()\n",
         tests_of(SESSION, "test_leases_are_fresh_for_a_tenth_of_their_time"),
     ),
     Mutant(
         "A member without a link hands out leases",
-        "pool/shared/_member/member_session.py",
+        "pool/shared/_member/member_messages.py",
         "return self._link is not None and self._now()",
         "return self._now()",
         tests_of(SESSION, "test_leases_are_not_fresh_without_link"),
@@ -405,7 +405,7 @@ MUTANTS = (
     ),
     Mutant(
         "A silent owner is never replaced",
-        "pool/shared/_member/member_session.py",
+        "pool/shared/_member/member_messages.py",
         "return asked_at is not None and self._now() - asked_at >= SILENCE_SECONDS",
         "return False",
         tests_of(SESSION, "test_owner_without_answer_is_silent_after_a_while"),
@@ -413,13 +413,13 @@ MUTANTS = (
     Mutant(
         "A member that is asked for its usage notices the loss again and again",
         "pool/shared/_member/member_session.py",
-        "            self._seen = None  # the owner has noticed the loss, and need not notice it again\n",
+        "            self._seen_journal = \"\"  # the owner has noticed the loss, and need not notice it again\n",
         "",
         tests_of(SESSION, "test_loss_is_answered_by_usage_once"),
     ),
     Mutant(
         "Heartbeats name requests that wait as leases",
-        "pool/shared/_member/member_session.py",
+        "pool/shared/_member/member_messages.py",
         "wire.Heartbeat([handle.id for handle in self._handles.values() if handle.fence])",
         "wire.Heartbeat(list(self._handles))",
         tests_of(SESSION, "test_heartbeats_name_live_leases"),

@@ -9,8 +9,9 @@ import msgspec
 
 from agentos.pool.shared import messages as wire
 from agentos.pool.shared._member.handles import MemberHandle
-from agentos.pool.shared._member.member import FIRST_RETRY, LAST_RETRY, PARK_SECONDS, NoAnswer
+from agentos.pool.shared._member.member import FIRST_RETRY, LAST_RETRY
 from agentos.pool.shared._member.member_session import MemberSession
+from agentos.pool.shared._member.receiving import PARK_SECONDS, NoAnswer
 from agentos.pool.shared._owner.queries import ANSWERS
 from agentos.pool.shared.transport import StoreLost, StoreRefused
 
@@ -37,7 +38,7 @@ class SimulatedMember(MemberSession):
 
     def step_at(self) -> float:
         """Return the instant of the next step, by the process's clock."""
-        return self._retry_at if self._link is None else self.due_at()
+        return self._retry_at if self._link is None else self.due_at(self._now())
 
     def step(self) -> None:
         """Do what the member's thread does each time it wakes."""
@@ -136,12 +137,12 @@ class SimulatedMember(MemberSession):
         answer = ANSWERS[what](owner, session, link.owner.store.now(), *arguments)
         return msgspec.msgpack.decode(msgspec.msgpack.encode(answer))
 
-    def request(self, handle: MemberHandle, front: bool, blocks: bool = False) -> None:
-        super().request(handle, front)
+    def request_later(self, handle: MemberHandle, front: bool) -> None:
+        self.request(handle, front)
 
-    def release(self, message: wire.Message, handle: MemberHandle) -> None:
+    def release(self, handle: MemberHandle, message: wire.End) -> None:
         """End a lease, sometimes a moment later, with the next message."""
-        if self.process.rng.random() < 0.5:
+        if message.has_news or self.process.rng.random() < 0.5:
             self.say(message)
         else:
             self.say_lazily(message)

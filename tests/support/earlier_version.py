@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# A landed commit with protocol 3, whose journals have no instants of entries.
-BEFORE_INSTANTS = "c23777c5b4dfeec098a9382cffd47fe3d627d288"
+# A landed commit with protocol 4.
+PROTOCOL_4 = "f6ded9ce33055018c23faf6bd5ccc46ff911ad46"
 # What a build reads.
 _SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE")
 

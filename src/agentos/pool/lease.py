@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex
@@ -206,11 +207,22 @@ def wait(pool: LeasePool, handle: LeaseHandle, timeout: float | None) -> bool:
     if timeout is not None and timeout <= 0:
         return False
     calls: SimpleQueue[None] = SimpleQueue()  # not a lock: a second call may come before the thread waits again
-    handle.deliver = lambda: calls.put(None)
-    with _Wait(pool, handle, timeout, is_idle=True) as waiting:
-        while not waiting.is_over():
-            calls.get()
-    return waiting.has_lease
+    handle.deliver = partial(calls.put, None)
+    deadline = math.inf if timeout is None or timeout == math.inf else pool.clock.now() + timeout
+    # Until when this thread has nothing else to do. A timer ends the wait on a clock that is not real.
+    idle_until = deadline if deadline == math.inf or pool.clock is SYSTEM_CLOCK else 0.0
+    has_lease = False
+    try:
+        has_lease = pool.request(handle, True, False, idle_until)
+        if not has_lease:
+            with _Wait(pool, handle, deadline) as waiting:
+                while not waiting.is_over():
+                    calls.get()
+            has_lease = waiting.has_lease
+    finally:  # timed out, refused or interrupted
+        if not has_lease:
+            pool.withdraw(handle)
+    return has_lease
 
 
 async def wait_async(pool: LeasePool, handle: LeaseHandle, timeout: float | None) -> bool:
@@ -224,59 +236,53 @@ async def wait_async(pool: LeasePool, handle: LeaseHandle, timeout: float | None
     loop = asyncio.get_running_loop()
     gate = asyncio.Event()
     handle.deliver = lambda: _set_in_loop(loop, gate)
-    with _Wait(pool, handle, timeout) as waiting:
-        while not waiting.is_over():
-            await gate.wait()
-            gate.clear()
-    return waiting.has_lease
+    deadline = math.inf if timeout is None or timeout == math.inf else pool.clock.now() + timeout
+    has_lease = False
+    try:
+        has_lease = pool.request(handle)
+        if not has_lease:
+            with _Wait(pool, handle, deadline) as waiting:
+                while not waiting.is_over():
+                    await gate.wait()
+                    gate.clear()
+            has_lease = waiting.has_lease
+    finally:  # timed out, refused, cancelled or interrupted
+        if not has_lease:
+            pool.withdraw(handle)
+    return has_lease
 
 
 class _Wait:
-    """One wait for a lease: requests it, gives up at the deadline, and withdraws unless it has the lease at the end."""
+    """The wait for a lease that was requested, and was not granted at once. A timer ends it at the deadline."""
 
-    def __init__(self, pool: LeasePool, handle: LeaseHandle, timeout: float | None, *, is_idle: bool = False) -> None:
+    def __init__(self, pool: LeasePool, handle: LeaseHandle, deadline: float) -> None:
         self._pool = pool
         self._handle = handle
-        self._deadline = None if timeout is None or timeout == math.inf else pool.clock.now() + timeout
-        # Until when the caller's thread has nothing else to do. A timer ends the wait on a clock that is not real.
-        deadline = math.inf if self._deadline is None else self._deadline
-        self._idle_until = deadline if is_idle and (deadline == math.inf or pool.clock is SYSTEM_CLOCK) else 0.0
+        self._deadline = deadline
         self._timer: Timer | None = None
         self.has_lease = False
 
     def __enter__(self) -> _Wait:
-        try:
-            self._is_granted = self._pool.request(self._handle, True, False, self._idle_until)
-        except BaseException:  # a Ctrl-C: the call may block, and there is no block yet whose end withdraws
-            self._pool.withdraw(self._handle)
-            raise
         return self
 
     def is_over(self) -> bool:
         """Look at the state of the request; return False if the caller must wait (again): it is called back, at the
         deadline at the latest."""
         handle = self._handle
-        if self._is_granted:
-            self.has_lease = True
-        elif handle.state == REFUSED:
+        if handle.state == REFUSED:
             raise self._pool.refusal(handle)
-        elif handle.state == LIVE:
+        if handle.state == LIVE:
             self.has_lease = self._pool.confirm(handle)
-            if not self.has_lease and handle.state != LIVE and self._is_late():
+            if not self.has_lease and handle.state != LIVE and self._pool.clock.now() >= self._deadline:
                 self._pool.expire(handle)
         is_over = self.has_lease or handle.state == ENDED
-        if not is_over and self._timer is None and self._deadline is not None:
+        if not is_over and self._timer is None and self._deadline < math.inf:
             self._timer = self._pool.clock.call_at(self._deadline, lambda: self._pool.expire(handle))
         return is_over
-
-    def _is_late(self) -> bool:
-        return self._deadline is not None and self._pool.clock.now() >= self._deadline
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if not self.has_lease:  # timed out, refused, cancelled or interrupted
-            self._pool.withdraw(self._handle)
 
 
 def _set_in_loop(loop: asyncio.AbstractEventLoop, gate: asyncio.Event) -> None:

@@ -24,7 +24,7 @@ from agentos.verdict import RATE_LIMITED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 from ._pool_credentials import PoolCredentials
 from ._rules.order import LEAST_LOADED, check_order
 from .credential import Credential
-from .lease import Lease, LeaseContext, LeasedKey, check_amounts, check_counts, check_name
+from .lease import MAX_COUNT, Lease, LeaseContext, LeasedKey, check_amounts, check_counts, check_name
 from .store import LeaseHandle
 from .store_url import StoreAt
 
@@ -111,10 +111,12 @@ class LeasePool(PoolCredentials):
         credential; it is not swallowed. `tokens` is at least the sum of `input_tokens` and `output_tokens`; tokens of
         unknown direction count as input and as output.
         """
-        check_name("scope", scope)
-        check_name("prefer", prefer)
+        if scope is not None or prefer is not None:
+            check_name("scope", scope)
+            check_name("prefer", prefer)
         if input_tokens is None and output_tokens is None and cost is None:
-            check_counts(requests, tokens)
+            if not (type(requests) is type(tokens) is int and 0 <= requests <= MAX_COUNT >= tokens >= 0):
+                check_counts(requests, tokens)
             return LeaseContext(self, self.make_handle(requester_id, requests, tokens, scope, prefer), timeout)
         tokens, detail = check_amounts(requests, tokens, input_tokens, output_tokens, cost)
         handle = self.make_handle(requester_id, requests, tokens, scope, prefer, None, None, detail)

@@ -75,8 +75,9 @@ class Store(Protocol[H]):
         """Block until all members know what this one has done, or the store is lost."""
 
     def request(self, handle: H, wait: bool = True, front: bool = False, idle_until: float = 0.0, /) -> bool:
-        """Return True if the lease is live; `handle.deliver` is called later otherwise. `idle_until`: the instant until
-        which the caller's thread has nothing else to do than to wait for it; the call may block as long."""
+        """Return True if the caller has the lease; else look at its state: `handle.deliver` is called when that
+        changes. `idle_until`: the instant until which the caller's thread has nothing else to do than to wait for it;
+        the call may block as long."""
 
     def request_now(self, handle: H, timeout: float | None = None, /) -> bool:
         """Return True if the lease is live at once; else nothing has changed.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import eventually
-from tests.support.earlier_version import BEFORE_INSTANTS, install
+from tests.support.earlier_version import PROTOCOL_4, install
 
 from .members import Process, Processes, keys
 from .test_machine_owner import JUDGE
@@ -27,7 +27,7 @@ Open = Callable[..., Process]
 @pytest.fixture(scope="session")
 def older_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder in which the older version is installed."""
-    return install(BEFORE_INSTANTS, tmp_path_factory.mktemp("older"))
+    return install(PROTOCOL_4, tmp_path_factory.mktemp("older"))
 
 
 @pytest.fixture(scope="session")

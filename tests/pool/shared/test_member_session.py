@@ -9,7 +9,7 @@ import pytest
 from agentos.clock import SYSTEM_CLOCK
 from agentos.events import StoreReached, StoreUnreachable
 from agentos.pool.shared import messages as wire
-from agentos.pool.shared._member import member_session
+from agentos.pool.shared._member import member_messages
 from agentos.pool.shared._member.handles import MemberHandle
 from agentos.pool.shared._member.member import Member
 from agentos.pool.shared._member.member_session import MemberSession
@@ -172,7 +172,7 @@ def test_heartbeats_name_live_leases(desk: Desk) -> None:
     handle = desk.request()
     desk.grant(handle)
     desk.request()
-    desk.now += member_session.MAX_BEAT_SECONDS + 0.1
+    desk.now += member_messages.MAX_BEAT_SECONDS + 0.1
     desk.session.beat()
     assert link.of(wire.Heartbeat) == [wire.Heartbeat([handle.id])]
 
@@ -203,7 +203,7 @@ def test_owner_without_answer_is_silent_after_a_while(desk: Desk) -> None:
     desk.greet()
     desk.now += 10.1
     desk.session.beat()
-    desk.now += member_session.SILENCE_SECONDS - 0.1
+    desk.now += member_messages.SILENCE_SECONDS - 0.1
     assert not desk.session.is_owner_silent()
     desk.now += 0.2
     assert desk.session.is_owner_silent()
@@ -282,10 +282,10 @@ def test_heard_request_postpones_heartbeat_of_waiting_member(desk: Desk) -> None
         desk.take(heard=desk.session._numbers)
         desk.session.beat()
     assert not link.of(wire.Heartbeat)
-    desk.now = 100.0 + 30.0 / member_session.BEATS
+    desk.now = 100.0 + 30.0 / member_messages.BEATS
     desk.session.beat()
     assert len(link.of(wire.Heartbeat)) == 1
-    desk.now += member_session.MAX_BEAT_SECONDS
+    desk.now += member_messages.MAX_BEAT_SECONDS
     desk.session.beat()
     assert len(link.of(wire.Heartbeat)) == 2  # nothing was heard meanwhile
 

@@ -13,7 +13,7 @@ from agentos.pool.shared._owner.owned_pool import LAZY_SECONDS
 from agentos.pool.shared._owner.owner import Owner
 from agentos.pool.shared._owner.restore import snapshot
 
-from .owned_pool import START, OwnedPool, declaration, ends
+from .owned_pool import OwnedPool, declaration, ends
 from .owner_histories import (
     KEYS,
     History,
@@ -209,18 +209,3 @@ def test_window_without_declaration_counts_on_after_a_snapshot() -> None:  # inv
     assert list(usage_of(pool.owner, pool.now).values()) == [1.0]
     pool.commit(everything=True)
     assert usage_of(pool.restored(), pool.now) == usage_of(pool.owner, pool.now)
-
-
-def test_lease_in_snapshot_of_version_before_occupies_its_windows() -> None:
-    """That version stores limits per minute and per day in fields of their own."""
-    pool = OwnedPool()
-    limits = {"requests_per_minute": 6, "tokens_per_minute": 1000, "requests_per_day": 50, "day_resets": "18:00 UTC"}
-    client = pool.client("m", declaration(**limits))
-    client.request(tokens=100)
-    pool.save()
-    assert pool.saved is not None
-    (row,) = pool.saved.leases
-    row.usage, row.shares = (1.0, 100.0, START + 6 * 3600, 0.0, 0.0), []
-    restored = pool.restored()
-    assert usage_of(restored, pool.now) == usage_of(pool.owner, pool.now)
-    assert leases_of(restored) == leases_of(pool.owner)

@@ -28,7 +28,8 @@ class ReadyHeaps:
     def __init__(self, credentials: Mapping[str, CredentialRecord], wake_ups: WakeUps, order: str) -> None:
         self._order = order
         self._has_own_orders = False  # a class has an order that is not that of the pool
-        self.has_restrictions = order != LEAST_LOADED  # or a class does not admit all credentials
+        self.has_ranks = order != LEAST_LOADED  # the pool or a class has another order than by load
+        self.has_restrictions = False  # a class does not admit all credentials
         self.by_class: dict[RequestClass, list[Entry]] = {}
         self._credentials = credentials
         self._wake_ups = wake_ups
@@ -40,17 +41,19 @@ class ReadyHeaps:
 
     def push(self, credential: CredentialRecord, now: float) -> None:
         """Offer a credential that has room to every request class that it may serve now."""
-        if credential.cooled or credential.scopes or self.has_restrictions or not credential.group.pace.is_free:
+        if credential.cooled or credential.scopes or self.has_ranks or not credential.group.pace.is_free:
             self._push_where_usable(credential, now)
         else:
             self.offer(credential)
 
     def offer(self, credential: CredentialRecord) -> None:
-        """Offer a credential that every request class may be granted, by its load."""
+        """Offer a credential without cool-downs, scopes and limits, by its load."""
         last_used, offered = credential.last_used, credential.offered
         load = len(credential.leases) / credential.max_concurrent
         for request_class, heap in self.by_class.items():
-            if offered.get(request_class) != last_used:  # else its hint is still valid
+            if offered.get(request_class) == last_used:
+                continue  # its hint is still valid
+            if not self.has_restrictions or credential.serves(request_class):
                 heappush(heap, (load, last_used, credential))
                 offered[request_class] = last_used
                 if len(heap) > MAX_STALE_ENTRIES:
@@ -104,6 +107,7 @@ class ReadyHeaps:
         """Build and return the heap of a class that has none."""
         scope, order = scope_of(request_class), self.order_of(request_class)
         self._has_own_orders = self._has_own_orders or order != self._order
+        self.has_ranks = self.has_ranks or self._has_own_orders
         self.has_restrictions = self.has_restrictions or type(request_class) is RestrictedScope
         if len(self.by_class) >= MAX_CLASSES:
             self.by_class.clear()

@@ -35,7 +35,7 @@ _VERDICT_FIELDS = len(Verdict._fields)
 
 def event_of(event: tuple[Any, ...]) -> Event:
     """Return an event of the pool as a reply."""
-    return Event(type(event).__name__, list(event[:6]))  # what members of older versions know
+    return Event(type(event).__name__, list(event))
 
 
 def read_event(event: Event) -> Any:

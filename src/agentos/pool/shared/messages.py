@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 # Number of this protocol. A member and an owner work together if their numbers differ by one at most.
-PROTOCOL = 4
+PROTOCOL = 5
 # Characters of an item id that other processes see: ids may be whole documents.
 MAX_NAME = 80
 # Characters of a message or reason that is sent to other processes.
@@ -105,6 +105,11 @@ class End(_Message, tag="end"):
     success: bool = False
     cool_seconds: Seconds | None = None  # the caller's word, from which no limit is learned
 
+    @property
+    def has_news(self) -> bool:
+        """Return whether it changes more than the lease."""
+        return self.verdict is not None or self.cool_seconds is not None
+
 
 class Observed(_Message, tag="observed"):
     """The verdict on an answer in the middle of a lease."""
@@ -170,7 +175,7 @@ class Query(_Message, tag="query"):
     number: Number
     what: Name
     arguments: list[Any] = []
-    protocol: int = 3  # of the process that asks; versions up to 3 do not say it
+    protocol: int = PROTOCOL  # of the process that asks
 
 
 class Leave(_Message, tag="leave"):

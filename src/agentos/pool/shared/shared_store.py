@@ -26,7 +26,8 @@ from ..states import CredentialForecast, CredentialState, Holder
 from . import message_values as values
 from . import messages as wire
 from ._member.handles import MemberHandle
-from ._member.member import Member, NoAnswer
+from ._member.member import Member
+from ._member.receiving import NoAnswer
 from .transport import Gate
 
 # Seconds to wait for the store when the pool is opened: longer than it takes to replace an owner that does not answer.
@@ -64,26 +65,24 @@ class SharedStore:
     # --- leases ---------------------------------------------------------------------------------------------------
 
     def request(self, handle: MemberHandle, wait: bool = True, front: bool = False, idle_until: float = 0.0) -> bool:
-        """Return True only if `wait` is False and the lease is live; a request that waits is always delivered."""
         if handle.requester is not None:
             handle.requester = wire.plain_text(self._redact(str(handle.requester)), wire.MAX_NAME)
-        handle.waits = wait
         member = self._member
         if not wait:
             return self._request_at_once(handle)
         if idle_until > 0.0:
-            member.request_and_receive(handle, front, idle_until)
-        else:
-            with member.lock:
-                member.request(handle, front)
+            return member.request_and_receive(handle, front, idle_until)
+        with member.lock:
+            member.request_later(handle, front)
         return False
 
     def _request_at_once(self, handle: MemberHandle) -> bool:
         member = self._member
         handle.deliver = member.wake_callers
+        handle.waits = False
         with member.lock:
             try:
-                member.request(handle, False)
+                member.request_later(handle, False)
                 member.changed.wait_for(lambda: handle.state != WAITING or member.lost_since is not None, SYNC_SECONDS)
                 handle.is_delivered = handle.state == LIVE
             finally:  # also after a Ctrl-C: a lease that its caller does not get must not stay live
@@ -99,8 +98,7 @@ class SharedStore:
         handle.excluded, handle.later = sorted(excluded_ids), sorted(later_ids)
 
     def end(self, handle: MemberHandle, verdict: Verdict | None, success: bool = False) -> None:
-        fields = None if verdict is None else _verdict_fields(verdict)
-        self._end(handle, wire.End(handle.id, fields, success))
+        self._end(handle, wire.End(handle.id, None if verdict is None else _verdict_fields(verdict), success))
 
     def cool_and_end(self, handle: MemberHandle, seconds: float) -> None:
         self._end(handle, wire.End(handle.id, None, False, _seconds(seconds)))
@@ -110,10 +108,7 @@ class SharedStore:
         with member.lock:
             if handle.state == LIVE and member.has(handle):
                 member.forget(handle, ENDED)
-                if message.verdict is None and message.cool_seconds is None:
-                    member.release(message, handle)
-                else:
-                    member.say(message)
+                member.release(handle, message)
 
     def use_more(self, handle: MemberHandle, requests: int, tokens: int, detail: Detail | None = None) -> None:
         requests, tokens = min(requests, wire.MAX_COUNT), min(tokens, wire.MAX_COUNT)  # a provider may say anything
@@ -187,8 +182,7 @@ class SharedStore:
         with member.lock:
             if handle.state != LIVE or not member.has(handle):
                 return False
-            if not handle.is_doubtful and handle.credential_id in member.declared and member.is_fresh():
-                handle.is_delivered = True
+            if member.hand_over(handle):
                 return True
             member.request_again(handle, wire.Confirm(handle.id))
             return False
@@ -252,8 +246,6 @@ class SharedStore:
         if self._member.lost_since is not None:
             return lost
         answer = self._ask("explain", None, scope, need, for_provider, only, is_kept=False)
-        if answer is None:  # an owner of an older version
-            answer = self._ask("waiting_for", None, scope, need, for_provider, only, is_kept=False)
         return lost if answer is None else PoolWaiting(*answer)
 
     def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None) -> dict[str, str]:
@@ -279,7 +271,7 @@ class SharedStore:
         answer = None
         if self._member.lost_since is None:
             answer = self._ask("snapshot", None, scope, is_kept=False)
-        if answer is None:  # an owner that does not answer, or one of an older version
+        if answer is None:  # the owner does not answer
             return self.states(), self.waiting_for(scope)
         states, waiting = answer
         return [self._with_own_leases(read_state(state, epoch)) for state in states], PoolWaiting(*waiting)
@@ -301,10 +293,7 @@ class SharedStore:
         return rate, seconds
 
     def forecasts(self) -> list[CredentialForecast]:
-        answer = self._ask("forecasts_with_usage", None)
-        if answer is None:  # an owner of an older version
-            answer = self._ask("forecasts", [])
-        return [_forecast(fields) for fields in answer]
+        return [_forecast(*fields) for fields in self._ask("forecasts_with_usage", [])]
 
     def _ask(self, what: str, default: Any, *arguments: Any, is_kept: bool = True) -> Any:
         try:
@@ -334,22 +323,18 @@ def read_state(values: dict[str, Any], epoch: float) -> CredentialState:
     )
 
 
-def _forecast(fields: list[Any]) -> CredentialForecast:
-    id_, group, provider, scopes, limits, cooling, learned, is_learned, _, used, ends_in, *newer = fields
-    calendar = _repeating(ends_in) if ends_in else None
-    known = CredentialForecast(
-        id_, group, provider, frozenset(scopes), msgspec.convert(limits, Limits), cooling, learned,
-        tuple(map(tuple, used)), calendar, bool(is_learned),
-    )  # fmt: skip
-    if not newer:  # of an owner of an older version
-        return known
-    usage, at_once, cooled_by, is_proven, has_started = newer
+def _forecast(id_: str, group: str, provider: str | None, scopes: list[str], limits: Any, cooling: float,
+              learned: float | None, is_learned: bool, _: None, used: list[list[Any]], ends_in: dict[str, float],
+              usage: list[Any] | None, *more: Any) -> CredentialForecast:  # fmt: skip
+    """Return the forecast that an owner has sent."""
+    state = None
     if usage is not None:
         rows, bucket = usage
-        usage = UsageState([UsageRow(*row) for row in rows], None if bucket is None else tuple(bucket))
-    return known._replace(
-        usage=usage, at_once=at_once, cooled_by=cooled_by, is_proven=is_proven, has_started=has_started
-    )
+        state = UsageState([UsageRow(*row) for row in rows], None if bucket is None else tuple(bucket))
+    return CredentialForecast(
+        id_, group, provider, frozenset(scopes), msgspec.convert(limits, Limits), cooling, learned,
+        tuple(map(tuple, used)), _repeating(ends_in) if ends_in else None, is_learned, state, *more,
+    )  # fmt: skip
 
 
 def _repeating(ends_in: dict[str, float]) -> Calendar:

@@ -10,6 +10,7 @@ from ..messages import MAX_FRAME
 from ..transport import StoreLost
 
 _HEADER = struct.Struct(">I")
+_pack_length = _HEADER.pack
 # Bytes that are read at once.
 READ_BYTES = 64 * 1024
 # Bytes that may wait to be sent to a process that does not read them.
@@ -22,20 +23,21 @@ class FrameStream:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.socket = sock
+        self._send_some, self._receive_some = sock.send, sock.recv
         self._read = bytearray()
         self.unsent = bytearray()
 
     def receive(self) -> list[bytes]:
         """Read what has arrived; return the complete frames. Raises `StoreLost` if the other side closed it."""
         try:
-            data = self.socket.recv(READ_BYTES)
+            data = self._receive_some(READ_BYTES)
         except BlockingIOError:
             return []
         except OSError as error:
             raise StoreLost(f"the connection broke: {error.strerror or error}") from None
         if not data:
             raise StoreLost("the connection was closed")
-        if not self._read and len(data) >= 4 and _HEADER.unpack_from(data)[0] == len(data) - 4:
+        if not self._read and len(data) >= 4 and data[:4] == _pack_length(len(data) - 4):
             return [data[4:]]  # the usual case: one whole frame
         self._read += data
         return self._split()
@@ -56,9 +58,12 @@ class FrameStream:
 
     def send(self, frame: bytes) -> None:
         """Send a frame; what the socket does not take is kept for `flush`. Raises `StoreLost`."""
-        data = _HEADER.pack(len(frame)) + frame
+        data = _pack_length(len(frame)) + frame
         if not self.unsent:
-            sent = self._send(data)
+            try:
+                sent = self._send_some(data)
+            except OSError as error:
+                sent = self._none_sent(error)
             if sent == len(data):
                 return
             data = data[sent:]
@@ -69,15 +74,17 @@ class FrameStream:
     def flush(self) -> None:
         """Send what is kept. Raises `StoreLost`."""
         if self.unsent:
-            del self.unsent[: self._send(self.unsent)]
+            try:
+                sent = self._send_some(self.unsent)
+            except OSError as error:
+                sent = self._none_sent(error)
+            del self.unsent[:sent]
 
-    def _send(self, data: bytes | bytearray) -> int:
-        try:
-            return self.socket.send(data)
-        except BlockingIOError:
+    def _none_sent(self, error: OSError) -> int:
+        """Return 0 if the socket takes nothing now. Raises `StoreLost`."""
+        if isinstance(error, BlockingIOError):
             return 0
-        except OSError as error:
-            raise StoreLost(f"the connection broke: {error.strerror or error}") from None
+        raise StoreLost(f"the connection broke: {error.strerror or error}") from None
 
     def break_off(self) -> None:
         """Give the stream up: what is kept is forgotten, and the next `receive` raises `StoreLost`."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from math import inf
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from msgspec import Struct
 
 from agentos.limits.amounts import Detail
 
-from ..._rules.lease_states import REFUSED, WAITING
+from ..._rules.lease_states import ENDED, REFUSED, WAITING
 from ..message_values import detail_fields
 from ..messages import DetailFields, HeldLease, Request, Usage
 
@@ -20,74 +24,38 @@ MAX_SLOTS = 512
 MAX_AGE = 400 * 86_400.0
 
 
-class MemberHandle:
+def _no_deliver() -> None:
+    """No-op: nothing waits for the lease yet."""
+
+
+class MemberHandle(Struct, eq=False):
     """A `LeaseHandle` that the replies of the owner change. The record of the lease is in the owner."""
 
-    __slots__ = (
-        "credential_id",
-        "deliver",
-        "detail",
-        "excluded",
-        "fence",
-        "for_provider",
-        "granted_at",
-        "id",
-        "is_delivered",
-        "is_doubtful",
-        "is_lost",
-        "later",
-        "only",
-        "prefer",
-        "provider",
-        "requester",
-        "requests",
-        "scope",
-        "settled",
-        "state",
-        "tokens",
-        "too_large",
-        "waits",
-        "waits_for_probe",
-        "was_queued",
-    )  # fmt: skip
-
-    deliver: Callable[[], None]
-
-    def __init__(
-        self,
-        requester: str | None = None,
-        requests: int = 1,
-        tokens: int = 0,
-        scope: str | None = None,
-        prefer: str | None = None,
-        for_provider: str | None = None,
-        only: str | None = None,
-        detail: Detail | None = None,
-    ) -> None:
-        self.id = 0  # its number; 0: never requested
-        self.requester = requester
-        self.requests = requests
-        self.tokens = tokens
-        self.detail = detail
-        self.scope = scope
-        self.prefer = prefer
-        self.for_provider = for_provider
-        self.only = only
-        self.waits_for_probe = False
-        self.waits = True  # False: granted at once, or not at all
-        self.state = WAITING
-        self.fence = 0
-        self.granted_at = 0.0  # the owner's clock
-        self.credential_id: str | None = None
-        self.provider: str | None = None
-        self.too_large: str | None = None
-        self.settled = False
-        self.is_delivered = False  # its caller has it
-        self.is_doubtful = False  # its credential was cooled since the grant: ask before it is delivered
-        self.was_queued = False  # the lease had to be waited for
-        self.excluded: list[str] = []  # credentials that it must not be granted
-        self.later: list[str] = []  # ... not now
-        self.is_lost = False  # ended by the owner, while the caller had it
+    requester: str | None = None
+    requests: int = 1
+    tokens: int = 0
+    scope: str | None = None
+    prefer: str | None = None
+    for_provider: str | None = None
+    only: str | None = None
+    detail: Detail | None = None
+    id: int = 0  # its number; 0: never requested
+    deliver: Callable[[], None] = _no_deliver
+    waits_for_probe: bool = False
+    waits: bool = True  # False: granted at once, or not at all
+    state: str = WAITING
+    fence: int = 0
+    granted_at: float = 0.0  # the owner's clock
+    credential_id: str | None = None
+    provider: str | None = None
+    too_large: str | None = None
+    settled: bool = False
+    is_delivered: bool = False  # its caller has it
+    is_doubtful: bool = False  # its credential was cooled since the grant: ask before it is delivered
+    was_queued: bool = False  # the lease had to be waited for
+    excluded: list[str] = []  # credentials that it must not be granted
+    later: list[str] = []  # ... not now
+    is_lost: bool = False  # ended by the owner, while the caller had it
 
     @property
     def is_refused(self) -> bool:
@@ -108,6 +76,29 @@ class MemberHandle:
         )  # fmt: skip
 
 
+# Answers a query whose link broke.
+NO_ANSWER = object()
+
+
+class Question:
+    """A query that waits for its answer. Like a handle it has a state."""
+
+    def __init__(self) -> None:
+        self.state = WAITING
+        self._answers: SimpleQueue[Any] = SimpleQueue()
+
+    def answer(self, value: Any) -> None:
+        self.state = ENDED
+        self._answers.put(value)
+
+    def wait(self, seconds: float) -> Any:
+        """Return the answer, or NO_ANSWER if none comes in time."""
+        try:
+            return self._answers.get(timeout=max(0.0, seconds))
+        except Empty:
+            return NO_ANSWER
+
+
 class UsageMemory:
     """What this member has used, for the case that the journal is lost: the provider does not forget it."""
 
@@ -119,20 +110,20 @@ class UsageMemory:
     def add(self, credential_id: str, requests: int, tokens: int, detail: Detail | None, now: float,
             position: float = inf) -> None:  # fmt: skip
         """Remember usage. `position`: of the journal that holds it, if that is known."""
-        input_tokens, output_tokens, cost = (tokens, tokens, 0.0) if detail is None else detail
         slots = self._slots.get(credential_id)
         if slots is None:
             slots = self._slots[credential_id] = deque()
         if slots and now - slots[-1][0] < SLOT_SECONDS:
             slot = slots[-1]
             slot[1] = now
-            slot[2] = max(slot[2], position)
+            if position > slot[2]:
+                slot[2] = position
             slot[3] += requests
-            slot[4] += tokens
-            slot[5] += input_tokens
-            slot[6] += output_tokens
-            slot[7] += cost
+            if tokens or detail is not None:
+                for number, amount in enumerate((tokens, *_amounts(tokens, detail)), 4):
+                    slot[number] += amount
             return
+        input_tokens, output_tokens, cost = _amounts(tokens, detail)
         slots.append([now, now, position, requests, tokens, input_tokens, output_tokens, cost])
         if len(slots) > MAX_SLOTS:
             first, second = slots.popleft(), slots.popleft()
@@ -149,6 +140,11 @@ class UsageMemory:
             for _, last, position, requests, tokens, input_, output, cost in slots
             if now - last < MAX_AGE and position > kept
         ]
+
+
+def _amounts(tokens: int, detail: Detail | None) -> tuple[float, float, float]:
+    """Return input tokens, output tokens and cost. Tokens of unknown direction count as both."""
+    return (tokens, tokens, 0.0) if detail is None else detail
 
 
 def _detail(tokens: float, input_tokens: float, output_tokens: float, cost: float) -> DetailFields | None:

@@ -38,7 +38,7 @@ class CredentialMessages(OwnedPool):
             declaration.fingerprint, now,
         )  # fmt: skip
         what = (declaration.id, declaration.group, declaration.provider, declaration.scopes, declaration.limits)
-        self._record(kinds.DECLARE, session.index, *what, declaration.fingerprint, now=now)
+        self._record((kinds.DECLARE, session.index, *what, declaration.fingerprint), now)
 
     def declare(self, session: Session, id_: str, group: str, provider: str | None, scopes: frozenset[str],
                 limits: Limits, fingerprint: str, now: float) -> None:  # fmt: skip
@@ -94,7 +94,7 @@ class CredentialMessages(OwnedPool):
 
     def _drop(self, session: Session, drop: wire.Drop, now: float) -> None:
         self.drop(session, drop.id, now)
-        self._record(kinds.DROP, session.index, drop.id, now=now)
+        self._record((kinds.DROP, session.index, drop.id), now)
 
     def drop(self, session: Session, id_: str, now: float) -> None:
         """Grant a session a credential no more. Its live leases stay valid."""
@@ -144,10 +144,10 @@ class CredentialMessages(OwnedPool):
             was_quarantined = credential.quarantine is not None
             self.allocator.quarantine(message.id, message.reason, now)
             if was_quarantined:  # else the event is recorded
-                self._record(kinds.QUARANTINE, message.id, message.reason, urgent=True, now=now)
+                self._record((kinds.QUARANTINE, message.id, message.reason), now, urgent=True)
         elif credential.quarantine is not None:
             self.allocator.restore(message.id, now)
-            self._record(kinds.QUARANTINE, message.id, None, urgent=True, now=now)
+            self._record((kinds.QUARANTINE, message.id, None), now, urgent=True)
 
     def _cool(self, _session: Session, cool: wire.Cool, now: float) -> None:
         credential = self.allocator.credentials.get(cool.id)
@@ -157,7 +157,7 @@ class CredentialMessages(OwnedPool):
     def _clear(self, _session: Session, clear: wire.Clear, now: float) -> None:
         if clear.id in self.allocator.credentials:
             self.allocator.clear(clear.id, now)
-            self._record(kinds.CLEAR, clear.id, urgent=True, now=now)
+            self._record((kinds.CLEAR, clear.id), now, urgent=True)
 
     def _forget_unused(self, now: float) -> None:
         """Remove credentials that no member has had for weeks."""

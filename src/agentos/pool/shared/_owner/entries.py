@@ -78,9 +78,7 @@ class LeaseRow(Struct, array_like=True):
     scope: str | None
     requester: str | None
     granted_at: float
-    # None: no window existed. Else, written by the version before: of limits per minute requests and tokens; the end of
-    # the day; and what was used later.
-    usage: tuple[float | None, float | None, float, float, float] | None
+    usage: tuple[Any, ...] | None  # None: no window existed when it was granted; its figures are not used
     shares: list[tuple[str, str | None, float, float, float, float]] = []  # fields of `LeaseShare`
     detail: tuple[int, int, float] | None = None
 

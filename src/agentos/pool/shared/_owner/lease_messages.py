@@ -28,8 +28,11 @@ class LeaseMessages(CredentialMessages):
             record.excluded, record.later = frozenset(request.excluded), frozenset(request.later)
         record.join_class(session)
         record.id, record.owner, record.waits_for_probe = request.lease, session, request.waits_for_probe
-        if self.allocator.request(record, now, request.wait, request.front) or record.state == REFUSED:
+        if self.allocator.request(record, now, request.wait, request.front):
             session.leases[request.lease] = record
+            self._record_grant(session, record, now)
+            self._tell(session, granted(record))
+        elif record.state == REFUSED:
             self._answer(record, now)
         elif request.wait:
             session.leases[request.lease] = record
@@ -68,8 +71,8 @@ class LeaseMessages(CredentialMessages):
 
     def _record_unused(self, credential_id: str | None, fence: int, now: float) -> None:
         """Record the end of a lease that its caller never had: it used nothing."""
-        self._record(kinds.CORRECT, credential_id, fence, 0, 0, now=now)
-        self._record(kinds.END, credential_id, fence, now=now)
+        self._record((kinds.CORRECT, credential_id, fence, 0, 0), now)
+        self._record((kinds.END, credential_id, fence), now)
 
     def _end(self, session: Session, end: wire.End, now: float) -> None:
         record = session.leases.get(end.lease)
@@ -99,7 +102,7 @@ class LeaseMessages(CredentialMessages):
             news: tuple[float, ...] = (is_first, now)
         else:
             news = (True,) if is_first else ()
-        self._record(kinds.END, record.credential_id, record.fence, *news, now=now)
+        self._record((kinds.END, record.credential_id, record.fence, *news), now)
 
     def _observed(self, session: Session, observed: wire.Observed, now: float) -> None:
         record = session.leases.get(observed.lease)
@@ -135,7 +138,7 @@ class LeaseMessages(CredentialMessages):
 
     def _record_usage(self, record: LeaseRecord, now: float) -> None:
         what = (record.credential_id, record.fence, record.requests, record.tokens)
-        self._record(kinds.CORRECT, *what, *self.detail_of(record), now=now)
+        self._record((kinds.CORRECT, *what, *self.detail_of(record)), now)
 
     def count_debt(self, credential_id: str, requests: int, tokens: int, at: float, now: float,
                    scope: str | None = None, detail: Detail | None = None) -> None:  # fmt: skip
@@ -148,7 +151,7 @@ class LeaseMessages(CredentialMessages):
         if credential.group.pace.limiter is not None:
             credential.group.pace.limiter.use(requests, tokens, at, now, scope, detail)
         what = (requests, tokens, at, scope, None if detail is None else tuple(detail))
-        self._record(kinds.DEBT, credential_id, *what, now=now)
+        self._record((kinds.DEBT, credential_id, *what), now)
 
     def adopt(self, session: Session, lease: int, credential_id: str, fence: int, requests: int, tokens: int,
               scope: str | None, requester: str | None, detail: Detail | None, now: float) -> None:  # fmt: skip

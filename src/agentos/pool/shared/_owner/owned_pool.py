@@ -114,7 +114,8 @@ class OwnedPool:
         self._to_send, self._unkept = {}, {}
         self._check_at = 0.0
 
-    def _record(self, *entry: Any, urgent: bool = False, now: float) -> None:
+    def _record(self, entry: kinds.Entry, now: float, *, urgent: bool = False) -> None:
+        """Add an entry. `urgent`: a reply must not be sent before it is committed."""
         if self.needs_instants and now != self._recorded_at:
             self._recorded_at = now
             self.entries.append((*kinds.AT, now))
@@ -150,8 +151,11 @@ class OwnedPool:
             self._tell(session, wire.Refused(record.id, record.too_large))
 
     def _record_grant(self, session: Session, record: LeaseRecord, now: float) -> None:
-        what = (record.credential_id, record.fence, record.requests, record.tokens, record.scope, record.requester)
-        self._record(kinds.GRANT, session.index, record.id, *what, *self.detail_of(record), urgent=True, now=now)
+        entry = (
+            kinds.GRANT, session.index, record.id, record.credential_id, record.fence, record.requests, record.tokens,
+            record.scope, record.requester, *self.detail_of(record),
+        )  # fmt: skip
+        self._record(entry, now, urgent=True)
 
     def detail_of(self, record: LeaseRecord) -> tuple[tuple[float, ...], ...]:
         """Return the last field of an entry: none without a detail, as most leases are."""
@@ -161,14 +165,14 @@ class OwnedPool:
         """Record an event and send it to the members that it concerns."""
         concerned: Iterable[Session] = self.sessions.values()
         if isinstance(event, CoolDownStarted):
-            self._record(kinds.COOL, *event[:3], now + event.seconds, event.verdict, urgent=True, now=now)
+            self._record((kinds.COOL, *event[:3], now + event.seconds, event.verdict), now, urgent=True)
             ids = self._members_of(event)
             concerned = [s for s in concerned if not s.credential_ids.isdisjoint(ids)]
         elif isinstance(event, CredentialQuarantined):
-            self._record(kinds.QUARANTINE, event.credential_id, event.reason, urgent=True, now=now)
+            self._record((kinds.QUARANTINE, event.credential_id, event.reason), now, urgent=True)
             concerned = [s for s in concerned if event.credential_id in s.credential_ids]
         elif isinstance(event, LimitLearned):
-            self._record(kinds.LEARNED, event.name, event.scope, event.requests_per_minute, now=now)
+            self._record((kinds.LEARNED, event.name, event.scope, event.requests_per_minute), now)
         elif isinstance(event, PoolWaiting):
             concerned = [] if session is None or self.store_scope.cooling else [session]
         else:

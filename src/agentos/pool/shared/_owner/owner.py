@@ -29,7 +29,7 @@ from ..transport import Loaded
 from . import entries as kinds
 from .lease_messages import LeaseMessages
 from .owned_pool import FENCES_PER_SECOND, LAZY_SECONDS
-from .queries import ANSWERS, as_known_before
+from .queries import ANSWERS
 from .session import Session
 
 # Shortest time to live of a session, in seconds: a shorter one would end before its greeting is answered.
@@ -43,7 +43,8 @@ class Owner(LeaseMessages):
 
     def receive(self, connection: Hashable, frame: bytes, now: float) -> None:
         """Carry out the messages of a frame. An invalid frame or message is answered by `Rejected`."""
-        self.advance(now)
+        if now >= self._check_at or (self.allocator.due and self.allocator.due[0][0] <= now):
+            self.advance(now)
         try:
             messages = wire.decode_messages(frame)
         except wire.InvalidMessage:
@@ -155,10 +156,7 @@ class Owner(LeaseMessages):
         if session is not None:
             session.expires_at = now + session.ttl
         try:
-            value = answer(self, session, now, *query.arguments)
-            if query.protocol < wire.PROTOCOL:
-                value = as_known_before(query.what, value)
-            reply: wire.Reply = wire.Answer(query.number, value)
+            reply: wire.Reply = wire.Answer(query.number, answer(self, session, now, *query.arguments))
         except Exception as error:  # arguments are of any type; a query changes nothing
             reply = wire.Rejected(query.number, f"invalid query: {type(error).__name__}"[: wire.MAX_TEXT])
         self._reply_to(connection, reply)
@@ -280,12 +278,12 @@ class Owner(LeaseMessages):
         """Begin a session."""
         session = self.sessions[id_] = self.by_index[index] = Session(id_, index, host, pid, name, ttl, now)
         self.next_session = max(self.next_session, index + 1)
-        self._record(kinds.JOIN, index, id_, host, pid, name, ttl, now=now)
+        self._record((kinds.JOIN, index, id_, host, pid, name, ttl), now)
         return session
 
     def _end_session(self, session: Session, now: float) -> None:
         """End all leases of a session: its process is gone or was silent for too long."""
-        self._record(kinds.LEAVE, session.index, now=now)
+        self._record((kinds.LEAVE, session.index), now)
         if session.connection is not None:
             self._links.pop(session.connection, None)
         del self.sessions[session.id], self.by_index[session.index]

@@ -12,7 +12,7 @@ from agentos.limits.declaration import Limits
 
 from ..._rules import wait_reasons
 from ..._rules.records import CredentialRecord, RestrictedScope
-from ...states import CredentialState, credential_state, forecast
+from ...states import credential_state, forecast
 
 if TYPE_CHECKING:
     from .owner import Owner
@@ -78,11 +78,6 @@ def _explain(owner: Owner, session: Session | None, now: float, scope: str | Non
     return waiting._replace(reason=STORE_LOST) if owner.store_scope.cooling else waiting
 
 
-def _waiting_for(owner: Owner, session: Session | None, now: float, *arguments: Any) -> Any:
-    """Answer members of older versions, which know the first six fields only."""
-    return _explain(owner, session, now, *arguments)[:6]
-
-
 def _snapshot(owner: Owner, session: Session | None, now: float, scope: str | None) -> Any:
     return _states(owner, session, now), _explain(owner, session, now, scope)
 
@@ -105,11 +100,6 @@ def _fastest(owner: Owner, session: Session | None, now: float) -> Any:
     return wait_reasons.fastest(_credentials(owner, session), now)
 
 
-def _first_forecasts(owner: Owner, session: Session | None, now: float) -> Any:
-    """Answer members of older versions, which know the first eleven fields only."""
-    return [fields[:11] for fields in _forecasts(owner, session, now)]
-
-
 def _forecasts(owner: Owner, session: Session | None, now: float) -> Any:
     usable = [credential for credential in _credentials(owner, session) if not credential.quarantine]
     forecasts = []
@@ -122,29 +112,15 @@ def _forecasts(owner: Owner, session: Session | None, now: float) -> Any:
     return forecasts
 
 
-def as_known_before(what: str, answer: Any) -> Any:
-    """Return an answer as processes of the protocol before accept it: without the fields of states that they do not
-    know."""
-    if what != "states":
-        return answer
-    names = [name for name in CredentialState.__slots__ if name not in _NEW_STATE_FIELDS]
-    return [{name: getattr(state, name) for name in names} for state in answer]
-
-
-# Fields of `CredentialState` that protocol 3 does not know.
-_NEW_STATE_FIELDS = frozenset({"is_concurrency_learned"})
-
 ANSWERS: dict[str, Callable[..., Any]] = {
     "states": _states,
     "members": _members,
-    "waiting_for": _waiting_for,
     "explain": _explain,
     "snapshot": _snapshot,
     "reasons": _reasons,
     "is_proven": _is_proven,
     "available": _available,
     "fastest": _fastest,
-    "forecasts": _first_forecasts,
     "forecasts_with_usage": _forecasts,
     "nothing": lambda _owner, _session, _now: None,  # its answer comes after everything that was sent before it
 }

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from agentos.limits.amounts import Detail
-from agentos.limits.declaration import REQUESTS, TOKENS, WINDOW_SECONDS
 from agentos.limits.usage_state import LeaseShare, UsageRow, UsageState
 
 from ..._rules.cooldown_scope import CooldownScope
@@ -19,6 +18,8 @@ from .entries import CooldownRow, CredentialRow, GroupRow, LeaseRow, SessionRow,
 from .owner import Owner
 from .session import OwnedRecord
 
+# `LeaseRow.usage` of a lease that occupies a part of windows.
+_HAD_WINDOWS = (None, None, 0.0, 0.0, 0.0)
 # Largest total that is stored: MessagePack has no larger integers than 64 bits.
 MAX_TOTAL = 2**62
 
@@ -81,29 +82,10 @@ def _lease_row(record: Any) -> LeaseRow:
     usage = group.pace.lease_usage(charge) if group is record.credential.group else None
     return LeaseRow(
         record.owner.index, record.id, record.credential_id, record.fence, record.requests, record.tokens,
-        record.scope, record.requester, record.granted_at, None if usage is None else _NO_OLD_SHARES,
+        record.scope, record.requester, record.granted_at, None if usage is None else _HAD_WINDOWS,
         [tuple(share) for share in usage or ()],
         None if record.detail is None else tuple(record.detail),
     )  # fmt: skip
-
-
-# `LeaseRow.usage` of a lease whose windows are all in `LeaseRow.shares`.
-_NO_OLD_SHARES = (None, None, 0.0, 0.0, 0.0)
-
-
-def _shares(row: LeaseRow) -> list[LeaseShare] | None:
-    """Return what a stored lease occupies of all windows; None if no limit was declared."""
-    if row.usage is None:
-        return None
-    requests, tokens, day_ends_at, more_requests, more_tokens = row.usage
-    shares = [LeaseShare(*share) for share in row.shares]
-    if requests is not None:
-        shares.append(LeaseShare(REQUESTS, None, WINDOW_SECONDS, requests, more_requests, 0.0))
-    if tokens is not None:
-        shares.append(LeaseShare(TOKENS, None, WINDOW_SECONDS, tokens, more_tokens, 0.0))
-    if day_ends_at:
-        shares.append(LeaseShare(REQUESTS, None, 0.0, row.requests, 0.0, day_ends_at))
-    return shares
 
 
 def read_batches(batches: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, list[kinds.Entry] | None]]:
@@ -179,7 +161,8 @@ def _restore_lease(owner: Owner, row: LeaseRow, now: float) -> None:
     record = OwnedRecord(row.requester, row.requests, row.tokens, row.scope, None, None, None, detail)
     record.join_class(session)
     record.id, record.owner, record.granted_at = row.lease, session, row.granted_at
-    owner.allocator.restore_lease(record, row.credential, row.fence, _shares(row), now)
+    shares = None if row.usage is None else [LeaseShare(*share) for share in row.shares]
+    owner.allocator.restore_lease(record, row.credential, row.fence, shares, now)
     session.leases[row.lease] = record
 
 
