@@ -22,8 +22,9 @@ POLL_SECONDS = 0.5
 LOOK_SECONDS = 0.1
 # Seconds for which the owner's answer is waited for before a look at how many subscribers the question has reached.
 ANSWER_SECONDS = 0.02
-# Seconds for which a living owner is waited for after a flush or a restart of the server: it knows everything.
-RETURN_SECONDS = 2.0
+# Seconds for which a living owner is waited for after a flush or a restart of the server: it knows everything. On a
+# loaded machine it needs seconds to connect again, and its successor may have to wait for lost leases.
+RETURN_SECONDS = 3.0
 _STARTING = ":starting"
 
 
