@@ -120,7 +120,8 @@ def test_stopped_member_keeps_lease_when_owner_is_killed(processes: Processes, t
     holder.pause()
     os.kill(owner, signal.SIGKILL)
     eventually(lambda: other.do("owner_pid") != owner)
-    assert [state["live_leases"] for state in other.do("states")] == [1]
+    # A new owner on a loaded machine may need more than the second for which an answer is waited for.
+    eventually(lambda: [state["live_leases"] for state in other.do("states")] == [1])
     other.lease("next")
     holder.kill()
     assert other.granted("next", SOON)["about"] == "granted"

@@ -135,11 +135,12 @@ def test_stopped_process_loses_lease_and_changes_nothing(
     slow.end("a")
     slow.wait_for_end("a")
     slow.do("get_stats")
+    # The lost reservation counts as used, because how far it came is unknown; what was reported late is debt. States
+    # that the owner does not send within a second are those of the last answer.
+    eventually(lambda: second.do("states")[0]["tokens"] == 100 + 800 + 200)
     (state,) = second.do("states")
     assert state["live_leases"] == 1
     assert state["fence"] == granted["fence"]
-    # The lost reservation counts as used, because how far it came is unknown; what was reported late is debt.
-    assert state["tokens"] == 100 + 800 + 200
     second.end("b")
     assert slow.granted("waits")["fence"] > granted["fence"]  # it still waits, in a new session
 
