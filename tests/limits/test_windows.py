@@ -359,7 +359,7 @@ def test_as_much_money_fits_as_the_limit_says(timing: tuple[str, str], cents: in
     """Sums of floats do not: 0.01 fitted 99 times into 1.00."""
     limiter = RateLimiter(Limits(windows=[Window(COST, limit / 100, *timing)]), calendar, NOW)
     detail, count = Detail(cost=cents / 100), 0
-    while not limiter.ready_at(1, 0, NOW, detail=detail):
+    while count <= limit and not limiter.ready_at(1, 0, NOW, detail=detail):
         limiter.take(1, 0, NOW, detail=detail)
         count += 1
         if count % 7 == 0:  # its pool is stored and restored
