@@ -10,6 +10,13 @@ ACCOUNTS = "gateway/test_request_accounts"
 
 MUTANTS = (
     Mutant(
+        "The cost that a worker reports does not count in windows",
+        "runs/_parts/attempt_context.py",
+        '            cost = float(attempt.usage["cost"])\n',
+        "            cost = 0.0\n",
+        tests_of(RUNS, "test_reported_cost_counts_in_windows"),
+    ),
+    Mutant(
         "The budget adds up fractions",
         "costs/budget.py",
         "        more = units(amount)\n",

@@ -11,9 +11,12 @@ import pytest
 from agentos.bounds import BUDGET, Bound
 from agentos.workflows.parallel import (
     Budget,
+    Credential,
     CredentialCoordinator,
     Ledger,
+    Limits,
     Price,
+    Window,
     current_item,
 )
 from tests.conftest import eventually
@@ -36,6 +39,27 @@ def reporting(cost: float = 1.0, tokens: int = 10) -> Any:
 
 def make_pool() -> CredentialCoordinator:
     return CredentialCoordinator(KEYS[:1], reporter=lambda _: None)
+
+
+# --- windows of cost --------------------------------------------------------------------------------------------------
+
+
+def test_reported_cost_counts_in_windows() -> None:
+    windows = (Window("cost", 100, "1h"), Window("tokens", 1_000, "1h"))
+    pool = CredentialCoordinator([Credential(KEYS[0], limits=Limits(windows=windows))], reporter=lambda _: None)
+    stats, _ = quiet(1, pool).execute_parallel(ITEMS, reporting(0.07))
+    (state,) = pool.states()
+    assert state.used == {"cost per hour": (1.4, 100), "tokens per hour": (200, 1_000)}
+    assert stats.cost == 1.4
+
+
+def test_spent_window_of_cost_stops_a_run() -> None:
+    """A cost that is reported after the request is debt: one item passes the limit, and none starts after it."""
+    limits = Limits(windows=(Window("cost", 0.21, "1h"),))
+    pool = CredentialCoordinator([Credential(KEYS[0], limits=limits)], reporter=lambda _: None)
+    stats, results = quiet(1, pool, max_wait=0.0).execute_parallel(ITEMS, reporting(0.1))
+    assert len(results) == 3
+    assert "the next credential is usable in 3600 s" in (stats.stopped or "")
 
 
 # --- the budget of a run ----------------------------------------------------------------------------------------------

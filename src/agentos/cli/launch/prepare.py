@@ -23,7 +23,7 @@ from agentos.gateway.addresses import known_addresses
 from agentos.gateway.client_versions import version_warnings
 from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
-from agentos.items.parallelism import ParallelBound
+from agentos.items.parallelism import POOL, ParallelBound
 from agentos.keys.keys_file import Keys
 from agentos.pool.credential import Credential
 from agentos.reporters.format import escape_controls
@@ -119,8 +119,10 @@ def prepare_run(
     if is_auto(options, pool, engine):
         auto = auto_option(options.get("max_parallelism"))
         bound = expected_bound(pool, auto, is_command=spec.command is not None, has_gateway=has_gateway)
-    # A dry run plans with the number that would be reached.
-    coordinator = make(options if keep or bound is None else {**options, "parallel": bound.at_once})
+    if keep or bound is None or bound.by == POOL:
+        coordinator = make(options)
+    else:  # a dry run plans with what the machine would admit
+        coordinator = make({**options, "max_parallelism": bound.at_once})
     if keep and engine is None:
         coordinator = _within_limits(coordinator, spec, make, reporter, is_fixed=bound is None)
     redact = None if pool is None else pool.redact_value

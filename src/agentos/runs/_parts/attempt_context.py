@@ -14,6 +14,7 @@ from agentos.items.access import AttemptAccess, AttemptEnd, AttemptUsage
 from agentos.items.attempt import Attempt, ClientToken
 from agentos.items.file_names import database_name, folder_name, remove_database
 from agentos.items.item import Item
+from agentos.limits.amounts import detail_of
 from agentos.pool.lease import Lease, LeaseContext
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
@@ -73,7 +74,10 @@ class RunContext:
             return
         if attempt.usage is not None:
             # Zero means not reported: the reservation stays.
-            pool.settle(handle, int(attempt.usage["requests"]) or None, int(attempt.usage["tokens"]) or None)
+            requests, tokens = int(attempt.usage["requests"]) or None, int(attempt.usage["tokens"]) or None
+            cost = float(attempt.usage["cost"])
+            detail = detail_of(handle.tokens if tokens is None else tokens, None, None, cost) if cost else None
+            pool.settle(handle, requests, tokens, detail)
         pool.end(handle, verdict, success)
 
     def _open_access(self, item: Item, now: float, access: AttemptAccess) -> Attempt:
