@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from agentos.pool.states import CredentialState
 from agentos.runs.run_snapshot import matching_states, with_rests
 from agentos.testing import FakeClock
 from agentos.workflows.parallel import (
+    Command,
     Credential,
     CredentialCoordinator,
     Limits,
@@ -45,6 +47,16 @@ def test_run_stopped_by_used_up_quotas_is_bound_by_them() -> None:
 
     text = bound_by(coordinator, events, 8, worker)
     assert text.startswith("the used-up quota of all 4 credentials; the first resets at ")
+
+
+def test_summary_names_what_bounds_an_automatic_number() -> None:
+    """The first items end before the number changes: what bounds them is known from the start."""
+    events: list[Any] = []
+    pool = CredentialCoordinator(keys(4, max_concurrent=20))
+    coordinator = ParallelCoordinator("auto", pool, reporter=events.append)
+    text = bound_by(coordinator, events, 6, Command([sys.executable, "-c", ""], credential_env="KEY"))
+    assert "at once" in text
+    assert "not the keys" not in text
 
 
 def test_run_without_usable_credential_says_so() -> None:

@@ -24,7 +24,7 @@ class BoundProbe:
         self._now = parts.clock.now
         self._epoch = parts.clock.epoch
         self._pool_due_at = 0.0
-        self._full: tuple[bool, int] | None = None  # the facts of the last update, if all workers were busy
+        self._full: tuple[bool, int, str] | None = None  # the facts of the last update, if all workers were busy
         self._has_gateway = parts.context.access is not None
 
     def update(self, requested: int) -> None:
@@ -33,7 +33,9 @@ class BoundProbe:
         scheduler = self._scheduler
         full = None
         if scheduler.running >= scheduler.max_workers:
-            full = (scheduler.ready > 0 or not scheduler.is_source_ended, scheduler.max_workers)
+            auto = self._parts.auto
+            by = "" if auto is None else auto.bound.by
+            full = (scheduler.ready > 0 or not scheduler.is_source_ended, scheduler.max_workers, by)
             # Decided once, and not for every item that ends and makes room for the next.
             if full == self._full and not (self._has_gateway and self._now() >= self._pool_due_at):
                 return
@@ -101,7 +103,8 @@ class BoundProbe:
 
     def facts(self, waiting: PoolWaiting | None, requested: int = 0) -> RunFacts:
         """Return what is known about the run. `waiting`: why items wait for a credential. Called from any thread."""
-        scheduler, at_once = self._scheduler, self._parts.progress.stats.at_once
+        scheduler, auto = self._scheduler, self._parts.auto
+        at_once = None if auto is None else auto.bound
         return RunFacts(
             scheduler.max_workers,
             scheduler.running,
