@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from agentos.providers.verdicts import from_output
 
-from .test_client_outputs import CLAUDE, NOW, aider, copilot, opencode
+from .test_client_outputs import CLAUDE, DATA, NOW, aider, copilot, opencode
 
 LINKS = " Visit https://platform.openai.com/account/rate-limits to learn more."
 # situation: status (None inside a stream), sentence, kinds that are right
@@ -74,3 +75,14 @@ def test_refusal_is_understood_in_the_form_of_each_client(situation: str) -> Non
         for output in (text, f"Warning: something else\n{text}", text.replace("\n", "\r\n")):
             kind = from_output(output, exit_status, provider="openai", now=NOW).kind
             assert kind in accepted, f"{client}: {output}"
+
+
+WRITTEN = [json.loads(line) for line in (DATA / "written_outputs.jsonl").read_text().split("\n") if line]
+
+
+@pytest.mark.parametrize("row", WRITTEN, ids=[f"{row['cli']} {number}" for number, row in enumerate(WRITTEN)])
+def test_written_output_gets_accepted_verdict(row: dict[str, Any]) -> None:
+    """Outputs in the forms of the clients that no rule was written for."""
+    for output in (row["output"], row["output"].replace("\n", "\r\n")):
+        for provider in (row["provider"], None):
+            assert from_output(output, row["exit_status"], provider=provider, now=NOW).kind in row["accepted"]

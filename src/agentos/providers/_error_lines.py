@@ -37,6 +37,7 @@ _SENTENCES = (
     r"|request rejected \(\d{3}\)|repeated \d{3} overloaded|not logged in\b.{0,10}run /login|please run /login"
     r"|this request would exceed (?:your|the)\b.{0,60}\b(?:limit|rate)\b|number of \w+ tokens has exceeded your"
     r"|invalid api key\W+(?:please run|fix external)|oauth (?:token|session) (?:has )?(?:been )?(?:expired|revoked)"
+    r"|your (?:access|refresh) token (?:could not be refreshed|(?:has|was) (?:been )?(?:expired|revoked))"
     r"|your (?:workspace|organization|account|team) (?:is|has run) out of credits|exceeded retry limit, last status"
     r"|selected model is at capacity|quota exceeded\. check your plan|quota exceeded for (?:quota )?metric"
     r"|unexpected status \d{3} |stream disconnected before completion|we.re currently experiencing high demand"

@@ -105,7 +105,7 @@ _LIMIT = (
 _LIMITED = (
     r"(?<!\w)rate[ _-]?limit(?:s|ed)? (?:was |has been |is |were )?(?:exceeded|reached|hit)"
     r"|\brate[ _-]limited\b|RateLimitError|(?<!\w)rate_limit_(?:error|exceeded)\b"
-    r"|(?:hit|reached|exceed(?:s|ed|ing)?) (?:a|the|your|our) (?:[\w-]+ ){0,2}?rate[ -]?limit"
+    r"|(?:hit|reached|exceed(?:s|ed|ing)?) (?:a|the|your|our) (?:[\w'-]+ ){0,2}?rate[ -]?limit"
     r"|too many (?:requests|tokens)|(?<!_)throttl(?:ed|ing)(?!_)|weekly (?:usage |rate )?limit"
     r"|resource (?:has been )?exhausted|model stream ended without"  # Gemini CLI hides why
 )
@@ -114,7 +114,8 @@ _KEY = (
     r"|suspended|deactivated|not found|unknown)|(?:invalid|incorrect|wrong|bad|expired|missing|revoked|unknown|no) "
     r"(?:x-)?(?:api|access|auth(?:entication|orization)?|bearer|security|oauth)[ _-]?(?:key|token|credential|header)"
     r"|(?:invalid|bad|expired|missing) (?:authentication )?credentials|authentication (?:fail|error|required)"
-    r"|(?:security|oauth|access|auth) token (?:\w+ ){0,6}?(?:expired|invalid|revoked)|unregistered callers"
+    r"|(?:security|oauth|access|refresh|auth) token (?:\w+ ){0,6}?(?:expired|invalid|revoked|could not be refreshed)"
+    r"|unregistered callers"
     r"|(?:account|organization) (?:\S+ )?(?:is |has been |was )?(?:suspended|deactivated|disabled|on hold)"
     r"|not logged in|run /login|log ?in again|login required|\b401 unauthorized|\berror: unauthori[sz]ed\W*$"
     r"|(?:fail(?:ed|ure)|un?able|not able) to authenticate|\bno (?:auth(?:entication)? credentials|api[ _-]?key)\b"
