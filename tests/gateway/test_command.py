@@ -271,6 +271,18 @@ def test_address_that_cannot_be_used_is_reported(tmp_path: Path, options: list[s
     assert message in ended.stderr
 
 
+def test_warnings_of_the_keys_file_are_printed(tmp_path: Path) -> None:
+    keys = keys_file(tmp_path, "http://127.0.0.1:9")
+    keys.write_text(keys.read_text().replace("env:MY_KEY", CANARY))
+    keys.chmod(0o600)  # else it is refused
+    ended = subprocess.run(
+        [*INTERRUPTIBLE, "gateway", "--keys", str(keys), "--store", "memory:", "--listen", "192.0.2.1:80"],
+        env=environment(tmp_path / "home"), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert f"Warning: {keys} holds keys in plain text (one): " in ended.stderr
+    assert CANARY not in ended.stderr
+
+
 def test_missing_extra_is_named_with_its_command(tmp_path: Path) -> None:
     program = "import sys; sys.modules['aiohttp'] = None\nfrom agentos.cli import main\nmain(prog_name='agentos')"
     keys = str(keys_file(tmp_path, "http://127.0.0.1:9"))

@@ -145,7 +145,7 @@ def _make(keys_file: str | None, key_env: str | None, address: tuple[str, int], 
     reporter = PlainReporter()
     pool = make_pool(keys, choice, reporter, run="gateway")
     reporter.redact_with(pool.redact)
-    for warning in pool_warnings(pool, choice):
+    for warning in (*keys.warnings, *pool_warnings(pool, choice)):
         say(f"Warning: {warning}", err=True)
     host, port = address
     gateway = Gateway(
