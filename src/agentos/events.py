@@ -117,6 +117,7 @@ class RunStarted(NamedTuple):
     total: int | None  # None: the length of the input is not known
     workers: int  # how many items run at once
     credentials: int | None  # None: the run has no pool
+    recorded: int = 0  # items of them that have an outcome and are not run again
 
 
 class RunResumed(NamedTuple):
@@ -128,6 +129,7 @@ class RunResumed(NamedTuple):
     failed: int  # items on record
     unfinished: int  # items on record without an outcome
     retry_failed: bool  # failed items are tried again
+    selected: int | None = None  # items of this launch, if it leaves out some that are on record (--only, --filter)
 
 
 class AttemptEnded(NamedTuple):
@@ -173,6 +175,7 @@ class RunStopping(NamedTuple):
     signal: int | None  # its number; None: not because of a signal
     running: int  # attempts that run now
     grace: float | None  # seconds for running attempts; None: unlimited
+    terminated: int = 0  # programs of running attempts that were told to end (SIGTERM)
 
 
 class RunEnded(NamedTuple):

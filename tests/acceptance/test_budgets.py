@@ -115,6 +115,7 @@ def test_soft_budget_is_passed_by_running_items_only(sandbox: Sandbox, provider:
     done = sandbox.agentos("resume", "r", "--budget", "100")
     assert done.returncode == 0, done.stderr
     assert f"  Cost: {sum(provider.costs()):.2f} of 100.00" in done.stderr
+    assert shown(sandbox)["budget"] == 100  # recorded: also for the next launch
     assert len(provider.requests()) == 20 * REQUESTS
     exported = [json.loads(line) for line in sandbox.agentos("export", "r").stdout.splitlines()]
     assert sum(row["cost"] for row in exported) == pytest.approx(sum(provider.costs()))
@@ -139,6 +140,8 @@ def test_item_at_its_budget_fails_alone(sandbox: Sandbox, provider: Provider) ->
     assert "BudgetExceeded: the item has spent" in done.stderr
     costs = provider.costs()
     assert sum(costs) <= 2 * (0.1 + max(costs))
+    assert "  Item budget: 2 items spent more than 0.10 (at most 0." in done.stderr
+    assert any(command.startswith("agentos retry r --item-budget 0.2") for command in shown(sandbox)["next"])
 
 
 def test_kill_forgets_no_spending(sandbox: Sandbox, provider: Provider) -> None:

@@ -105,7 +105,7 @@ def test_demo_stops_on_ctrl_c(home: Path) -> None:
     child = pexpect.spawn(AGENTOS, ["demo", "--no-progress"], encoding="utf-8", timeout=120, dimensions=(50, 160))
     child.expect("document-05 reviewed")
     child.sendintr()
-    child.expect("Received signal 2")
+    child.expect("Received SIGINT")
     child.expect("Execution stopped early: interrupted")
     child.expect("Unfinished: ")
     child.expect(pexpect.EOF)

@@ -176,7 +176,8 @@ def test_ctrl_c_ends_stubborn_commands_and_resume_continues(sandbox: Sandbox) ->
     eventually(lambda: all_gone(pids))
     # In the bytes: it was on the screen for half a second only.
     assert b"still running (Ctrl-C again stops at once)" in session.bytes.getvalue()
-    assert "Received signal 2, graceful shutdown: nothing new starts; waiting up to" in session.text
+    assert "Received SIGINT (Ctrl-C or agentos stop), graceful shutdown: nothing new starts; " in session.text
+    assert "told to end (SIGTERM)" in session.text
     assert session.text.count("agentos resume r") == 1
     assert "Traceback" not in session.text
     assert session.emulator.is_cursor_visible
@@ -188,7 +189,7 @@ def test_second_ctrl_c_ends_at_once(sandbox: Sandbox) -> None:  # invariant 25
     with sandbox.in_terminal("run", "--run-id", "r", "--grace", "60", *numbered(3), "--", command, "{id}") as session:
         pids = sandbox.pids("pids", 6)
         session.child.sendintr()
-        session.until(lambda text: "Received signal 2" in text)
+        session.until(lambda text: "Received SIGINT" in text)
         began = time.monotonic()
         session.child.sendintr()
         assert session.end() == 130

@@ -45,7 +45,7 @@ def review(document, key):
             [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
         )
         assert "Counts(succeeded=1, failed=1, unfinished=0)\nb bad ['failed', 'failed']\nkey-" in done.stdout
-    assert "Resuming run main (launch 2); on record: 1 succeeded, 1 failed, 0 unfinished" in done.stdout
+    assert "Resuming run main (launch 2); on record: 1 succeeded, 1 failed, 0 started but not finished" in done.stdout
 
 
 def test_library_page_lists_every_coordinator_option() -> None:

@@ -61,7 +61,7 @@ def test_plan_of_a_run_subtracts_its_spending() -> None:
     execute(folder, names, worker, halt="now,fail=1", retries=0)
     text = agentos("plan", "spent").stdout
     assert "(1.00 per item)" in text
-    assert re.search(r"the budget is [3-6]\.00, enough for about [3-6] items", text)
+    assert re.search(r"[3-6]\.00 is left of the budget of 10\.00, enough for about [3-6] items", text)
 
 
 def test_plan_needs_one_source_of_items() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agentos.home.run_folder import RunFolder
 from agentos.workflows.parallel import Credential, CredentialCoordinator, RateLimited, current_item
+from tests.support.fake_access import FakeAccess
 
 from .cli_runs import (
     agentos,
@@ -63,6 +64,58 @@ def test_failures_differing_in_numbers_share_a_cause() -> None:
         ("ValueError", "about <id>", 1),
     ]
     assert sorted(failures[0]["ids"]) == ["o", "ox", "oxy"]
+
+
+def test_failures_of_numbered_items_share_a_cause() -> None:
+    """An id that equals the exit status is not masked in it."""
+
+    def worker(item: str, _credential: str | None) -> None:
+        raise ValueError("exit status 1" if item != "7" else "exit status 7")
+
+    make_run("numbered", ["1", "2", "3"], worker)
+    (cause,) = json.loads(agentos("show", "numbered", "--json").stdout)["failures"]
+    assert (cause["error"], cause["count"]) == ("exit status 1", 3)
+    make_run("named", ["1", "7"], worker)
+    (cause,) = json.loads(agentos("show", "named", "--json").stdout)["failures"]
+    assert (cause["error"], cause["count"]) == ("exit status <n>", 2)
+
+
+def test_show_of_gateway_run_has_keys_with_refusals() -> None:
+    access = FakeAccess()
+
+    def worker(_item: str, token: str) -> None:
+        access.use(token, "good", requests=2, input_tokens=30, cost=0.5)
+        access.use(token, "dead", refusals=3)
+
+    pool = CredentialCoordinator([Credential("sk-secret-one", id="good")])
+    make_run("gated", ["a", "b"], worker, pool=pool, gateway=access)
+    out = agentos("show", "gated").stdout
+    assert re.search(
+        r"Credential +attempts +succeeded +requests +tokens +cost +refusals\ngood +2 +2 +4 +60 +1 +0\n", out
+    )
+    assert re.search(r"\ndead +2 +2 +0 +- +0 +6\n", out)
+    assert "2 requests with good, dead" in agentos("show", "gated", "a").stdout
+    row = json.loads(agentos("export", "gated").stdout.splitlines()[0])
+    assert row["credential_id"] == "good, dead"
+
+
+def test_unknown_usage_is_a_dash() -> None:
+    pool = CredentialCoordinator([Credential("sk-secret-one", id="one")])
+    make_run("silent", ["a"], same, pool=pool)
+    assert re.search(r"\none +1 +1 +1 +- +- ", agentos("show", "silent").stdout)
+    row = json.loads(agentos("export", "silent").stdout)
+    assert (row["tokens"], row["cost"]) == (None, None)
+
+
+def test_retry_without_failures_says_so() -> None:
+    make_run("good", ["a"], same)
+    assert agentos("retry", "good").stderr == "Nothing to retry: no item of run good has failed\n"
+    assert len(json.loads(agentos("show", "good", "--json").stdout)["launches"]) == 1
+
+
+def test_attempts_have_a_header() -> None:
+    make_failures()
+    assert "launch.attempt  key" in agentos("show", "mixed", "b").stdout
 
 
 def test_show_defaults_to_newest_run() -> None:
@@ -133,9 +186,10 @@ def test_show_of_item_lists_attempts() -> None:
     assert re.match(r'Item a of run tried: succeeded after \d+\.\d s\n  Input: "a"\n', out)
     assert '  Value: {"answer": "yes\\u0007"}\n' in out
     seconds = r"\d+\.\d s"
-    first = rf"    1\.1  one +(waited {seconds})? +{seconds}  rate_limited  slow \\x1b\[31mdown\n"
+    header = r"    launch\.attempt  key +(waited +)?took  verdict.*\n"
+    first = header + rf"    1\.1 +one +({seconds})? +{seconds}  rate_limited +slow \\x1b\[31mdown\n"
     assert re.search(r"  Attempts:\n" + first, out)
-    assert re.search(rf"    1\.2  one +waited {seconds}  {seconds}  succeeded\n", out)
+    assert re.search(rf"    1\.2 +one +{seconds} +{seconds}  succeeded *\n", out)
     assert f"  Log: {log} (7 bytes)\n\nNext:\n  agentos logs tried a\n" in out
     record = json.loads(program("show", "tried", "a", "--json").stdout)
     assert record["value"] == {"answer": "yes\x07"}

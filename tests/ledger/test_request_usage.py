@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentos.ledger.reader import RequestUsage
+from agentos.ledger.reader import CredentialTotals, RequestUsage
 from agentos.limits import backoff
 from agentos.testing import FakeClock
 from agentos.verdict import QUOTA_EXHAUSTED, Verdict
@@ -36,8 +36,8 @@ def coordinator(path: Path, access: FakeAccess, **options: Any) -> Any:
     return coordinator_of(path, pool, gateway=access, **options)
 
 
-def use(access: FakeAccess, **used: float) -> None:
-    access.use(current_item().client_token or "", **used)
+def use(access: FakeAccess, credential_id: str | None = None, **used: float) -> None:
+    access.use(current_item().client_token or "", credential_id, **used)
 
 
 def test_usage_is_recorded_per_attempt_and_summed(
@@ -64,6 +64,42 @@ def test_usage_is_recorded_per_attempt_and_summed(
         assert [attempt.usage and attempt.usage.requests for attempt in ledger.attempts("twice")] == [1, 2]
         assert ledger.usage() == RequestUsage(4, 40, 6, 15, 1.5, 4.5, 3)
         assert {item.id: item.usage for item in ledger.items()} == {"once": once.usage, "twice": twice.usage}
+
+
+def test_ledger_of_version_three_is_read_and_continued(path: Path, access: FakeAccess) -> None:
+    coordinator(path, access).execute_parallel(["old"], lambda *_: use(access, "good", requests=1))
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE credential_usage")
+    connection.execute("PRAGMA user_version = 3")
+    connection.commit()
+    connection.close()
+    with Ledger.open(path) as ledger:
+        assert ledger.credentials() == []
+        assert [(item.credential_ids, item.usage and item.usage.requests) for item in ledger.items()] == [((), 1)]
+    coordinator(path, access).execute_parallel(["old", "new"], lambda *_: use(access, "good", requests=1))
+    with Ledger.open(path) as ledger:
+        assert [total.requests for total in ledger.credentials()] == [1]
+
+
+def test_usage_is_recorded_per_credential(path: Path, access: FakeAccess) -> None:
+    def worker(item: str, _: Any) -> None:
+        use(access, "good", requests=2, input_tokens=10, output_tokens=1, cost=0.5)
+        use(access, "dead", refusals=3)
+        if item == "a":
+            use(access, "other", requests=1, input_tokens=5)
+
+    coordinator(path, access).execute_parallel(["a", "b"], worker)
+    with Ledger.open(path) as ledger:
+        assert ledger.credentials() == [
+            CredentialTotals("good", 2, 2, 4, 22, 1.0, 0, 0),
+            CredentialTotals("dead", 2, 2, 0, 0, 0.0, 0, 6),
+            CredentialTotals("other", 1, 1, 1, 5, None, 0, 0),
+        ]
+        assert {item.id: item.credential_ids for item in ledger.items()} == {
+            "a": ("good", "other", "dead"),
+            "b": ("good", "dead"),
+        }
+        assert [attempt.credential_ids for attempt in ledger.attempts("b")] == [("good", "dead")]
 
 
 def test_cost_is_unknown_if_that_of_some_requests_is(path: Path, access: FakeAccess) -> None:
@@ -160,6 +196,7 @@ def test_ledger_of_version_two_is_read_and_continued(path: Path, access: FakeAcc
     connection = sqlite3.connect(path)
     schema = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'request_usage'").fetchone()
     connection.execute("DROP TABLE request_usage")
+    connection.execute("DROP TABLE credential_usage")
     connection.execute("PRAGMA user_version = 2")
     connection.commit()
     connection.close()
@@ -173,5 +210,5 @@ def test_ledger_of_version_two_is_read_and_continued(path: Path, access: FakeAcc
         assert {item.id: item.usage is not None for item in ledger.items()} == {"old": False, "new": True}
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'request_usage'").fetchone() == schema
-    assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (4,)
     connection.close()

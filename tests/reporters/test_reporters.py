@@ -207,6 +207,20 @@ def test_long_pause_after_a_limit_counts_no_attempts() -> None:
     assert plain(event) == "[COORDINATOR] 5: rate-limited, continues in 60.0 s: HTTP 429\n"
 
 
+def test_summary_counts_recorded_items_by_outcome() -> None:
+    stats = ProgressStats(20, 20, 5, 15, recorded=8, recorded_failed=3)
+    text = plain(RunEnded(stats, 0, "nothing", is_recorded=True))
+    assert "  Succeeded: 15 (5 of them already on record)\n  Failed: 5 (3 of them already on record)\n" in text
+
+
+def test_resumed_run_says_what_is_left_and_selected() -> None:
+    assert "of 20 items (8 of them already on record) with" in plain(RunStarted("r", 20, 2, None, 8))
+    retried = RunResumed("r", 2, 10, 7, 0, True)
+    assert plain(retried).endswith("10 succeeded, 7 failed (to be retried), 0 started but not finished\n")
+    selected = plain(retried._replace(selected=1))
+    assert selected.endswith("10 succeeded, 7 failed, 0 started but not finished; selected: 1 item\n")
+
+
 @pytest.mark.parametrize("verdict", ["rate_limited", "overloaded"])
 def test_rate_limited_attempt_gets_no_line(verdict: str) -> None:
     assert plain(AttemptEnded("item-1", 2, "key-1", verdict, 0.0, "HTTP 429")) == ""
@@ -296,8 +310,18 @@ def test_abandoned_thread_gets_line() -> None:
     [
         (
             RunStopping("interrupted", 2, 3, 30.0),
-            "[COORDINATOR] Received signal 2, graceful shutdown: nothing new starts; "
+            "[COORDINATOR] Received SIGINT (Ctrl-C or agentos stop), graceful shutdown: nothing new starts; "
             "waiting up to 30 s for 3 running items (a second signal stops at once)\n",
+        ),
+        (
+            RunStopping("interrupted", 15, 3, 5.0, 3),
+            "[COORDINATOR] Received SIGTERM, graceful shutdown: nothing new starts; 3 running programs were told "
+            "to end (SIGTERM) and have 5 s (a second signal stops at once)\n",
+        ),
+        (
+            RunStopping("halted", None, 1, 5.0, 1),
+            "[COORDINATOR] Stopping: halted, graceful shutdown: nothing new starts; 1 running program was told to end "
+            "(SIGTERM) and has 5 s\n",
         ),
         (
             RunStopping("closed early", None, 1, None),

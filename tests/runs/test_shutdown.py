@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+from agentos.events import CredentialQuarantined, RunStopping
 from agentos.workflows.parallel import (
     Credential,
     CredentialCoordinator,
@@ -35,6 +36,19 @@ def test_run_stops_when_all_credentials_are_quarantined() -> None:
     assert [r.success for r in results] == [True]  # the running item finished
     assert len(coordinator.get_checkpoints()) == 9
     assert stats.failed == 0
+
+
+def test_quarantine_is_reported_before_the_stop_that_it_causes() -> None:
+    events: list[Any] = []
+    pool = CredentialCoordinator([Credential(KEYS[0], id="alpha")], reporter=lambda _: None)
+    coordinator = ParallelCoordinator(3, pool, reporter=events.append)
+
+    def worker(_item: int, _: str) -> None:
+        pool.quarantine("alpha", "the card expired")
+
+    coordinator.execute_parallel(range(3), worker)
+    kinds = [type(event) for event in events]
+    assert kinds.index(CredentialQuarantined) < kinds.index(RunStopping)
 
 
 def test_max_wait_stops_a_run_without_starts() -> None:

@@ -6,7 +6,6 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from agentos.items.access import AttemptEnd, AttemptUsage, RequestMeter
 from agentos.verdict import Verdict
@@ -37,12 +36,13 @@ class FakeAccess:
     def token_of(self, item_id: str, attempt: int = 1) -> str:
         return next(token for token, of in self.tokens.items() if of == (item_id, attempt))
 
-    def use(self, token: str, **used: float) -> None:
-        """Add to the usage of an attempt."""
+    def use(self, token: str, credential_id: str | None = None, **used: float) -> None:
+        """Add to the usage of an attempt, and to that of a credential."""
         with self._lock:
             usage = self._usage[token]
-            for name, amount in used.items():
-                setattr(usage, name, (getattr(usage, name) or 0) + amount)
+            for part in (usage, usage.of(credential_id)) if credential_id is not None else (usage,):
+                for name, amount in used.items():
+                    setattr(part, name, (getattr(part, name) or 0) + amount)
         meter = self.meters[token]
         if meter is not None and "requests" in used:
             tokens = used.get("input_tokens", 0) + used.get("output_tokens", 0)
@@ -67,11 +67,11 @@ class FakeAccess:
     def close(self, token: str, /) -> AttemptEnd:
         with self._lock:
             self.closed[token] += 1
-            return AttemptEnd(replace(self._usage[token]), self._verdicts.get(token))
+            return AttemptEnd(self._usage[token].copy(), self._verdicts.get(token))
 
     def usage(self, token: str, /) -> AttemptUsage:
         with self._lock:
-            return replace(self._usage[token])
+            return self._usage[token].copy()
 
     def stalled_seconds(self) -> float:
         return self.stalled

@@ -244,7 +244,7 @@ BUDGET = several(
         "--item-budget",
         type=FiniteRange(0, min_open=True),
         metavar="X",
-        help="Money that one item may spend: one that wants more fails with BudgetExceeded.",
+        help="Money that one item may spend: once it has, its next request fails with BudgetExceeded.",
     ),
     option(
         "--budget-hard/--no-budget-hard",
@@ -285,7 +285,11 @@ ON_CHANGED = option(
 )
 OUTPUT = several(
     option("--json", "as_json", is_flag=True, help="Print events and the output of items as JSON lines on stdout."),
-    option("--quiet", is_flag=True, help="Print only failures and the summary."),
+    option(
+        "--quiet",
+        is_flag=True,
+        help="Of messages, print only failures and the summary; what items print on stdout stays.",
+    ),
     option("--no-progress", is_flag=True, help="Print lines instead of the live display."),
     option(
         "--stop-on-closed-output",

@@ -19,3 +19,9 @@ def spent_text(
         text += f", about {money_text(expected)} expected"
     of_tokens = "" if budget_tokens is None else f" of {budget_tokens:,}"
     return f"{text}; {tokens:,}{of_tokens} tokens"
+
+
+def larger_amount(budget: float, spent: float) -> str:
+    """Return the amount to suggest where a budget is used up: twice the budget, or twice what was spent if that is
+    more."""
+    return f"{2 * max(budget, spent):.12g}"

@@ -170,7 +170,7 @@ class Exchange:
         assert handle.credential_id is not None
         credential = state.pool.credential_of(handle.credential_id)
         self._masks = Masks(credential.request_secrets)
-        await self._account.open()
+        await self._account.open(handle.credential_id)
         self.sent_at = state.pool.clock.now()
         assert state.upstream is not None
         try:
@@ -294,7 +294,8 @@ class Exchange:
             pool.cool_and_end(handle, seconds)
         else:
             pool.end(handle, verdict)
-        self.client.usage.refusals += 1
+        assert handle.credential_id is not None
+        self.client.count_refusal(handle.credential_id)
         self.state.metrics.refused(provider, "unreachable" if verdict is None else verdict.kind or "other")
 
     def _failed(self, message: str) -> LocalAnswer:

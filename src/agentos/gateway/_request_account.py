@@ -28,12 +28,15 @@ class RequestAccount:
     """The account of one request. Changed on the gateway's loop; `count` and `add_expected` are called from any
     thread, with the client's lock."""
 
-    __slots__ = ("_client", "_expected", "_is_counted", "_priced", "_request", "_state", "is_open", "reader")
+    __slots__ = (
+        "_client", "_credential_id", "_expected", "_is_counted", "_priced", "_request", "_state", "is_open", "reader",
+    )  # fmt: skip
 
     def __init__(self, state: GatewayState, client: Client, request: ClientRequest) -> None:
         self._state = state
         self._client = client
         self._request = request
+        self._credential_id = ""  # that the request was sent with last
         self._expected: tuple[TokenUsage, float | None] = TokenUsage(), None  # usage and cost
         self.is_open = False  # it was sent, and its provider has not refused it
         self.reader: AnswerReader | None = None  # of an answer that is a success
@@ -60,14 +63,15 @@ class RequestAccount:
         if refusal is not None:
             raise error(self._request.route.error_shape, "budget_reached", refusal, is_final=True)
 
-    async def open(self) -> None:
-        """Count the request as expected from now on; return when that is on record and the budget still admits it.
-        Raises `LocalAnswer`."""
+    async def open(self, credential_id: str) -> None:
+        """Count the request, with this credential, as expected from now on; return when that is on record and the
+        budget still admits it. Raises `LocalAnswer`."""
         client = self._client
         with client.lock:
             if not client.is_open:  # what is sent from now on would be in no record of its attempt
                 raise error(self._request.route.error_shape, "auth_failed", "the client token has ended", is_final=True)
             self.is_open = True
+            self._credential_id = credential_id
             client.unsettled.add(self)
         if client.meter is None:
             return
@@ -95,6 +99,7 @@ class RequestAccount:
             usage = self._usage()
             cost = self.cost(usage)
             _add(client.usage, usage, cost)
+            _add(client.usage.of(self._credential_id), usage, cost)
         self._state.metrics.used(self._request.route.provider, self._request.model, usage)
         if client.meter is not None:
             client.meter.spent(usage.input_tokens + usage.output_tokens, cost)
@@ -102,6 +107,7 @@ class RequestAccount:
     def add_expected(self, total: AttemptUsage) -> None:
         """Add what the request is expected to use."""
         _add(total, *self._expected)
+        _add(total.of(self._credential_id), *self._expected)
 
     def _usage(self) -> TokenUsage:
         reader = self.reader

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,12 @@ class Client:
     unsettled: set[Any] = field(default_factory=set)  # accounts of requests that were sent and are not counted yet
     long_body: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while one that is long or compressed is read
 
+    def count_refusal(self, credential_id: str) -> None:
+        """Count an answer of a provider that the client does not see."""
+        with self.lock:
+            self.usage.refusals += 1
+            self.usage.of(credential_id).refusals += 1
+
     def unsettled_requests(self) -> tuple[Any, ...]:
         """Return the accounts of requests that were sent and are not counted yet."""
         with self.lock:
@@ -71,7 +77,7 @@ class Client:
     def usage_so_far(self) -> AttemptUsage:
         """Return a copy of what was used so far. A request under way counts as it is estimated."""
         with self.lock:
-            total = replace(self.usage)
+            total = self.usage.copy()
             for account in self.unsettled:
                 account.add_expected(total)
         return total

@@ -16,6 +16,7 @@ from agentos.items.results import Counts
 from agentos.ledger.ownership import Owner, owner_of, stop_of
 from agentos.ledger.reader import Launch, Ledger, RecordedItem
 from agentos.reporters.format import first_line
+from agentos.reporters.sentences import BUDGET_USED_UP
 from agentos.reporters.unusable_text import NO_USABLE
 
 from .run_folder import RunFolder, RunSpec
@@ -113,7 +114,8 @@ class RunStatus:
         if state == STOPPED:
             stopped = self.launches[-1].stopped
             state = f"{self.remaining} left after --limit" if stopped is None else first_line(stopped)
-            if state.startswith(NO_USABLE):  # a resume would stop again: `agentos show` says what to do before
+            # A resume without a change would stop again: `agentos show` says which it needs.
+            if state.startswith((NO_USABLE, BUDGET_USED_UP)):
                 return state
         return f"{state}: agentos resume {self.folder.run_id}"
 
@@ -215,4 +217,8 @@ def failures_by_cause(ledger: Ledger) -> list[FailureCause]:
 
 
 def _without_id(text: str, item_id: str) -> str:
-    return re.sub(rf"(?<!\w){re.escape(item_id)}(?!\w)", "<id>", text) if 0 < len(item_id) <= len(text) else text
+    """Return the text of a failure with the item's id masked. An id that is a number stays: it may as well be an exit
+    status, and numbers are masked where the failures of one cause differ."""
+    if not 0 < len(item_id) <= len(text) or _NUMBERS.fullmatch(item_id):
+        return text
+    return re.sub(rf"(?<!\w){re.escape(item_id)}(?!\w)", "<id>", text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from agentos.verdict import Verdict
@@ -20,6 +20,18 @@ class AttemptUsage:
     cost: float | None = None  # None: no price is known for some of it
     held_seconds: float = 0.0  # requests waited for a credential
     refusals: int = 0  # answers of providers that the client never saw
+    by_credential: dict[str, AttemptUsage] = field(default_factory=dict)  # the same, but for what was held
+
+    def of(self, credential_id: str) -> AttemptUsage:
+        """Return the part of one credential, to add to."""
+        part = self.by_credential.get(credential_id)
+        if part is None:
+            part = self.by_credential[credential_id] = AttemptUsage()
+        return part
+
+    def copy(self) -> AttemptUsage:
+        """Return a copy that does not change with this one."""
+        return replace(self, by_credential={id_: replace(part) for id_, part in self.by_credential.items()})
 
 
 class AttemptEnd(NamedTuple):

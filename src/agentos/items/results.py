@@ -85,6 +85,7 @@ class ProgressStats:
     rate_limited: int = 0  # waiting items whose last attempt a provider refused
     stopped: str | None = None  # why the run ended early
     recorded: int = 0  # completed items whose outcome an earlier launch recorded
+    recorded_failed: int = 0  # of them, that failed
     fastest: float | None = None  # items per second that the limits of the credentials allow, if known
     not_before: float = 0.0  # seconds during which no credential can be used
     cost: float | None = None  # money spent by all launches; None: not known, or nothing counts it
@@ -92,6 +93,9 @@ class ProgressStats:
     expected_cost: float | None = None  # of the whole run, by the mean of the items that have ended; None: not known
     budget: float | None = None  # money that the run may spend
     budget_tokens: int | None = None
+    item_budget: float | None = None  # money that each item may spend
+    items_over_budget: int = 0  # that have spent more than it: what a request costs is known after it
+    max_item_cost: float = 0.0  # the most that such an item has spent
     at_once: ParallelBound | None = None  # items at once, and what bounds them; None: a fixed number of workers
 
     @property

@@ -44,6 +44,7 @@ _ON_CONFLICT = """ON CONFLICT (run, id) DO UPDATE SET
     WHERE (items.outcome IS NULL OR (items.outcome = 'failed' AND excluded.launch > items.launch))
     AND (excluded.launch, excluded.n) >= (items.launch, items.n)"""
 _REPLACE_USAGE = "INSERT OR REPLACE INTO request_usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_REPLACE_CREDENTIAL_USAGE = "INSERT OR REPLACE INTO credential_usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SAVE_CHECKPOINT = """INSERT INTO checkpoints (run, item_id, launch, n, saved, checksum) SELECT ?1, ?2, ?3, ?4, ?5, ?6
     WHERE NOT EXISTS (SELECT 1 FROM items WHERE run = ?1 AND id = ?2 AND outcome = 'succeeded')
     ON CONFLICT (run, item_id) DO UPDATE SET
@@ -230,6 +231,18 @@ class Batch:
             _stored(counted.held_seconds) or 0.0,
             min(counted.refusals, MAX_INTEGER),
         )
+        for credential_id, part in counted.by_credential.items():
+            self._add(
+                _REPLACE_CREDENTIAL_USAGE,
+                encode_id(attempt.id),
+                self._launch,
+                attempt.attempt,
+                credential_id,
+                min(part.requests, MAX_INTEGER),
+                min(part.input_tokens + part.output_tokens, MAX_INTEGER),
+                _stored(part.cost),
+                min(part.refusals, MAX_INTEGER),
+            )
         return counted.requests, tokens, cost or 0.0
 
     # --- statements -----------------------------------------------------------------------------------------------

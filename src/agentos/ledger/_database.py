@@ -17,10 +17,11 @@ from ._checksums import MIGRATION, checkpoint_checksum, checksum_of
 
 # "AgOS". SQLite stores this number in the file's header, to identify the program that a database belongs to.
 APPLICATION_ID = 0x41674F53
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # The versions of the schema since which rows have checksums, and attempts of a run with a gateway have their usage.
 _CHECKSUMS_SINCE = 2
 _REQUEST_USAGE_SINCE = 3
+_CREDENTIAL_USAGE_SINCE = 4
 # Seconds that a statement waits for a lock of another program. The run stops after that.
 BUSY_SECONDS = 10.0
 # Prepared statements per connection: enough for all variants of a batch, see `_batch.STATEMENT_ROWS`.
@@ -138,6 +139,11 @@ def has_request_usage(connection: sqlite3.Connection) -> bool:
     return _version(connection) >= _REQUEST_USAGE_SINCE
 
 
+def has_credential_usage(connection: sqlite3.Connection) -> bool:
+    """Return whether there is a table for the usage by credential that a gateway counts."""
+    return _version(connection) >= _CREDENTIAL_USAGE_SINCE
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring a ledger to the current schema, in the current transaction. Rewrites all rows of version 1."""
     if not has_checksums(connection):
@@ -145,6 +151,8 @@ def migrate(connection: sqlite3.Connection) -> None:
             connection.execute(statement)
     if not has_request_usage(connection):
         connection.execute(_statement_of("CREATE TABLE request_usage"))
+    if not has_credential_usage(connection):
+        connection.execute(_statement_of("CREATE TABLE credential_usage"))
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

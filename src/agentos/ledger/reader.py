@@ -50,7 +50,14 @@ _REQUEST_USAGE = """total(u.requests), total(u.input_tokens), total(u.output_tok
     CASE WHEN total(u.requests > 0 AND u.cost IS NULL) = 0 THEN total(u.cost) END, total(u.held), total(u.refusals)
     FROM request_usage AS u WHERE u.run = ?"""
 _TOTALS = """SELECT credential_id, count(*), total(verdict = 'succeeded'), total(requests), total(tokens), total(cost),
-    total(waited) FROM attempts WHERE run = ? AND credential_id IS NOT NULL GROUP BY credential_id"""
+    total(waited), 0 FROM attempts WHERE run = ? AND credential_id IS NOT NULL GROUP BY credential_id"""
+# The same of requests through a gateway; the cost is NULL if that of some requests is not known.
+_COUNTED_TOTALS = """SELECT u.credential_id, count(*), total(a.verdict = 'succeeded'), total(u.requests),
+    total(u.tokens), CASE WHEN total(u.requests > 0 AND u.cost IS NULL) = 0 THEN total(u.cost) END, 0,
+    total(u.refusals) FROM credential_usage AS u LEFT JOIN attempts AS a USING (run, item_id, launch, n)
+    WHERE u.run = ? GROUP BY u.credential_id"""
+_USED_CREDENTIALS = """SELECT launch, n, credential_id FROM credential_usage WHERE run = ? AND item_id = ?
+    ORDER BY launch, n, requests DESC, credential_id"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,7 @@ class RecordedItem:
     tokens: int  # of all attempts, like `cost`
     cost: float
     usage: RequestUsage | None = None  # of all attempts; None: the run has no gateway
+    credential_ids: tuple[str, ...] = ()  # that the requests of all attempts were sent with, in a run with a gateway
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +113,21 @@ class RecordedAttempt:
     cost: float
     error: str | None
     usage: RequestUsage | None = None  # None: the run has no gateway
+    credential_ids: tuple[str, ...] = ()  # that its requests were sent with, in a run with a gateway
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialTotals:
-    """The usage of one credential in a run."""
+    """The usage of one credential in a run. With a gateway the attempts are those that used it for some request."""
 
     credential_id: str
     attempts: int
     succeeded: int
     requests: int
     tokens: int
-    cost: float
-    waited: float  # seconds
+    cost: float | None  # None: the price of a model is not known
+    waited: float  # seconds; with a gateway 0: requests wait for any credential
+    refusals: int = 0  # answers of the provider that no item saw, in a run with a gateway
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +229,14 @@ class Ledger:
 
     def credentials(self) -> list[CredentialTotals]:
         """Return the usage of each credential, the one with the most attempts first."""
+        rows = self._all(_TOTALS, self._run)
+        if database.has_credential_usage(self._connection):
+            rows += self._all(_COUNTED_TOTALS, self._run)
         totals = [
-            CredentialTotals(name, attempts, int(succeeded), int(requests), int(tokens), cost, waited)
-            for name, attempts, succeeded, requests, tokens, cost, waited in self._all(_TOTALS, self._run)
+            CredentialTotals(name, attempts, int(succeeded), int(requests), int(tokens), cost, waited, int(refusals))
+            for name, attempts, succeeded, requests, tokens, cost, waited, refusals in rows
         ]
-        return sorted(totals, key=lambda total: total.attempts, reverse=True)
+        return sorted(totals, key=lambda total: (-total.attempts, -total.requests, total.credential_id))
 
     def usage(self) -> RequestUsage | None:
         """Return what all requests of the run have used; None if it has no gateway."""
@@ -315,15 +328,28 @@ class Ledger:
         for item in items:
             rows = self._all(f"SELECT count(*), {_REQUEST_USAGE} AND u.item_id = ?", self._run, encode_id(item.id))
             count, *columns = rows[0]
-            yield replace(item, usage=_request_usage(columns)) if count else item
+            if not count:
+                yield item
+                continue
+            ids = dict.fromkeys(row[2] for row in self._used_credentials(item.id))
+            yield replace(item, usage=_request_usage(columns), credential_ids=tuple(ids))
+
+    def _used_credentials(self, item_id: str) -> list[tuple[Any, ...]]:
+        """Return launch, attempt and credential of the requests of an item."""
+        if not database.has_credential_usage(self._connection):
+            return []
+        return self._all(_USED_CREDENTIALS, self._run, encode_id(item_id))
 
     def _attempts_of(self, ids: list[str | bytes]) -> Iterator[RecordedAttempt]:
         parameters = ", ".join("?" * len(ids))
         query = f"{_ATTEMPT} AND item_id IN ({parameters}) ORDER BY item_id, launch, n"
         usage = self._usage_by_attempt(ids, parameters)
-        for item_id, *row in self._all(query, self._run, *ids):
-            row.append(usage.get((item_id, row[0], row[1])))
-            yield RecordedAttempt(decode_id(item_id), *row)
+        for stored_id, *row in self._all(query, self._run, *ids):
+            item_id, used = decode_id(stored_id), usage.get((stored_id, row[0], row[1]))
+            rows = () if used is None else self._used_credentials(item_id)
+            names = tuple(name for *of, name in rows if of == row[:2])
+            row += used, names
+            yield RecordedAttempt(item_id, *row)
 
     def _usage_by_attempt(self, ids: list[str | bytes], parameters: str) -> dict[tuple[Any, ...], RequestUsage]:
         """Return the usage of the attempts of these items, by id, launch and number."""

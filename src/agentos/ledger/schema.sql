@@ -106,6 +106,20 @@ CREATE TABLE request_usage (
     PRIMARY KEY (run, item_id, launch, n)
 ) WITHOUT ROWID;
 
+-- The same for each credential that served them. No row: the run has no gateway, or the ledger is older.
+CREATE TABLE credential_usage (
+    run INTEGER NOT NULL,
+    item_id TEXT NOT NULL,
+    launch INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    credential_id TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    tokens INTEGER NOT NULL, -- input and output, without those that were read from a prompt cache
+    cost REAL, -- NULL: the price of a model is not known
+    refusals INTEGER NOT NULL,
+    PRIMARY KEY (run, item_id, launch, n, credential_id)
+) WITHOUT ROWID;
+
 -- Checkpoints of unfinished items.
 CREATE TABLE checkpoints (
     run INTEGER NOT NULL,

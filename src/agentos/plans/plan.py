@@ -42,6 +42,7 @@ class RunPlan:
     learned_at_once: dict[str, int] = field(default_factory=dict)  # by credential id: requests at once learned so far
     item_cost: float | None = None  # money; None: not known
     budget: float | None = None  # money that the run may spend
+    budget_total: float | None = None  # with what it has spent before; None: it has spent nothing
     starts_at: float | None = None  # epoch seconds; None: not known
     is_auto: bool = False  # the credentials, and not a given number, decide how many items run at once
 
@@ -80,6 +81,8 @@ class RunPlan:
 
     def _cost_text(self) -> str:
         budget = "" if self.budget is None else f"; the budget is {money_text(self.budget)}"
+        if self.budget is not None and self.budget_total is not None:
+            budget = f"; {money_text(self.budget)} is left of the budget of {money_text(self.budget_total)}"
         if self.item_cost is None or self.cost is None:
             return f"not known{budget}"
         text = f"about {money_text(self.cost)} ({money_text(self.item_cost)} per item){budget}"

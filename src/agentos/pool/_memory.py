@@ -284,11 +284,20 @@ class MemoryStore:
         return served, events
 
     def _notify(self, served: list[RecordHandle], events: list[Any]) -> None:
-        """Call waiters and report events. The lock is not held."""
+        """Call waiters and report events. The lock is not held. A refusal is told after the event that caused it: a run
+        that stops because of it reports why first."""
+        refused = []
         for record in served:
-            record.deliver()
-        for event in events:
-            self._on_event(event)
+            if record.is_refused:
+                refused.append(record)
+            else:
+                record.deliver()
+        try:
+            for event in events:
+                self._on_event(event)
+        finally:
+            for record in refused:
+                record.deliver()
 
     def _on_wake(self) -> None:
         with self._lock:

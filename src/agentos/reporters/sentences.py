@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
 
-from agentos.costs.amounts import money_text, spent_text
+from agentos.costs.amounts import larger_amount, money_text, spent_text
 from agentos.durations import format_duration
 from agentos.events import (
     STORE_LOST,
@@ -47,6 +48,8 @@ SHORT_COOL_DOWN = 0.2
 LONG_PAUSE = 1.0
 # A run of up to this many items reports progress with every item.
 SMALL_RUN = 100
+# How the reason of a run begins that its budget has stopped.
+BUDGET_USED_UP = "the budget of "
 # Kinds of verdicts in words. Programs get the kinds themselves.
 _VERDICTS = {
     RATE_LIMITED: "rate-limited",
@@ -101,15 +104,19 @@ def _no_text(_event: Any) -> None:
 
 def _run_started(event: RunStarted) -> str:
     items = "items" if event.total is None else plural(event.total, "item")
+    if event.recorded:
+        items += f" ({event.recorded} of them already on record)"
     workers = plural(event.workers, "worker")
     pool = "" if event.credentials is None else f" over {plural(event.credentials, 'credential')}"
     return f"[COORDINATOR] Starting parallel execution of {items} with {workers}{pool}"
 
 
 def _run_resumed(event: RunResumed) -> str:
-    failed = f"{event.failed} failed" + (" (to be retried)" if event.retry_failed and event.failed else "")
-    on_record = f"{event.succeeded} succeeded, {failed}, {event.unfinished} unfinished"
-    return f"[COORDINATOR] Resuming run {event.run_id} (launch {event.launch}); on record: {on_record}"
+    is_retried = event.retry_failed and event.failed and event.selected is None
+    failed = f"{event.failed} failed" + (" (to be retried)" if is_retried else "")
+    selected = "" if event.selected is None else f"; selected: {plural(event.selected, 'item')}"
+    on_record = f"{event.succeeded} succeeded, {failed}, {event.unfinished} started but not finished"
+    return f"[COORDINATOR] Resuming run {event.run_id} (launch {event.launch}); on record: {on_record}{selected}"
 
 
 def _item_ended(event: ItemEnded) -> str | None:
@@ -257,11 +264,26 @@ def _thread_abandoned(event: AttemptAbandoned) -> str:
 
 
 def _run_stopping(event: RunStopping) -> str:
-    cause = f"Received signal {event.signal}" if event.signal is not None else f"Stopping: {one_line(event.reason)}"
+    cause = (
+        f"Received {_signal_text(event.signal)}" if event.signal is not None else f"Stopping: {one_line(event.reason)}"
+    )
     grace = "" if event.grace is None else f" up to {event.grace:g} s"
     waits = f"; waiting{grace} for {plural(event.running, 'running item')}" if event.running else ""
+    if event.terminated:
+        was, has = ("was", "has") if event.terminated == 1 else ("were", "have")
+        programs = plural(event.terminated, "running program")
+        waits = f"; {programs} {was} told to end (SIGTERM) and {has} {event.grace or 0.0:g} s"
     hint = " (a second signal stops at once)" if event.signal is not None else ""
     return f"[COORDINATOR] {cause}, graceful shutdown: nothing new starts{waits}{hint}"
+
+
+def _signal_text(number: int) -> str:
+    if number == signal.SIGINT:
+        return "SIGINT (Ctrl-C or agentos stop)"
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _run_ended(event: RunEnded) -> str:
@@ -272,11 +294,11 @@ def _run_ended(event: RunEnded) -> str:
 def larger_budget(stats: ProgressStats) -> str:
     """Return the option that a resume of the run needs, " --budget 40"; "" if no budget has stopped it: twice the
     budget, or twice what was spent if that is more."""
-    if stats.stopped is None or not stats.stopped.startswith("the budget of "):
+    if stats.stopped is None or not stats.stopped.startswith(BUDGET_USED_UP):
         return ""
     if stats.budget_tokens is not None and "tokens is used up" in stats.stopped:
-        return f" --budget-tokens {2 * max(stats.budget_tokens, stats.tokens)}"
-    return "" if stats.budget is None else f" --budget {2 * max(stats.budget, stats.cost or 0.0):.12g}"
+        return f" --budget-tokens {larger_amount(stats.budget_tokens, stats.tokens)}"
+    return "" if stats.budget is None else f" --budget {larger_amount(stats.budget, stats.cost or 0.0)}"
 
 
 def cost_facts(stats: ProgressStats) -> list[str]:
@@ -309,9 +331,8 @@ def summary_text(event: RunEnded, continuation: str) -> str:
         f"[COORDINATOR] {heading}:",
         *(f"  {line}" for line in detail_lines(stats.stopped)),
         f"  Total: {stats.total if stats.total is not None else 'not known'}",
-        f"  Succeeded: {stats.success_count}"
-        + (f" ({plural(stats.recorded, 'item')} already on record)" if stats.recorded else ""),
-        f"  Failed: {stats.failed}",
+        f"  Succeeded: {stats.success_count}{_recorded_text(stats.recorded - stats.recorded_failed)}",
+        f"  Failed: {stats.failed}{_recorded_text(stats.recorded_failed)}",
     ]
     if event.unfinished is None or event.unfinished:
         unfinished = "unread input" if event.unfinished is None else event.unfinished
@@ -320,7 +341,19 @@ def summary_text(event: RunEnded, continuation: str) -> str:
     lines.append(f"  Bound by: {event.bound_by}")
     if has_spent(stats):
         lines.append(f"  Cost: {stats_cost_text(stats)}")
+    if stats.items_over_budget:
+        lines.append(f"  Item budget: {_over_budget_text(stats)}")
     return "\n".join(lines)
+
+
+def _over_budget_text(stats: ProgressStats) -> str:
+    count, most = plural(stats.items_over_budget, "item"), money_text(stats.max_item_cost)
+    budget = money_text(stats.item_budget or 0.0)
+    return f"{count} spent more than {budget} (at most {most}), because the cost of a request is known after it"
+
+
+def _recorded_text(count: int) -> str:
+    return f" ({count} of them already on record)" if count else ""
 
 
 def _dry_run(event: DryRun) -> str:

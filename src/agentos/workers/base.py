@@ -17,6 +17,8 @@ class Workers:
 
     # Whether `kill` ends an attempt that ignores `interrupt`. If so, an attempt that timed out is tried again.
     can_kill: bool = False
+    # Whether `interrupt` sends SIGTERM to a program of the attempt.
+    sends_sigterm: bool = False
     # Whether the thread on which an attempt ended may process the run's messages at once. If not, the run asks for a
     # thread with `run_on_worker_thread`.
     lends_thread: bool = False

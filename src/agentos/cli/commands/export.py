@@ -106,8 +106,11 @@ def _open_output(path: str | None) -> Iterator[BinaryIO]:
 def _row(item: RecordedItem) -> dict[str, Any]:
     row = {name: getattr(item, name) for name in COLUMNS if name != "output"}
     row = {"id": row.pop("id"), "outcome": row.pop("outcome"), "output": _output_text(item), **row}
-    if item.usage is not None:
+    if item.usage is None:
+        row["tokens"], row["cost"] = item.tokens or None, item.cost or None  # 0: the worker has reported none
+    else:
         row["cost"] = item.usage.cost  # also of attempts that were killed; None: not known
+        row["credential_id"] = ", ".join(item.credential_ids) or None
     row.update({name: None if item.usage is None else getattr(item.usage, name) for name in USAGE_COLUMNS})
     return row
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -52,14 +53,15 @@ def plan(run_id: str | None, count: int | None, like: str | None, item_seconds: 
     if (run_id is not None) + (count is not None) + has_items != 1:
         raise click.UsageError("no items given: use --count N, --items FILE, --item X or the id of a run (one of them)")
     run_options = {name: value for name, value in values.items() if value is not None}
-    folder = None if like is None else find_run(like)
+    folder, total = None if like is None else find_run(like), None
     if run_id is not None:
         folder = find_run(run_id) if like is None else folder
-        items, run_options, cwd = _left_of(find_run(run_id), run_options)
+        items, run_options, cwd, total = _left_of(find_run(run_id), run_options)
     else:
         items, cwd = count if count is not None else _read(values, run_options), os.getcwd()  # noqa: PTH109
     facts = item_facts(folder, run_options, item_seconds)
-    click.echo(_forecast(items, run_options, cwd, facts.plan_arguments()))
+    forecast = _forecast(items, run_options, cwd, facts.plan_arguments())
+    click.echo(forecast if total is None else replace(forecast, budget_total=total))
 
 
 def _forecast(items: Any, run_options: dict[str, Any], cwd: str, facts: dict[str, Any]) -> Any:
@@ -87,9 +89,9 @@ def _read(values: dict[str, Any], run_options: dict[str, Any]) -> list[Any]:
     return list(read_items(options.sources(values), RunFolder("plan"), run_options.get("id_field"), keep=False))
 
 
-def _left_of(folder: RunFolder, given: dict[str, Any]) -> tuple[Any, dict[str, Any], str]:
+def _left_of(folder: RunFolder, given: dict[str, Any]) -> tuple[Any, dict[str, Any], str, float | None]:
     """Return the items that a run has left (their number, or themselves if they differ in tokens), its options with
-    those that are given now, and its folder of work."""
+    those that are given now, its folder of work, and its budget if it has spent some of it."""
     status = read_status(folder)
     if status.spec is None or status.problem is not None:
         raise Failure(status.problem or f"the description of the run {folder.run_id} cannot be read")
@@ -98,14 +100,16 @@ def _left_of(folder: RunFolder, given: dict[str, Any]) -> tuple[Any, dict[str, A
     if status.launches:
         with open_ledger(folder) as ledger:
             spent = ledger.spent().cost or 0.0
+    total = run_options.get("budget") if spent else None
     if run_options.get("budget") is not None:
         run_options["budget"] = max(0.0, run_options["budget"] - spent)
     if status.remaining is None:
         raise Failure(f"the number of items of {folder.run_id} is not known: its input was not read to its end")
     tokens = run_options.get("tokens")
     if tokens is None or (tokens.isascii() and tokens.isdecimal()):
-        return status.remaining, run_options, status.spec.cwd
-    return _unfinished(folder, status.spec, has_started=bool(status.launches)), run_options, status.spec.cwd
+        return status.remaining, run_options, status.spec.cwd, total
+    items = _unfinished(folder, status.spec, has_started=bool(status.launches))
+    return items, run_options, status.spec.cwd, total
 
 
 def _unfinished(folder: RunFolder, spec: RunSpec, *, has_started: bool) -> list[Any]:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentos.home.run_folder import SPEC_VERSION, RunFolder, RunSpec
-from agentos.home.run_status import read_status
+from agentos.home.run_status import open_ledger, read_status
 from agentos.identifiers import sanitize_identifier
+from agentos.ledger.reader import DAMAGED
+from agentos.plurals import plural
 from agentos.pool.store_url import absolute
 from agentos.runs.options import MAX_RUN_ID_LENGTH, new_run_id
 
 from .. import options
 from ..completion import files, run_ids
-from ..console import Command
+from ..console import SUCCEEDED, Command
 from ..find import find_run
 
 if TYPE_CHECKING:
@@ -175,6 +177,9 @@ def _relaunch(run_id: str, values: dict[str, Any], *, retry_failed: bool, only: 
 
     folder = find_run(run_id)
     spec = folder.read_spec()
+    if retry_failed and only is None and (text := _nothing_to_retry(folder)) is not None:
+        click.echo(text, err=True)
+        return SUCCEEDED
     was_limited = spec.options.pop("limit", None) is not None
     spec.options |= _recorded_options(values)
     if retry_failed and was_limited and read_status(folder).remaining:
@@ -187,6 +192,18 @@ def _relaunch(run_id: str, values: dict[str, Any], *, retry_failed: bool, only: 
         is_resume=True,
         only=class_names(only),
     )
+
+
+def _nothing_to_retry(folder: RunFolder) -> str | None:
+    """Return why a retry of the run would start nothing; None if it would, or that cannot be known."""
+    status = read_status(folder)
+    if status.problem is not None or not status.launches or status.counts.failed or status.counts.unfinished:
+        return None
+    with open_ledger(folder) as ledger:
+        if any(True for _ in ledger.items(DAMAGED)):
+            return None
+    left = "" if not status.remaining else f"; {plural(status.remaining, 'item')} not started: agentos resume "
+    return f"Nothing to retry: no item of run {folder.run_id} has failed{left}{folder.run_id if left else ''}"
 
 
 def _spec(worker: tuple[str, ...], values: dict[str, Any]) -> RunSpec:

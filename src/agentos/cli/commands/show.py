@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from agentos.costs.amounts import spent_text
+from agentos.costs.amounts import larger_amount, spent_text
 from agentos.durations import format_duration
+from agentos.errors import BudgetExceeded
 from agentos.home.run_folder import RunFolder
 from agentos.home.run_status import FINISHED, RUNNING, RunStatus, failures_by_cause, open_ledger, read_status
 from agentos.items.file_names import log_name
 from agentos.items.results import ProgressStats, Spent
-from agentos.ledger.reader import DAMAGED, UNFINISHED, Launch, Ledger, RecordedAttempt, RecordedItem
+from agentos.ledger.reader import DAMAGED, UNFINISHED, Launch, Ledger
 from agentos.plurals import plural
-from agentos.reporters.format import escape_controls, first_line, local_time, shell_argument, shorten, size, table
+from agentos.reporters.format import escape_controls, first_line, local_time, shell_argument, shorten, table
 from agentos.reporters.sentences import larger_budget
 from agentos.reporters.unusable_text import detail_lines
 
@@ -26,15 +26,15 @@ from ..completion import item_ids, run_ids
 from ..console import Command, Failure, say, say_json
 from ..enabling import enabling_commands
 from ..find import find_run, unknown_item
+from ._item_lines import MAX_ID, MAX_VALUE, item_lines, item_record, usage_text
 
 # Entries of each list; `agentos export` has them all.
 MAX_SLOWEST = 5
 MAX_CAUSES = 10
 MAX_UNFINISHED = 10
 MAX_DAMAGED = 10
-# Characters of an input or a value, and of an id.
-MAX_VALUE = 1000
-MAX_ID = 60
+# The failure of an item that has spent its own budget.
+_ITEM_BUDGET = BudgetExceeded.__name__
 _RIGHT_ALIGNED = frozenset(range(1, 7))
 
 
@@ -61,9 +61,9 @@ def show(run_id: str | None, item_id: str | None, as_json: bool) -> None:
             raise unknown_item(ledger, item_id)
         attempts = [] if item.outcome == DAMAGED else list(ledger.attempts(item_id))
     if as_json:
-        say_json(_item_record(folder, item, attempts))
+        say_json(item_record(folder, item, attempts))
     else:
-        _say_all(_item_lines(folder, item, attempts))
+        _say_all(item_lines(folder, item, attempts))
 
 
 def _show_run(folder: RunFolder, *, as_json: bool) -> None:
@@ -149,9 +149,13 @@ def _spent_record(status: RunStatus, ledger: Ledger | None) -> dict[str, Any]:
         "expected_cost": None,
         "budget": options.get("budget"),
         "budget_tokens": options.get("budget_tokens"),
+        "item_budget": options.get("item_budget"),
+        "max_item_cost": None,
         "tokens": 0,
     }
     spent = Spent() if ledger is None else ledger.spent()
+    if record["item_budget"] is not None:
+        record["max_item_cost"] = max(spent.by_item.values(), default=0.0)
     if spent.cost or record["budget"] is not None or record["budget_tokens"] is not None:
         record["cost"], record["tokens"] = spent.cost, spent.tokens
         if spent.cost and spent.ended and status.remaining is not None:
@@ -171,7 +175,7 @@ def _run_lines(status: RunStatus, record: dict[str, Any]) -> Iterator[str]:
     if record["bound_by"]:
         yield f"  Bound by: {escape_controls(record['bound_by'])}"
     if record["usage"] is not None:
-        yield f"  Requests: {_usage_text(record['usage'])}"
+        yield f"  Requests: {usage_text(record['usage'])}"
     if record["cost"] is not None:
         names = ("cost", "tokens", "budget", "budget_tokens", "expected_cost")
         yield f"  Cost: {spent_text(*(record[name] for name in names))}"
@@ -180,7 +184,7 @@ def _run_lines(status: RunStatus, record: dict[str, Any]) -> Iterator[str]:
         yield "\nSlowest items:"
         rows = [(format_duration(slow["duration"]), shorten(slow["id"], MAX_ID)) for slow in record["slowest"]]
         yield from table(rows, right=frozenset({0}), indent="  ")
-    yield from _credential_lines(record["credentials"])
+    yield from _credential_lines(record["credentials"], has_gateway=record["usage"] is not None)
     if record["unfinished_ids"]:
         more = status.counts.unfinished - len(record["unfinished_ids"])
         ids = [shorten(item_id, MAX_ID) for item_id in record["unfinished_ids"]]
@@ -223,7 +227,7 @@ def _next_commands(status: RunStatus, record: dict[str, Any]) -> list[str]:
         filter(None, (shell_argument(item_id) for cause in record["failures"] for item_id in cause["ids"])), None
     )
     if status.state == FINISHED and (failed_id is not None or record["damaged_ids"]):
-        commands.append(f"agentos retry {run_id}")
+        commands.append(f"agentos retry {run_id}{_larger_item_budget(record)}")
     if failed_id is not None:
         commands.append(f"agentos show {run_id} {failed_id}")
     logged_id = next(
@@ -242,6 +246,13 @@ def _larger_budget(status: RunStatus, record: dict[str, Any]) -> str:
     stats.budget, stats.budget_tokens = record["budget"], record["budget_tokens"]
     stats.cost, stats.tokens = record["cost"], record["tokens"]
     return larger_budget(stats) if status.launches else ""
+
+
+def _larger_item_budget(record: dict[str, Any]) -> str:
+    """Return the option that a retry needs, if items failed because they have spent their own budget."""
+    if record["item_budget"] is None or not any(cause["error_type"] == _ITEM_BUDGET for cause in record["failures"]):
+        return ""
+    return f" --item-budget {larger_amount(record['item_budget'], record['max_item_cost'] or 0.0)}"
 
 
 def _has_log(status: RunStatus, item_id: str) -> bool:
@@ -295,103 +306,26 @@ def _failure_lines(causes: list[dict[str, Any]]) -> Iterator[str]:
         yield f"  and {plural(len(causes) - MAX_CAUSES, 'more cause')}"
 
 
-def _credential_lines(totals: list[dict[str, Any]]) -> Iterator[str]:
+def _credential_lines(totals: list[dict[str, Any]], *, has_gateway: bool) -> Iterator[str]:
     if not totals:
         return
+    last = "refusals" if has_gateway else "waited"
     yield ""
-    rows: list[tuple[str, ...]] = [("Credential", "attempts", "succeeded", "requests", "tokens", "cost", "waited")]
+    rows: list[tuple[str, ...]] = [("Credential", "attempts", "succeeded", "requests", "tokens", "cost", last)]
     rows += [
         (
             shorten(total["credential_id"], MAX_ID),
-            *(str(total[name]) for name in ("attempts", "succeeded", "requests", "tokens")),
-            f"{total['cost']:.4g}",
-            format_duration(total["waited"]),
+            *(str(total[name]) for name in ("attempts", "succeeded", "requests")),
+            str(total["tokens"] or "-"),
+            _cost_text(total, has_gateway=has_gateway),
+            str(total["refusals"]) if has_gateway else format_duration(total["waited"]),
         )
         for total in totals
     ]
     yield from table(rows, right=_RIGHT_ALIGNED)
 
 
-# --- an item ------------------------------------------------------------------------------------------------------
-
-
-def _item_record(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAttempt]) -> dict[str, Any]:
-    log = folder.logs / log_name(item.id)
-    return {
-        **asdict(item),
-        "run_id": folder.run_id,
-        "history": [asdict(attempt) for attempt in attempts],
-        "log": str(log) if log.exists() else None,
-    }
-
-
-def _item_lines(folder: RunFolder, item: RecordedItem, attempts: list[RecordedAttempt]) -> Iterator[str]:
-    took = f" after {format_duration(item.duration)}" if item.duration else ""
-    yield f"Item {escape_controls(item.id)} of run {folder.run_id}: {item.outcome}{took}"
-    if item.outcome == DAMAGED:
-        yield f"  Error: {item.error}"
-        yield f"\nNext:\n  agentos retry {folder.run_id}"
-        return
-    yield f"  Input: {_value_text(item.input)}"
-    if item.outcome == "succeeded":
-        yield f"  Value: {_value_text(item.value)}"
-    if item.error:
-        kind = item.metadata.get("error_type")
-        yield "  Error: " + (f"{escape_controls(str(kind))}: " if kind else "") + _indent(item.error)
-    if item.usage is not None:
-        yield f"  Requests: {_usage_text(asdict(item.usage))}"
-    elif item.tokens or item.cost:
-        yield f"  Used: {plural(item.tokens, 'token')}, cost {item.cost:.4g}"
-    yield "  Attempts:" if attempts else "  Attempts: none; the item could not be started"
-    if attempts:
-        yield from table([_attempt_row(attempt) for attempt in attempts], right=frozenset({2, 3}), indent="    ")
-    traceback = item.metadata.get("traceback")
-    if isinstance(traceback, str) and traceback:
-        yield f"  Traceback:\n    {_indent(traceback)}"
-    log = folder.logs / log_name(item.id)
-    yield f"  Log: {escape_controls(str(log))} ({size(log.stat().st_size)})" if log.exists() else "  Log: none"
-    name = shell_argument(item.id)
-    commands = [f"agentos logs {folder.run_id} {name}"] if log.exists() and name is not None else []
-    if item.outcome == "failed":
-        commands.append(f"agentos retry {folder.run_id}")
-    if commands:
-        yield "\nNext:"
-        yield from (f"  {command}" for command in commands)
-
-
-def _attempt_row(attempt: RecordedAttempt) -> tuple[str, ...]:
-    took = None if attempt.ended_at is None else attempt.ended_at - attempt.started_at
-    waited = f"waited {format_duration(attempt.waited)}" if attempt.waited else ""
-    error = shorten((attempt.error or "").strip().partition("\n")[0], 200)
-    return (
-        f"{attempt.launch}.{attempt.n}",
-        shorten(attempt.credential_id or _no_credential(attempt), MAX_ID),
-        waited,
-        format_duration(took),
-        escape_controls(attempt.verdict or "running, or killed"),
-        error,
-    )
-
-
-def _no_credential(attempt: RecordedAttempt) -> str:
-    return "no credential" if attempt.usage is None else plural(attempt.usage.requests, "request")
-
-
-def _usage_text(usage: dict[str, Any]) -> str:
-    """Return what requests used, as the gateway of the run counted them."""
-    tokens = ", ".join(f"{usage[f'{name}_tokens']:,} {name}" for name in ("input", "output", "cached"))
-    parts = [f"{usage['requests']:,}", f"tokens: {tokens}"]
-    parts.append("cost not known" if usage["cost"] is None else f"cost {usage['cost']:.4g}")
-    if usage["held_seconds"] >= 1:
-        parts.append(f"held for {format_duration(usage['held_seconds'])}")
-    if usage["refusals"]:
-        parts.append(f"{plural(usage['refusals'], 'refusal')} that no item saw")
-    return "; ".join(parts)
-
-
-def _value_text(value: Any) -> str:
-    return shorten(json.dumps(value, ensure_ascii=False), MAX_VALUE)
-
-
-def _indent(text: str) -> str:
-    return "\n    ".join(escape_controls(line) for line in text.strip().splitlines())
+def _cost_text(total: dict[str, Any], *, has_gateway: bool) -> str:
+    """Return a cost; "-" if it is not known. Without a gateway 0 means that no worker has reported any."""
+    is_known = total["cost"] is not None and (has_gateway or total["cost"] > 0)
+    return f"{total['cost']:.4g}" if is_known else "-"

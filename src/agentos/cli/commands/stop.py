@@ -30,8 +30,8 @@ class NotStopped(click.ClickException):
 @click.argument("run_id", metavar="RUN", shell_complete=running_ids)
 @click.option("--wait", is_flag=True, help="Return after the run has ended.")
 def stop(run_id: str, wait: bool) -> None:
-    """Stop a run, as Ctrl-C in its terminal would: nothing new starts, and running items get
-    time to end (--grace).
+    """Stop a run, as Ctrl-C in its terminal would: nothing new starts, and running programs get SIGTERM
+    and time to end (--grace of the run, 5 s by default).
 
     A second agentos stop ends the run at once. agentos resume continues it later.
 

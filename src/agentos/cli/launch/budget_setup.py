@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from agentos.costs.amounts import money_text
+from agentos.costs.amounts import larger_amount, money_text
 from agentos.costs.budget import Budget
 from agentos.costs.prices import Prices
 from agentos.home.run_folder import RunFolder
@@ -17,12 +17,14 @@ from agentos.runs.options import UNKNOWN_BEFORE, check_prices
 
 from .item_input import is_number
 
+# Options that are amounts: a later launch of the run replaces them.
+BUDGET_AMOUNTS = ("budget", "budget_tokens", "item_budget")
+
 
 def make_budget(options: dict[str, Any], *, has_gateway: bool) -> Budget | None:
     """Return the budget that the options describe; None if they describe none. Raise `click.UsageError` if nothing
     would count what items spend."""
-    names = ("budget", "budget_tokens", "item_budget")
-    if all(options.get(name) is None for name in names):
+    if all(options.get(name) is None for name in BUDGET_AMOUNTS):
         for name in ("budget_hard", "budget_reported"):
             if options.get(name):
                 raise click.UsageError(
@@ -92,14 +94,11 @@ def check_spent(folder: RunFolder, budget: Budget | None) -> None:
         raise click.UsageError(
             f"the run {run_id} has spent {money_text(spent.cost or 0.0)}, and its budget is "
             f"{money_text(budget.money)}. To continue, give a larger one: agentos resume {run_id} --budget "
-            f"{_larger(spent.cost or 0.0)}"
+            f"{larger_amount(budget.money, spent.cost or 0.0)}"
         )
     if budget.tokens is not None and spent.tokens >= budget.tokens:
         raise click.UsageError(
             f"the run {run_id} has used {spent.tokens:,} tokens, and its budget is {budget.tokens:,}. To continue, "
-            f"give a larger one: agentos resume {run_id} --budget-tokens {2 * spent.tokens}"
+            f"give a larger one: agentos resume {run_id} --budget-tokens "
+            f"{larger_amount(budget.tokens, spent.tokens)}"
         )
-
-
-def _larger(spent: float) -> str:
-    return f"{2 * spent:.2g}" if spent < 50 else f"{2 * spent:.0f}"

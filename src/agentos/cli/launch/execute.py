@@ -20,6 +20,7 @@ from agentos.workers.command.command import Command
 
 from ..console import FAILED, SIGNALLED, SOME_FAILED, STOPPED, SUCCEEDED, WRONG_USAGE, Failure, say
 from ..enabling import enabling_commands
+from .budget_setup import BUDGET_AMOUNTS
 from .item_facts import item_facts
 from .item_input import BadItems, Item, changed_files
 from .key_confirmation import KeyConfirmation
@@ -60,6 +61,8 @@ def execute(
         if not folder.exists():
             spec.total = run.items.total
             folder.write_spec(spec)
+        else:
+            _record_budget(folder, spec)
         if not mode.as_json and not mode.quiet:
             reporter.screen.message(f"Run {folder.run_id} in {folder.path}")
             if run.gateway_url is not None:
@@ -91,6 +94,15 @@ def _advice_on_keys(reporter: RunReporter, spec: RunSpec, run: PreparedRun) -> l
     if commands:
         return ["Before the run is resumed:", *(f"  {command}" for command in commands)]
     return [] if run.pool is None else list(quarantine_messages(run.pool, run.store))
+
+
+def _record_budget(folder: RunFolder, spec: RunSpec) -> None:
+    """Record the amounts of a budget that this launch was given: they are those of the run from now on."""
+    recorded = folder.read_spec()
+    amounts = {name: spec.options[name] for name in BUDGET_AMOUNTS if name in spec.options}
+    if any(recorded.options.get(name) != amount for name, amount in amounts.items()):
+        recorded.options |= amounts
+        folder.write_spec(recorded)
 
 
 def _warn_of_changed_items(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunReporter) -> None:

@@ -289,8 +289,8 @@ class Driver:
     def _on_start(self, _: messages.RunStart) -> None:
         if self._pool is not None:
             self._unlisten = self._pool.listen(lambda event: self._post(messages.PoolEvent(event)))
-        self.progress.start()
-        resumed = self._recorder.resumed_event(retry_failed=self._parts.options.retry_failed)
+        resumed = self._recorder.resumed_event(self._scheduler.total, retry_failed=self._parts.options.retry_failed)
+        self.progress.start(resumed)
         if resumed is not None:
             self._report(resumed)
         self._periodic.start()

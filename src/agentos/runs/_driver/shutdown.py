@@ -50,7 +50,9 @@ class Shutdown:
         if self._running:
             self._timers.set("grace", self._now() + self._grace_seconds, KillRequested())
         # Last, because a reporter may block.
-        self._report(RunStopping(reason, signal, self._scheduler.running, self._grace_seconds))
+        running = self._scheduler.running
+        terminated = running if self._workers.sends_sigterm else 0
+        self._report(RunStopping(reason, signal, running, self._grace_seconds, terminated))
 
     def kill(self) -> None:
         """Wait for nothing any more."""

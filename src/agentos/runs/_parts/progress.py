@@ -8,7 +8,7 @@ from typing import Any
 
 from agentos.bounds import Bound, BoundTimes
 from agentos.clock import Clock
-from agentos.events import Heartbeat, ItemEnded, PoolWaiting, RunEnded, RunStarted
+from agentos.events import Heartbeat, ItemEnded, PoolWaiting, RunEnded, RunResumed, RunStarted
 from agentos.items.results import ProgressStats, WorkflowResult
 from agentos.pool.lease_pool import LeasePool
 from agentos.reporters.bound_text import bound_text
@@ -55,10 +55,13 @@ class RunProgress:
         self._limits_due_at = 0.0
         self.stats = ProgressStats(total=scheduler.total, start_time=clock.epoch())
 
-    def start(self) -> None:
-        """Report that the run has started."""
+    def start(self, resumed: RunResumed | None) -> None:
+        """Report that the run has started. `resumed`: the event of a run that continues an earlier launch."""
         workers = self._scheduler.max_workers if self._auto is None else self._auto.bound.at_once
-        self.report(RunStarted(self.run_id, self._scheduler.total, workers, self._credentials()))
+        recorded = 0
+        if resumed is not None and resumed.selected is None:
+            recorded = resumed.succeeded + (0 if resumed.retry_failed else resumed.failed)
+        self.report(RunStarted(self.run_id, self._scheduler.total, workers, self._credentials(), recorded))
 
     def report(self, event: Any) -> None:
         """Call the reporter. One that raises is not called again: a broken pipe must not end the run."""
@@ -101,6 +104,7 @@ class RunProgress:
         stats = self.stats
         stats.completed += succeeded + failed
         stats.recorded += succeeded + failed
+        stats.recorded_failed += failed
         stats.success_count += succeeded
         stats.failed += failed
 

@@ -39,7 +39,7 @@ class Recorder(Protocol):
         """Begin to write. Both functions are called by the ledger's thread: results were committed; the ledger cannot
         be written any more."""
 
-    def resumed_event(self, *, retry_failed: bool) -> RunResumed | None:
+    def resumed_event(self, total: int | None, *, retry_failed: bool) -> RunResumed | None:
         """Return the event to report if this launch continues an earlier one."""
 
     def encode_result(self, value: Any) -> str | None:
@@ -97,7 +97,7 @@ class NullRecorder:
     ) -> None:
         """No-op: there is nothing to write."""
 
-    def resumed_event(self, *, retry_failed: bool) -> None:
+    def resumed_event(self, total: int | None, *, retry_failed: bool) -> None:
         """Return None: only a ledger knows earlier launches."""
 
     def encode_result(self, value: Any) -> None:
@@ -157,11 +157,13 @@ class LedgerRecorder:
         self.encode_result = run_record.encode_result
         self.unwritten_ids = run_record.unwritten_ids
 
-    def resumed_event(self, *, retry_failed: bool) -> RunResumed | None:
+    def resumed_event(self, total: int | None, *, retry_failed: bool) -> RunResumed | None:
         run_record = self._run_record
         if run_record.launch == 1:
             return None
-        return RunResumed(run_record.run_id, run_record.launch, *run_record.counts_before, retry_failed)
+        counts = run_record.counts_before
+        selected = total if total is not None and total < sum(counts) else None
+        return RunResumed(run_record.run_id, run_record.launch, *counts, retry_failed, selected)
 
     def note_request(self, item: Item, now: float) -> None:
         if item.waiting_since is None:

@@ -49,6 +49,8 @@ class RunSpending:
         self._has_unknown_cost = before.cost is None
         # Cost of unfinished items, if each has a budget, in units: sums are exact.
         self._by_item = {item: units(cost) for item, cost in before.by_item.items()}
+        self._over_budget = 0  # items that have ended and spent more than that
+        self._max_item_units = 0  # of them
         self._unpriced: str | None = None  # why the cost of a request is not known, if that stops the run
 
     # --- the run's thread -----------------------------------------------------------------------------------------
@@ -72,7 +74,7 @@ class RunSpending:
             self._money.end(item.id, is_finished=is_finished)
             self._tokens.end(item.id, is_finished=is_finished)
             if is_finished:
-                self._by_item.pop(item.id, None)
+                self._note_item_cost(self._by_item.pop(item.id, 0))
 
     def stop_reason(self) -> str:
         """Return why nothing new starts although no item runs."""
@@ -123,6 +125,8 @@ class RunSpending:
         """Set the figures of a run. `items_to_come`: that have neither started nor ended; None: not known."""
         if self.budget is not None:
             stats.budget, stats.budget_tokens = self.budget.money, self.budget.tokens
+            stats.item_budget = self.budget.item
+            stats.items_over_budget, stats.max_item_cost = self._over_budget, money(self._max_item_units)
         with self._lock:
             counter, stats.tokens = self._money, int(self._tokens.spent)
             is_known = not self._has_unknown_cost and (self.is_tracked or counter.spent > 0)
@@ -165,6 +169,11 @@ class RunSpending:
             self._run_record.usage_changed(attempt, on_durable)
 
     # --- with the lock --------------------------------------------------------------------------------------------
+
+    def _note_item_cost(self, spent: int) -> None:
+        if self.budget is not None and self.budget.item is not None and spent > units(self.budget.item):
+            self._over_budget += 1
+            self._max_item_units = max(self._max_item_units, spent)
 
     def _is_item_reached(self, item_id: str) -> bool:
         assert self.budget is not None

@@ -44,6 +44,7 @@ MAX_ENDED_USES = 64
 
 class CommandWorkers(Workers):
     can_kill = True
+    sends_sigterm = True
     can_submit = True
 
     def __init__(self, command: Command, ended: EndedCall, pool: LeasePool | None) -> None:
