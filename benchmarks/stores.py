@@ -6,11 +6,13 @@ A server is taken from AGENTOS_TEST_REDIS_URL, else one is started (`valkey-serv
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,11 +21,11 @@ from pathlib import Path
 import redis
 
 from . import disk
-from .measuring import Row, Series, at_least, at_most, measure
+from .measuring import Row, Series, at_least, at_most, compared, measure
 from .store_workers import POLL_SECONDS, Workers
 
 PACKAGES = ("redis",)
-ROW_NAMES = ["machine", "redis", "hand_over", "busy", "credentials", "limits", "cpu"]
+ROW_NAMES = ["machine", "redis", "hand_over", "busy", "credentials", "limits", "cpu", "start"]
 ROUNDS = 7
 KEYS = 8
 PAIRS = 12_800  # per round, over all processes: the start and the end of a round take a small part of it
@@ -36,6 +38,14 @@ LIMIT_PROCESSES, LIMIT_THREADS = 64, 2
 RATE = 10.0  # requests per second and key
 LIMIT_SECONDS, SPAN = 23, 3.0  # the first span is left out: buckets are full then
 CPU_MEMBERS, CPU_SECONDS = (4, 32), 10
+START_SECONDS = 0.15  # by which the first lease may be later because an owner is started
+# Joins the pool at a URL and takes one lease.
+FIRST_LEASE = """
+import sys
+from agentos.workflows.parallel import CredentialCoordinator
+with CredentialCoordinator(["sk-benchmark-0"], store=sys.argv[1]) as pool, pool.lease():
+    print("leased", flush=True)
+"""
 # Seconds after which a server without a pool is known to have forgotten none.
 MIN_UPTIME = 32
 
@@ -274,6 +284,27 @@ def of_cpu(stores: Stores) -> Iterator[Row]:
     yield at_most(1.5, f"CPU per lease on one machine, {many} members at {KEYS} declared limits", series, peer)
 
 
+def of_start(stores: Stores) -> Iterator[Row]:
+    """Compare the start of a program up to its first lease with that of one whose pool is in memory."""
+    numbers = itertools.count()
+    sides = {
+        "ours": lambda: _seconds_to_lease(stores.sqlite(f"start-{next(numbers)}")),
+        "a pool in memory": lambda: _seconds_to_lease("memory:"),
+    }
+    ours, peer = measure(sides, rounds=ROUNDS)
+    later = statistics.median(a - b for a, b in zip(ours.values, peer.values, strict=True))
+    row = compared("start of a program until its first lease, one machine, new pool", ours, peer)
+    yield row._replace(target=f"<= {1000 * START_SECONDS:g} ms later", is_met=later <= START_SECONDS)
+
+
+def _seconds_to_lease(url: str) -> float:
+    start = time.perf_counter()
+    with subprocess.Popen([sys.executable, "-c", FIRST_LEASE, url], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        return time.perf_counter() - start
+
+
 def _cpu_per_lease(stores: Stores, members: int) -> float:
     url = stores.sqlite(f"cpu-{members}-{time.monotonic_ns()}")
     workers = Workers(members, "cpu", url, str(KEYS), str(RATE))
@@ -299,6 +330,7 @@ MEASURED = {
     "credentials": of_credentials,
     "limits": of_limits,
     "cpu": of_cpu,
+    "start": of_start,
 }
 
 
