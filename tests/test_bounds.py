@@ -60,20 +60,25 @@ def test_each_situation_has_one_bound(of_run: RunFacts, kind: str | None) -> Non
         (AT_LIMIT, "input tokens per minute on team-a (200,000); the next request fits at 14:03:20"),
         (
             AT_LIMIT._replace(on=None, groups=3, credentials=3, amount=600_000),
-            "input tokens per minute on all 3 credentials (600,000 together); the next request fits at 14:03:20",
+            "input tokens per minute on all 3 keys (600,000 together); the next request fits at 14:03:20",
         ),
         (
-            AT_LIMIT._replace(on="org", credentials=3),
+            AT_LIMIT._replace(on="org", credentials=3, held=3),
             "input tokens per minute on org (200,000); the next request fits at 14:03:20",
         ),
         (
-            AT_LIMIT._replace(credentials=3),
-            "input tokens per minute on team-a (200,000), the first of 3 credentials to be usable; the next request "
-            "fits at 14:03:20",
+            AT_LIMIT._replace(credentials=3, held=1),
+            "input tokens per minute on team-a (200,000), while 2 more keys wait longer for something else; the next "
+            "request fits at 14:03:20",
         ),
         (
-            AT_LIMIT._replace(on=None, groups=2, credentials=5),
-            "input tokens per minute on 2 quota groups (200,000 together); the next request fits at 14:03:20",
+            AT_LIMIT._replace(on=None, groups=2, credentials=5, held=4),
+            "input tokens per minute on 4 keys (200,000 together), while 1 more key waits longer for something else; "
+            "the next request fits at 14:03:20",
+        ),
+        (
+            AT_LIMIT._replace(on=None, groups=2, credentials=2, held=2, learned=1, amount=300.0, usable_in=0.0),
+            "input tokens per minute on all 2 keys (300 together, in part learned from answers)",
         ),
         (
             AT_LIMIT._replace(limit="learned requests per minute", amount=117.6, usable_in=0.0),
@@ -81,22 +86,30 @@ def test_each_situation_has_one_bound(of_run: RunFacts, kind: str | None) -> Non
         ),
         (
             AT_LIMIT._replace(limit="slow start", amount=None),
-            "the slow start on team-a; the next request fits at 14:03:20",
+            "a cautious start: the limit of team-a is not known yet; the next request fits at 14:03:20",
         ),
-        (OUT_OF_QUOTA, "the used-up quota of all 4 credentials; the first resets at 00:00 tomorrow"),
+        (OUT_OF_QUOTA, "the used-up quota of all 4 keys; the first resets at 00:00 tomorrow"),
         (
             OUT_OF_QUOTA._replace(verdict=OVERLOADED, on="credential a", groups=1, credentials=1, usable_in=9e4),
             "the cool-down of a (overloaded); it ends at 15:03 tomorrow",
         ),
-        (ALL_IN_USE, "max_concurrent: 12 requests at once on 3 credentials, all in use"),
+        (ALL_IN_USE, "max_concurrent: 12 requests at once on 3 keys, all in use"),
         (
             ALL_IN_USE._replace(cooling=2, is_learned=True),
-            "the learned max_concurrent: 12 requests at once on 1 credential, all in use; 2 more are paused",
+            "the learned max_concurrent: 12 requests at once on 1 key, all in use; 2 more are paused",
         ),
-        (ALL_IN_USE._replace(leases=3), "the first answers of 3 new credentials, before more requests use them"),
+        (ALL_IN_USE._replace(leases=3), "the first answers of 3 new keys, before more requests use them"),
         (
             PoolWaiting(EXHAUSTED, 0, 0, 0, None, quarantined=2),
-            "the lack of a usable credential: 2 quarantined",
+            "the lack of a usable key: 2 quarantined",
+        ),
+        (
+            PoolWaiting(EXHAUSTED, 0, 0, 0, None, quarantined=3, disabled=2),
+            "the lack of a usable key: 1 quarantined, 2 disabled",
+        ),
+        (  # as the owner of a shared pool of an older version answers
+            PoolWaiting(RATE_LIMITED, 3, 0, 3, 20.0),
+            "the cool-downs of all 3 keys; the first ends at 14:03:20",
         ),
     ],
 )
@@ -110,7 +123,9 @@ def test_sentence_about_workers_names_the_resource() -> None:
     memory = decide(facts(workers_by="memory", workers_detail="memory, 1.0 GB per item"), NOW)
     assert bound_text(memory) == "memory, 1.0 GB per item: room for 4 items at once"
     assert bound_text(None) == "nothing: there is little to do"
-    assert bound_text(None, is_over=True) == "nothing: there was little to do"
+    through_gateway = decide(facts(workers_by=bounds.POOL, has_keys=True, has_gateway=True), NOW)
+    text = "the number of items at once: 4 items so far, more while no request waits for a key"
+    assert bound_text(through_gateway) == text
 
 
 def test_sentence_names_no_instant_that_is_over() -> None:
@@ -134,6 +149,28 @@ def test_longest_cause_counts_over_all_its_groups() -> None:
     assert times.longest() == Bound(bounds.LIMIT, "requests per minute", "b", 1, until=9.0)
 
 
+def test_learned_and_declared_limit_count_as_one() -> None:
+    times = BoundTimes(0.0)
+    times.note(Bound(bounds.LIMIT, "learned requests per minute", "a", 1), 0.0)
+    times.note(Bound(bounds.WORKERS, amount=3), 4.0)
+    times.note(Bound(bounds.LIMIT, "requests per minute", "b", 1), 9.0)
+    times.note(None, 12.0)
+    assert times.longest() == Bound(bounds.LIMIT, "learned requests per minute", "a", 1)
+
+
+@pytest.mark.parametrize(("seconds", "is_reported"), [(0.9, False), (3.0, True)])
+def test_bound_of_less_than_a_second_is_not_reported(seconds: float, is_reported: bool) -> None:
+    times = BoundTimes(0.0)
+    times.note(Bound(bounds.INPUT), 0.0)
+    times.note(None, seconds)
+    assert (times.longest() is not None) is is_reported
+
+
+def test_ended_run_does_not_say_what_other_keys_waited_for() -> None:
+    bound = bound_of_pool(AT_LIMIT._replace(credentials=3, held=1), NOW)
+    assert bound_text(bound, is_over=True) == "input tokens per minute on team-a (200,000)"
+
+
 def test_bound_that_ended_the_run_counts_however_short() -> None:
     times = BoundTimes(0.0)
     times.note(Bound(bounds.WORKERS, amount=3), 0.0)
@@ -141,13 +178,6 @@ def test_bound_that_ended_the_run_counts_however_short() -> None:
     times.stop(Bound(bounds.BUDGET))
     times.note(None, 1_000.0)
     assert times.longest() == Bound(bounds.COOL_DOWN, QUOTA_EXHAUSTED)
-
-
-def test_bound_of_milliseconds_is_not_reported() -> None:
-    times = BoundTimes(0.0)
-    times.note(Bound(bounds.WORKERS, amount=3), 0.0)
-    times.note(None, 0.001)
-    assert times.longest() is None
 
 
 def full_and_limited(until: float) -> Bound:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 from agentos.events import EXHAUSTED, STORE_LOST, PoolWaiting
+from agentos.limits.declaration import DECLARED_AS
 
 # Kinds of bounds.
 LIMIT = "limit"  # a window, or a rate that was learned
@@ -18,6 +19,7 @@ PROBE = "probe"  # new credentials serve one request before they get more
 NO_CREDENTIAL = "no credential"
 STORE = "store"
 WORKERS = "workers"
+RAMP = "ramp"  # a run with a gateway, which adds items while no request waits for a credential
 BUDGET = "budget"
 INPUT = "input"
 READER = "reader"
@@ -28,7 +30,7 @@ PAUSES = "pauses"
 POOL_KINDS = frozenset({LIMIT, COOL_DOWN, AT_ONCE, PROBE, NO_CREDENTIAL, STORE})
 
 # Seconds: a bound that held a run for less is not reported.
-MIN_SECONDS = 0.01
+MIN_SECONDS = 1.0
 # Share of the time that counts in which both a limit and the number of leases hold up the next request.
 SHARE_OF_UNSURE = 0.01
 
@@ -46,7 +48,11 @@ class Bound(NamedTuple):
     is_learned: bool = False  # the number of leases at once
     has_keys: bool = False  # of WORKERS: the run has credentials, which have room
     paused: int = 0  # of AT_ONCE: further credentials that cool down or are at a limit
+    quarantined: int = 0  # of NO_CREDENTIAL
+    disabled: int = 0  # of NO_CREDENTIAL: taken out of use by a person
     detail: str | None = None  # of WORKERS: the resource with its figures
+    held: int = 0  # of LIMIT and COOL_DOWN: of the credentials, those that wait for the same
+    learned: int = 0  # of LIMIT: groups whose limit was learned, if others declare it
     until: float | None = None  # when the next request fits, in seconds of the clock of the facts
 
 
@@ -60,6 +66,7 @@ class RunFacts(NamedTuple):
     workers_by: str | None = None  # the resource that bounds the number of workers; None: a person gave it
     workers_detail: str | None = None  # the same with figures, for people
     has_keys: bool = False
+    has_gateway: bool = False  # items hold no lease: each of their requests has one
     is_reader_slow: bool = False  # the results wait for the code that reads them
     is_ledger_slow: bool = False  # the results wait for the disk
     is_over_budget: bool = False  # the next item does not fit into the budget
@@ -83,6 +90,8 @@ def decide(facts: RunFacts, now: float) -> Bound | None:
     if facts.running >= facts.workers:
         if not facts.has_more:
             return None
+        if facts.workers_by == POOL and facts.has_gateway:
+            return Bound(RAMP, amount=facts.workers)
         if facts.workers_by == POOL:
             return Bound(AT_ONCE, amount=facts.workers)
         detail = facts.workers_detail
@@ -102,7 +111,8 @@ def bound_of_pool(waiting: PoolWaiting, now: float) -> Bound:
     if waiting.reason == STORE_LOST:
         return Bound(STORE, until=until)
     if not waiting.credentials:
-        return Bound(NO_CREDENTIAL, amount=waiting.quarantined)
+        quarantined = waiting.quarantined - waiting.disabled
+        return Bound(NO_CREDENTIAL, quarantined=quarantined, disabled=waiting.disabled)
     if waiting.reason == EXHAUSTED:
         kind = PROBE if waiting.at_once is not None and waiting.leases < waiting.at_once else AT_ONCE
         is_one = waiting.credentials == 1
@@ -110,8 +120,9 @@ def bound_of_pool(waiting: PoolWaiting, now: float) -> Bound:
                      amount=waiting.at_once, is_learned=waiting.is_learned, paused=waiting.cooling)  # fmt: skip
     kind, name = (COOL_DOWN, waiting.verdict) if waiting.limit is None else (LIMIT, waiting.limit)
     at_once = waiting.at_once if waiting.at_once is not None and waiting.leases >= waiting.at_once else None
+    learned = waiting.learned if waiting.learned < waiting.groups else 0
     return Bound(kind, name, waiting.on, waiting.groups, waiting.credentials, waiting.amount, at_once,
-                 waiting.is_learned, until=until)  # fmt: skip
+                 waiting.is_learned, held=waiting.held, learned=learned, until=until)  # fmt: skip
 
 
 _Cause: TypeAlias = tuple[str, str | None, str | None, int]  # kind, name, on and groups of a bound
@@ -162,15 +173,21 @@ class BoundTimes:
         """Note the bound that ended the run: it counts, for however short a time it held. The first one stays."""
         self._final = self._final or bound
 
-    def longest(self) -> Bound | None:
-        """Return what bound the run: what ended it, else the cause that held it longest; None if none held it."""
+    def longest(self, min_seconds: float = MIN_SECONDS) -> Bound | None:
+        """Return what bound the run: what ended it, else the cause that held it longest; None if none held it for
+        `min_seconds`."""
         if self._final is not None:
             return self._final
         sums: dict[tuple[str, str | None], float] = {}
-        for (kind, name, _, _), seconds in self.seconds.items():
-            sums[kind, name] = sums.get((kind, name), 0.0) + seconds
+        for cause, seconds in self.seconds.items():
+            sums[_subject(cause)] = sums.get(_subject(cause), 0.0) + seconds
         longest = max(sums, key=sums.__getitem__, default=None)
-        if longest is None or sums[longest] < MIN_SECONDS:
+        if longest is None or sums[longest] < min_seconds:
             return None
-        cause = max((cause for cause in self.seconds if cause[:2] == longest), key=self.seconds.__getitem__)
-        return self._last[cause]
+        return self._last[max((c for c in self.seconds if _subject(c) == longest), key=self.seconds.__getitem__)]
+
+
+def _subject(cause: _Cause) -> tuple[str, str | None]:
+    """Return what a cause is counted as over all credentials: a learned limit as the declared one."""
+    kind, name = cause[:2]
+    return kind, None if name is None else DECLARED_AS.get(name, name)

@@ -15,6 +15,9 @@ JSON_VERSION = 1
 EXHAUSTED = "exhausted"  # all credentials are in use: a release ends the wait
 STORE_LOST = "store_lost"  # the holders of leases are not known, or old leases have to expire first
 
+# Prefix of the reason for which a person took a credential out of use.
+DISABLED = "disabled: "
+
 
 class PoolWaiting(NamedTuple):
     """No request can be served. Announced once, until a credential is free again."""
@@ -26,13 +29,16 @@ class PoolWaiting(NamedTuple):
     usable_in: float | None  # seconds until the next cool-down ends, or a limit admits the next request
     limit: str | None = None  # the name of that limit; None: a cool-down
     verdict: str | None = None  # the kind of the verdict behind that cool-down
-    on: str | None = None  # the quota group of that limit or cool-down; None: `groups` have the same
+    on: str | None = None  # the quota group of that limit or cool-down; exhausted: the one credential without; or None
     groups: int = 0  # quota groups that wait for the same
-    amount: float | None = None  # what the limits of these groups allow together
+    amount: float | None = None  # what the limits of these groups allow together; None: not known of each
     at_once: int | None = None  # leases that they may have at once; if some are usable, those only
     leases: int = 0  # that these have
     is_learned: bool = False  # at_once is learned
-    quarantined: int = 0  # credentials that would be usable
+    quarantined: int = 0  # credentials that would be usable, but were refused or taken out of use
+    disabled: int = 0  # of them, by a person
+    held: int = 0  # credentials that wait for the same
+    learned: int = 0  # of `groups`, those whose limit was learned
 
 
 class CoolDownStarted(NamedTuple):
@@ -183,7 +189,7 @@ class RunEnded(NamedTuple):
 
     stats: Any  # ProgressStats
     unfinished: int | None  # None: the input was not read to its end
-    bound_by: str  # what bound the run: a sentence
+    bound_by: str | None  # what bound the run: a sentence; None: nothing, there was little to do
     is_recorded: bool = False  # in a ledger: the same call resumes the run
 
 

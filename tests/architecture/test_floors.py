@@ -28,8 +28,8 @@ FLOORS = (
         "child_status",
     },  # vocabulary without imports
     {"errors", "events"},  # vocabulary that carries a verdict
-    {"bounds", "limits", "redaction", "testing"},  # calculations; fakes for tests of users
-    {"items", "providers", "costs"},  # data that all higher floors pass on
+    {"limits", "redaction", "testing"},  # calculations; fakes for tests of users
+    {"bounds", "items", "providers", "costs"},  # data that all higher floors pass on; what binds a run
     {"reporters", "output"},  # data as text
     {"pool"},  # credentials and leases
     {"ledger", "workers", "plans", "gateway"},  # users of leases that do not know runs

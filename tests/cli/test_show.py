@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from agentos.home.run_folder import RunFolder
+from agentos.home.run_folder import LaunchEnd, RunFolder
 from agentos.workflows.parallel import Credential, CredentialCoordinator, RateLimited, current_item
 from tests.support.fake_access import FakeAccess
 
@@ -260,3 +260,13 @@ def test_run_without_usable_key_names_its_commands(tmp_path: Path) -> None:
     assert shown.endswith(
         f"\nNext:\n  agentos keys check --keys {keys}\n  agentos keys enable good --keys {keys}\n  agentos resume r\n"
     )
+
+
+def test_launch_without_work_leaves_the_bound_of_the_run() -> None:
+    folder = make_run("again", ["a", "b"], lambda item, _: item)
+    folder.write_end(LaunchEnd(2, 0, None, 0.1))
+    assert "Bound by: 2 workers, not the keys\n" in agentos("show", "again").stdout
+    folder.write_end(LaunchEnd(3, 0, "pauses before retries", 0.1))
+    assert "Bound by: 2 workers, not the keys\n" in agentos("show", "again").stdout
+    folder.write_end(LaunchEnd(4, 4, "the lack of a usable key", 0.1, "no usable credential"))
+    assert "Bound by: the lack of a usable key\n" in agentos("show", "again").stdout

@@ -24,7 +24,7 @@ def test_plan_bound_by_requests_per_minute() -> None:
     rules = Limits(requests_per_minute=600, burst=10, max_concurrent=4)
     plan = coordinator(32, *[rules] * 8).plan(1600, item_seconds=0.02)
     assert plan.seconds == pytest.approx(19.0, rel=0.01)
-    assert plan.bound_by == "requests per minute on all 8 credentials (4,800 together)"
+    assert plan.bound_by == "requests per minute on all 8 keys (4,800 together)"
     assert sum(plan.requests.values()) == 1600
     assert all(share > 0.99 for share in plan.utilisation.values())
     assert plan.changes["one more credential"] == pytest.approx(19.0 * 8 / 9, rel=0.02)
@@ -87,7 +87,7 @@ def test_plan_without_usable_credential_never_ends() -> None:
     planner.credential_coordinator.quarantine("key-0", "tested")
     plan = planner.plan(10)
     assert plan.seconds == math.inf
-    assert plan.bound_by == "the lack of a usable credential"
+    assert plan.bound_by == "the lack of a usable key"
     assert "forever" in str(plan)
 
 

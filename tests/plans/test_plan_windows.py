@@ -67,7 +67,7 @@ def test_plan_is_within_five_percent_of_the_run(name: str) -> None:
     seconds, bound_by = run_in_virtual_time(pool, clock, 200, 100)
     assert plan.seconds == pytest.approx(seconds, rel=0.05)
     if name not in ("slow start", "max_concurrent"):
-        assert plan.bound_by.startswith(f"{name} on all 2 credentials")
+        assert plan.bound_by.startswith(f"{name} on all 2 keys")
     assert plan.bound_by.partition(";")[0] == bound_by.partition(";")[0]
 
 
@@ -147,7 +147,7 @@ def test_automatic_workers_follow_each_what_if() -> None:
     clock = FakeClock()
     plan = plan_of(pool_of(clock, 2, Limits(max_concurrent=4)), clock, 400, workers="auto")
     assert plan.workers == 8
-    assert plan.bound_by == "max_concurrent: 8 requests at once on 2 credentials, all in use"
+    assert plan.bound_by == "max_concurrent: 8 requests at once on 2 keys, all in use"
     assert plan.changes["one more credential"] == pytest.approx(plan.seconds * 2 / 3, rel=0.06)
     assert plan.changes["twice max_concurrent"] == pytest.approx(plan.seconds / 2, rel=0.06)
     assert "up to 8 items at once" in str(plan)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agentos import bounds
 from agentos.events import CoolDownStarted, RunEnded
 from agentos.testing import FakeClock
 from agentos.verdict import AUTH_FAILED, OVERLOADED, PERMANENT, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
@@ -495,3 +496,30 @@ def test_plain_limits_admit_items_of_a_gateway(access: FakeAccess) -> None:
         [Credential(KEYS[0], limits=Limits(requests_per_minute=1, burst=1))], reporter=lambda _: None
     )
     assert quiet(4, pool, gateway=access).execute_parallel(range(40), lambda *_: None)[0].success_count == 40
+
+
+def test_bound_is_that_of_the_requests_which_the_gateway_holds() -> None:
+    """The key is out of quota for one model, which items name to the gateway only."""
+    clock = FakeClock()
+    pool = make_pool(clock=clock)
+    first = pool.make_handle(None, 1, 0, "model-a")
+    assert pool.request_now(first)
+    pool.end(first, Verdict(QUOTA_EXHAUSTED, 3600.0))
+    has_asked, is_over = threading.Event(), threading.Event()
+
+    def worker(item: str, _: str) -> None:
+        handle = pool.make_handle(item, 1, 0, "model-a")
+        handle.deliver = lambda: None
+        assert not pool.request(handle)
+        has_asked.set()
+        is_over.wait(60)
+        pool.withdraw(handle)
+
+    with quiet(1, pool, clock=clock, gateway=FakeAccess()).stream("abc", worker) as results:
+        assert has_asked.wait(60)
+        snapshot = results.snapshot(10)
+        assert snapshot.bound is not None
+        assert (snapshot.bound.kind, snapshot.bound.name) == (bounds.COOL_DOWN, QUOTA_EXHAUSTED)
+        assert snapshot.bound.on is not None
+        is_over.set()
+        assert len(list(results)) == 3

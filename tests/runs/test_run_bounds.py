@@ -46,7 +46,7 @@ def test_run_stopped_by_used_up_quotas_is_bound_by_them() -> None:
         raise QuotaExhausted(until=clock.epoch() + 40_000)
 
     text = bound_by(coordinator, events, 8, worker)
-    assert text.startswith("the used-up quota of all 4 credentials; the first resets at ")
+    assert text.startswith("the used-up quota of all 4 keys; the first resets at ")
 
 
 def test_summary_names_what_bounds_an_automatic_number() -> None:
@@ -64,7 +64,7 @@ def test_run_without_usable_credential_says_so() -> None:
     pool = CredentialCoordinator(keys(1))
     coordinator = ParallelCoordinator(1, pool, reporter=events.append)
     text = bound_by(coordinator, events, 3, lambda *_: pool.quarantine("key-0", "tested"))
-    assert text == "the lack of a usable credential: 1 quarantined"
+    assert text == "the lack of a usable key: 1 quarantined"
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
     assert display.frame(100, 30) == [
         "run nightly-42  2:05 elapsed, about 3.1 minutes to go, 58 items/min",
         "━" * 31 + "─" * 46 + " 120/300 done, 2 failed",
-        "Bound by max_concurrent: 5 requests at once on 3 credentials, all in use; 1 more is paused",
+        "Bound by max_concurrent: 5 requests at once on 3 keys, all in use; 1 more is paused",
         "running 3, 4 waiting",
         "  1:05  document-0001  key-1",
         "  0:12  文書-2         key-2  attempt 3",
@@ -220,7 +220,7 @@ def test_bound_drops_its_instant_where_it_does_not_fit() -> None:
     wide = next(line for line in display_of(run).frame(160, 30) if "Bound by" in line)
     assert "; the next request fits at " in wide
     narrow = next(line for line in display_of(run).frame(80, 30) if "Bound by" in line)
-    assert narrow == "Bound by tokens per minute on all 20 credentials (800,000 together)"
+    assert narrow == "Bound by tokens per minute on all 20 keys (800,000 together)"
 
 
 def test_countdown_continues_between_pool_snapshots() -> None:
@@ -437,7 +437,7 @@ def test_short_wait_for_limit_shows_no_countdown() -> None:
     assert run.pool_waiting is not None
     run.pool_waiting = run.pool_waiting._replace(usable_in=0.4)
     frame = "\n".join(display_of(run).frame(100, 30))
-    assert "Bound by tokens per minute on all 20 credentials (800,000 together)" in frame
+    assert "Bound by tokens per minute on all 20 keys (800,000 together)" in frame
     assert "nothing starts" not in frame
 
 

@@ -52,12 +52,12 @@ class RunSpec(msgspec.Struct, omit_defaults=True):
 
 
 class LaunchEnd(msgspec.Struct, omit_defaults=True):
-    """How the last launch ended, where the ledger does not record it."""
+    """How the last launch ended, where the ledger does not record it; and what bound the one that was bound longest."""
 
     launch: int
     exit_status: int
-    bound_by: str
-    seconds: float
+    bound_by: str | None  # None: nothing, there was little to do
+    seconds: float  # of the launch that was bound by it
     stopped: str | None = None
 
 
@@ -136,8 +136,16 @@ class RunFolder:
 
     def write_end(self, end: LaunchEnd) -> None:
         """Write how the launch ended. A failure is ignored: the ledger has the outcomes."""
+        before = self.read_end()
+        if before is not None and before.bound_by is not None and not _binds_more(end, before):
+            end.bound_by, end.seconds = before.bound_by, before.seconds
         with contextlib.suppress(OSError):
             write_atomically(self._end, msgspec.json.encode(end))
+
+
+def _binds_more(end: LaunchEnd, before: LaunchEnd) -> bool:
+    """Return whether what bound a launch says more about its run than what bound an earlier one."""
+    return end.bound_by is not None and (end.stopped is not None or end.seconds >= before.seconds)
 
 
 def _checksum(fields: dict[str, Any]) -> str:

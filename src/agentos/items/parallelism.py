@@ -59,7 +59,7 @@ class ParallelBound(NamedTuple):
             each = "" if self.item_cores is None else f"{self.item_cores:.2g} of a core per item, "
             return f"cores, {each}{self.cores:g} in all"
         if self.by == FIRST_ITEMS:
-            return "the first items, until it is known what they take"
+            return "the first items, until their memory and processor time are known"
         if self.by == POOL:
             return "the keys, all in use"
         return self.limit or self.by

@@ -19,11 +19,8 @@ from ._slow_start import CAUTIOUS_RATE, CAUTIOUS_SLOTS, INITIAL_RATE, RAMP_RATE,
 from ._windows import Bucket
 from .amounts import NO_BINDING, Binding
 from .backoff import delay
+from .declaration import LEARNED_REQUESTS, LEARNED_TOKENS, SLOW_START
 
-# Names of what restricts requests without being declared, as users see them.
-SLOW_START = "slow start"
-LEARNED_REQUESTS = "learned requests per minute"
-LEARNED_TOKENS = "learned tokens per minute"
 # Share of the last requests that must have waited for the rate before their successes count.
 MIN_LIMITED_SHARE = 0.75
 # Seconds of the limit that a provider is assumed to have stored before the first request.

@@ -32,6 +32,11 @@ EVERY_SCOPE = "*"
 REQUESTS_PER_MINUTE = "requests per minute"
 TOKENS_PER_MINUTE = "tokens per minute"
 REQUESTS_PER_DAY = "requests per day"
+# Names of limits that were learned, of the slow start, and the declared limit that each learned one stands for.
+LEARNED_REQUESTS = "learned requests per minute"
+LEARNED_TOKENS = "learned tokens per minute"
+SLOW_START = "slow start"
+DECLARED_AS = {LEARNED_REQUESTS: REQUESTS_PER_MINUTE, LEARNED_TOKENS: TOKENS_PER_MINUTE}
 # `max_concurrent` of a credential whose number of requests at once is learned.
 AUTO = "auto"
 # Length in seconds of the sliding window over which limits per minute are counted.

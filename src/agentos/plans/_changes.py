@@ -11,14 +11,12 @@ from dataclasses import replace
 
 from agentos import bounds
 from agentos.bounds import Bound
-from agentos.limits.declaration import AUTO, REQUESTS_PER_MINUTE, WINDOW_SECONDS
+from agentos.limits.declaration import AUTO, LEARNED_REQUESTS, REQUESTS_PER_MINUTE, WINDOW_SECONDS
 from agentos.pool.simulation import Work, simulate
 from agentos.pool.states import CredentialForecast
 
 # Items of a simulation that compares changes, at most; its durations are scaled to all items.
 MAX_COMPARED_ITEMS = 10_000
-# The name of a rate that was learned.
-LEARNED_REQUESTS = "learned requests per minute"
 
 
 def learned_name(bound: Bound | None, credentials: list[CredentialForecast]) -> Bound | None:

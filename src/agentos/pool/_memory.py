@@ -24,6 +24,7 @@ from ._rules.allocator import Allocator
 from ._rules.lease_states import LIVE, WAITING
 from ._rules.order import LEAST_LOADED
 from ._rules.records import CredentialRecord, RestrictedScope, request_class_of
+from ._rules.wait_reasons import NO_RESTS, Rests
 from .credential import Credential
 from .states import CredentialForecast, CredentialState, credential_state, forecast
 
@@ -198,9 +199,9 @@ class MemoryStore:
             return cast(list[RecordHandle], list(credential.leases.values())) if credential else []
 
     def waiting_for(self, scope: str | None, need: wait_reasons.Need | None = None, for_provider: str | None = None,
-                    only: str | None = None) -> PoolWaiting:  # fmt: skip
+                    only: str | None = None, rests: Rests = NO_RESTS) -> PoolWaiting:  # fmt: skip
         request_class = request_class_of(scope, for_provider, only)
-        return self._locked(lambda allocator, now: wait_reasons.explain(allocator, request_class, now, need))
+        return self._locked(lambda allocator, now: wait_reasons.explain(allocator, request_class, now, need, rests))
 
     def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None) -> dict[str, str]:
         restriction = (scope, for_provider, only)
@@ -215,6 +216,10 @@ class MemoryStore:
         with self._lock:
             return len(self._allocator.queue)
 
+    def first_waiting(self) -> RecordHandle | None:
+        with self._lock:
+            return cast(RecordHandle | None, self._allocator.queue.first())
+
     def available(self) -> int:
         return self._locked(lambda allocator, now: sum(c.is_usable(None, now) for c in allocator.credentials.values()))
 
@@ -224,12 +229,14 @@ class MemoryStore:
             lambda allocator, now: [credential_state(c, now, epoch) for c in allocator.credentials.values()]
         )
 
-    def snapshot(self, scope: str | None) -> tuple[list[CredentialState], PoolWaiting]:
-        epoch = self._clock.epoch()
+    def snapshot(self, scope: str | None, need: wait_reasons.Need | None = None, for_provider: str | None = None,
+                 only: str | None = None, rests: Rests = NO_RESTS
+                 ) -> tuple[list[CredentialState], PoolWaiting]:  # fmt: skip
+        epoch, request_class = self._clock.epoch(), request_class_of(scope, for_provider, only)
 
         def look(allocator: Allocator, now: float) -> tuple[list[CredentialState], PoolWaiting]:
             states = [credential_state(c, now, epoch) for c in allocator.credentials.values()]
-            return states, wait_reasons.explain(allocator, scope, now)
+            return states, wait_reasons.explain(allocator, request_class, now, need, rests)
 
         return self._locked(look)
 

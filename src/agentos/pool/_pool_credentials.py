@@ -16,9 +16,10 @@ from agentos.reporters import writers as reporters
 
 from ._pool_secrets import PoolSecrets
 from ._reload import check_new, compare
+from ._rules.wait_reasons import NO_RESTS, Need, Rests
 from .credential import NO_VALUES, Credential, Sources, fingerprint_of
 from .states import CredentialForecast, CredentialState
-from .store import Store, make_store
+from .store import LeaseHandle, Store, make_store
 from .store_url import StoreAt, passwords
 
 
@@ -164,9 +165,11 @@ class PoolCredentials(PoolSecrets):
         """Return a snapshot of every credential, in the order in which they joined."""
         return tuple(self._store.states())
 
-    def snapshot(self, scope: str | None) -> tuple[tuple[CredentialState, ...], PoolWaiting]:
-        """Return the states, and why a request of a scope would wait, at one instant."""
-        states, waiting = self._store.snapshot(scope)
+    def snapshot(self, scope: str | None, request: LeaseHandle | None = None, rests: Rests = NO_RESTS
+                 ) -> tuple[tuple[CredentialState, ...], PoolWaiting]:  # fmt: skip
+        """Return the states, and why a request waits, at one instant; without one, why any of a scope would. `rests`:
+        credentials that the requester leaves alone by itself."""
+        states, waiting = self._store.snapshot(*_question(scope, request), rests)
         return tuple(states), waiting
 
     @property
@@ -221,6 +224,16 @@ class PoolCredentials(PoolSecrets):
         """Return why a request of a scope waits, and for how long."""
         return self._store.waiting_for(scope)
 
+    def waiting_of(self, handle: LeaseHandle, rests: Rests = NO_RESTS) -> PoolWaiting:
+        """Return why a request waits, and for how long. Blocks for a round trip to the owner of a shared pool.
+        `rests`: credentials that the requester leaves alone by itself."""
+        return self._store.waiting_for(*_question(handle.scope, handle), rests)
+
+    def first_waiting(self) -> LeaseHandle | None:
+        """Return the request of this process that waits longest; None if none waits."""
+        request: LeaseHandle | None = self._store.first_waiting()
+        return request
+
     def admitted(self) -> int:
         """Return how many requests all credentials together admit at once now: declared, or learned so far."""
         return sum(state.max_concurrent for state in self._store.states() if state.quarantined is None)
@@ -252,3 +265,12 @@ class PoolCredentials(PoolSecrets):
     def _announce(self, event: Any) -> None:
         for listener in tuple(self._listeners) or (self._reporter,):
             listener(event)
+
+
+def _question(scope: str | None, request: LeaseHandle | None
+              ) -> tuple[str | None, Need | None, str | None, str | None]:  # fmt: skip
+    """Return what a store is asked about a request, or about any of a scope."""
+    if request is None:
+        return scope, None, None, None
+    need = request.requests, request.tokens, request.detail
+    return request.scope, need, request.for_provider, request.only

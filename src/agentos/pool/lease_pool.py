@@ -13,7 +13,6 @@ from typing import Any, NoReturn, Self, SupportsIndex, TypeVar
 
 from agentos.clock import SYSTEM_CLOCK, Clock
 from agentos.errors import LeaseTimeout, NoUsableCredential, PoolError, RequestTooLarge
-from agentos.events import PoolWaiting
 from agentos.limits.cool_downs import MAX_PRINTED_WAIT, MIN_COOL_DOWN, hint_of
 from agentos.redaction.mask import refuse_to_copy
 from agentos.reporters import writers as reporters
@@ -191,11 +190,6 @@ class LeasePool(PoolCredentials):
         key.handle = handle
         key.settings = self._find(credential_id)
         return key
-
-    def waiting_of(self, handle: LeaseHandle) -> PoolWaiting:
-        """Return why a request waits, and for how long. Blocks for a round trip to the owner of a shared pool."""
-        need = handle.requests, handle.tokens, handle.detail
-        return self._store.waiting_for(handle.scope, need, handle.for_provider, handle.only)
 
     def timed_out(self, handle: LeaseHandle, timeout: float | None) -> LeaseTimeout:
         """Return the error for a request that no credential served in time."""

@@ -32,6 +32,8 @@ from .states import CredentialForecast
 SAMPLES = 100
 MAX_UNSAMPLED = 250
 LONG_WAIT = 1.0
+# Seconds: what binds a simulated run for less is not named.
+MIN_SECONDS = 0.01
 # A run is steady if in STEADY_PERIODS periods in a row the numbers of started items differ at most by this factor.
 STEADY_PERIODS = 5
 STEADY = 1.005
@@ -209,7 +211,12 @@ def simulate(forecasts: list[CredentialForecast], work: Work) -> Outcome:
     seconds = run.ended_at + skipped if not (run.remaining or run.waiting or run.running) else inf
     requests = {id_: int(run.requests[id_]) for id_ in pool.credentials}
     return Outcome(
-        seconds, run.bound_times.longest(), requests, _utilisation(pool, run, seconds), run.too_large, run.peak
+        seconds,
+        run.bound_times.longest(MIN_SECONDS),
+        requests,
+        _utilisation(pool, run, seconds),
+        run.too_large,
+        run.peak,
     )
 
 

@@ -17,7 +17,7 @@ from agentos.verdict import Verdict
 
 from ._memory import MemoryStore
 from ._rules.order import LEAST_LOADED
-from ._rules.wait_reasons import Need
+from ._rules.wait_reasons import NO_RESTS, Need, Rests
 from .credential import Credential
 from .states import CredentialForecast, CredentialState
 from .store_url import FILE, SERVERS, StoreAt, check_server
@@ -125,7 +125,7 @@ class Store(Protocol[H]):
     def live_leases(self, credential_id: str, /) -> list[H]: ...
 
     def waiting_for(self, scope: str | None, need: Need | None = None, for_provider: str | None = None,
-                    only: str | None = None, /) -> PoolWaiting: ...  # fmt: skip
+                    only: str | None = None, rests: Rests = NO_RESTS, /) -> PoolWaiting: ...  # fmt: skip
 
     def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None, /
                 ) -> dict[str, str]: ...  # fmt: skip
@@ -134,11 +134,16 @@ class Store(Protocol[H]):
 
     def waiters(self) -> int: ...
 
+    def first_waiting(self) -> H | None:
+        """Return the request of this process that waits longest; None if none waits."""
+
     def available(self) -> int: ...
 
     def states(self) -> list[CredentialState]: ...
 
-    def snapshot(self, scope: str | None, /) -> tuple[list[CredentialState], PoolWaiting]:
+    def snapshot(self, scope: str | None, need: Need | None = None, for_provider: str | None = None,
+                 only: str | None = None, rests: Rests = NO_RESTS, /
+                 ) -> tuple[list[CredentialState], PoolWaiting]:  # fmt: skip
         """Return the states, and why a request of a scope would wait, at one instant."""
 
     def fastest(self) -> tuple[float | None, float]: ...

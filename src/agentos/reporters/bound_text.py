@@ -7,65 +7,72 @@ from collections.abc import Callable
 
 from agentos import bounds
 from agentos.bounds import Bound
+from agentos.limits.declaration import DECLARED_AS, SLOW_START
 from agentos.plurals import plural
 from agentos.verdict import QUOTA_EXHAUSTED
 
 from .format import clock_time, escape_controls
 from .sentences import verdict_text
 
-# What `limits` calls a restriction that is no declared window -> how a sentence begins with it.
-_UNDECLARED = {
-    "slow start": "the slow start",
-    "learned requests per minute": "the requests per minute learned from answers",
-    "learned tokens per minute": "the tokens per minute learned from answers",
-}
+# What `limits` calls a limit that was learned -> how a sentence begins with it.
+_LEARNED = {name: f"the {declared} learned from answers" for name, declared in DECLARED_AS.items()}
+
+_FITS = "the next request fits at"
 
 
 def bound_text(bound: Bound | None, now: float | None = None, is_over: bool = False) -> str:
     """Return what binds a run, as the end of a sentence that begins with "Bound by".
 
     `now`: epoch seconds; without it, or if the bound has ended, the sentence names no instant. `is_over`: the run has
-    ended.
+    ended: what other keys waited for is not said.
     """
     if bound is None:
-        return f"nothing: there {'was' if is_over else 'is'} little to do"
+        return "nothing: there is little to do"
     text, when = _TEXTS[bound.kind](bound)
+    text += "" if is_over else _others(bound)
     if not when or now is None or bound.until is None or not now < bound.until < math.inf:
         return text
     return f"{text}; {when} {clock_time(bound.until, now)}"
 
 
 def _limit(bound: Bound) -> tuple[str, str]:
+    if bound.name == SLOW_START:
+        known = "the limits of" if bound.held > 1 else "the limit of"
+        return f"a cautious start: {known} {_keys(bound)} {'are' if bound.held > 1 else 'is'} not known yet", _FITS
     name = bound.name or "a limit"
-    subject = _UNDECLARED.get(name, name)
-    together = "" if bound.groups <= 1 else " together"
-    amount = "" if bound.amount is None else f" ({_amount(bound.amount)}{together})"
-    return f"{escape_controls(subject)} on {_groups(bound)}{amount}{_others(bound)}", "the next request fits at"
+    subject = escape_controls(_LEARNED.get(name, name))
+    facts = [] if bound.amount is None else [_amount(bound.amount) + ("" if bound.groups <= 1 else " together")]
+    facts += ["in part learned from answers"] if bound.learned else []
+    amount = f" ({', '.join(facts)})" if facts else ""
+    return f"{subject} on {_keys(bound)}{amount}", _FITS
 
 
 def _cool_down(bound: Bound) -> tuple[str, str]:
-    is_one = bound.groups <= 1
+    is_one = bound.groups == 1
     if bound.name == QUOTA_EXHAUSTED:
-        text = f"the used-up quota of {_groups(bound)}{_others(bound)}"
+        text = f"the used-up quota of {_keys(bound)}"
         return text, "it resets at" if is_one else "the first resets at"
     noun = "the cool-down" if is_one else "the cool-downs"
     reason = "" if bound.name is None else f" ({verdict_text(bound.name)})"
-    return f"{noun} of {_groups(bound)}{reason}{_others(bound)}", "it ends at" if is_one else "the first ends at"
+    return f"{noun} of {_keys(bound)}{reason}", "it ends at" if is_one else "the first ends at"
 
 
-def _groups(bound: Bound) -> str:
-    """Return which credentials wait for a limit or a cool-down."""
+def _keys(bound: Bound) -> str:
+    """Return which keys wait for a limit or a cool-down. The owner of a shared pool of an older version does not count
+    them."""
     if bound.on is not None:
         return escape_controls(bound.on.removeprefix("credential "))
-    if bound.credentials == bound.groups:
-        return f"all {bound.groups} credentials"
-    return plural(bound.groups, "quota group")
+    if bound.held in (0, bound.credentials):
+        return f"all {bound.credentials} keys" if bound.credentials > 1 else "the key"
+    return plural(bound.held, "key")
 
 
 def _others(bound: Bound) -> str:
-    """Return that other credentials are held up by something else, and for longer."""
-    is_one_of_many = bound.credentials > 1 and bound.on is not None and bound.on.startswith("credential ")
-    return f", the first of {bound.credentials} credentials to be usable" if is_one_of_many else ""
+    """Return that other keys are held up by something else, and for longer."""
+    if not 0 < bound.held < bound.credentials:
+        return ""
+    rest = bound.credentials - bound.held
+    return f", while {rest} more {'key waits' if rest == 1 else 'keys wait'} longer for something else"
 
 
 def _at_once(bound: Bound) -> tuple[str, str]:
@@ -74,21 +81,21 @@ def _at_once(bound: Bound) -> tuple[str, str]:
     if bound.on is not None:
         holder = f" on {escape_controls(bound.on)}"
     else:
-        holder = f" on {plural(bound.credentials, 'credential')}" if bound.credentials else " over all credentials"
+        holder = f" on {plural(bound.credentials, 'key')}" if bound.credentials else " over all keys"
     paused = "" if not bound.paused else f"; {bound.paused} more {'is' if bound.paused == 1 else 'are'} paused"
     return f"{limit}: {plural(count, 'request')} at once{holder}, all in use{paused}", ""
 
 
 def _probe(bound: Bound) -> tuple[str, str]:
     if bound.credentials == 1:
-        return "the first answer of a new credential, before more requests use it", ""
-    return f"the first answers of {bound.credentials} new credentials, before more requests use them", ""
+        return "the first answer of a new key, before more requests use it", ""
+    return f"the first answers of {bound.credentials} new keys, before more requests use them", ""
 
 
 def _no_credential(bound: Bound) -> tuple[str, str]:
-    count = int(bound.amount or 0)
-    quarantined = f": {count} quarantined" if count else ""
-    return f"the lack of a usable credential{quarantined}", ""
+    counts = ((bound.quarantined, "quarantined"), (bound.disabled, "disabled"))
+    listed = ", ".join(f"{count} {state}" for count, state in counts if count)
+    return f"the lack of a usable key{': ' if listed else ''}{listed}", ""
 
 
 def _workers(bound: Bound) -> tuple[str, str]:
@@ -96,6 +103,11 @@ def _workers(bound: Bound) -> tuple[str, str]:
     if bound.name is None:
         return f"{plural(count, 'worker')}{', not the keys' if bound.has_keys else ''}", ""
     return f"{escape_controls(bound.detail or bound.name)}: room for {plural(count, 'item')} at once", ""
+
+
+def _ramp(bound: Bound) -> tuple[str, str]:
+    count = plural(int(bound.amount or 0), "item")
+    return f"the number of items at once: {count} so far, more while no request waits for a key", ""
 
 
 def _store(_bound: Bound) -> tuple[str, str]:
@@ -119,6 +131,7 @@ _TEXTS: dict[str, Callable[[Bound], tuple[str, str]]] = {
     bounds.NO_CREDENTIAL: _no_credential,
     bounds.STORE: _store,
     bounds.WORKERS: _workers,
+    bounds.RAMP: _ramp,
     bounds.BUDGET: _fixed("the budget: the next item may cost more than is left"),
     bounds.INPUT: _fixed("the input: items arrive more slowly than they run"),
     bounds.READER: _fixed("the code that reads the results"),

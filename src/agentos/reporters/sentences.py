@@ -338,7 +338,8 @@ def summary_text(event: RunEnded, continuation: str) -> str:
         unfinished = "unread input" if event.unfinished is None else event.unfinished
         lines.append(f"  Unfinished: {unfinished} ({continuation})")
     lines.append(f"  Duration: {stats.elapsed:.2f}s")
-    lines.append(f"  Bound by: {event.bound_by}")
+    if event.bound_by is not None:
+        lines.append(f"  Bound by: {event.bound_by}")
     if has_spent(stats):
         lines.append(f"  Cost: {stats_cost_text(stats)}")
     if stats.items_over_budget:

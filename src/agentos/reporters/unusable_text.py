@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from agentos.events import DISABLED
+
 from .format import escape_controls
 
 NO_USABLE = "no usable credential"
-# Prefix of the reason for a credential that a person took out of use. Any other reason is a quarantine.
-DISABLED = "disabled: "
 _QUARANTINED = "quarantined: "
 # Prefix of the reason for a credential that is for other models.
 _OTHER_SCOPE = "does not serve scope "

@@ -807,6 +807,46 @@ def test_wait_for_a_limit_names_its_amount_and_group(store: str) -> None:
     assert (waiting_reason.limit, waiting_reason.verdict, waiting_reason.groups) == (None, "rate_limited", 2)
 
 
+def test_resting_credential_is_no_holder_of_a_limit(store: str) -> None:
+    """The run leaves the third credential alone, which therefore does not wait for what the others wait for."""
+    pool = make_pool(*KEYS[:3], store=store)
+    handle = pool.make_handle()
+    states, waiting_reason = pool.snapshot(None, handle, {"charlie": (5.0, "quota_exhausted")})
+    assert len(states) == 3
+    assert (waiting_reason.reason, waiting_reason.cooling, waiting_reason.on) == ("exhausted", 1, None)
+    pool.mark_rate_limited(KEYS[0], 600)
+    pool.mark_rate_limited(KEYS[1], 600)
+    waiting_reason = pool.waiting_of(handle, {"charlie": (5.0, "quota_exhausted")})
+    assert (waiting_reason.reason, waiting_reason.verdict) == ("rate_limited", "quota_exhausted")
+    assert (waiting_reason.on, waiting_reason.groups, waiting_reason.held) == ("credential charlie", 1, 1)
+    waiting_reason = pool.waiting_of(handle, {"charlie": (900.0, "quota_exhausted")})
+    assert (waiting_reason.verdict, waiting_reason.on) == ("rate_limited", None)
+    assert (waiting_reason.groups, waiting_reason.held, waiting_reason.credentials) == (2, 2, 3)
+
+
+def test_first_waiting_request_is_the_oldest(store: str) -> None:
+    pool = make_pool(KEYS[0], store=store)
+    assert pool.first_waiting() is None
+    with pool.lease():
+        handles = [pool.make_handle(name, 1, 0, scope) for name, scope in (("a", "model"), ("b", None))]
+        for handle in handles:
+            handle.deliver = lambda: None
+            assert not pool.request(handle)
+        assert pool.first_waiting() is handles[0]
+        pool.withdraw(handles[0])
+        assert pool.first_waiting() is handles[1]
+        pool.withdraw(handles[1])
+
+
+def test_disabled_credentials_are_counted_apart(store: str) -> None:
+    pool = make_pool(*KEYS[:3], store=store)
+    pool.quarantine("alpha", "refused by the provider")
+    pool.quarantine("bravo", "disabled: testing")
+    pool.quarantine("charlie", "disabled: testing")
+    waiting_reason = pool.waiting_for(None)
+    assert (waiting_reason.credentials, waiting_reason.quarantined, waiting_reason.disabled) == (0, 3, 2)
+
+
 def test_forecasts_have_usage_with_its_instants(store: str) -> None:
     limits = Limits(requests_per_minute=100, max_concurrent=2, windows=(Window("requests", 9, "5h", "first-use"),))
     pool = make_pool(KEYS[0], store=store, limits=limits)

@@ -14,6 +14,7 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from agentos.errors import HomeError, KeysFileError, StoreError
+from agentos.events import DISABLED
 from agentos.home.run_folder import RunSpec, run_folders
 from agentos.keys import disabled_keys
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
@@ -21,7 +22,6 @@ from agentos.plurals import plural
 from agentos.pool import shared_state
 from agentos.pool.shared_state import PoolView
 from agentos.reporters.format import table
-from agentos.reporters.unusable_text import DISABLED
 
 from ..completion import credential_ids
 from ..console import Command, Failure

@@ -16,11 +16,11 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 
 from agentos.errors import AgentosError, HomeError
+from agentos.events import DISABLED
 from agentos.keys.disabled_keys import disabled
 from agentos.keys.keys_file import Keys, load_keys
 from agentos.keys.reload_requests import ReloadInbox
 from agentos.reporters.sentences import reloaded_text
-from agentos.reporters.unusable_text import DISABLED
 from agentos.workflows.parallel import CredentialCoordinator
 
 # Seconds between two reads of the list of disabled keys and of the requests. The store alone would not do: `agentos

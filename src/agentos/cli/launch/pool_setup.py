@@ -15,13 +15,14 @@ from typing import NamedTuple
 import click
 
 from agentos.errors import StoreError
+from agentos.events import DISABLED
 from agentos.home.paths import home
 from agentos.keys.disabled_keys import disabled
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
 from agentos.pool.store import MEMORY, make_gate
 from agentos.pool.store_url import FILE, URL_MASK, StoreAt, passwords, with_masked_password, without_password
 from agentos.reporters.format import shorten
-from agentos.reporters.unusable_text import DISABLED, out_of_use_text
+from agentos.reporters.unusable_text import out_of_use_text
 from agentos.reporters.writers import Reporter
 from agentos.workflows.parallel import CredentialCoordinator, CredentialError
 

@@ -79,6 +79,11 @@ class WaitQueue:
     def __len__(self) -> int:
         return sum(len(queue) for queue in self.by_class.values())
 
+    def first(self) -> LeaseRecord | None:
+        """Return the request that waits longest; None if none waits."""
+        heads = [next(iter(queue.values())) for queue in self.by_class.values() if queue]
+        return min(heads, key=lambda head: head.sequence, default=None)
+
     def add(self, record: LeaseRecord, front: bool) -> None:
         """Append a request, or put it in front. Its sequence number stays that of its first request."""
         queue = self.by_class.setdefault(record.request_class, OrderedDict())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from agentos.events import EXHAUSTED, PoolWaiting
+from agentos.events import DISABLED, EXHAUSTED, PoolWaiting
 from agentos.limits.amounts import Binding, Detail
+from agentos.limits.declaration import DECLARED_AS
 from agentos.verdict import RATE_LIMITED
 
 from .records import CredentialRecord, RequestClass, scope_of
@@ -15,34 +16,43 @@ if TYPE_CHECKING:
     from .allocator import Allocator
 
 Need: TypeAlias = tuple[int, int, Detail | None]
+# By credential id: for how many seconds a requester leaves it alone, and why.
+Rests: TypeAlias = Mapping[str, tuple[float, str]]
+NO_RESTS: Rests = {}
+_NO_REST = (0.0, "")
 
 
-def explain(pool: Allocator, request_class: RequestClass, now: float, need: Need | None = None) -> PoolWaiting:
+def explain(pool: Allocator, request_class: RequestClass, now: float, need: Need | None = None,
+            rests: Rests = NO_RESTS) -> PoolWaiting:  # fmt: skip
     """Return why a request of a class would wait: its credentials are in use, cool down or are at a limit.
 
-    `need` is its requests, tokens and detail; without it those of the first waiter.
+    `need` is its requests, tokens and detail; without it those of the first waiter. `rests`: credentials that the
+    requester leaves alone by itself.
     """
     serving = [c for c in pool.credentials.values() if c.serves(request_class)]
     candidates = [c for c in serving if c.quarantine is None]
     requests, tokens, detail = need or _need_of_head(pool, request_class)
     scope = scope_of(request_class)
     by_group = {c.group: c.group.pace.binding(scope, requests, tokens, now, detail) for c in candidates}
-    holds = [_hold_of(credential, by_group[credential.group], scope) for credential in candidates]
+    holds = [_hold_of(credential, by_group[credential.group], scope, now, rests) for credential in candidates]
     ends = [hold for hold in holds if hold.at > now]
     waiting = PoolWaiting(
         RATE_LIMITED if candidates and len(ends) == len(candidates) else EXHAUSTED,
         len(candidates),
         sum(1 for c in candidates if c.leases),
         len(ends),
-        None,
+        min((hold.at for hold in ends), default=None),
         quarantined=len(serving) - len(candidates),
+        disabled=sum(1 for c in serving if (c.quarantine or "").startswith(DISABLED)),
     )
-    if ends:
-        waiting = _with_first(waiting, ends, now)
+    if waiting.usable_in is not None:
+        waiting = waiting._replace(usable_in=waiting.usable_in - now)
     counted = candidates
     if waiting.reason == EXHAUSTED:
         counted = [hold.credential for hold in holds if hold.at <= now]
         waiting = waiting._replace(on=counted[0].id if len(counted) == 1 else None)
+    else:
+        waiting = _with_first(waiting, ends)
     return waiting._replace(
         at_once=sum(c.max_concurrent for c in counted),
         leases=sum(len(c.leases) for c in counted),
@@ -59,9 +69,16 @@ class _Hold(NamedTuple):
     verdict: str | None
     amount: float | None
 
+    @property
+    def kind_of_limit(self) -> str | None:
+        return None if self.limit is None else DECLARED_AS.get(self.limit, self.limit)
 
-def _hold_of(credential: CredentialRecord, binding: Binding, scope: str | None) -> _Hold:
+
+def _hold_of(credential: CredentialRecord, binding: Binding, scope: str | None, now: float, rests: Rests) -> _Hold:
     cooled_until = credential.usable_at(scope)
+    rest_seconds, rest_reason = rests.get(credential.id, _NO_REST)
+    if now + rest_seconds > max(binding.at, cooled_until):
+        return _Hold(now + rest_seconds, credential, None, rest_reason, None)
     if binding.at >= cooled_until:
         return _Hold(binding.at, credential, binding.name, None, binding.amount)
     verdicts = [
@@ -73,18 +90,22 @@ def _hold_of(credential: CredentialRecord, binding: Binding, scope: str | None) 
     return _Hold(cooled_until, credential, None, next(iter(verdicts), None), None)
 
 
-def _with_first(waiting: PoolWaiting, holds: list[_Hold], now: float) -> PoolWaiting:
-    """Add what holds up the credential that is usable first, and how many quota groups the same holds up."""
+def _with_first(waiting: PoolWaiting, holds: list[_Hold]) -> PoolWaiting:
+    """Add what holds up the credential that is usable first, and how many others the same holds up. A limit that was
+    learned is the same as one that is declared."""
     first = min(holds, key=lambda hold: hold.at)
-    same = {h.credential.group: h for h in holds if (h.limit, h.verdict) == (first.limit, first.verdict)}
-    amounts = [hold.amount for hold in same.values() if hold.amount is not None]
+    same = [hold for hold in holds if (hold.kind_of_limit, hold.verdict) == (first.kind_of_limit, first.verdict)]
+    by_group = {hold.credential.group: hold for hold in same}
+    amounts = [hold.amount for hold in by_group.values() if hold.amount is not None]
+    learned = sum(1 for hold in by_group.values() if hold.limit in DECLARED_AS)
     return waiting._replace(
-        usable_in=first.at - now,
-        limit=first.limit,
+        limit=first.limit if learned == len(by_group) else first.kind_of_limit,
         verdict=first.verdict,
-        on=first.credential.group.name if len(same) == 1 else None,
-        groups=len(same),
-        amount=sum(amounts) if amounts else None,
+        on=first.credential.group.name if len(by_group) == 1 else None,
+        groups=len(by_group),
+        amount=sum(amounts) if len(amounts) == len(by_group) else None,
+        held=len(same),
+        learned=learned,
     )
 
 

@@ -20,7 +20,7 @@ from agentos.limits.usage_state import UsageRow, UsageState
 from agentos.verdict import Verdict
 
 from .._rules.lease_states import ENDED, LIVE, WAITING
-from .._rules.wait_reasons import Need
+from .._rules.wait_reasons import NO_RESTS, Need, Rests
 from ..credential import Credential
 from ..states import CredentialForecast, CredentialState, Holder
 from . import message_values as values
@@ -241,12 +241,12 @@ class SharedStore:
             return [handle for handle in self._member.live() if handle.credential_id == credential_id]
 
     def waiting_for(self, scope: str | None, need: Need | None = None, for_provider: str | None = None,
-                    only: str | None = None) -> PoolWaiting:  # fmt: skip
+                    only: str | None = None, rests: Rests = NO_RESTS) -> PoolWaiting:  # fmt: skip
         lost = PoolWaiting(STORE_LOST, len(self._member.declared), 0, 0, None)
         if self._member.lost_since is not None:
             return lost
-        answer = self._ask("explain", None, scope, need, for_provider, only, is_kept=False)
-        return lost if answer is None else PoolWaiting(*answer)
+        answer = self._ask("explain", None, scope, need, for_provider, only, dict(rests), is_kept=False)
+        return lost if answer is None else _waiting(answer)
 
     def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None) -> dict[str, str]:
         self._member.check_open()  # else that is the reason
@@ -259,6 +259,10 @@ class SharedStore:
         """Return the number of requests of this process that wait."""
         return self._member.waiting
 
+    def first_waiting(self) -> MemberHandle | None:
+        with self._member.lock:
+            return self._member.first_waiting()
+
     def available(self) -> int:
         return int(self._ask("available", 0))
 
@@ -266,15 +270,17 @@ class SharedStore:
         epoch = self._clock.epoch()
         return [read_state(state, epoch) for state in self._ask("states", [])]
 
-    def snapshot(self, scope: str | None) -> tuple[list[CredentialState], PoolWaiting]:
+    def snapshot(self, scope: str | None, need: Need | None = None, for_provider: str | None = None,
+                 only: str | None = None, rests: Rests = NO_RESTS
+                 ) -> tuple[list[CredentialState], PoolWaiting]:  # fmt: skip
         epoch = self._clock.epoch()
         answer = None
         if self._member.lost_since is None:
-            answer = self._ask("snapshot", None, scope, is_kept=False)
+            answer = self._ask("snapshot", None, scope, need, for_provider, only, dict(rests), is_kept=False)
         if answer is None:  # the owner does not answer
-            return self.states(), self.waiting_for(scope)
+            return self.states(), self.waiting_for(scope, need, for_provider, only, rests)
         states, waiting = answer
-        return [self._with_own_leases(read_state(state, epoch)) for state in states], PoolWaiting(*waiting)
+        return [self._with_own_leases(read_state(state, epoch)) for state in states], _waiting(waiting)
 
     def _with_own_leases(self, state: CredentialState) -> CredentialState:
         """Return a state with the leases that this process has by now: the owner learns up to a second later that one
@@ -303,6 +309,10 @@ class SharedStore:
         if is_kept:
             self._known[what] = answer
         return answer
+
+
+def _waiting(fields: list[Any]) -> PoolWaiting:
+    return PoolWaiting(*fields[: len(PoolWaiting._fields)])  # a newer owner may send more
 
 
 def read_state(values: dict[str, Any], epoch: float) -> CredentialState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentos.bounds import POOL_KINDS, Bound, BoundTimes, RunFacts, decide
 from agentos.events import PoolWaiting
 from agentos.items.parallelism import FIXED
+from agentos.pool.store import LeaseHandle
 from agentos.verdict import RATE_LIMITED
 
 from .._parts.run_parts import RunParts
@@ -79,27 +80,40 @@ class BoundProbe:
     def waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential, or the requests of items in a run with a gateway; None if none does.
         Called from any thread."""
-        (is_waiting, scope), pool = self.waiting_scope(), self._parts.pool
-        return None if not is_waiting or pool is None else self.explained(pool.waiting_for(scope))
+        pool, request = self._parts.pool, self.waiting_request()
+        if pool is None or (request is None and not self._has_refused()):
+            return None
+        rests = self.rests()
+        return self.accepted(request, pool.waiting_for(None) if request is None else pool.waiting_of(request, rests))
 
     def open_waiting(self) -> PoolWaiting | None:
         """Return why items wait for a credential although a worker is free; None if none does. Called from any
         thread."""
         return self.waiting() if self._admission is not None and self._admission.open_by_scope else None
 
-    def waiting_scope(self) -> tuple[bool, str | None]:
-        """Return whether requests may wait for a credential, and the scope of the first one. Called from any thread."""
-        scheduler, admission = self._scheduler, self._admission
-        if admission is None or (scheduler.running >= scheduler.max_workers and not self._has_gateway):
-            return False, None
-        scopes = tuple(admission.open_by_scope)
-        return bool(scopes) or self._has_gateway or scheduler.sent_back > 0, scopes[0] if scopes else None
+    def waiting_request(self) -> LeaseHandle | None:
+        """Return the request that waits longest for a credential: of an item, or in a run with a gateway also of a
+        program that works on one. None if none waits, or all workers are busy. Called from any thread."""
+        admission = self._admission
+        if admission is None or (self._scheduler.running >= self._scheduler.max_workers and not self._has_gateway):
+            return None
+        return admission.first_waiting()
 
-    def explained(self, waiting: PoolWaiting) -> PoolWaiting | None:
-        """Return why items wait, with the credentials that rest in this run; None if, by the pool, none has to wait."""
+    def accepted(self, request: LeaseHandle | None, waiting: PoolWaiting) -> PoolWaiting | None:
+        """Return why a request waits; without one, why the next of an item that was refused will have to. None if,
+        by the pool, it will not."""
+        if request is None and not (self._has_refused() and waiting.reason == RATE_LIMITED):
+            return None
+        return waiting
+
+    def _has_refused(self) -> bool:
+        scheduler = self._scheduler
+        return scheduler.sent_back > 0 and (scheduler.running < scheduler.max_workers or self._has_gateway)
+
+    def rests(self) -> dict[str, tuple[float, str]]:
+        """Return the credentials that rest in this run for the items that wait. Called from any thread."""
         scopes = () if self._admission is None else tuple(self._admission.open_by_scope)
-        waiting = self._parts.breaker.explain(scopes[0] if scopes else None, waiting, self._now())
-        return waiting if scopes or waiting.reason == RATE_LIMITED else None
+        return self._parts.breaker.rests(self._now(), scopes)
 
     def facts(self, waiting: PoolWaiting | None, requested: int = 0) -> RunFacts:
         """Return what is known about the run. `waiting`: why items wait for a credential. Called from any thread."""
@@ -113,6 +127,7 @@ class BoundProbe:
             workers_by=None if at_once is None or at_once.by == FIXED else at_once.by,
             workers_detail=None if at_once is None else at_once.resource,
             has_keys=self._parts.pool is not None,
+            has_gateway=self._has_gateway,
             is_over_budget=scheduler.ready > 0 and not self._parts.spending.admits_item(),
             is_input_slow=requested > 0,
             is_refused=scheduler.sent_back > 0,

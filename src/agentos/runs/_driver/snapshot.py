@@ -17,8 +17,8 @@ from .bound_probe import BoundProbe
 def take_snapshot(parts: RunParts, probe: BoundProbe, max_running: int) -> RunSnapshot:
     """Return the state of a run and its pool. Called from any thread; blocks for a round trip to the owner of a shared
     pool, and asks the pool only once, so that its states and the reason for waiting belong together."""
-    is_waiting, scope = probe.waiting_scope()
-    states, waiting = ((), None) if parts.pool is None else parts.pool.snapshot(scope)
+    request = probe.waiting_request()
+    states, waiting = ((), None) if parts.pool is None else parts.pool.snapshot(None, request, probe.rests())
     epoch, now = parts.clock.epoch(), parts.clock.now()
     # In one step, which no other thread interrupts; the dict may change during an iteration.
     attempts = list(parts.running)
@@ -28,6 +28,6 @@ def take_snapshot(parts: RunParts, probe: BoundProbe, max_running: int) -> RunSn
         epoch,
         stats,
         [RunningItem(a.id, a.attempt, a.credential_id, now - a.started_at) for a in islice(attempts, max_running)],
-        decide(probe.facts(probe.explained(waiting) if is_waiting and waiting is not None else None), epoch),
+        decide(probe.facts(None if waiting is None else probe.accepted(request, waiting)), epoch),
         matching_states(with_rests(states, parts.breaker.rests(now), epoch), used),
     )

@@ -96,6 +96,10 @@ class Admission:
         self._forget(item)
         return True
 
+    def first_waiting(self) -> LeaseHandle | None:
+        """Return the request that waits longest; None if none waits. Called from any thread."""
+        return next(iter(tuple(self._requests.values())), None)
+
     def withdraw(self, item: Item) -> None:
         """Withdraw the request of an item; the pool keeps neither a waiter nor a lease for it."""
         self._pool.withdraw(self._forget(item))
@@ -159,6 +163,11 @@ class AccessAdmission(Admission):
             return False
         self.withdraw(item)
         return True
+
+    def first_waiting(self) -> LeaseHandle | None:
+        """Return the request that waits longest, of all that the pool of the gateway holds in this process. Called from
+        any thread."""
+        return self._pool.first_waiting()
 
     def forget_answers(self) -> None:
         """Ask the pool again before the next item starts: it has reported a change."""

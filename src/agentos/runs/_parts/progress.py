@@ -140,7 +140,8 @@ class RunProgress:
         unfinished: int | None = 0
         if scheduler.stopped is not None:
             unfinished = None if scheduler.total is None else scheduler.total - stats.completed
-        bound_by = bound_text(self.bound_times.longest(), stats.end_time, is_over=True)
+        longest = self.bound_times.longest()
+        bound_by = None if longest is None else bound_text(longest, stats.end_time, is_over=True)
         self.report(RunEnded(stats, unfinished, bound_by, self._is_recorded))
 
     def _credentials(self) -> int | None:

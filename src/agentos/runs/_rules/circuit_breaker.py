@@ -27,11 +27,11 @@ from collections.abc import Callable, Collection
 from math import inf
 from typing import Any, NamedTuple
 
-from agentos.events import CredentialBenched, CredentialRecovered, CredentialRested, PoolWaiting
+from agentos.events import CredentialBenched, CredentialRecovered, CredentialRested
 from agentos.items.item import Item
 from agentos.limits import backoff
 from agentos.limits.cool_downs import DEFAULT_COOL_DOWN, MAX_COOL_DOWN, hint_of
-from agentos.verdict import AUTH_FAILED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
+from agentos.verdict import AUTH_FAILED, QUOTA_EXHAUSTED, Verdict
 
 # Seconds that one item has a credential for itself after a rest, unless it ends earlier: a credential that still does
 # not work shows soon.
@@ -240,26 +240,18 @@ class CircuitBreaker:
             return _NO_IDS
         return frozenset(id_ for id_, health in unwell.items() if now < max(health.rest_until, health.probe_until))
 
-    def rests(self, now: float) -> dict[str, tuple[float, str]]:
-        """Return the credentials that rest in some scope: for how many seconds, and why. Called from any thread."""
+    def rests(self, now: float, scopes: Collection[str | None] | None = None) -> dict[str, tuple[float, str]]:
+        """Return the credentials that rest in one of these scopes, or in any: for how many seconds, and why. Called
+        from any thread."""
         rests: dict[str, tuple[float, str]] = {}
-        for unwell in tuple(self._unwell.values()):
+        for scope, unwell in tuple(self._unwell.items()):
+            if scopes is not None and scope not in scopes:
+                continue
             for id_, health in tuple(unwell.items()):
                 seconds = max(health.rest_until, health.probe_until) - now
                 if seconds > rests.get(id_, (0.0, ""))[0]:
                     rests[id_] = seconds, health.kind
         return rests
-
-    def explain(self, scope: str | None, waiting: PoolWaiting, now: float) -> PoolWaiting:
-        """Add what rests in this run to why a request waits. Called from any thread."""
-        unwell = tuple(self._unwell.get(scope, _NO_HEALTH).values())
-        ends = [end for health in unwell if (end := max(health.rest_until, health.probe_until)) > now]
-        if not ends:
-            return waiting
-        usable_in = min(ends) - now if waiting.usable_in is None else min(min(ends) - now, waiting.usable_in)
-        cooling = min(waiting.cooling + len(ends), waiting.credentials)
-        reason = RATE_LIMITED if cooling == waiting.credentials else waiting.reason
-        return waiting._replace(reason=reason, cooling=cooling, usable_in=usable_in)
 
     def preferred(self, item: Item) -> str | None:
         """Return a working credential for an item that failed with others, if there is one: it decides whose fault that

@@ -88,6 +88,10 @@ class MemberSession(MemberMessages):
         """Return the live leases of this process."""
         return [handle for handle in self._handles.values() if handle.state == LIVE]
 
+    def first_waiting(self) -> MemberHandle | None:
+        """Return the request of this process that waits longest; None if none waits."""
+        return next((handle for handle in self._handles.values() if handle.state == WAITING), None)
+
     def count_used(self, credential_id: str, requests: int, tokens: int, detail: Detail | None = None) -> None:
         """Remember usage beyond a reservation."""
         self.used.add(credential_id, requests, tokens, detail, self._now())

@@ -67,19 +67,20 @@ def _members(owner: Owner, _session: Session | None, now: float) -> Any:
 
 
 def _explain(owner: Owner, session: Session | None, now: float, scope: str | None, need: Any = None,
-             for_provider: str | None = None, only: str | None = None) -> Any:  # fmt: skip
+             for_provider: str | None = None, only: str | None = None, rests: Any = ()) -> Any:  # fmt: skip
     request_class = _request_class(owner, session, scope, for_provider, only)
     if need is not None:
         requests, tokens, *detail = need
         need = requests, tokens, Detail(*detail[0]) if detail and detail[0] is not None else None
-    waiting = wait_reasons.explain(owner.allocator, request_class, now, need)
+    rests = {id_: (float(seconds), str(reason)) for id_, (seconds, reason) in dict(rests).items()}
+    waiting = wait_reasons.explain(owner.allocator, request_class, now, need, rests)
     declared = [credential.group.pace.limits for credential in _credentials(owner, session)]
     waiting = waiting._replace(limit=_limit_text(owner, waiting.limit, declared, now))
     return waiting._replace(reason=STORE_LOST) if owner.store_scope.cooling else waiting
 
 
-def _snapshot(owner: Owner, session: Session | None, now: float, scope: str | None) -> Any:
-    return _states(owner, session, now), _explain(owner, session, now, scope)
+def _snapshot(owner: Owner, session: Session | None, now: float, *arguments: Any) -> Any:
+    return _states(owner, session, now), _explain(owner, session, now, *arguments)
 
 
 def _reasons(owner: Owner, session: Session | None, _now: float, scope: str | None, for_provider: str | None = None,
