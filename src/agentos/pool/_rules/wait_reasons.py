@@ -41,18 +41,16 @@ def explain(pool: Allocator, request_class: RequestClass, now: float, need: Need
         len(candidates),
         sum(1 for c in candidates if c.leases),
         len(ends),
-        min((hold.at for hold in ends), default=None),
+        None,
         quarantined=len(serving) - len(candidates),
         disabled=sum(1 for c in serving if (c.quarantine or "").startswith(DISABLED)),
     )
-    if waiting.usable_in is not None:
-        waiting = waiting._replace(usable_in=waiting.usable_in - now)
+    if ends:
+        waiting = _with_first(waiting, ends, now)
     counted = candidates
     if waiting.reason == EXHAUSTED:
         counted = [hold.credential for hold in holds if hold.at <= now]
         waiting = waiting._replace(on=counted[0].id if len(counted) == 1 else None)
-    else:
-        waiting = _with_first(waiting, ends)
     return waiting._replace(
         at_once=sum(c.max_concurrent for c in counted),
         leases=sum(len(c.leases) for c in counted),
@@ -90,7 +88,7 @@ def _hold_of(credential: CredentialRecord, binding: Binding, scope: str | None, 
     return _Hold(cooled_until, credential, None, next(iter(verdicts), None), None)
 
 
-def _with_first(waiting: PoolWaiting, holds: list[_Hold]) -> PoolWaiting:
+def _with_first(waiting: PoolWaiting, holds: list[_Hold], now: float) -> PoolWaiting:
     """Add what holds up the credential that is usable first, and how many others the same holds up. A limit that was
     learned is the same as one that is declared."""
     first = min(holds, key=lambda hold: hold.at)
@@ -99,6 +97,7 @@ def _with_first(waiting: PoolWaiting, holds: list[_Hold]) -> PoolWaiting:
     amounts = [hold.amount for hold in by_group.values() if hold.amount is not None]
     learned = sum(1 for hold in by_group.values() if hold.limit in DECLARED_AS)
     return waiting._replace(
+        usable_in=first.at - now,
         limit=first.limit if learned == len(by_group) else first.kind_of_limit,
         verdict=first.verdict,
         on=first.credential.group.name if len(by_group) == 1 else None,
