@@ -11,6 +11,7 @@ from agentos.pool._rules.allocator import Allocator
 from agentos.pool.simulation import Simulation, Work, simulate
 from agentos.pool.states import CredentialForecast
 from agentos.testing import FakeClock
+from agentos.verdict import QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, ParallelCoordinator, RateLimited
 
 
@@ -168,3 +169,32 @@ def test_plan_has_cost_and_what_the_budget_is_enough_for() -> None:
     assert "Cost" not in str(runs.plan(100))
     with pytest.raises(ValueError, match="item_cost"):
         runs.plan(100, item_cost=-1)
+
+
+def test_plan_without_scope_uses_limits_learned_for_a_model() -> None:
+    clock = FakeClock()
+    pool = CredentialCoordinator([Credential("sk-scoped-1", id="good", limits=Limits(max_concurrent=4))], clock=clock)
+    handle = pool.make_handle(None, 1, 0, "model-a")
+    assert pool.request_now(handle)
+    pool.observed(handle, Verdict(RATE_LIMITED, limit_requests=180))
+    pool.end(handle, None, True)
+    plan = ParallelCoordinator(4, pool, clock=clock, reporter=None).plan(1_000, item_seconds=0.5)
+    assert plan.unknown == ()
+    assert plan.seconds == pytest.approx(333, rel=0.05)
+
+
+def test_key_without_quota_for_its_model_gets_no_items() -> None:
+    clock = FakeClock()
+    keys = [Credential(f"sk-quota-{n}", id=f"key-{n}", limits=Limits(max_concurrent=4)) for n in range(2)]
+    pool = CredentialCoordinator(keys, clock=clock)
+    handle = pool.make_handle(None, 1, 0, "model-a", None, None, "key-0")
+    assert pool.request_now(handle)
+    pool.end(handle, Verdict(QUOTA_EXHAUSTED, 3_600.0))
+    assert ParallelCoordinator(4, pool, clock=clock).plan(7, item_seconds=2).requests == {"key-0": 0, "key-1": 7}
+
+
+def test_change_that_changes_nothing_is_not_offered() -> None:
+    pool = CredentialCoordinator([Credential("sk-auto-1", id="a", limits=Limits(max_concurrent=4))])
+    plan = ParallelCoordinator(20, pool, reporter=None).plan(3, item_seconds=2)
+    assert list(plan.changes) == ["one more credential"]
+    assert str(ParallelCoordinator(2, pool, reporter=None).plan(0, item_seconds=2)) == "0 items: nothing to do"

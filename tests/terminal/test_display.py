@@ -17,7 +17,7 @@ from agentos.items.results import RunningItem
 from agentos.runs.run_snapshot import RunSnapshot
 from agentos.terminal._cells import text_width
 from agentos.terminal.display import Display, amount_text, clock_text, countdown_text
-from agentos.verdict import RATE_LIMITED
+from agentos.verdict import AUTH_FAILED, QUOTA_EXHAUSTED, RATE_LIMITED
 from agentos.workflows.parallel import CredentialState, ProgressStats, WorkflowResult
 
 START = 1_700_000_000.0
@@ -36,13 +36,14 @@ class ScriptedRun:
         self.pool_waiting: PoolWaiting | None = None
         self.snapshots = 0
         self.now = NOW
+        self.held = 0
         for name, value in more.items():
             setattr(self, name, value)
 
     def snapshot(self, max_running: int) -> RunSnapshot:
         self.snapshots += 1
         bound = None if self.pool_waiting is None else bound_of_pool(self.pool_waiting, self.now)
-        return RunSnapshot(self.now, self.figures, self.items[:max_running], bound, self.keys)
+        return RunSnapshot(self.now, self.figures, self.items[:max_running], bound, self.keys, self.held)
 
 
 def stats(total: int | None = 300, completed: int = 120, failed: int = 0, **more: Any) -> ProgressStats:
@@ -112,7 +113,7 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
         "run nightly-42  2:05 elapsed, about 3.1 minutes to go, 58 items/min",
         "━" * 31 + "─" * 46 + " 120/300 done, 2 failed",
         "Bound by max_concurrent: 5 requests at once on 3 keys, all in use; 1 more is paused",
-        "running 3, 4 waiting",
+        "running 3, 177 to go",
         "  1:05  document-0001  key-1",
         "  0:12  文書-2         key-2  attempt 3",
         "  0:00  document-0003",
@@ -137,12 +138,12 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
                 "run nightly-42  2:05 elapsed, about 6.6 minutes to go",
                 "━━━━━━━━━───────────────────────── 1200/5000 done, 12 failed",
                 "nothing starts for 12 s. Bound by tokens per minute on all …",
-                "running 1000, 700 waiting (3 rate-limited)",
+                "running 1000, 2800 to go (3 rate-limited)",
                 "  10:05  document-0000  key-0  attempt 2",
                 "  10:04  document-0001  key-1",
                 "  … and 998 more",
                 "credentials 20: 18 in use, 1 paused, 1 quarantined",
-                "  key-1  rate-limited for 12 s",
+                "  key-2  quarantined: refused by the provider 2 times in a …",
                 "  … and 19 more",
                 "failed document-8: ValueError: worse",
                 "failed document-9: ValueError: worst",
@@ -155,13 +156,13 @@ def test_frame_shows_whole_run_if_it_fits() -> None:
                 "run nightly-42  2:05 elapsed",
                 "━━━━────────── 1200/5000 done, 12 failed",
                 "nothing starts for 12 s. Bound by token…",
-                "running 1000, 700 waiting (3 rate-limit…",
+                "running 1000, 2800 to go (3 rate-limite…",
                 "credentials 20: 18 in use, 1 paused, 1 …",
                 "failed document-9: ValueError: worst",
             ],
         ),
         (40, 4, ["run nightly-42  2:05 elapsed", "━━━━────────── 1200/5000 done, 12 failed",
-                 "nothing starts for 12 s. Bound by token…", "running 1000, 700 waiting (3 rate-limit…"]),
+                 "nothing starts for 12 s. Bound by token…", "running 1000, 2800 to go (3 rate-limite…"]),
         (40, 2, ["run nightly-42  2:05 elapsed", "━━━━────────── 1200/5000 done, 12 failed"]),
         (40, 1, ["━━━━────────── 1200/5000 done, 12 failed"]),
         (20, 3, ["2:05 elapsed", "1200/5000, 12 failed", "nothing starts for …"]),
@@ -280,7 +281,7 @@ def test_limit_that_outlasts_a_cool_down_is_the_reason() -> None:
         waits_for="requests per minute",
     )
     lines = display_of(ScriptedRun(keys=(state,))).frame(80, 9)
-    assert "  k  next request in 40 s (requests per minute)" in lines
+    assert "  k  paced: next request in 40 s (requests per minute)" in lines
 
 
 def test_pause_between_requests_is_not_shown_as_paused() -> None:
@@ -462,3 +463,44 @@ def test_lost_store_is_shown_until_reached_again() -> None:
 def test_header_has_the_cost_if_it_is_known(figures: dict[str, Any], text: str) -> None:
     run = ScriptedRun(figures=stats(**figures))
     assert text in display_of(run).frame(120, 2)[0]
+
+
+def test_keys_that_need_a_person_come_first_where_rows_are_few() -> None:
+    until = {"rate_limited_until": NOW + 30, "cooled_until": NOW + 30}
+    keys = (
+        *(CredentialState(f"key-{n}", in_use=True) for n in range(30)),
+        CredentialState("spaced", rate_limited_until=NOW + 2, limited_until=NOW + 2, is_available=False),
+        CredentialState("slow", cooled_by={"": RATE_LIMITED}, **until),  # type: ignore[arg-type]
+        CredentialState("empty", cooled_by={"": QUOTA_EXHAUSTED}, **until),  # type: ignore[arg-type]
+        CredentialState("refused", cooled_by={"": AUTH_FAILED}, **until),  # type: ignore[arg-type]
+        CredentialState("dead", quarantined="refused by the provider"),
+    )
+    frame = display_of(ScriptedRun(keys=keys)).frame(80, 9)
+    assert [line.split()[0] for line in frame[3:8]] == ["dead", "refused", "empty", "slow", "key-0"]
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (
+            CredentialState("a", limited_until=NOW + 1.5, waits_for="requests per minute", is_available=False),
+            "paced: next request in 2 s (requests per minute)",
+        ),
+        (CredentialState("a", limited_until=NOW + 0.3, is_available=False), "paced: next request in 1 s"),
+        (CredentialState("a", is_available=False), "paced: next request in 1 s"),
+        (CredentialState("a", limited_until=NOW + 1.5, in_use=True), "in use"),
+        (CredentialState("a", cooled_until=NOW + 0.4, cooled_by={"": AUTH_FAILED}), "key refused for 1 s"),
+        (CredentialState("a", limited_until=NOW + 90, waits_for="requests per day"), "next request in 90 s (requests"),
+    ],
+)
+def test_spacing_is_no_pause_and_a_refused_key_not_paced(state: CredentialState, text: str) -> None:
+    frame = display_of(ScriptedRun(keys=(state,))).frame(80, 9)
+    assert text in frame[-1]
+    assert ("1 paused" in frame[-2]) == (not text.startswith(("paced", "in use")))
+
+
+def test_running_items_that_wait_for_a_key_are_counted() -> None:
+    run = ScriptedRun(figures=stats(120, 46, running=20), items=[], held=5)
+    assert "running 20 (5 wait for a key), 54 to go" in display_of(run).frame(80, 9)
+    run = ScriptedRun(figures=stats(None, 46, running=20))
+    assert "running 20" in display_of(run).frame(80, 9)

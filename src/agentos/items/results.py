@@ -12,6 +12,8 @@ from .parallelism import ParallelBound
 
 # Below this number of completed items, a rate computed from them is noise.
 MIN_ITEMS_FOR_RATE = 3
+# Seconds: a shorter time that only the limits impose is not given before an item has ended, which may take longer.
+MIN_SECONDS_BY_LIMITS = 60.0
 
 
 T = TypeVar("T")
@@ -140,6 +142,7 @@ def seconds_to_go(
     by_limits = None if fastest is None and not not_before else not_before + (remaining / fastest if fastest else 0.0)
     measured = completed - recorded
     if measured < min(MIN_ITEMS_FOR_RATE, total - recorded):
-        return by_limits
+        # Before items have ended, the limits give no more than the shortest time.
+        return by_limits if measured or by_limits is None or by_limits >= MIN_SECONDS_BY_LIMITS else None
     by_rate = remaining * elapsed / measured if measured else 0.0
     return by_rate if by_limits is None else max(by_rate, by_limits)

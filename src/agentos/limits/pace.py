@@ -360,6 +360,13 @@ class Pace:
         limits = {scope: estimator.requests_per_minute for scope, estimator in self.estimators.items()}
         return {scope: limit for scope, limit in limits.items() if limit is not None}
 
+    @property
+    def main_scope(self) -> str | None:
+        """The scope of a request that names none, for a plan: the one with most requests so far."""
+        if not self.estimators:
+            return None
+        return max(self.estimators, key=lambda scope: (self.estimators[scope].sent, scope is None))
+
     def _estimator(self, scope: str | None, now: float, *, starts_full: bool = True) -> RateEstimator:
         """Return the estimator of a scope; create it if there is none."""
         estimator = self.estimators.get(scope)

@@ -15,6 +15,8 @@ from agentos.limits.declaration import AUTO, LEARNED_REQUESTS, REQUESTS_PER_MINU
 from agentos.pool.simulation import Work, simulate
 from agentos.pool.states import CredentialForecast
 
+# A change is offered if the run takes at most this share of its time with it.
+MAX_SHARE_OF_USEFUL = 0.99
 # Items of a simulation that compares changes, at most; its durations are scaled to all items.
 MAX_COMPARED_ITEMS = 10_000
 
@@ -38,10 +40,13 @@ def changes_of(
         return {}
     few, sample = _reduced(credentials, work)
     before = seconds if sample == work else simulate(few, sample).seconds
-    changes = {"one more credential": _with_one_more(credentials, few, sample)}
-    if bound is not None and (change := _twice_of(bound, few, sample)) is not None:
-        changes[change[0]] = change[1:]
-    return {name: _scaled(seconds, before, simulate(*change).seconds) for name, change in changes.items()}
+    one_more = simulate(*_with_one_more(credentials, few, sample)).seconds
+    changes = {"one more credential": _scaled(seconds, before, one_more)}
+    if bound is not None and (twice := _twice_of(bound, few, sample)) is not None:
+        after = _scaled(seconds, before, simulate(*twice[1:]).seconds)
+        if after <= MAX_SHARE_OF_USEFUL * seconds:
+            changes[twice[0]] = after
+    return changes
 
 
 def _reduced(credentials: list[CredentialForecast], work: Work) -> tuple[list[CredentialForecast], Work]:

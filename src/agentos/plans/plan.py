@@ -62,7 +62,9 @@ class RunPlan:
         done_by = ""
         if self.items and self.starts_at is not None and self.ends_at is not None:
             done_by = f", done by {clock_time(self.ends_at, self.starts_at)}"
-        assumed = f"at {self.item_seconds:g} s per item{each} and {at_once}"
+        assumed = f"at {self.item_seconds:.3g} s per item{each} and {at_once}"
+        if not self.items:
+            return "0 items: nothing to do"
         lines = [
             f"{plural(self.items, 'item')}: about {format_duration(self.seconds)}{done_by} ({assumed})",
             f"  Bound by: {self.bound_by}",
@@ -146,7 +148,11 @@ def _plan(credentials: list[CredentialForecast] | None, work: Work) -> RunPlan:
         outcome.too_large,
         tuple(c.id for c in credentials if not c.limits.is_paced and c.learned is None),
         changes_of(credentials, work, outcome.seconds, bound),
-        learned_at_once={c.id: c.at_once or c.limits.first_concurrent for c in credentials if c.is_concurrency_learned},
+        learned_at_once={
+            c.id: c.at_once or c.limits.first_concurrent
+            for c in credentials
+            if c.is_concurrency_learned and c.is_proven
+        },
         is_auto=work.is_auto,
     )
 

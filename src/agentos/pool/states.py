@@ -137,8 +137,10 @@ def _holder(record: LeaseRecord, now: float) -> Holder:
 
 
 def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
-    """Return the limits and the state of a credential for a plan that starts now."""
+    """Return the limits and the state of a credential for a plan that starts now. Limits are learned, and quotas used
+    up, for a model: a plan that names none is for the model that the credential was used for most."""
     pace, calendar = credential.group.pace, credential.group.pace.calendar
+    scope, learned = pace.main_scope, pace.learned_limits()
     limits, usage = pace.forecast(now)
     used = {} if credential.group.pace.limiter is None else credential.group.pace.limiter.usage(now)
     grows = credential.concurrency is not None and not credential.concurrency.is_met
@@ -149,14 +151,16 @@ def forecast(credential: CredentialRecord, now: float) -> CredentialForecast:
         credential.provider.name,
         credential.scopes,
         replace(limits, max_concurrent=AUTO if grows else credential.max_concurrent),
-        cooling=max(0.0, credential.usable_at(None) - now),
-        learned=pace.learned_limits().get(None),
+        cooling=max(0.0, credential.usable_at(scope) - now),
+        learned=learned.get(None, learned.get(scope)),
         used=tuple((name, amount) for name, (amount, _) in used.items() if amount),
         calendar=None if calendar is None else lambda resets, then: calendar(resets, now + then) - now,
         is_concurrency_learned=credential.concurrency is not None,
         usage=usage,
         at_once=credential.max_concurrent if grows else None,
-        cooled_by=cooled_by.get("", RATE_LIMITED) if None in ends else RATE_LIMITED,
+        cooled_by=cooled_by[max(ends.keys() & {None, scope}, key=ends.__getitem__) or ""]
+        if ends.keys() & {None, scope}
+        else RATE_LIMITED,
         is_proven=credential.is_proven,
         has_started=pace.has_started,
     )

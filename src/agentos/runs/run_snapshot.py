@@ -19,6 +19,7 @@ class RunSnapshot(NamedTuple):
     running: list[RunningItem]  # the oldest ones
     bound: Bound | None  # what binds the run; None: it waits for its last items
     credentials: tuple[CredentialState, ...] = ()
+    held: int = 0  # running items of which a request waits for a credential, in a run with a gateway
 
 
 def matching_states(states: Sequence[CredentialState], attempts: Mapping[str, int]) -> tuple[CredentialState, ...]:

@@ -22,6 +22,7 @@ from agentos.reporters.bound_text import bound_text
 from agentos.reporters.sentences import cost_facts, error_text
 from agentos.reporters.unusable_text import one_line, out_of_use_text
 from agentos.runs.run_snapshot import RunSnapshot
+from agentos.verdict import AUTH_FAILED, QUOTA_EXHAUSTED
 
 from ._cells import head, left_aligned, right_aligned, text_width
 
@@ -36,6 +37,10 @@ MAX_FAILURES = 5
 MAX_CHARACTERS = 500
 # Seconds. Shorter waits come from spacing requests evenly, and get no countdown.
 SHORT_WAIT = 1.0
+# Seconds. The end of a shorter wait is not shown: it is over before the next frame.
+TINY_WAIT = 0.05
+# Seconds from which on a credential that waits for a limit is called paused, and no longer paced.
+LONG_SPACING = 60.0
 # Cells. In a narrower terminal, running items are shown without their credentials.
 MIN_WIDTH_FOR_KEYS = 40
 # Rows. In a lower terminal the bound of a run is shown only while nothing starts.
@@ -197,7 +202,7 @@ class Display:
         running = min(stats.running, room - credentials)
         rows: list[list[Segment]] = []
         if has_running:
-            rows.append([("running", "bold"), (f" {stats.running}{_waiting_counts(stats)}", "")])
+            rows.append([("running", "bold"), (f" {stats.running}{_other_counts(run)}", "")])
             rows += self._running(run, running, now, width)
         if has_credentials:
             rows.append([("credentials", "bold"), (f" {len(states)}: {_state_counts(states, now)}", "")])
@@ -231,7 +236,7 @@ class Display:
             return []
         visible = rows if len(states) <= rows or rows == 1 else rows - 1
         if visible < len(states):
-            states = sorted(states, key=lambda state: STATES.index(_state_of(state, now)))
+            states = sorted(states, key=lambda state: _place(state, now))
         more = len(states) - visible
         states = states[:visible]
         ids = left_aligned([self._shorten(self._safe(state.key_id), max(8, width // 4)) for state in states])
@@ -269,10 +274,13 @@ class Display:
         if kind == QUARANTINED:
             return out_of_use_text(self._safe(state.quarantined or "")), "red"
         if kind == PAUSED:
-            pause = longest_pause(state, now, SHORT_WAIT)
+            pause = longest_pause(state, now, TINY_WAIT)
             return "" if pause is None else self._safe(pause.text(now)), "yellow"
-        if kind in (FREE, PACED):
-            return f"{'free' if kind == FREE else 'paced: next request in 1 s'}{learned}", "dim"
+        if kind == PACED:
+            pause = longest_pause(state, now, TINY_WAIT)
+            return f"paced: {'next request in 1 s' if pause is None else self._safe(pause.text(now))}{learned}", "dim"
+        if kind == FREE:
+            return f"free{learned}", "dim"
         leases = f" {state.live_leases}/{state.max_concurrent}" if state.max_concurrent > 1 else ""
         leases += " at once (learned)" if state.is_concurrency_learned and leases else ""
         return f"in use{leases}{learned}", ""
@@ -335,17 +343,27 @@ class Display:
 
 
 # States of a credential, in the order of the list if not all of them fit.
-PAUSED, QUARANTINED, IN_USE, PACED, FREE = STATES = ("paused", "quarantined", "in use", "paced", "free")
+QUARANTINED, PAUSED, IN_USE, PACED, FREE = STATES = ("quarantined", "paused", "in use", "paced", "free")
+# Pauses that a person may have to end, before the others.
+_URGENT = (AUTH_FAILED, QUOTA_EXHAUSTED)
 
 
 def _state_of(state: CredentialState, now: float) -> str:
     if state.quarantined is not None:
         return QUARANTINED
-    if longest_pause(state, now, SHORT_WAIT) is not None:
+    pause = longest_pause(state, now, TINY_WAIT)
+    if pause is not None and (pause.reason or pause.until - now >= LONG_SPACING):
         return PAUSED
     if state.in_use:
         return IN_USE
-    return FREE if state.is_available else PACED
+    return FREE if state.is_available and pause is None else PACED
+
+
+def _place(state: CredentialState, now: float) -> tuple[int, int]:
+    """Return where a credential stands in a list that has not room for all: what needs a person comes first."""
+    place = STATES.index(_state_of(state, now))
+    urgent = [_URGENT.index(verdict) for verdict in state.cooled_by.values() if verdict in _URGENT]
+    return place, min(urgent, default=len(_URGENT))
 
 
 def _state_counts(states: Sequence[CredentialState], now: float) -> str:
@@ -355,9 +373,14 @@ def _state_counts(states: Sequence[CredentialState], now: float) -> str:
     )
 
 
-def _waiting_counts(stats: ProgressStats) -> str:
+def _other_counts(run: RunSnapshot) -> str:
+    """Return how many running items wait for a key, how many items are still to start, and how many were refused."""
+    stats = run.stats
+    held = f" ({run.held} {'waits' if run.held == 1 else 'wait'} for a key)" if run.held else ""
+    left = 0 if stats.total is None else max(0, stats.total - stats.completed - stats.running)
+    to_go = f", {left} to go" if left else ""
     rate_limited = f" ({stats.rate_limited} rate-limited)" if stats.rate_limited > 0 else ""
-    return f", {stats.waiting} waiting{rate_limited}" if stats.waiting > 0 else ""
+    return held + to_go + rate_limited
 
 
 def _escape(char: str) -> str:

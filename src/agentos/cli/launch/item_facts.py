@@ -32,7 +32,10 @@ def item_facts(folder: RunFolder | None, options: Mapping[str, Any], item_second
     """Return what an item takes: by options, then by the ledger of a run."""
     recorded = ItemFacts() if folder is None else recorded_facts(folder)
     given: dict[str, Any] = {name: options.get(name) for name in ItemFacts._fields} | {"item_seconds": item_seconds}
-    return recorded._replace(**{name: value for name, value in given.items() if value is not None})
+    facts = recorded._replace(**{name: value for name, value in given.items() if value is not None})
+    if facts.item_seconds is None and options.get("timeout") is not None:
+        return facts._replace(item_seconds=min(ITEM_SECONDS, options["timeout"]))
+    return facts
 
 
 def recorded_facts(folder: RunFolder) -> ItemFacts:

@@ -110,6 +110,14 @@ class BoundProbe:
         scheduler = self._scheduler
         return scheduler.sent_back > 0 and (scheduler.running < scheduler.max_workers or self._has_gateway)
 
+    def held_requests(self) -> int:
+        """Return how many requests of running items the gateway holds until a credential is usable. Called from any
+        thread."""
+        pool, admission = self._parts.pool, self._admission
+        if pool is None or admission is None or not self._has_gateway:
+            return 0
+        return max(0, pool.waiters() - sum(tuple(admission.open_by_scope.values())))
+
     def rests(self) -> dict[str, tuple[float, str]]:
         """Return the credentials that rest in this run for the items that wait. Called from any thread."""
         scopes = () if self._admission is None else tuple(self._admission.open_by_scope)

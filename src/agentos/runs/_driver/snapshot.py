@@ -30,4 +30,5 @@ def take_snapshot(parts: RunParts, probe: BoundProbe, max_running: int) -> RunSn
         [RunningItem(a.id, a.attempt, a.credential_id, now - a.started_at) for a in islice(attempts, max_running)],
         decide(probe.facts(None if waiting is None else probe.accepted(request, waiting)), epoch),
         matching_states(with_rests(states, parts.breaker.rests(now), epoch), used),
+        min(probe.held_requests(), len(attempts)),
     )
