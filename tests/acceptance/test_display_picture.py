@@ -15,7 +15,7 @@ PICTURE = Path(__file__).parents[2] / "docs" / "display.svg"
 def test_committed_picture_has_the_words_of_the_display() -> None:
     picture = take_picture()
     assert words_of(PICTURE.read_text()) == words_of(picture), "run `make docs`"
-    assert {"running", "waiting", "credentials", "in", "use", "failed"} <= words_of(picture)
+    assert {"running", "credentials", "in", "use", "failed"} <= words_of(picture)
 
 
 def test_page_of_the_display_explains_every_state() -> None:

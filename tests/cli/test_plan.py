@@ -28,7 +28,7 @@ def test_plan_of_a_run_starts_from_its_ledger() -> None:
 
 def test_plan_of_a_finished_run_has_nothing_to_do() -> None:
     make_run("done", ["a", "b"], same)
-    assert agentos("plan", "done").stdout.startswith("0 items: about 0.0 s")
+    assert agentos("plan", "done").stdout.startswith("0 items: nothing to do")
 
 
 def test_options_of_the_command_outrank_those_of_the_run() -> None:

@@ -465,7 +465,7 @@ def test_header_has_the_cost_if_it_is_known(figures: dict[str, Any], text: str) 
     assert text in display_of(run).frame(120, 2)[0]
 
 
-def test_keys_that_need_a_person_come_first_where_rows_are_few() -> None:
+def test_keys_that_need_a_person_come_first() -> None:
     until = {"rate_limited_until": NOW + 30, "cooled_until": NOW + 30}
     keys = (
         *(CredentialState(f"key-{n}", in_use=True) for n in range(30)),
