@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from agentos import bounds
 from agentos.events import RunEnded
 from agentos.pool.states import CredentialState
+from agentos.reporters.bound_text import bound_text
 from agentos.runs.run_snapshot import matching_states, with_rests
 from agentos.testing import FakeClock
 from agentos.workflows.parallel import (
@@ -49,14 +50,19 @@ def test_run_stopped_by_used_up_quotas_is_bound_by_them() -> None:
     assert text.startswith("the used-up quota of all 4 keys; the first resets at ")
 
 
-def test_summary_names_what_bounds_an_automatic_number() -> None:
-    """The first items end before the number changes: what bounds them is known from the start."""
-    events: list[Any] = []
+def test_bound_of_an_automatic_number_names_the_resource(tmp_path: Path) -> None:
+    """What bounds the first items is known from the start."""
+    end = tmp_path / "end"
     pool = CredentialCoordinator(keys(4, max_concurrent=20))
-    coordinator = ParallelCoordinator("auto", pool, reporter=events.append)
-    text = bound_by(coordinator, events, 6, Command([sys.executable, "-c", ""], credential_env="KEY"))
-    assert "at once" in text
-    assert "not the keys" not in text
+    coordinator = ParallelCoordinator("auto", pool, reporter=None)
+    worker = Command(["sh", "-c", 'until test -e "$0"; do sleep 0.05; done', str(end)], credential_env="KEY")
+    with coordinator.stream(range(6), worker) as results:
+        eventually(lambda: (bound := results.bound()) is not None and bound.kind == bounds.WORKERS)
+        bound = results.bound()
+        end.touch()
+        assert len(list(results)) == 6
+    assert "at once" in bound_text(bound)
+    assert "not the keys" not in bound_text(bound)
 
 
 def test_run_without_usable_credential_says_so() -> None:
@@ -91,8 +97,6 @@ def test_run_at_a_declared_limit_names_it(limits: dict[str, Any], tokens: int, t
         assert snapshot.bound.kind == bounds.LIMIT
         clock.advance(86_400)
         assert len(list(results)) == 1
-        from agentos.reporters.bound_text import bound_text
-
         assert bound_text(snapshot.bound) == text
 
 
