@@ -93,7 +93,7 @@ def test_show_of_gateway_run_has_keys_with_refusals() -> None:
     assert re.search(
         r"Credential +attempts +succeeded +requests +tokens +cost +refusals\ngood +2 +2 +4 +60 +1 +0\n", out
     )
-    assert re.search(r"\ndead +2 +2 +0 +- +0 +6\n", out)
+    assert re.search(r"\ndead +2 +2 +0 +0 +0 +6\n", out)
     assert "2 requests with good, dead" in agentos("show", "gated", "a").stdout
     row = json.loads(agentos("export", "gated").stdout.splitlines()[0])
     assert row["credential_id"] == "good, dead"

@@ -316,7 +316,7 @@ def _credential_lines(totals: list[dict[str, Any]], *, has_gateway: bool) -> Ite
         (
             shorten(total["credential_id"], MAX_ID),
             *(str(total[name]) for name in ("attempts", "succeeded", "requests")),
-            str(total["tokens"] or "-"),
+            str(total["tokens"] if has_gateway else total["tokens"] or "-"),
             _cost_text(total, has_gateway=has_gateway),
             str(total["refusals"]) if has_gateway else format_duration(total["waited"]),
         )
