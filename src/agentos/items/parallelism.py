@@ -61,7 +61,7 @@ class ParallelBound(NamedTuple):
         if self.by == FIRST_ITEMS:
             return "the first items, until their memory and processor time are known"
         if self.by == POOL:
-            return "the keys, all in use"
+            return "what the keys allow"
         return self.limit or self.by
 
 
