@@ -550,7 +550,7 @@ def test_failed_and_halted_runs_exit_with_1(sandbox: Sandbox) -> None:
     assert done.returncode == 1
     assert "halted: 1 failed" in done.stderr
     assert Counter(outcomes(sandbox, "halted").values())["failed"] == 1
-    assert "to retry: agentos retry halted" in done.stderr
+    assert "Try again:  agentos retry halted" in done.stderr
 
 
 def test_busy_damaged_and_unwritable_runs_exit_with_3(sandbox: Sandbox) -> None:

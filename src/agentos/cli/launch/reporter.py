@@ -224,7 +224,9 @@ class RunReporter:
         if self._mode.as_json or status == SUCCEEDED:
             return
         if status == SOME_FAILED:
-            self.screen.message(f"Details: agentos show {folder.run_id}; to retry: agentos retry {folder.run_id}")
+            # A command has a line of its own: a narrow terminal would break it, and it could not be copied.
+            self.screen.message(f"Details:    agentos show {folder.run_id}")
+            self.screen.message(f"Try again:  agentos retry {folder.run_id}")
         elif self.run_ended is None:  # else the last line of the run has the command
             self.screen.message(f"Continue with: agentos resume {folder.run_id}")
 
