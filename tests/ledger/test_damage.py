@@ -165,6 +165,7 @@ def remove_checksums(path: Path) -> None:
     for table in ("items", "checkpoints"):
         connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
     connection.execute("DROP TABLE request_usage")
+    connection.execute("DROP TABLE credential_usage")
     connection.execute("PRAGMA user_version = 1")
     connection.commit()
     connection.close()

@@ -152,8 +152,8 @@ MUTANTS = (
     Mutant(
         "A request that its provider refused counts as sent",
         "gateway/_exchange.py",
-        "        self._handle = None\n        self._account.withdraw()\n",
-        "        self._handle = None\n        self._account.count()\n",
+        "        self.state.stall.leased -= 1\n        self._account.withdraw()\n",
+        "        self.state.stall.leased -= 1\n        self._account.count()\n",
         tests_of(ACCOUNTS, "test_refusal_of_a_provider_costs_nothing"),
     ),
     Mutant(

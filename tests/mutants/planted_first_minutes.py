@@ -33,15 +33,15 @@ MUTANTS = (
     Mutant(
         "A pilot of stdin loses the items after its limit",
         "cli/launch/selection.py",
-        "    items.rest_count = sum(1 for _ in source)\n",
-        "    items.rest_count = 1\n",
+        "                rest_count += 1\n",
+        "                rest_count += 1\n                break\n",
         tests_of(PILOT, "test_pilot_of_stdin_keeps_the_rest_for_resume"),
     ),
     Mutant(
         "The next launch after a pilot counts its limit from the first item again",
         "cli/launch/selection.py",
-        "    count = limit + _outcomes(folder)\n",
-        "    count = limit\n",
+        "            if standing is not None and standing[0] != UNFINISHED:\n",
+        "            if standing is None and limit < 0:\n",
         tests_of(PILOT, "test_pilot_runs_the_first_items_resume_the_rest"),
     ),
     Mutant(

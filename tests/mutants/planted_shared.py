@@ -122,8 +122,8 @@ MUTANTS = (
     Mutant(
         "A grant is not committed before its reply is sent",
         "pool/shared/_owner/owned_pool.py",
-        "*what, *self.detail_of(record), urgent=True, now=now)",
-        "*what, *self.detail_of(record), now=now)",
+        "self._record(entry, now, urgent=True)",
+        "self._record(entry, now)",
         tests_of(OWNER, "test_grant_is_committed_before_reply_is_taken"),
     ),
     Mutant(
@@ -291,7 +291,7 @@ MUTANTS = (
     Mutant(
         "A cool-down is committed later than its event is told",
         "pool/shared/_owner/owned_pool.py",
-        "self._record(kinds.COOL, *event[:3], now + event.seconds, event.verdict, urgent=True, now=now)",
+        "self._record((kinds.COOL, *event[:3], now + event.seconds, event.verdict), now, urgent=True)",
         "pass",
         EQUAL,
     ),

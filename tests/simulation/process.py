@@ -294,7 +294,9 @@ class Process:
             advice = breaker.refused(item, *what)
             kind = TRANSIENT if advice is None else kind
         if advice is None and kind in (TRANSIENT, None):
-            advice = breaker.failed(item, attempt.credential_id, attempt.started_at, self.plan.keys, now)
+            advice = breaker.failed(
+                item, attempt.credential_id, attempt.started_at, self.plan.keys, now, usable=lambda: self.plan.keys
+            )
         is_proven = kind == AUTH_FAILED and breaker.has_worked(item.scope, attempt.credential_id)
         refused_by = attempt.credential_id if is_proven else None
         decision = run.fail_attempt(item, kind, now, self.rng.random(), refused_by, None, advice)

@@ -70,7 +70,7 @@ def test_provider_without_usable_credential_is_refused(store: str) -> None:
     with make_pool(store) as pool:
         pool.quarantine("a1", "by hand")
         pool.quarantine("a2", "by hand")
-        with pytest.raises(NoUsableCredential, match="a1: by hand; a2: by hand"):
+        with pytest.raises(NoUsableCredential, match="a1: quarantined: by hand\na2: quarantined: by hand"):
             leased(pool, "anthropic")
         with pytest.raises(NoUsableCredential, match="no credential of gemini"):
             leased(pool, "gemini")

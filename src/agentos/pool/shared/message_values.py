@@ -17,7 +17,7 @@ from agentos.limits.amounts import Detail
 from agentos.limits.declaration import Limits, Window
 from agentos.verdict import Verdict, WindowReport
 
-from .messages import MAX_COUNT, MAX_SECONDS, DetailFields, Event, Name, Seconds, Text
+from .messages import MAX_COUNT, MAX_SECONDS, PROTOCOL, DetailFields, Event, Name, Seconds, Text
 
 _EVENTS = {
     cls.__name__: cls
@@ -28,14 +28,21 @@ _EVENTS = {
         events.CredentialQuarantined,
     )
 }
+# Fields of `PoolWaiting` that protocol 4 knows. No other event has as many.
+FIELDS_KNOWN_BEFORE = 14
 _NO_LIMITS = Limits()
 _LIMITS = frozenset(Limits.__dataclass_fields__)
 _VERDICT_FIELDS = len(Verdict._fields)
 
 
 def event_of(event: tuple[Any, ...]) -> Event:
-    """Return an event of the pool as a reply."""
-    return Event(type(event).__name__, list(event))
+    """Return an event of the pool as a reply, with the fields that members of the protocol before know."""
+    return Event(type(event).__name__, list(event[:FIELDS_KNOWN_BEFORE]))
+
+
+def waiting_for(waiting: events.PoolWaiting, protocol: int) -> tuple[Any, ...]:
+    """Return why requests wait, with the fields that a member of this protocol knows: it refuses more."""
+    return waiting if protocol >= PROTOCOL else waiting[:FIELDS_KNOWN_BEFORE]
 
 
 def read_event(event: Event) -> Any:

@@ -245,7 +245,10 @@ class SharedStore:
         lost = PoolWaiting(STORE_LOST, len(self._member.declared), 0, 0, None)
         if self._member.lost_since is not None:
             return lost
-        answer = self._ask("explain", None, scope, need, for_provider, only, dict(rests), is_kept=False)
+        question = scope, need, for_provider, only
+        answer = self._ask("explain", None, *question, *([dict(rests)] if rests else ()), is_kept=False)
+        if answer is None and rests:  # an owner of protocol 4, which does not know `rests`
+            answer = self._ask("explain", None, *question, is_kept=False)
         return lost if answer is None else _waiting(answer)
 
     def reasons(self, scope: str | None, for_provider: str | None = None, only: str | None = None) -> dict[str, str]:

@@ -29,7 +29,7 @@ from ..transport import Loaded
 from . import entries as kinds
 from .lease_messages import LeaseMessages
 from .owned_pool import FENCES_PER_SECOND, LAZY_SECONDS
-from .queries import ANSWERS
+from .queries import ANSWERS, as_known_before
 from .session import Session
 
 # Shortest time to live of a session, in seconds: a shorter one would end before its greeting is answered.
@@ -156,7 +156,10 @@ class Owner(LeaseMessages):
         if session is not None:
             session.expires_at = now + session.ttl
         try:
-            reply: wire.Reply = wire.Answer(query.number, answer(self, session, now, *query.arguments))
+            value = answer(self, session, now, *query.arguments)
+            if query.protocol < wire.PROTOCOL:
+                value = as_known_before(query.what, value, query.protocol)
+            reply: wire.Reply = wire.Answer(query.number, value)
         except Exception as error:  # arguments are of any type; a query changes nothing
             reply = wire.Rejected(query.number, f"invalid query: {type(error).__name__}"[: wire.MAX_TEXT])
         self._reply_to(connection, reply)

@@ -13,6 +13,7 @@ from agentos.limits.declaration import Limits
 from ..._rules import wait_reasons
 from ..._rules.records import CredentialRecord, RestrictedScope
 from ...states import credential_state, forecast
+from .. import message_values as values
 
 if TYPE_CHECKING:
     from .owner import Owner
@@ -111,6 +112,16 @@ def _forecasts(owner: Owner, session: Session | None, now: float) -> Any:
         first = (*planned[:7], planned.is_concurrency_learned, None, planned.used, ends_in)
         forecasts.append((*first, *planned[10:]))
     return forecasts
+
+
+def as_known_before(what: str, answer: Any, protocol: int) -> Any:
+    """Return an answer as a member of an older protocol accepts it."""
+    if what == "explain":
+        return values.waiting_for(answer, protocol)
+    if what == "snapshot":
+        states, waiting = answer
+        return states, values.waiting_for(waiting, protocol)
+    return answer
 
 
 ANSWERS: dict[str, Callable[..., Any]] = {
