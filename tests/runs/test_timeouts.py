@@ -49,14 +49,16 @@ def test_timed_out_thread_is_abandoned_with_its_lease() -> None:
 
 def test_time_of_a_suspended_program_does_not_count() -> None:
     """Ctrl-Z, or a closed lid: an attempt has not run meanwhile, or its end was not noticed."""
-    gate = threading.Event()
+    gates = {"slow": threading.Event(), "other": threading.Event()}
     clock = FakeClock()
-    with quiet(1, timeout=5, clock=clock).stream(["slow"], lambda item, _: gate.wait(60) and item) as results:
-        eventually(lambda: results.stats.running == 1)
+    with quiet(2, timeout=5, clock=clock).stream(list(gates), lambda item, _: gates[item].wait(60) and item) as results:
+        eventually(lambda: results.stats.running == 2)
         clock.advance(1)
         clock.pause(3600)
         clock.advance(3599.9)
-        gate.set()
+        gates["other"].set()  # the run processes this end after the timers that have expired
+        assert next(results).value == "other"
+        gates["slow"].set()
         assert [result.success for result in results] == [True]
 
 
