@@ -45,15 +45,15 @@ class Period:
             self._end(now)
         self._use(now)
         entry = Entry(self.began_at, amount)
-        self._add(entry, amount, now)
+        self.total += amount
+        if now >= self._late_from():  # also a request that uses nothing may begin a period
+            self._count_late(entry, amount, now)
         return entry
 
-    def _add(self, entry: Entry, amount: float, now: float) -> None:
-        self.total = max(0.0, self.total + amount)
-        if now >= self._late_from() and amount >= 0:  # also a request that uses nothing may begin a period
-            self.late += amount
-            self._late_at = min(self._late_at, now)
-            self._late_entries[entry] = self._late_entries.get(entry, 0.0) + amount
+    def _count_late(self, entry: Entry, amount: float, now: float) -> None:
+        self.late += amount
+        self._late_at = min(self._late_at, now)
+        self._late_entries[entry] = self._late_entries.get(entry, 0.0) + amount
 
     def correct(self, entry: Entry, _amount: float, more: float, now: float) -> None:
         """Add `more` to what an entry has used. Nothing is given back to another period."""
@@ -62,7 +62,9 @@ class Period:
         if more > 0 or (entry.at == self.began_at and self.ends_at > now):
             if more > 0:
                 self._use(now)
-            self._add(entry, more, now)
+            self.total = max(0.0, self.total + more)
+            if more >= 0 and now >= self._late_from():
+                self._count_late(entry, more, now)
 
     def report(self, used: float, _until: float | None, now: float) -> None:
         """Count what a provider has counted beyond this window."""

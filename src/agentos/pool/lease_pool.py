@@ -72,6 +72,7 @@ class LeasePool(PoolCredentials):
         self.settle = self._store.settle
         self.use_more = self._store.use_more
         self.cool_and_end = self._store.cool_and_end
+        self._end = self._store.end
         for credential in credentials:
             self.add(credential)
         if not self._credentials:
@@ -164,7 +165,7 @@ class LeasePool(PoolCredentials):
     def end_after(self, handle: LeaseHandle, exc: BaseException | None) -> None:
         """End a lease whose block was left, normally or by an exception, which is read as the provider's answer."""
         if exc is None:
-            self._store.end(handle, None, True)
+            self._end(handle, None, True)
         else:
             self._store.end(handle, self._redacted(_weakened(self._verdict_of(exc, handle.provider))))
 
@@ -188,7 +189,7 @@ class LeasePool(PoolCredentials):
         key = LeasedKey(self._secrets[credential_id])
         key.credential_id = credential_id
         key.handle = handle
-        key.settings = self._find(credential_id)
+        key.settings = self._credentials.get(credential_id) or self._retired[credential_id]  # `_find`, without a call
         return key
 
     def timed_out(self, handle: LeaseHandle, timeout: float | None) -> LeaseTimeout:

@@ -66,9 +66,7 @@ class FreeLeases:
         credential = record.credential
         if record.state != LIVE or credential is None or record.charge is not None or record.tokens or self._waiting:
             return False
-        if not credential.is_healthy or credential.concurrency is not None:
-            return False
-        if self._ready.has_ranks or self._ready.has_restrictions:
+        if not credential.is_healthy or credential.concurrency is not None or not self._ready.orders_by_load_only:
             return False
         if credential.cooled or credential.scopes or not credential.group.pace.is_free:
             return False

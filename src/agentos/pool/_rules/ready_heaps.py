@@ -30,6 +30,7 @@ class ReadyHeaps:
         self._has_own_orders = False  # a class has an order that is not that of the pool
         self.has_ranks = order != LEAST_LOADED  # the pool or a class has another order than by load
         self.has_restrictions = False  # a class does not admit all credentials
+        self.orders_by_load_only = not self.has_ranks  # neither of the two
         self.by_class: dict[RequestClass, list[Entry]] = {}
         self._credentials = credentials
         self._wake_ups = wake_ups
@@ -49,7 +50,8 @@ class ReadyHeaps:
     def offer(self, credential: CredentialRecord) -> None:
         """Offer a credential without cool-downs, scopes and limits, by its load."""
         last_used, offered = credential.last_used, credential.offered
-        load = len(credential.leases) / credential.max_concurrent
+        # One object for all idle credentials: heaps compare equal ranks by identity first.
+        load = len(credential.leases) / credential.max_concurrent if credential.leases else 0.0
         for request_class, heap in self.by_class.items():
             if offered.get(request_class) == last_used:
                 continue  # its hint is still valid
@@ -109,6 +111,7 @@ class ReadyHeaps:
         self._has_own_orders = self._has_own_orders or order != self._order
         self.has_ranks = self.has_ranks or self._has_own_orders
         self.has_restrictions = self.has_restrictions or type(request_class) is RestrictedScope
+        self.orders_by_load_only = not (self.has_ranks or self.has_restrictions)
         if len(self.by_class) >= MAX_CLASSES:
             self.by_class.clear()
             for credential in self._credentials.values():

@@ -179,7 +179,7 @@ class CredentialCoordinator(LeasePool):
             # The caller's word, not a provider's answer: the group cools, and no limit is learned.
             self._store.cool_and_end(handle, _seconds(backoff_seconds) or self.RATE_LIMIT_BACKOFF_SECONDS)
         else:
-            self._store.end(handle, None, True)
+            self._end(handle, None, True)
 
     def release_credential(self, key: str) -> None:
         """Call `release`: the name that some programs use."""
