@@ -13,6 +13,7 @@ import zstandard
 from agentos.gateway import _request
 from agentos.gateway._estimates import DEFAULT_OUTPUT, Estimates
 from agentos.gateway._hold import hold_of
+from agentos.gateway._owned_objects import OwnedObjects, named_objects
 from agentos.gateway._request import (
     ClientRequest,
     decoded,
@@ -144,6 +145,57 @@ def test_model_and_references_are_found_in_invalid_json(body: bytes) -> None:
     """Some providers accept it. A stored response must go to the key that made it all the same."""
     facts = read_facts(CHAT, {}, body)
     assert (facts.model, facts.references, facts.text_bytes) == ("m", ("resp_1",), len(body))
+
+
+@pytest.mark.parametrize(
+    ("body", "ids"),
+    [
+        ({"previous_response_id": "resp_1"}, ["resp_1"]),
+        ({"conversation": "conv_1"}, ["conv_1"]),
+        ({"conversation": {"id": "conv_1"}}, ["conv_1"]),
+        ({"input": [{"type": "item_reference", "id": "rs_1"}, {"id": "msg_2", "type": "item_reference"}]},
+         ["rs_1", "msg_2"]),
+        ({"tools": [{"type": "file_search", "vector_store_ids": ["vs_1", "vs_2"]}]}, ["vs_1", "vs_2"]),
+        ({"tools": [{"type": "code_interpreter", "container": "cntr_1"}]}, ["cntr_1"]),
+        ({"tools": [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file-1"]}}]}, ["file-1"]),
+        ({"training_file": "file-1", "validation_file": "file-2"}, ["file-1", "file-2"]),
+        ({"input_file_id": "file-1"}, ["file-1"]),
+        ({"cachedContent": "cachedContents/c1"}, ["c1"]),
+        ({"contents": [{"parts": [{"fileData": {"fileUri": "https://host/v1beta/files/f1"}}]}]}, ["f1"]),
+        ({"input": [{"type": "function_call", "arguments": '{"file_id": "file-1", "container": "cntr_1"}'}]}, []),
+        ({"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]}, []),
+        ({"tools": [{"name": "drive", "parameters": {"properties": {"file_ids": {"type": "array"}}}}]}, []),
+        ({"input": [{"type": "message", "id": "msg_1", "content": "previous_response_id file-1"}]}, []),
+    ],
+)  # fmt: skip
+def test_objects_of_an_organisation_are_found(body: dict[str, Any], ids: list[str]) -> None:
+    for separators in ((",", ":"), (", ", ": ")):
+        facts = read_facts(CHAT, {}, json.dumps(body, separators=separators).encode())
+        assert named_objects(ClientRequest("POST", CHAT, "", [], b"", facts)) == ids
+
+
+@pytest.mark.parametrize(
+    ("answer", "ids"),
+    [
+        ({"type": "response.created", "response": {"id": "resp_1", "output": []}}, ["resp_1"]),
+        ({"id": "resp_1", "output": [{"id": "msg_1", "type": "message"}, {"id": "rs_1", "type": "reasoning"}]},
+         ["resp_1", "msg_1", "rs_1"]),
+        ({"id": "resp_1", "output": [{"id": "ci_1", "container_id": "cntr_1"}]}, ["resp_1", "ci_1", "cntr_1"]),
+        ({"type": "response.output_text.delta", "item_id": "msg_1", "delta": '"id": "resp_1"'}, []),
+    ],
+)  # fmt: skip
+def test_answer_names_the_objects_that_it_made(answer: dict[str, Any], ids: list[str]) -> None:
+    objects = OwnedObjects()
+    route = Route("openai", "/v1/responses", "openai", "openai-responses")
+    objects.read(route, json.dumps(answer).encode(), "key-1")
+    owners = {id_ for id_ in ("resp_1", "msg_1", "rs_1", "ci_1", "cntr_1") if _owner(objects, id_) == "key-1"}
+    assert owners == set(ids)
+
+
+def _owner(objects: OwnedObjects, id_: str) -> str | None:
+    body = json.dumps({"input": [{"type": "item_reference", "id": id_}]}).encode()
+    owners, _ = objects.owners(ClientRequest("POST", CHAT, "", [], b"", read_facts(CHAT, {}, body)))
+    return next(iter(owners), None)
 
 
 def test_long_name_of_a_session_is_not_kept() -> None:

@@ -9,7 +9,7 @@ WORKERS = "workers/test_credential_settings"
 KEYS = "keys/test_settings"
 USAGE = "providers/test_usage"
 CHUNKS = "providers/test_usage_properties"
-FACTS = "providers/test_request_facts"
+READING = "gateway/test_request_reading"
 
 MUTANTS = (
     # --- settings of credentials --------------------------------------------------------------------------------------
@@ -171,17 +171,17 @@ MUTANTS = (
     ),
     # --- requests -----------------------------------------------------------------------------------------------------
     Mutant(
-        "A field in the data of a tool counts as an owned object",
-        "providers/request_facts.py",
-        "if finds_objects and (key == data_key or key in _TOOL_DATA):",
-        "if False:",
-        tests_of(FACTS, "test_data_of_tools_names_no_owned_objects"),
+        "An item of an earlier response is no object of its organization",
+        "gateway/_request.py",
+        'match["one"] or match["item"] or match["item_before"]',
+        'match["one"] or b"unknown"',
+        tests_of(READING, "test_objects_of_an_organisation_are_found"),
     ),
     Mutant(
         "Encrypted reasoning does not bind a request to its organization",
-        "providers/request_facts.py",
-        "self.owned.append(self.encrypted[-1])",
+        "gateway/_owned_objects.py",
+        "found.extend(encrypted_id(content) for content in request.facts.encrypted)",
         "pass",
-        tests_of(FACTS, "test_owned_objects"),
+        tests_of("gateway/test_owned_objects", "test_unknown_object_is_an_error_and_no_guess"),
     ),
 )

@@ -245,7 +245,7 @@ MUTANTS = (
     Mutant(
         "What is taken just before midnight does not count after it",
         "limits/_periods.py",
-        "            self.late += amount\n",
+        "        self.late += amount\n",
         "",
         tests_of(WINDOWS, "test_late_use_of_a_period_counts_in_the_next"),
     ),

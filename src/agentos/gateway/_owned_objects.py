@@ -12,18 +12,21 @@ from ._routes import Route
 
 # Objects that are remembered; then the one that was used least recently is forgotten.
 MAX_OBJECTS = 100_000
-# Bytes of an answer in which ids are looked for: answers that make an object are short, streams of responses are not.
-MAX_ANSWER_BYTES = 4 * 1024 * 1024
 # Path segments after which an id of an object follows.
 _COLLECTIONS = frozenset({
     "files", "batches", "responses", "conversations", "vector_stores", "uploads", "assistants", "threads", "evals",
     "containers", "cachedContents", "fine_tuning", "jobs", "skills", "videos", "corpora", "tunedModels",
 })  # fmt: skip
 _ID = re.compile(rb'"(?:id|name)"\s*:\s*"([^"\\]{1,300})"')
-_RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]{1,300})"')
+# A response, one of its items, or the container of its code.
+_RESPONSE_ID = re.compile(rb'"(?:id|container_id)"\s*:\s*"([a-z]{2,8}_[^"\\]{1,300})"')
 _ENCRYPTED = re.compile(rb'"encrypted_content"\s*:\s*"([^"]+)"')
-# Beginnings of ids of files that stand in the bodies of requests. Other values of such a field are the client's own.
+# Beginnings of ids that stand in the bodies of requests. Other values of such a field are the client's own.
 _FILE_PREFIXES = ("file-", "file_", "assistant-")
+_PREFIXES = (
+    "resp_", "conv_", "cachedContents/", "vs_", "cntr_",
+    "rs_", "msg_", "fc_", "ws_", "fs_", "ci_", "ig_", "mcp_", "ctc_", "cu_",  # items of a response
+)  # fmt: skip
 
 
 class OwnedObjects:
@@ -85,7 +88,7 @@ def named_objects(request: ClientRequest) -> list[str]:
     for reference in request.facts.references:
         plain = _plain(reference)
         is_file = reference.startswith(_FILE_PREFIXES) or "files/" in reference
-        if is_file or reference.startswith(("resp_", "conv_", "cachedContents/")):
+        if is_file or reference.startswith(_PREFIXES):
             found.append(plain)
     found.extend(encrypted_id(content) for content in request.facts.encrypted)
     return found

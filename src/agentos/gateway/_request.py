@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -38,13 +38,18 @@ _PLAIN = frozenset({"", "identity", "utf-8", "utf8"})
 # Headers that name a session of a client, which shares a prompt cache.
 _SESSION_HEADERS = ("x-claude-code-session-id", "session-id", "session_id", "x-session-id")
 _DATA = re.compile(rb'"(?:data|image_url|url|file_data)"\s*:\s*"[^"]{1000,}"')
+# A field that names an object, one that lists some, and an item of an earlier response. Quotation marks of the data of
+# tools, which is text in a text, follow a backslash.
 _REFERENCES = re.compile(
-    rb'"(?:file_id|input_file_id|previous_response_id|cachedContent|cached_content|conversation|fileUri|file_uri)"'
-    rb'\s*:\s*"([^"\\]{1,1000})"'
+    rb'"(?:(?:input_)?file_id|training_file|validation_file|previous_response_id|cachedContent|cached_content'
+    rb'|conversation|container|fileUri|file_uri)"\s*:\s*(?:\{\s*"id"\s*:\s*)?"(?P<one>[^"\\]{1,1000})"'
+    rb'|"(?:file_ids|vector_store_ids)"\s*:\s*\[(?P<several>[^\]\\]{1,10000})\]'
+    rb'|"type"\s*:\s*"item_reference"\s*,\s*"id"\s*:\s*"(?P<item>[^"\\]{1,1000})"'
+    rb'|"id"\s*:\s*"(?P<item_before>[^"\\]{1,1000})"\s*,\s*"type"\s*:\s*"item_reference"'
 )
 _REFERENCE_MARKS = (
-    b'file_id"', b'previous_response_id"', b'cachedContent"', b'cached_content"', b'"conversation"', b'fileUri"',
-    b'file_uri"', b'encrypted_content"',
+    b'file_id', b'_file"', b'previous_response_id"', b'cachedContent"', b'cached_content"', b'"conversation"',
+    b'"container"', b'vector_store_ids"', b'"item_reference"', b'fileUri"', b'file_uri"', b'encrypted_content"',
 )  # fmt: skip
 _ENCRYPTED = re.compile(rb'"encrypted_content"\s*:\s*"([^"]+)"')
 _NO_TEXT = re.compile(r"[\ud800-\udfff]")
@@ -164,7 +169,8 @@ def read_facts(route: Route, headers: Mapping[str, str], body: bytes) -> BodyFac
             facts.session = _short(key)
     facts.text_bytes = _text_bytes(plain)
     if _has_reference(plain):
-        facts.references = tuple(dict.fromkeys(ref.decode("utf-8", "replace") for ref in _REFERENCES.findall(plain)))
+        references = (ref.decode("utf-8", "replace") for ref in _references_in(plain))
+        facts.references = tuple(dict.fromkeys(references))
         facts.encrypted = tuple(dict.fromkeys(_ENCRYPTED.findall(plain)))
     return facts
 
@@ -188,6 +194,14 @@ def _has_reference(body: bytes) -> bool:
         if mark in body:
             return True
     return False
+
+
+def _references_in(body: bytes) -> Iterator[bytes]:
+    for match in _REFERENCES.finditer(body):
+        if match["several"] is not None:
+            yield from match["several"].split(b'"')[1::2]
+        else:
+            yield match["one"] or match["item"] or match["item_before"]
 
 
 def _text_bytes(body: bytes) -> int:

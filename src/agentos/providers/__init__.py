@@ -5,6 +5,6 @@ concludes the verdict from all of it. Of printed output, `_error_lines` (agents 
 `_agent_talk` (what is no error) and `_silent_failures` (failures with exit status 0) decide what counts.
 
 Doors: `verdicts` (reads an answer), `patterns` (reads output by a user's regular expression), `presets` (facts about
-each provider), `usage` (reads the tokens that an answer used, and the beginning of a stream), `request_facts` (reads
-what a request states), `error_format` (formats errors as each provider does).
+each provider), `usage` (reads the tokens that an answer used, and the beginning of a stream), `error_format` (formats
+errors as each provider does).
 """
