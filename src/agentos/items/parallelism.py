@@ -16,9 +16,6 @@ CORES = "cores"
 POOL = "keys"  # the credentials: as many leases as they admit at once
 FIXED = "a fixed number"  # --parallel N, --max-parallelism N, or a limit of the process such as ulimit -n
 
-# The bounds that belong to the machine and not to the credentials.
-MACHINE = (FIRST_ITEMS, MEMORY, CORES)
-
 # Requests for a lease that a run keeps open beyond its running items, at least. With them the number of running items
 # follows the credentials at once, and the input is not read far ahead.
 MIN_OPEN_REQUESTS = 8
@@ -40,11 +37,6 @@ class ParallelBound(NamedTuple):
     item_cores: float | None = None  # processor time of an item per second
     cores: float | None = None  # processors that this process may use
     limit: str | None = None  # of a fixed number: the option or limit as a shell shows it
-
-    @property
-    def is_machine(self) -> bool:
-        """Whether the machine bounds the run, and not its credentials or options."""
-        return self.by in MACHINE
 
     def __str__(self) -> str:
         return f"{self.at_once} at once: bound by {self.resource}"
