@@ -53,6 +53,15 @@ MUTANTS = (
         "return instant",
         tests_of("pool/shared/test_redis_journal", "test_garbage_instead_of_instants_stops_no_clock"),
     ),
+    Mutant(
+        "Two copies of the package whose rules differ by a comment are two versions",
+        "pool/shared/messages.py",
+        "PROTOCOL = 5\n",
+        "from pathlib import Path\n\nPROTOCOL = (Path(__file__).parents[1] / '_rules/allocator.py').stat().st_size\n",
+        tests_of(
+            "pool/conformance/test_changed_comment", "test_member_with_changed_comment_in_rules_loses_nothing"
+        ),
+    ),
     # --- the end of a member --------------------------------------------------------------------------------------
     Mutant(
         "An owner that is killed with its last member has not noted that the member left",
