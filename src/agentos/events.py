@@ -17,6 +17,8 @@ STORE_LOST = "store_lost"  # the holders of leases are not known, or old leases 
 
 # Prefix of the reason for which a person took a credential out of use.
 DISABLED = "disabled: "
+# Prefix of the reason for a cool-down after no connection to a provider could be established. Its address follows.
+UNREACHABLE = "unreachable: "
 
 
 class PoolWaiting(NamedTuple):
@@ -28,7 +30,7 @@ class PoolWaiting(NamedTuple):
     cooling: int  # of them, in a cool-down or at a limit
     usable_in: float | None  # seconds until the next cool-down ends, or a limit admits the next request
     limit: str | None = None  # the name of that limit; None: a cool-down
-    verdict: str | None = None  # the kind of the verdict behind that cool-down
+    verdict: str | None = None  # the kind of the verdict behind that cool-down, or "unreachable: " and an address
     on: str | None = None  # the quota group of that limit or cool-down; exhausted: the one credential without; or None
     groups: int = 0  # quota groups that wait for the same
     amount: float | None = None  # what the limits of these groups allow together; None: not known of each
@@ -48,7 +50,7 @@ class CoolDownStarted(NamedTuple):
     name: str | None  # of the group, the provider or the credential
     scope: str | None  # None: all scopes
     seconds: float  # from now on
-    verdict: str  # the kind of the verdict behind it
+    verdict: str  # the kind of the verdict behind it, or "unreachable: " and an address
     hint: float | None = None  # seconds that the provider asked for, if they were capped
 
 

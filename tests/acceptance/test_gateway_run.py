@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -177,6 +178,29 @@ def test_item_waits_longer_than_the_hold_and_succeeds(sandbox: Sandbox) -> None:
     shown = sandbox.agentos("show", "r", "a").stdout
     assert "Requests: 3; tokens: " in shown
     assert re.search(r"cost \d[\d.e-]+", shown)  # of the published prices
+
+
+@pytest.mark.parametrize("store", ["memory:", "runs"])
+def test_unreachable_provider_is_named_by_its_address(sandbox: Sandbox, store: str) -> None:
+    """No text calls it a rate limit: neither those of the run, nor `show`, nor, in a shared pool, `keys`."""
+    sandbox.write("client.py", CLIENTS["openai"].replace("OpenAI()", "OpenAI(max_retries=0)") + USE)
+    location = store if store == "memory:" else f"sqlite:///{sandbox.path / store}.db"
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen: connections are refused
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        write_keys(sandbox, f"http://{address}", LIMITED, SPENT)
+        done = sandbox.agentos(
+            "run", "--keys", "keys.toml", "--store", location, "--gateway", "--hold", "9", "--retries", "0",
+            "--run-id", "r", "--item", "a", "--", sys.executable, "client.py", "{id}",
+        )  # fmt: skip
+    shown = sandbox.agentos("show", "r").stdout + sandbox.agentos("show", "r", "a").stdout
+    keys = sandbox.agentos("keys", "--keys", "keys.toml", "--store", location).stdout if store == "runs" else ""
+    assert done.returncode == 1, done.stderr
+    assert f"the provider at {address} cannot be reached" in done.stderr
+    assert f"Bound by: the provider at {address}, which cannot be reached" in done.stderr
+    assert f"Bound by: the provider at {address}, which cannot be reached" in shown
+    assert re.search(rf"key-2 .* {address} unreachable, rests for \d+ s", keys) or store == "memory:"
+    assert not re.search("rate.limit|cooling down|refusals? that", f"{done.stderr}{shown}{keys}")
 
 
 def test_run_stops_when_no_key_is_usable(sandbox: Sandbox) -> None:

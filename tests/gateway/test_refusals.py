@@ -12,8 +12,9 @@ import httpx
 import pytest
 
 from agentos.gateway import _exchange
+from agentos.pool.credential import Credential
 from agentos.pool.lease_pool import LeasePool
-from agentos.verdict import AUTH_FAILED, QUOTA_EXHAUSTED, RATE_LIMITED
+from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED
 from tests.conftest import eventually
 
 from .support import (
@@ -293,12 +294,47 @@ def test_unreachable_address_leads_to_another_credential() -> None:
             assert at_rest(gateway.pool)
 
 
+def test_request_that_cannot_wait_learns_of_an_unreachable_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not sent, because another request has found that out before."""
+    monkeypatch.setattr(_exchange, "UNREACHABLE_SECONDS", 20.0)
+    with running_gateway(credentials("http://127.0.0.1:9", "a", "b"), hold=15.0) as (gateway, token):
+        answers = [post(gateway, token) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [502, 502]
+        assert answers[0].json() == answers[1].json()
+        assert 15 < int(answers[1].headers["retry-after"]) <= 20
+        usage = gateway.usage(token)
+        assert (usage.requests, usage.refusals) == (0, 0)  # no provider has answered
+        assert {state.cooled_by[""] for state in gateway.pool.states()} == {"unreachable: 127.0.0.1:9"}
+
+
+def test_address_that_is_a_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BASE_URL", "http://127.0.0.1:9")
+    credential = Credential("sk-0123456789abcdef", id="a", provider="openai", base_url="env:BASE_URL")
+    with running_gateway([credential], hold=0.5) as (gateway, token):
+        answer = post(gateway, token)
+        assert "the provider at the address of a cannot be reached" in answer.json()["error"]["message"]
+        assert gateway.pool.states()[0].cooled_by == {"": "unreachable: the address of a"}
+
+
+def test_overloaded_provider_is_no_rate_limit() -> None:
+    """Its client is told the same as of a limit. The attempt, and the pool, have the true reason."""
+    busy = answering((503, BUSY), (503, BUSY), lines=("retry-after: 30",))
+    with Upstream(busy) as upstream, running_gateway(credentials(upstream.url, "a", "b"), hold=5.0) as (gateway, token):
+        answer = post(gateway, token)
+        assert answer.status_code == 429
+        assert "rest because the provider is overloaded" in answer.json()["error"]["message"]
+        assert [state.cooled_by for state in gateway.pool.states()] == [{"m": OVERLOADED}] * 2
+        verdict = gateway.close(token).verdict
+        assert verdict is not None
+        assert verdict.kind == OVERLOADED
+
+
 def test_unreachable_provider_is_reported_when_the_hold_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_exchange, "UNREACHABLE_SECONDS", 0.05)
     with running_gateway(credentials("http://127.0.0.1:9", "a"), hold=0.4) as (gateway, token):
         answer = post(gateway, token)
         assert answer.status_code == 502
-        assert "could not be reached" in answer.json()["error"]["message"]
+        assert "the provider at 127.0.0.1:9 cannot be reached" in answer.json()["error"]["message"]
         assert at_rest(gateway.pool)
         assert gateway.pool.states()[0].requests == 0  # the provider has not seen it
 

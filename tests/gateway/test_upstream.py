@@ -53,6 +53,8 @@ def test_proxy_is_asked_for_a_tunnel_to_a_tls_address(monkeypatch: pytest.Monkey
             answer = post(gateway, token)
             eventually(lambda: at_rest(gateway.pool))
     assert answer.status_code == 502
+    address = f"provider.test:443 through the proxy {proxy.url.removeprefix('http://')}"
+    assert f"the provider at {address} cannot be reached" in answer.json()["error"]["message"]
     assert {(call.method, call.target) for call in proxy.calls} == {("CONNECT", "provider.test:443")}
     assert not any(CANARY.encode() in call.head for call in proxy.calls)
 

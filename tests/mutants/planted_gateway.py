@@ -118,6 +118,20 @@ MUTANTS = (
         "False",
         tests_of(HOSTILE, "test_long_head_without_end_is_closed_early"),
     ),
+    Mutant(
+        "A provider that cannot be reached is shown as a rate limit",
+        "pool/_rules/lease_end.py",
+        "RATE_LIMITED if address is None else UNREACHABLE + address",
+        "RATE_LIMITED",
+        tests_of(REFUSALS, "test_request_that_cannot_wait_learns_of_an_unreachable_provider"),
+    ),
+    Mutant(
+        "Members of an older version get fields of an event that they do not accept",
+        "pool/shared/message_values.py",
+        "list(fields_for(event, protocol))",
+        "list(event)",
+        tests_of("pool/shared/test_owner", "test_announcement_has_the_fields_that_a_member_knows"),
+    ),
     # --- sent once, settled once --------------------------------------------------------------------------------------
     Mutant(
         "A request is sent again although its answer was lost",
@@ -157,8 +171,8 @@ MUTANTS = (
     Mutant(
         "An unreachable provider is counted as used",
         EXCHANGE,
-        "pool.settle(handle, 0, 0)\n            pool.cool",
-        "pool.settle(handle, None, None)\n            pool.cool",
+        "        self.state.pool.settle(handle, 0, 0)\n",
+        "        self.state.pool.settle(handle, None, None)\n",
         tests_of(REFUSALS, "test_unreachable_provider_is_reported_when_the_hold_ends"),
     ),
     # --- streams ------------------------------------------------------------------------------------------------------
@@ -191,8 +205,8 @@ MUTANTS = (
     Mutant(
         "Held-back events of a refused stream reach the client",
         EXCHANGE,
-        "        self.first_parts.clear()\n        if verdict is None:",
-        "        if verdict is None:",
+        "        self.first_parts.clear()\n\n    def _failed",
+        "\n    def _failed",
         tests_of(STREAMS, "test_error_as_first_content_event_is_a_refusal"),
     ),
     Mutant(

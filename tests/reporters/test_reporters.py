@@ -233,9 +233,9 @@ def test_exhausted_pool_line_waits_for_release() -> None:
     assert "rate" not in text
 
 
-def test_exhausted_pool_line_counts_rate_limited() -> None:
+def test_exhausted_pool_line_counts_paused() -> None:
     text = plain(PoolWaiting("exhausted", 3, 2, 1, 41.0))
-    assert "Credential pool exhausted: 2 of 3 credentials in use, 1 rate-limited; waiting for a release" in text
+    assert "Credential pool exhausted: 2 of 3 credentials in use, 1 paused; waiting for a release" in text
 
 
 def test_rate_limited_pool_line_has_wait() -> None:
@@ -246,6 +246,23 @@ def test_rate_limited_pool_line_has_wait() -> None:
     )
     assert "exhausted" not in text
     assert "release" not in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "held", "text"),
+    [
+        (
+            "unreachable: 127.0.0.1:9", 2,
+            "the provider at 127.0.0.1:9 cannot be reached, the next try is in 4.0 s; check base_url, HTTPS_PROXY and "
+            "the network",
+        ),
+        ("overloaded", 2, "the provider is overloaded, the next try is in 4.0 s"),
+        ("overloaded", 1, "all 2 usable credentials are rate-limited or cooling down, the next usable in 4.0 s"),
+    ],
+)  # fmt: skip
+def test_wait_for_a_provider_names_its_reason(verdict: str, held: int, text: str) -> None:
+    """Unless not all credentials wait for the same."""
+    assert waiting_text(PoolWaiting("rate_limited", 2, 0, 2, 4.0, verdict=verdict, held=held)) == text
 
 
 def test_waiting_text() -> None:
@@ -282,6 +299,10 @@ def test_waiting_text() -> None:
             CoolDownStarted("group", "team", None, 86_400.0, "rate_limited", 100_000.0),
             "[COORDINATOR] Cooling down group team for 24.0 hours: rate-limited "
             "(capped: the provider asked for 100000 s)\n",
+        ),
+        (
+            CoolDownStarted("group", "credential key-1", None, 8.0, "unreachable: host\x1b:9"),
+            "[COORDINATOR] The provider at host\\x1b:9 cannot be reached: credential key-1 rests for 8.0 s\n",
         ),
     ],
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from agentos.limits.amounts import Detail
 from agentos.pool.credential import Credential
+from agentos.pool.references import is_reference
 from agentos.pool.store import LeaseHandle
 from agentos.providers import verdicts
 from agentos.providers.usage import FirstEvents, limit_tokens
@@ -20,7 +21,7 @@ from agentos.verdict import AUTH_FAILED, RETRY_ON_OTHER_KEY, TRANSIENT, Verdict
 from ._affinity import MIN_BYTES
 from ._answers import LocalAnswer, error
 from ._hold import hold_of
-from ._leasing import Wanted, lease
+from ._leasing import Wanted, lease, unreachable
 from ._masking import Masks
 from ._owned_objects import lists_objects
 from ._reader import AnswerReader
@@ -70,6 +71,7 @@ class Exchange:
         self._masks = Masks(())  # of the credential that was used last
         self._account = RequestAccount(state, client, request)
         self._unreachable = 0  # times that no connection was established
+        self._address = ""  # to which
         self._lost = 0  # times that an answer was lost after the request was sent
         self.started_at = state.pool.clock.now()
         self.sent_at = self.started_at
@@ -101,7 +103,7 @@ class Exchange:
                 handle = await lease(state.pool, wanted, deadline)
             except LocalAnswer as answer:
                 if self._unreachable and answer.status == 429:
-                    raise self._failed("the provider could not be reached as long as the request was held") from None
+                    raise unreachable(request.route.error_shape, self._address) from None
                 raise
             finally:
                 self._count_held(clock.now() - waits_since)
@@ -176,10 +178,10 @@ class Exchange:
         try:
             answer = await state.upstream.send(request.method, self._url(credential), self._headers(credential),
                                                request.body)  # fmt: skip
-        except NotConnected:
-            self._unreachable += 1
-            seconds = min(UNREACHABLE_SECONDS * 2 ** (self._unreachable - 1), MAX_UNREACHABLE_SECONDS)
-            self._refused(handle, None, seconds)
+        except NotConnected as failure:
+            is_secret = is_reference(credential.sources.base_url or "")
+            self._address = f"the address of {credential.id}" if is_secret else str(failure)
+            self._was_unreachable(handle)
             return False
         except Untrusted as failure:
             self._account.withdraw()
@@ -280,23 +282,30 @@ class Exchange:
 
     # --- the end of a lease -------------------------------------------------------------------------------------------
 
-    def _refused(self, handle: LeaseHandle, verdict: Verdict | None, seconds: float = 0.0) -> None:
-        """End a lease whose request was refused, with its verdict; without one its provider was not reached, and the
-        credential rests for `seconds`."""
-        pool, provider = self.state.pool, self.request.route.provider
+    def _refused(self, handle: LeaseHandle, verdict: Verdict) -> None:
+        """End a lease whose request was refused, with its verdict."""
+        self._take_back()
+        self.state.pool.end(handle, verdict)
+        assert handle.credential_id is not None
+        self.client.count_refusal(handle.credential_id)
+        self.state.metrics.refused(self.request.route.provider, verdict.kind or "other")
+
+    def _was_unreachable(self, handle: LeaseHandle) -> None:
+        """End a lease whose provider could not be reached. The credential rests."""
+        self._unreachable += 1
+        self._take_back()
+        self.state.pool.settle(handle, 0, 0)
+        seconds = min(UNREACHABLE_SECONDS * 2 ** (self._unreachable - 1), MAX_UNREACHABLE_SECONDS)
+        self.state.pool.cool_and_end(handle, seconds, self._address)
+        self.state.metrics.refused(self.request.route.provider, "unreachable")
+
+    def _take_back(self) -> None:
+        """Forget what was sent and received: the request has no answer, and may be sent again."""
         self._handle = None
         self.state.stall.leased -= 1
         self._account.withdraw()
         self._close_answer()
         self.first_parts.clear()
-        if verdict is None:
-            pool.settle(handle, 0, 0)
-            pool.cool_and_end(handle, seconds)
-        else:
-            pool.end(handle, verdict)
-        assert handle.credential_id is not None
-        self.client.count_refusal(handle.credential_id)
-        self.state.metrics.refused(provider, "unreachable" if verdict is None else verdict.kind or "other")
 
     def _failed(self, message: str) -> LocalAnswer:
         return error(self.request.route.error_shape, "server_error", message, status=502)

@@ -12,8 +12,9 @@ from agentos.limits.amounts import Detail
 from agentos.pool.lease import wait_async
 from agentos.pool.lease_pool import LeasePool
 from agentos.pool.store import LeaseHandle
+from agentos.reporters.sentences import CHECK_ADDRESS, unreachable_address
 from agentos.reporters.unusable_text import one_line
-from agentos.verdict import AUTH_FAILED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
+from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
 from ._answers import LocalAnswer, error
 
@@ -133,11 +134,25 @@ async def _explain(pool: LeasePool, handle: LeaseHandle) -> PoolWaiting:
 def _too_long(wanted: Wanted, waiting: PoolWaiting) -> LocalAnswer:
     """Return the refusal for a request that no credential can serve within its hold."""
     seconds = waiting.usable_in if waiting.reason == RATE_LIMITED and waiting.usable_in is not None else BUSY_SECONDS
-    what = "cool down or are at a limit" if waiting.reason == RATE_LIMITED else "are in use"
+    what, kind = "are in use", RATE_LIMITED
+    if waiting.reason == RATE_LIMITED:
+        if (address := unreachable_address(waiting.verdict)) is not None:
+            return unreachable(wanted.shape, address, seconds)
+        what = "cool down or are at a limit"
+        if waiting.verdict == OVERLOADED:
+            what, kind = "rest because the provider is overloaded", OVERLOADED
+        elif seconds >= LONG_WAIT:
+            kind = QUOTA_EXHAUSTED
     message = f"all {waiting.credentials} credentials for {wanted.provider} {what}; retry after {seconds:.0f} s"
-    verdict = Verdict(QUOTA_EXHAUSTED if seconds >= LONG_WAIT else RATE_LIMITED, retry_after=seconds, message=message)
+    verdict = Verdict(kind, retry_after=seconds, message=message)
     # "rate_limited" for clients in any case: at a quota some of them give up for good.
     return error(wanted.shape, "rate_limited", message, retry_after=seconds, verdict=verdict)
+
+
+def unreachable(shape: str, address: str, retry_after: float | None = None) -> LocalAnswer:
+    """Return the refusal for a request whose provider cannot be reached within its hold."""
+    message = f"the provider at {address} cannot be reached; {CHECK_ADDRESS}"
+    return error(shape, "server_error", message, retry_after=retry_after, status=502)
 
 
 def _unusable(pool: LeasePool, wanted: Wanted, refusal: NoUsableCredential) -> LocalAnswer:

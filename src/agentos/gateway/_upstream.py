@@ -38,7 +38,7 @@ _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
 class NotConnected(Exception):
-    """No connection was established: the provider has not seen the request."""
+    """No connection was established: the provider has not seen the request. The text is its address."""
 
 
 class Untrusted(Exception):
@@ -48,7 +48,7 @@ class Untrusted(Exception):
 class _Origin:
     """One scheme, host and port, with the proxy on the way there."""
 
-    __slots__ = ("_is_proxied", "request", "text")
+    __slots__ = ("_is_proxied", "address", "request", "text")
 
     def __init__(self, text: str, loop: asyncio.AbstractEventLoop) -> None:
         """Raises `ValueError` for an address that is not valid."""
@@ -57,6 +57,7 @@ class _Origin:
             raise ValueError("no valid address")
         proxy = _proxy(url.scheme, url.host)
         self.text = text
+        self.address = _address(url) if proxy is None else f"{_address(url)} through the proxy {_address(URL(proxy))}"
         # What the connector wants to know of a request is the same for all requests to an origin.
         self.request = aiohttp.ClientRequest("GET", url, loop=loop, proxy=None if proxy is None else URL(proxy))
         self._is_proxied = proxy is not None and url.scheme == "http"
@@ -111,9 +112,9 @@ class Upstream:
                 connection.close()
         except (aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL) as error:
             raise Untrusted(_name(error)) from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise NotConnected(_name(error)) from None
-        raise NotConnected("the upstream answers before it is asked")
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            raise NotConnected(origin.address) from None
+        raise NotConnected(origin.address)  # which answers before it is asked
 
     def _add_origin(self, text: str) -> _Origin:
         if len(self._origins) >= MAX_ORIGINS:
@@ -165,6 +166,11 @@ def _make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 def _name(error: BaseException) -> str:
     """Return the kind of an error. Its text may hold an address with a password, or bytes of an answer."""
     return type(error).__name__
+
+
+def _address(url: URL) -> str:
+    """Return host and port: an address may also have a name and a password."""
+    return f"{url.host_subcomponent}:{url.port}"
 
 
 def _proxy(scheme: str, host: str) -> str | None:

@@ -103,9 +103,9 @@ class MemoryStore:
             self._release()
         self._notify(served, events)
 
-    def cool_and_end(self, record: RecordHandle, seconds: float) -> None:
+    def cool_and_end(self, record: RecordHandle, seconds: float, address: str | None = None) -> None:
         """End a lease and cool its credential's group. No-op if it is not live."""
-        self._locked(lambda allocator, now: allocator.lease_end.cool_and_end(record, seconds, now))
+        self._locked(lambda allocator, now: allocator.lease_end.cool_and_end(record, seconds, now, address))
 
     def use_more(self, record: RecordHandle, requests: int, tokens: int, detail: Detail | None = None) -> None:
         """Add to what a live lease uses, beyond its reservation: that is debt. No-op if it is not live."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from agentos.events import STORE_LOST
-from agentos.reporters.sentences import verdict_text
+from agentos.reporters.sentences import unreachable_address, verdict_text
 from agentos.verdict import RATE_LIMITED
 
 from .states import CredentialState
@@ -65,4 +65,6 @@ def when_text(until: float, now: float, short: str = "in", long: str = "at") -> 
 
 
 def _reason(verdict: str) -> str:
-    return "waits until older leases expire," if verdict == STORE_LOST else verdict_text(verdict)
+    if verdict == STORE_LOST:
+        return "waits until older leases expire,"
+    return verdict_text(verdict) + ("" if unreachable_address(verdict) is None else ", rests")

@@ -92,7 +92,8 @@ class Store(Protocol[H]):
 
     def end(self, handle: H, verdict: Verdict | None, success: bool = False, /) -> None: ...
 
-    def cool_and_end(self, handle: H, seconds: float, /) -> None: ...
+    def cool_and_end(self, handle: H, seconds: float, address: str | None = None, /) -> None:
+        """End a lease and cool its credential's group. `address`: of the provider, if it could not be reached."""
 
     def use_more(self, handle: H, requests: int, tokens: int, detail: Detail | None = None, /) -> None: ...
 

@@ -12,7 +12,7 @@ from agentos.plurals import plural
 from agentos.verdict import QUOTA_EXHAUSTED
 
 from .format import clock_time, escape_controls
-from .sentences import verdict_text
+from .sentences import CHECK_ADDRESS, unreachable_address, verdict_text
 
 # What `limits` calls a limit that was learned -> how a sentence begins with it.
 _LEARNED = {name: f"the {declared} learned from answers" for name, declared in DECLARED_AS.items()}
@@ -52,6 +52,8 @@ def _cool_down(bound: Bound) -> tuple[str, str]:
     if bound.name == QUOTA_EXHAUSTED:
         text = f"the used-up quota of {_keys(bound)}"
         return text, "it resets at" if is_one else "the first resets at"
+    if (address := unreachable_address(bound.name)) is not None:
+        return f"the provider at {address}, which cannot be reached ({CHECK_ADDRESS})", "the next try is at"
     noun = "the cool-down" if is_one else "the cool-downs"
     reason = "" if bound.name is None else f" ({verdict_text(bound.name)})"
     return f"{noun} of {_keys(bound)}{reason}", "it ends at" if is_one else "the first ends at"

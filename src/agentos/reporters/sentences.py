@@ -15,6 +15,7 @@ from agentos.costs.amounts import larger_amount, money_text, spent_text
 from agentos.durations import format_duration
 from agentos.events import (
     STORE_LOST,
+    UNREACHABLE,
     AttemptAbandoned,
     AttemptEnded,
     CoolDownStarted,
@@ -58,6 +59,8 @@ _VERDICTS = {
     AUTH_FAILED: "key refused",
     STORE_LOST: "the store is new or was emptied: older leases must expire",
 }
+# What a person can do if a provider cannot be reached.
+CHECK_ADDRESS = "check base_url, HTTPS_PROXY and the network"
 
 
 def event_text(event: Any) -> str | None:
@@ -84,18 +87,30 @@ def waiting_text(waiting: PoolWaiting) -> str:
         return f"the pool's store is new or may have lost leases, which expire in {left} at the latest"
     if waiting.reason == RATE_LIMITED:
         usable_in = format_duration(waiting.usable_in or 0.0)
+        if waiting.held == waiting.credentials and (address := unreachable_address(waiting.verdict)) is not None:
+            return f"the provider at {address} cannot be reached, the next try is in {usable_in}; {CHECK_ADDRESS}"
+        if waiting.held == waiting.credentials and waiting.verdict == OVERLOADED:
+            return f"the provider is overloaded, the next try is in {usable_in}"
         limit = "" if waiting.limit is None else f" ({waiting.limit})"
         if waiting.credentials == 1:
             return f"the only usable credential is rate-limited or cooling down for {usable_in}{limit}"
         credentials = f"all {waiting.credentials} usable credentials"
         return f"{credentials} are rate-limited or cooling down, the next usable in {usable_in}{limit}"
-    cooling = f", {waiting.cooling} rate-limited" if waiting.cooling else ""
+    cooling = f", {waiting.cooling} paused" if waiting.cooling else ""
     return f"{waiting.in_use} of {plural(waiting.credentials, 'credential')} in use{cooling}"
 
 
 def verdict_text(verdict: str) -> str:
-    """Return the kind of a verdict in words."""
-    return _VERDICTS.get(verdict, verdict)
+    """Return the kind of a verdict, or the reason for a cool-down, in words."""
+    address = unreachable_address(verdict)
+    return _VERDICTS.get(verdict, verdict) if address is None else f"{address} unreachable"
+
+
+def unreachable_address(verdict: str | None) -> str | None:
+    """Return the address in the reason for a cool-down; None if the provider was reached."""
+    if verdict is None or not verdict.startswith(UNREACHABLE):
+        return None
+    return escape_controls(verdict.removeprefix(UNREACHABLE))
 
 
 def _no_text(_event: Any) -> None:
@@ -181,6 +196,9 @@ def _cool_down_started(event: CoolDownStarted) -> str | None:
             f"{format_duration(event.seconds)}, until older leases have expired"
         )
     target = _target_text(event)
+    if (address := unreachable_address(event.verdict)) is not None:
+        rest = f"{target} rests for {format_duration(event.seconds)}"
+        return f"[COORDINATOR] The provider at {address} cannot be reached: {rest}"
     scope = f" for {event.scope}" if event.scope is not None else ""
     capped = f" (capped: the provider asked for {event.hint:.0f} s)" if event.hint is not None else ""
     reason = f"{verdict_text(event.verdict)}{capped}"

@@ -374,13 +374,13 @@ def _state_counts(states: Sequence[CredentialState], now: float) -> str:
 
 
 def _other_counts(run: RunSnapshot) -> str:
-    """Return how many running items wait for a key, how many items are still to start, and how many were refused."""
+    """Return how many running items wait for a key, how many items are to start, and how many were refused before."""
     stats = run.stats
     held = f" ({run.held} {'waits' if run.held == 1 else 'wait'} for a key)" if run.held else ""
     left = 0 if stats.total is None else max(0, stats.total - stats.completed - stats.running)
     to_go = f", {left} to go" if left else ""
-    rate_limited = f" ({stats.rate_limited} rate-limited)" if stats.rate_limited > 0 else ""
-    return held + to_go + rate_limited
+    refused = f" ({stats.rate_limited} refused)" if stats.rate_limited > 0 else ""
+    return held + to_go + refused
 
 
 def _escape(char: str) -> str:

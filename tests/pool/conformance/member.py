@@ -185,6 +185,10 @@ class Member:
             self.held[name] = HeldLease(self.pool, name, order)
         elif command == "end":
             self.held[order["name"]].end(order.get("error"), order.get("options", {}))
+        elif command == "unreachable":
+            lease = self.held[order["name"]].lease
+            assert lease is not None
+            self.pool.cool_and_end(lease._handle, 60.0, order["address"])
         elif command == "settle":
             lease = self.held[order["name"]].lease
             assert lease is not None

@@ -283,7 +283,7 @@ def test_lease_timeout_has_reason_and_numbers(store: str) -> None:
         pool.mark_rate_limited(key, 60)
     with (
         pool.lease(),
-        pytest.raises(LeaseTimeout, match=r"1 of 3 credentials in use, 2 rate-limited") as caught,
+        pytest.raises(LeaseTimeout, match=r"1 of 3 credentials in use, 2 paused") as caught,
         pool.lease(timeout=0.01),
     ):
         raise AssertionError

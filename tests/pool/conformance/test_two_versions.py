@@ -107,6 +107,18 @@ def test_versions_share_leases_limits_and_verdicts(
     assert (used["requests"], used["tokens"]) == (5, 50)
 
 
+def test_older_version_shares_the_rest_of_an_unreachable_provider(versions: dict[str, Open], first: str) -> None:
+    """An older owner does not know the reason, and calls it a rate limit."""
+    members = {version: versions[version](keys(1)) for version in (first, other(first))}
+    members["newer"].lease("a")
+    members["newer"].granted("a")
+    members["newer"].do("unreachable", name="a", address="127.0.0.1:9")
+    reason = "rate_limited" if first == "older" else "unreachable: 127.0.0.1:9"
+    for member in members.values():
+        eventually(lambda member=member: state_of(member, "key-0")["cooled_by"] == {"": reason})
+        assert member.do("reserve_now") is False
+
+
 def test_each_version_continues_the_journal_of_the_other(
     versions: dict[str, Open], first: str, older_package: Path
 ) -> None:  # invariants 1, 2, 5, 13, 46

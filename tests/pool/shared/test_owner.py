@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agentos.events import PoolWaiting
 from agentos.limits.declaration import Limits, Window
 from agentos.pool.shared import messages as wire
 from agentos.pool.shared._owner import entries as kinds
@@ -282,6 +283,26 @@ def test_cool_down_is_told_to_members_with_that_credential(pool: OwnedPool) -> N
     client.end(client.request(), Verdict(RATE_LIMITED, retry_after=9.0))
     assert [event.name for event in client.of(wire.Event)] == ["CoolDownStarted"]
     assert not other.of(wire.Event)
+
+
+def test_cool_down_of_an_unreachable_provider_has_its_address(pool: OwnedPool) -> None:
+    client = pool.client("m", declaration())
+    client.send(wire.End(client.request(), None, False, 5.0, "127.0.0.1:9"))
+    (event,) = client.of(wire.Event)
+    assert event.fields[3:5] == [5.0, "unreachable: 127.0.0.1:9"]
+    pool.take_over()
+    assert pool.owner.allocator.credentials["k0"].group.cooled_by == {None: "unreachable: 127.0.0.1:9"}
+
+
+@pytest.mark.parametrize(("distance", "count"), [(-1, 14), (0, len(PoolWaiting._fields))])
+def test_announcement_has_the_fields_that_a_member_knows(pool: OwnedPool, distance: int, count: int) -> None:
+    """A member of the protocol before accepts no more."""
+    client = pool.client("m", declaration(max_concurrent=1), greets=False)
+    client.greet(protocol=wire.PROTOCOL + distance)
+    client.request()
+    client.request()
+    (event,) = client.of(wire.Event)
+    assert (event.name, len(event.fields)) == ("PoolWaiting", count)
 
 
 def test_invalid_verdict_is_rejected_and_changes_nothing(pool: OwnedPool) -> None:  # invariant 46

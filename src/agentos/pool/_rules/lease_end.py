@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agentos.events import UNREACHABLE
 from agentos.limits.concurrency import LearnedConcurrency
 from agentos.limits.pace import Charge
 from agentos.verdict import RATE_LIMITED, Verdict
@@ -82,10 +83,12 @@ class LeaseEnd:
         if is_slow and len(group.members) > 1:  # after a success of one member the others may start more
             self._allocator.wake_ups.look_again(group, 0.0)
 
-    def cool_and_end(self, record: LeaseRecord, seconds: float, now: float) -> None:
-        """End a live lease and cool its credential's group on the caller's word, from which no limit is learned."""
+    def cool_and_end(self, record: LeaseRecord, seconds: float, now: float, address: str | None = None) -> None:
+        """End a live lease and cool its credential's group on the caller's word, from which no limit is learned.
+        `address`: of the provider, if it could not be reached."""
         if record.state == LIVE and record.credential is not None:
-            self._allocator.cool(record.credential.group, None, seconds, RATE_LIMITED, now)
+            reason = RATE_LIMITED if address is None else UNREACHABLE + address
+            self._allocator.cool(record.credential.group, None, seconds, reason, now)
             self._allocator.feedback.mark_answered(record)
             self.end(record, now)
 

@@ -35,14 +35,14 @@ _LIMITS = frozenset(Limits.__dataclass_fields__)
 _VERDICT_FIELDS = len(Verdict._fields)
 
 
-def event_of(event: tuple[Any, ...]) -> Event:
-    """Return an event of the pool as a reply, with the fields that members of the protocol before know."""
-    return Event(type(event).__name__, list(event[:FIELDS_KNOWN_BEFORE]))
+def event_of(event: tuple[Any, ...], protocol: int) -> Event:
+    """Return an event of the pool as a reply to a member of this protocol."""
+    return Event(type(event).__name__, list(fields_for(event, protocol)))
 
 
-def waiting_for(waiting: events.PoolWaiting, protocol: int) -> tuple[Any, ...]:
-    """Return why requests wait, with the fields that a member of this protocol knows: it refuses more."""
-    return waiting if protocol >= PROTOCOL else waiting[:FIELDS_KNOWN_BEFORE]
+def fields_for(event: tuple[Any, ...], protocol: int) -> tuple[Any, ...]:
+    """Return the fields of an event that a member of this protocol knows: it refuses more."""
+    return event if protocol >= PROTOCOL else event[:FIELDS_KNOWN_BEFORE]
 
 
 def read_event(event: Event) -> Any:

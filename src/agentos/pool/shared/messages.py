@@ -104,6 +104,7 @@ class End(_Message, tag="end"):
     verdict: list[Any] | None = None  # the fields of `Verdict`
     success: bool = False
     cool_seconds: Seconds | None = None  # the caller's word, from which no limit is learned
+    address: Identifier | None = None  # of the provider, if it could not be reached; an older owner ignores it
 
     @property
     def has_news(self) -> bool:

@@ -100,8 +100,9 @@ class SharedStore:
     def end(self, handle: MemberHandle, verdict: Verdict | None, success: bool = False) -> None:
         self._end(handle, wire.End(handle.id, None if verdict is None else _verdict_fields(verdict), success))
 
-    def cool_and_end(self, handle: MemberHandle, seconds: float) -> None:
-        self._end(handle, wire.End(handle.id, None, False, _seconds(seconds)))
+    def cool_and_end(self, handle: MemberHandle, seconds: float, address: str | None = None) -> None:
+        address = None if address is None else wire.plain_text(address, 1000)
+        self._end(handle, wire.End(handle.id, None, False, _seconds(seconds), address))
 
     def _end(self, handle: MemberHandle, message: wire.End) -> None:
         member = self._member

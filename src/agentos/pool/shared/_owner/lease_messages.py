@@ -83,7 +83,7 @@ class LeaseMessages(CredentialMessages):
         arrived = is_plain and not record.is_answered
         self._forget_lease(session, record, now, proves=is_plain and end.success, arrived=arrived)
         if end.cool_seconds is not None:
-            self.allocator.lease_end.cool_and_end(record, end.cool_seconds, now)
+            self.allocator.lease_end.cool_and_end(record, end.cool_seconds, now, end.address)
         else:
             jitter = 0.5 if verdict is None else self._jitter()
             self.allocator.lease_end.end(record, now, verdict, end.success, jitter)

@@ -177,9 +177,8 @@ class OwnedPool:
             concerned = [] if session is None or self.store_scope.cooling else [session]
         else:
             return
-        reply = values.event_of(event)
         for other in concerned:
-            self._tell(other, reply)
+            self._tell(other, values.event_of(event, other.protocol))
 
     def _members_of(self, event: CoolDownStarted) -> Iterable[str]:
         if event.kind == "credential":

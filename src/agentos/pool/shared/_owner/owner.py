@@ -200,7 +200,7 @@ class Owner(LeaseMessages):
             self._forget_unused(now)
         if session.connection is not None:
             self._links.pop(session.connection, None)
-        session.connection = connection
+        session.connection, session.protocol = connection, hello.protocol
         session.replies = []  # those of an older link: the greeting says what is still to be answered
         self._links[connection] = session
         session.ttl = ttl

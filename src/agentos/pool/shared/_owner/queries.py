@@ -117,10 +117,10 @@ def _forecasts(owner: Owner, session: Session | None, now: float) -> Any:
 def as_known_before(what: str, answer: Any, protocol: int) -> Any:
     """Return an answer as a member of an older protocol accepts it."""
     if what == "explain":
-        return values.waiting_for(answer, protocol)
+        return values.fields_for(answer, protocol)
     if what == "snapshot":
         states, waiting = answer
-        return states, values.waiting_for(waiting, protocol)
+        return states, values.fields_for(waiting, protocol)
     return answer
 
 

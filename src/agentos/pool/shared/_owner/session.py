@@ -11,7 +11,7 @@ from agentos.limits.declaration import Limits
 
 from ..._rules.lease_states import LIVE
 from ..._rules.records import LeaseRecord, RestrictedScope
-from ..messages import Reply
+from ..messages import PROTOCOL, Reply
 
 
 class OwnedRecord(LeaseRecord):
@@ -43,7 +43,7 @@ class Session:
 
     __slots__ = (
         "connection", "credential_ids", "expires_at", "heard", "host", "id", "index", "joined_at", "kept", "leases",
-        "limits", "name", "order", "pid", "replies", "request_classes", "ttl",
+        "limits", "name", "order", "pid", "protocol", "replies", "request_classes", "ttl",
     )  # fmt: skip
 
     def __init__(self, id_: str, index: int, host: str, pid: int, name: str | None, ttl: float, now: float) -> None:
@@ -54,6 +54,7 @@ class Session:
         self.name = name  # of the run in that process
         self.ttl = ttl  # seconds without a message after which its leases end
         self.joined_at = now
+        self.protocol = PROTOCOL  # of its greeting
         self.connection: Hashable | None = None  # None: it has not greeted this owner yet
         self.expires_at = inf
         self.heard = 0  # number of the last message that was processed
