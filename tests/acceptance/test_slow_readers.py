@@ -145,6 +145,14 @@ def test_closed_output_stops_the_run_on_request(sandbox: Sandbox) -> None:
     assert 3 <= succeeded(sandbox) < 100
 
 
+@pytest.mark.parametrize("arguments", ["--help", "--version", "run --help", "runs"])
+def test_full_disk_under_a_text_is_one_line(sandbox: Sandbox, arguments: str) -> None:
+    done = sandbox.shell(f"agentos run --quiet --item a -- true; agentos {arguments} > /dev/full; echo $?")
+    assert done.stdout == "3\n"
+    assert done.stderr.endswith("Error: stdout: No space left on device\n")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("option", ["", "--json"])
 def test_full_disk_under_stdout_is_exit_status_3(sandbox: Sandbox, option: str) -> None:
     done = sandbox.shell(f"agentos run {option} --run-id r --item a -- echo hello > /dev/full; echo $?")

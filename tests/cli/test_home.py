@@ -146,3 +146,28 @@ def test_folder_of_any_mode_is_private_or_refused(mode: int) -> None:
         else:
             assert not stat.S_IMODE(folder.stat().st_mode) & 0o077
         folder.chmod(0o700)
+
+
+@pytest.mark.parametrize("name", ["run.json", "ledger.db"])
+@pytest.mark.parametrize("command", EVERY_COMMAND)
+def test_circle_of_links_is_reported_in_one_line(home: Path, name: str, command: tuple[str, ...]) -> None:
+    make_run(home)
+    path = home / "runs" / "r" / name
+    path.unlink()
+    path.symlink_to(path.name)
+    result = CliRunner().invoke(main, command, input="")
+    assert not result.exception or isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("command", EVERY_COMMAND)
+def test_pipe_in_place_of_a_description_is_refused(home: Path, command: tuple[str, ...]) -> None:
+    """Its end would never come."""
+    made = make_run(home)
+    made.unlink()
+    path = home / "runs" / "r" / "run.json"
+    path.unlink()
+    os.mkfifo(path)
+    _, output = agentos(*command)
+    if command[0] in ("resume", "retry", "show", "runs"):
+        assert "it is not a regular file" in output or "--prune" in command
+    assert not made.exists()

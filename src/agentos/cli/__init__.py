@@ -7,11 +7,13 @@ messages and sets exit statuses; `find` resolves the names of runs and items; `o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import importlib.util
 import os
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ import click
 from agentos import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from click.shell_completion import CompletionItem
 
 # Command -> the module below this package that defines it under the same name, and its line in `--help`.
@@ -93,23 +97,21 @@ class LazyGroup(click.Group):
         ]
         return matches + click.Command.shell_complete(self, context, incomplete)
 
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        """Parse the arguments; `--help` and `--version` print meanwhile."""
+        with _system_errors():
+            return super().make_context(*args, **options)
+
     def invoke(self, context: click.Context) -> Any:
-        """Turn a Ctrl-C outside a run, and an error of the operating system, into a message and an exit status."""
+        """Turn a Ctrl-C outside a run into a message and an exit status."""
         try:
-            return super().invoke(context)
+            with _system_errors():
+                return super().invoke(context)
         except KeyboardInterrupt:
             from .console import INTERRUPTED
 
             click.echo("Interrupted.", err=True)
             context.exit(INTERRUPTED)
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # the reader of a pipe has closed it: click ends the program silently
-                raise
-            from .console import Failure
-
-            if error.errno == errno.ENOENT and error.filename is None:  # of `getcwd`
-                raise Failure("the current folder was removed: change to another one and run again") from None
-            raise Failure(f"{error.filename or 'stdout'}: {error.strerror}") from None
 
     def format_options(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, without importing any, and the option --version. All of it fits into 24 rows."""
@@ -118,6 +120,30 @@ class LazyGroup(click.Group):
             formatter.write_dl(rows[:EVERYDAY])
         with formatter.section("Keys and others"):
             formatter.write_dl([*rows[EVERYDAY:], ("--version", "Show the version and exit.")])
+
+
+@contextlib.contextmanager
+def _system_errors() -> Iterator[None]:
+    """Turn an error of the operating system into a message and an exit status."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader of a pipe has closed it: click ends the program silently
+            raise
+        from .console import Failure
+
+        if error.errno == errno.ENOENT and error.filename is None:  # of `getcwd`
+            raise Failure("the current folder was removed: change to another one and run again") from None
+        if error.filename is None:
+            _drop_rest_of_stdout()
+        raise Failure(f"{error.filename or 'stdout'}: {error.strerror}") from None
+
+
+def _drop_rest_of_stdout() -> None:
+    """Have what is left in the buffer of stdout written nowhere: Python would fail once more at its end, and exit with
+    status 120."""
+    with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _restore_signals() -> None:

@@ -70,6 +70,16 @@ def make_private(path: Path) -> None:
             check_private(folder)
 
 
+def read_regular(path: Path) -> bytes:
+    """Return the content of a file. Raise `OSError`, also for a pipe or a device, whose end may never come."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("it is not a regular file")
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace the file: a concurrent reader, and a start after a power cut, sees the old content or the new one. Raises
     `OSError`."""

@@ -19,7 +19,7 @@ from agentos.errors import HomeError, UnknownRun
 from agentos.identifiers import sanitize_identifier
 from agentos.pool.store_url import with_masked_password
 
-from .paths import check_private, home, make_private, write_atomically
+from .paths import check_private, home, make_private, read_regular, write_atomically
 
 SPEC_VERSION = 1
 # The field of `run.json` that has the checksum of all others. A file without it is not verified.
@@ -101,7 +101,7 @@ class RunFolder:
         for path in (self.path.parent, self.path, self._spec):
             check_private(path)
         try:
-            fields = json.loads(self._spec.read_bytes())
+            fields = json.loads(read_regular(self._spec))
             checksum = fields.pop(CHECKSUM, None) if isinstance(fields, dict) else None
             spec = msgspec.convert(fields, RunSpec)
         except FileNotFoundError:
@@ -130,7 +130,7 @@ class RunFolder:
     def read_end(self) -> LaunchEnd | None:
         """Return how the last launch ended; None if that was not written or cannot be read."""
         try:
-            return msgspec.json.decode(self._end.read_bytes(), type=LaunchEnd)
+            return msgspec.json.decode(read_regular(self._end), type=LaunchEnd)
         except (OSError, msgspec.DecodeError):
             return None
 

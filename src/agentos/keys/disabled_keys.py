@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from agentos.errors import HomeError
-from agentos.home.paths import home, make_private, write_atomically
+from agentos.home.paths import home, make_private, read_regular, write_atomically
 
 
 class Disabled(msgspec.Struct):
@@ -50,7 +50,7 @@ def _path() -> Path:
 
 def _read() -> dict[str, Disabled]:
     try:
-        return msgspec.json.decode(_path().read_bytes(), type=dict[str, Disabled])
+        return msgspec.json.decode(read_regular(_path()), type=dict[str, Disabled])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:

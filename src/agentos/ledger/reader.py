@@ -158,7 +158,7 @@ class Ledger:
     def open(cls, path: str | os.PathLike[str], run_id: str | None = None) -> Ledger:
         """Open a run; without a `run_id`, the one that was launched last. Raise `LedgerError` if it cannot be read, or
         has lost transactions."""
-        path = Path(path).expanduser().resolve()
+        path = Path(os.path.realpath(Path(path).expanduser()))
         if not database.check(path):
             raise LedgerError(f"there is no ledger {path}")
         note = left_note(path)  # before transactions are counted: a launch may commit meanwhile

@@ -226,4 +226,5 @@ def ledger_path(ledger: Any) -> Path | None:
         return None
     if not isinstance(ledger, str | os.PathLike) or not str(ledger) or "\0" in str(ledger):
         raise ValueError(f"ledger must be the path of a file, not {ledger!r}")
-    return Path(ledger).expanduser().resolve()
+    # Unlike `Path.resolve`, it does not raise for a circle of links, which the ledger reports.
+    return Path(os.path.realpath(Path(ledger).expanduser()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,7 +89,7 @@ def _open_output(path: str | None) -> Iterator[BinaryIO]:
         yield stdout
         stdout.flush()
         return
-    target = Path(path).resolve()
+    target = Path(os.path.realpath(path))
     is_replaced = target.is_file() or not target.exists()
     written_path = target.with_name(f"{target.name}.part") if is_replaced else target
     try:
