@@ -150,6 +150,7 @@ class AttemptEnded(NamedTuple):
     retry_in: float  # seconds; 0: at once
     error: str  # redacted text of the exception, or of the output
     suspicion: str = ""  # why the key may be at fault: the item is tried with another one, which spends no retry
+    keys_tried: int = 0  # keys with which the item has failed, if one of them may be at fault
 
 
 class ItemEnded(NamedTuple):

@@ -26,6 +26,13 @@ MUTANTS = (
         tests_of(RUNS, "test_dead_key_costs_no_item"),
     ),
     Mutant(
+        "An item that failed with three keys does not wait for the items that run",
+        "runs/_rules/scheduler.py",
+        "has_others = self.ready > 0 or self.running > 0 or not",
+        "has_others = self.ready > 0 or not",
+        tests_of(RUNS, "test_item_that_fails_with_three_keys_waits_for_running_ones"),
+    ),
+    Mutant(
         "A key that works again stays benched",
         BREAKER,
         "        self._forget(scope, credential_id)\n        if health.is_benched",

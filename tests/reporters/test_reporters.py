@@ -197,7 +197,15 @@ def test_try_with_another_key_says_why() -> None:
     event = AttemptEnded("a", 1, "k1", "transient", 0.0, "exit status 3", "key k1 has not worked yet in this run")
     assert plain(event) == (
         "[COORDINATOR] a: attempt 1: exit status 3; key k1 has not worked yet in this run, so the item is tried with "
-        "another key; this does not count as a retry\n"
+        "other keys; this does not count as a retry\n"
+    )
+    assert plain(event._replace(attempt=2, keys_tried=2)) == ""
+
+
+def test_failure_with_several_keys_says_with_how_many() -> None:
+    result = WorkflowResult("a", False, "exit status 3", 1.0, {"keys_tried": 3}, None, 3, "k3")
+    assert plain(ItemEnded(result, ProgressStats(total=1))).startswith(
+        "[COORDINATOR] Failed: a: exit status 3 (it failed with 3 keys, so the cause is probably not a key)\n"
     )
 
 

@@ -130,6 +130,25 @@ def test_item_that_times_out_is_tried_with_one_other_key() -> None:
     assert [result.attempts for result in run.collected] == [2, 2, 2]
 
 
+def test_lone_broken_item_is_tried_with_six_keys() -> None:
+    """Of ten keys none has worked: one more item would show which do."""
+    run = execute(with_dead((), broken={"item-0"}), keys(10), items(1))
+    (result,) = run.collected
+    assert (result.attempts, result.metadata["keys_tried"]) == (6, 6)
+    assert [event.keys_tried for event in run.events_of(AttemptEnded)] == [1, 2, 3, 4, 5]
+
+
+def test_item_that_fails_with_three_keys_waits_for_running_ones() -> None:
+    """All other items run when the first one fails with one key after the other; the sixth key works soon."""
+
+    def behave(attempt: Attempt) -> Outcome:
+        return Outcome(0.1, command_failed()) if attempt.id == "item-0" else Outcome(1.0)
+
+    run = execute(behave, keys(10), items(5), workers=5)
+    assert failed_items(run) == ["item-0"]
+    assert run.results["item-0"].attempts == 4
+
+
 def test_item_that_fails_with_three_keys_lets_others_go_first() -> None:
     """The first item fails with each of ten keys; the items after it work."""
     run = execute(with_dead((), broken={"item-0"}), keys(10), items(40), workers=1)

@@ -69,7 +69,9 @@ def event_text(event: Any) -> str | None:
 
 
 def failure_line(result: WorkflowResult[Any]) -> str:
-    return f"[COORDINATOR] Failed: {escape_controls(result.item_id)}: {error_text(result)}"
+    tried = result.metadata.get("keys_tried", 0)
+    with_keys = f" (it failed with {tried} keys, so the cause is probably not a key)" if tried > 1 else ""
+    return f"[COORDINATOR] Failed: {escape_controls(result.item_id)}: {error_text(result)}{with_keys}"
 
 
 def error_text(result: WorkflowResult[Any]) -> str:
@@ -167,7 +169,9 @@ def is_worth_a_line(completed: int, total: int | None) -> bool:
 def _attempt_ended(event: AttemptEnded) -> str | None:
     item, error = escape_controls(event.item_id), first_line(event.error)
     if event.suspicion:
-        other = "so the item is tried with another key; this does not count as a retry"
+        if event.keys_tried > 1:
+            return None  # said with the first key; the line of the item's failure counts the keys
+        other = "so the item is tried with other keys; this does not count as a retry"
         return f"[COORDINATOR] {item}: attempt {event.attempt}: {error}; {escape_controls(event.suspicion)}, {other}"
     pause = f"in {event.retry_in:.1f} s" if event.retry_in else "now"
     if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died"):

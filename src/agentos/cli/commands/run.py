@@ -107,7 +107,7 @@ def run(context: click.Context, /, worker: tuple[str, ...], **values: Any) -> No
     A command finds its key in the variable that its provider's tools read (or --credential-env), and its item as JSON
     in AGENTOS_ITEM. It reports a limit by its output, by exit status 75, or with agentos report; the item is then
     retried with another key, or waits. If it fails and no item has succeeded with its key in this run, it is executed
-    again with another key, once after a time-out and else at most ten times; that counts as no retry.
+    again with another key, once after a time-out and else at most five times; that counts as no retry.
 
     The output of items goes to stdout, each line after its item's id; progress and messages go to stderr.
     After Ctrl-C or a crash nothing is lost: agentos resume continues.

@@ -157,7 +157,10 @@ class Attempts:
         if self._spending is not None:
             self._spending.end(item, is_finished=decision is FAILED)
         if decision is FAILED:
-            self._recorder.item_ended(item, attempt, failed_result(attempt, exc, kind, context.redact, now), None)
+            result = failed_result(attempt, exc, kind, context.redact, now)
+            if advice is not None and advice.keys_tried > 1:
+                result.metadata["keys_tried"] = advice.keys_tried
+            self._recorder.item_ended(item, attempt, result, None)
             self._shutdown.stop_if_halted()
             return
         error = context.redact(foreign_exceptions.text(exc))
@@ -166,8 +169,10 @@ class Attempts:
             return
         assert isinstance(decision, Again)
         retry_in = 0.0 if decision.at is None else decision.at - now
-        reason = "" if advice is None else advice.reason
-        self._report(AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", retry_in, error, reason))
+        reason, keys_tried = ("", 0) if advice is None else (advice.reason, advice.keys_tried)
+        self._report(
+            AttemptEnded(item.id, item.attempts, attempt.credential_id, kind or "", retry_in, error, reason, keys_tried)
+        )
         if decision.at is not None:
             self.on_pause_over()
         if usable_at is not None and self._on_wait is not None:

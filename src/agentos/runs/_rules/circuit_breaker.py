@@ -44,7 +44,7 @@ FIRST_REST_SECONDS = 1.0
 MIN_FAILURES = 3
 # Attempts of one item with further credentials that spend no retry; and the same after a time-out, and once each
 # credential has failed with MAX_HOPELESS_ITEMS items while none has worked.
-MAX_FREE_TRIES = 10
+MAX_FREE_TRIES = 5
 MAX_TIMEOUT_TRIES = 1
 MAX_HOPELESS_TRIES = 1
 MAX_HOPELESS_ITEMS = 10
@@ -70,6 +70,7 @@ class Advice(NamedTuple):
     is_free: bool  # the next attempt spends nothing of the item
     pause: float = 0.0  # seconds until the next attempt
     reason: str = ""  # why a plain failure may be the credential's fault; `pause` is for other items then
+    keys_tried: int = 0  # credentials with which the item has failed plainly
 
 
 class Trail:
@@ -211,7 +212,8 @@ class CircuitBreaker:
         pause = 0.0
         if not self._worked.get(scope) and len(trail.failed_with) >= MIN_KEYS:
             pause = min(2.0 ** (len(trail.failed_with) - MIN_KEYS), MAX_ITEM_PAUSE)
-        return Advice(True, pause, suspicion) if is_free else Advice(False)
+        keys_tried = len(trail.failed_with)
+        return Advice(True, pause, suspicion, keys_tried) if is_free else Advice(False, keys_tried=keys_tried)
 
     def ignore_exclusions(self, item: Item) -> bool:
         """Let an item use credentials again with which it failed, because no other can serve it. Return whether there

@@ -280,7 +280,7 @@ class Scheduler:
             return FAILED if item.failures > self.retries else again
         # 4. The credential may be at fault: try another one.
         if advice is not None and advice.is_free:
-            has_others = self.ready > 0 or not self.is_source_ended
+            has_others = self.ready > 0 or self.running > 0 or not self.is_source_ended
             return Again(now + advice.pause) if advice.pause and has_others else AT_ONCE
         # 5. A retry may help.
         if kind == TRANSIENT:
