@@ -126,6 +126,7 @@ class RunStarted(NamedTuple):
     workers: int  # how many items run at once
     credentials: int | None  # None: the run has no pool
     recorded: int = 0  # items of them that have an outcome and are not run again
+    is_auto: bool = False  # `workers` is the number of the first items; the run finds the number by itself
 
 
 class RunResumed(NamedTuple):

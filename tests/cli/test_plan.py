@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from agentos.workers.machine import Machine
 from agentos.workflows.parallel import current_item
 
 from .cli_runs import agentos, execute, make_interrupted, make_run, prepare, same
@@ -46,6 +49,24 @@ def test_plan_of_a_run_takes_tokens_from_its_unfinished_items(tmp_path: Path) ->
     text = agentos("plan", "sized", "--item-seconds", "1").stdout
     assert text.startswith("2 items: about 61.2 s")
     assert "Bound by: tokens per minute on a (1,000)" in text
+
+
+def test_plan_and_dry_run_explain_the_same_number_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys admit 40, and the memory is for 5."""
+    monkeypatch.setattr(Machine, "free_bytes", lambda _: 5.7e9)
+    keys = tmp_path / "keys.toml"
+    keys.touch(0o600)
+    keys.write_text('[[credential]]\nid = "a"\nsecret = "sk-plan"\nprovider = "openai"\nmax_concurrent = 40\n')
+    options = ("--keys", str(keys), "--store", "memory:", "--item-seconds", "1")
+    items = [word for number in range(50) for word in ("--item", str(number))]
+    dry = agentos("run", "--dry-run", *options, *items, "--", "true").stdout.splitlines()
+    plan = agentos("plan", *options, *items).stdout.splitlines()
+    bound = "  Bound by: memory, 1.0 GB per item assumed until some have ended, 5.4 GB free: room for 5 items at once"
+    for lines in (dry[5:], plan):
+        assert "and up to 5 items at once)" in lines[0]
+        assert lines[1] == bound
+        assert any("With room for twice as many items at once" in line for line in lines)
+    assert [line for line in dry if re.search(r"\d+ (items )?at once", line)] == dry[5:7]
 
 
 def test_plan_of_a_run_subtracts_its_spending() -> None:

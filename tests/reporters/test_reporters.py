@@ -137,6 +137,10 @@ def test_unknown_event_is_ignored() -> None:
             "[COORDINATOR] Starting parallel execution of 4 items with 2 workers over 3 credentials\n",
         ),
         (RunStarted("r", None, 2, None), "[COORDINATOR] Starting parallel execution of items with 2 workers\n"),
+        (
+            RunStarted("r", 4, 2, 3, is_auto=True),
+            "[COORDINATOR] Starting parallel execution of 4 items over 3 credentials\n",
+        ),
     ],
 )
 def test_start_line_has_items_workers_and_credentials(event: RunStarted, line: str) -> None:

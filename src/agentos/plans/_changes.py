@@ -101,7 +101,7 @@ def _twice_of(
 ) -> tuple[str, list[CredentialForecast], Work] | None:
     """Return the change of what binds the run: its name, the credentials and the work; None if it cannot be doubled."""
     if bound.kind == bounds.WORKERS:
-        return "twice the workers", credentials, work._replace(workers=2 * work.workers)
+        return twice_the_workers(work), credentials, work._replace(workers=2 * work.workers)
     if bound.kind == bounds.AT_ONCE:
         return "twice max_concurrent", [_twice_at_once(c) for c in credentials], work
     if bound.kind == bounds.LIMIT and bound.name == LEARNED_REQUESTS:
@@ -111,6 +111,11 @@ def _twice_of(
         doubled = [c._replace(limits=c.limits.doubled(bound.name)) for c in credentials]
         return (f"twice the {bound.name}", doubled, work) if doubled != credentials else None
     return None
+
+
+def twice_the_workers(work: Work) -> str:
+    """Return the name of the change that doubles the items at once."""
+    return "twice the workers" if work.workers_by is None else "room for twice as many items at once"
 
 
 def _twice_at_once(credential: CredentialForecast) -> CredentialForecast:

@@ -17,7 +17,7 @@ from agentos.pool.states import CredentialForecast
 from agentos.reporters.bound_text import bound_text
 from agentos.reporters.format import clock_time
 
-from ._changes import changes_of, learned_name
+from ._changes import changes_of, learned_name, twice_the_workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +158,18 @@ def _plan(credentials: list[CredentialForecast] | None, work: Work) -> RunPlan:
 
 
 def _plan_without_credentials(work: Work) -> RunPlan:
-    bound = decide(RunFacts(work.workers, min(work.items, work.workers), work.items > work.workers), 0.0)
+    running = min(work.items, work.workers)
+    facts = RunFacts(
+        work.workers,
+        running,
+        work.items > work.workers,
+        workers_by=work.workers_by,
+        workers_detail=work.workers_detail,
+    )
+    bound = decide(facts, 0.0)
     changes = {}
     if work.items > work.workers:
-        changes["twice the workers"] = _without_credentials(work._replace(workers=2 * work.workers))
+        changes[twice_the_workers(work)] = _without_credentials(work._replace(workers=2 * work.workers))
     seconds = _without_credentials(work)
     return RunPlan(work.items, work.workers, work.item_seconds, seconds, bound_text(bound), changes=changes)
 

@@ -51,6 +51,8 @@ class Work(NamedTuple):
     is_auto: bool = False  # `workers` is an upper bound: as many items run as the credentials admit
     detail: Detail | None = None  # of the tokens of each item by direction, and its cost
     scope: str | None = None  # the model that all items use
+    workers_by: str | None = None  # the resource that bounds `workers`, and its figures; None: a person gave the number
+    workers_detail: str | None = None
 
 
 class Outcome(NamedTuple):
@@ -179,7 +181,15 @@ class Simulation:
 
     def _facts(self, waiting: PoolWaiting | None) -> RunFacts:
         work = self.work
-        return RunFacts(work.workers, self.running, self.remaining > 0, waiting, has_keys=True)
+        return RunFacts(
+            work.workers,
+            self.running,
+            self.remaining > 0,
+            waiting,
+            workers_by=work.workers_by,
+            workers_detail=work.workers_detail,
+            has_keys=True,
+        )
 
 
 def simulate(forecasts: list[CredentialForecast], work: Work) -> Outcome:

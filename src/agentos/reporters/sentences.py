@@ -123,9 +123,10 @@ def _run_started(event: RunStarted) -> str:
     items = "items" if event.total is None else plural(event.total, "item")
     if event.recorded:
         items += f" ({event.recorded} of them already on record)"
-    workers = plural(event.workers, "worker")
+    # A number that the run finds by itself changes: the lines about its progress and `--dry-run` say what bounds it.
+    workers = "" if event.is_auto else f" with {plural(event.workers, 'worker')}"
     pool = "" if event.credentials is None else f" over {plural(event.credentials, 'credential')}"
-    return f"[COORDINATOR] Starting parallel execution of {items} with {workers}{pool}"
+    return f"[COORDINATOR] Starting parallel execution of {items}{workers}{pool}"
 
 
 def _run_resumed(event: RunResumed) -> str:

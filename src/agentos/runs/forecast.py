@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from agentos.items.parallelism import POOL, ParallelBound
 from agentos.limits.amounts import Detail, detail_of
 from agentos.plans.plan import RunPlan, make_plan, with_cost
 from agentos.pool.lease_pool import LeasePool
@@ -33,10 +34,10 @@ def forecast(
     output_tokens: int | None = None,
     scope: str | None = None,
     starts_at: float | None = None,
-    max_workers: int | None = None,
+    at_most: ParallelBound | None = None,
 ) -> RunPlan:
     """Return the plan of a run. Raise `ValueError` for a wrong argument. `workers`: None if the credentials decide how
-    many items run at once, up to `max_workers`. `starts_at`: epoch seconds."""
+    many items run at once. `at_most`: what bounds that number beside them. `starts_at`: epoch seconds."""
     count, needs = _needs(items, tokens, tokens_func)
     if seconds("item_seconds", item_seconds) in (None, math.inf):
         raise ValueError(f"item_seconds must be a number of seconds, not {item_seconds!r}")
@@ -47,8 +48,19 @@ def forecast(
             whole_number(name, amount, 0)
     needs = tuple(max(need, (input_tokens or 0) + (output_tokens or 0)) for need in needs)
     detail = _detail(needs, input_tokens, output_tokens, item_cost)
-    at_once = workers or max_workers or MAX_AUTO_WORKERS
-    work = Work(count, at_once, item_seconds, needs or (0,), workers is None, detail, scope)
+    bound = None if at_most is None or at_most.by == POOL else at_most
+    at_once = workers or (MAX_AUTO_WORKERS if bound is None else bound.at_once)
+    work = Work(
+        count,
+        at_once,
+        item_seconds,
+        needs or (0,),
+        workers is None,
+        detail,
+        scope,
+        workers_by=None if bound is None else bound.by,
+        workers_detail=None if bound is None else bound.resource,
+    )
     plan = make_plan(None if pool is None else pool.forecasts(), work, requests_per_item)
     return replace(with_cost(plan, item_cost, budget), starts_at=starts_at)
 

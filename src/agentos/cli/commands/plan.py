@@ -53,21 +53,25 @@ def plan(run_id: str | None, count: int | None, like: str | None, item_seconds: 
     if (run_id is not None) + (count is not None) + has_items != 1:
         raise click.UsageError("no items given: use --count N, --items FILE, --item X or the id of a run (one of them)")
     run_options = {name: value for name, value in values.items() if value is not None}
-    folder, total = None if like is None else find_run(like), None
+    folder, total, is_command = None if like is None else find_run(like), None, True
     if run_id is not None:
         folder = find_run(run_id) if like is None else folder
-        items, run_options, cwd, total = _left_of(find_run(run_id), run_options)
+        planned = find_run(run_id)
+        items, run_options, cwd, total = _left_of(planned, run_options)
+        is_command = planned.read_spec().command is not None
     else:
         items, cwd = count if count is not None else _read(values, run_options), os.getcwd()  # noqa: PTH109
     facts = item_facts(folder, run_options, item_seconds)
-    forecast = _forecast(items, run_options, cwd, facts.plan_arguments())
+    forecast = _forecast(items, run_options, cwd, facts.plan_arguments(), is_command=is_command)
     click.echo(forecast if total is None else replace(forecast, budget_total=total))
 
 
-def _forecast(items: Any, run_options: dict[str, Any], cwd: str, facts: dict[str, Any]) -> Any:
+def _forecast(items: Any, run_options: dict[str, Any], cwd: str, facts: dict[str, Any], *, is_command: bool) -> Any:
+    from ..launch.engine import LOCAL
     from ..launch.item_input import is_number, token_counter
+    from ..launch.planning import bound_at_once, plan_run
     from ..launch.pool_setup import choose_store, make_pool, read_keys
-    from ..launch.prepare import make_coordinator
+    from ..launch.prepare import is_auto, make_coordinator
 
     keys = read_keys(run_options.get("keys"), run_options.get("key_env"), cwd)
     pool = None
@@ -80,7 +84,12 @@ def _forecast(items: Any, run_options: dict[str, Any], cwd: str, facts: dict[str
         if not is_number(run_options["tokens"]):
             raise click.UsageError("--tokens FIELD needs the items themselves (--items)")
         tokens, tokens_func = tokens_func(None), None
-    return coordinator.plan(items, tokens=tokens, tokens_func=tokens_func, budget=run_options.get("budget"), **facts)
+    bound = None
+    if is_auto(run_options, pool) and run_options.get("on", LOCAL) == LOCAL:
+        has_gateway = bool(run_options.get("gateway"))
+        bound = bound_at_once(run_options, pool, is_command=is_command, has_gateway=has_gateway)
+    arguments = facts | {"tokens": tokens, "tokens_func": tokens_func, "budget": run_options.get("budget")}
+    return plan_run(items, coordinator, bound, **arguments)
 
 
 def _read(values: dict[str, Any], run_options: dict[str, Any]) -> list[Any]:

@@ -25,6 +25,7 @@ from .item_facts import item_facts
 from .item_input import BadItems, Item, changed_files
 from .key_confirmation import KeyConfirmation
 from .keys_watch import KeysWatch, on_hang_up
+from .planning import plan_run
 from .pool_setup import quarantine_messages
 from .prepare import PreparedRun, prepare_run
 from .reporter import OutputMode, RunReporter
@@ -192,13 +193,9 @@ def dry_run(folder: RunFolder, spec: RunSpec, item_seconds: float | None, mode: 
     if not mode.as_json:
         for line in _first_commands(items, run, spec):
             say(line)
-        if run.bound is not None:
-            say(f"  {run.bound}")
     facts = item_facts(folder, spec.options, item_seconds)
-    plan = run.coordinator.plan(
-        items, tokens_func=run.tokens_func, budget=spec.options.get("budget"), **facts.plan_arguments()
-    )
-    print(plan)
+    arguments = facts.plan_arguments() | {"tokens_func": run.tokens_func, "budget": spec.options.get("budget")}
+    print(plan_run(items, run.coordinator, run.bound, **arguments))
     return SUCCEEDED
 
 

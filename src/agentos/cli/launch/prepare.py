@@ -23,12 +23,11 @@ from agentos.gateway.addresses import known_addresses
 from agentos.gateway.client_versions import version_warnings
 from agentos.home.run_folder import RunFolder, RunSpec
 from agentos.items.access import AttemptAccess
-from agentos.items.parallelism import POOL, ParallelBound
+from agentos.items.parallelism import ParallelBound
 from agentos.keys.keys_file import Keys
 from agentos.pool.credential import Credential
 from agentos.reporters.format import escape_controls
 from agentos.runs.checks import check_signature
-from agentos.runs.options import auto_option, expected_bound
 from agentos.workers.capacity import room_for_run
 from agentos.workers.command.command import Command
 from agentos.workers.engines.connect import Engine
@@ -40,6 +39,7 @@ from .engine import LOCAL, connect_engine, engine_slots
 from .gateway_setup import check_gateway, start_gateway
 from .item_input import Item, Items, read_items, token_counter
 from .keys_watch import KeysReload
+from .planning import bound_at_once
 from .pool_setup import StoreChoice, choose_store, make_pool, pool_warnings, read_keys
 from .reporter import RunReporter
 from .selection import filtered, limited, only_failed, shuffled
@@ -117,12 +117,8 @@ def prepare_run(
     )
     bound = None
     if is_auto(options, pool, engine):
-        auto = auto_option(options.get("max_parallelism"))
-        bound = expected_bound(pool, auto, is_command=spec.command is not None, has_gateway=has_gateway)
-    if keep or bound is None or bound.by == POOL:
-        coordinator = make(options)
-    else:  # a dry run plans with what the machine would admit
-        coordinator = make({**options, "max_parallelism": bound.at_once})
+        bound = bound_at_once(options, pool, is_command=spec.command is not None, has_gateway=has_gateway)
+    coordinator = make(options)
     if keep and engine is None:
         coordinator = _within_limits(coordinator, spec, make, reporter, is_fixed=bound is None)
     redact = None if pool is None else pool.redact_value

@@ -61,7 +61,8 @@ class RunProgress:
         recorded = 0
         if resumed is not None and resumed.selected is None:
             recorded = resumed.succeeded + (0 if resumed.retry_failed else resumed.failed)
-        self.report(RunStarted(self.run_id, self._scheduler.total, workers, self._credentials(), recorded))
+        is_auto = self._auto is not None
+        self.report(RunStarted(self.run_id, self._scheduler.total, workers, self._credentials(), recorded, is_auto))
 
     def report(self, event: Any) -> None:
         """Call the reporter. One that raises is not called again: a broken pipe must not end the run."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agentos.costs.budget import Budget
+from agentos.items.parallelism import FIXED, ParallelBound
 
 from .scheduler import Halt
 
@@ -20,6 +21,11 @@ class Auto(NamedTuple):
 
     cap: int | None = None  # the most items at once
     cap_name: str = ""  # what sets the cap, as a shell writes it
+
+    @property
+    def bound(self) -> ParallelBound | None:
+        """The cap as a bound; None if there is none."""
+        return None if self.cap is None else ParallelBound(self.cap, FIXED, limit=self.cap_name)
 
 
 class Options(NamedTuple):

@@ -355,7 +355,7 @@ class ParallelCoordinator:
             items,
             pool,
             self.max_workers if auto is None or pool is None else None,
-            max_workers=None if auto is None else auto.cap,
+            at_most=None if auto is None else auto.bound,
             item_seconds=item_seconds,
             tokens=tokens,
             tokens_func=tokens_func,
