@@ -9,7 +9,7 @@ import sys
 # Modules that take long to load, and that only runs, ledgers or commands need.
 SLOW = {"asyncio", "ssl", "sqlite3", "msgspec", "multiprocessing", "socket", "http", "urllib.request", "tomllib"}
 # Modules of this package: patterns, workers and the driver of runs are loaded by the first pool or run.
-MAX_LIBRARY_MODULES = 110
+MAX_LIBRARY_MODULES = 100
 MAX_HELP_MODULES = 5
 
 

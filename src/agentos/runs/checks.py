@@ -7,7 +7,6 @@ from concurrent.futures import Executor
 from typing import Any
 
 from agentos.pool.lease_pool import LeasePool
-from agentos.workers.command.command import Command
 
 
 def check_worker(
@@ -20,6 +19,7 @@ def check_worker(
     check_signature(worker_func)
     if not isinstance(workers, Executor):
         return
+    from agentos.workers.command.command import Command
     from agentos.workers.engines.executor import check_credentials
 
     if isinstance(worker_func, Command):

@@ -17,11 +17,9 @@ from agentos.identifiers import sanitize_identifier
 from agentos.items.parallelism import CORES, ParallelBound
 from agentos.pool.lease_pool import LeasePool
 
-from ._rules.auto_parallel import AutoParallel
 from ._rules.run_options import UNKNOWN_BEFORE as UNKNOWN_BEFORE
 from ._rules.run_options import Auto as Auto
 from ._rules.run_options import Options
-from ._rules.scheduler import parse_halt
 
 # Characters: a run id becomes the name of a folder.
 MAX_RUN_ID_LENGTH = 100
@@ -52,7 +50,10 @@ def check_options(
     if classify is not None and not callable(classify):
         raise ValueError(f"classify must be a function of an exception, not {classify!r}")
     timeout = seconds("timeout", timeout)
-    halt = parse_halt(str(halt)) if halt is not None else None
+    if halt is not None:
+        from ._rules.scheduler import parse_halt  # an import of the library needs no scheduler
+
+        halt = parse_halt(str(halt))
     if grace_seconds is None:
         raise ValueError("grace_seconds must be a number of seconds from 0; for no grace pass 0")
     if max_wait is not None and (admission == "none" or not has_credentials):
@@ -192,6 +193,8 @@ def auto_option(max_parallelism: Any) -> Auto:
 def expected_bound(pool: LeasePool | None, auto: Auto, *, is_command: bool, has_gateway: bool = False) -> ParallelBound:
     """Return what would bound a run on this machine, for a plan: by what items are assumed to take."""
     from agentos.workers.machine import Machine
+
+    from ._rules.auto_parallel import AutoParallel
 
     machine = Machine().use() if is_command else None
     admitted = None if pool is None else max(1, pool.admitted())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentos.costs.budget import Budget
 from agentos.items.parallelism import FIXED, ParallelBound
 
-from .scheduler import Halt
+if TYPE_CHECKING:
+    from .scheduler import Halt
 
 UNKNOWN_BEFORE = (
     "what the run has spent so far is not known, because the price of a model was not: a budget of money would count "
