@@ -1,13 +1,13 @@
 """LearnedConcurrency: how many requests of one credential may be in flight at once, learned from answers.
 
-The limit starts at START and grows by one for every GROWTH_SUCCESSES while so many are in flight. A refusal shows how
+The limit starts at START and grows by one for every GROWTH_SUCCESSES while that many are in flight. A refusal shows how
 many were too many: the limit falls to one less, and to half if that is refused before anything was served. To try a
 number again that was refused takes a *probe*: one more request at once, after MIN_PROBE_SUCCESSES, and not before the
 wait of the last refusal is earned; each refused probe doubles both. Latency is not used: it follows the length of
 answers.
 
 A provider may refuse without a reason. Its limit is on requests at once if it refuses whenever a number is in flight,
-and serves hardly any request while so many are: a limit on the rate refuses and serves the same number.
+and serves hardly any request meanwhile: a limit on the rate refuses and serves the same number.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LearnedConcurrency:
         self._probe_successes = MIN_PROBE_SUCCESSES
         self._probe_seconds = self._probe_at = 0.0
         self._suspect = 0  # the smallest number at once that was refused without a reason; 0: none
-        self._suspicions = self._served_suspects = 0  # requests refused, and served, with so many at once
+        self._suspicions = self._served_suspects = 0  # requests refused, and served, with `_suspect` at once
         self._served_below = 0  # requests served with one less
         self._suspected_at = -1.0  # instant of the last refusal that was counted
         self._suspicions_needed = MIN_SUSPICIONS
@@ -132,7 +132,7 @@ class LearnedConcurrency:
             self._fall_to(self.limit // 2, now)
 
     def explains(self, at_once: int) -> bool:
-        """Return whether so many at once were refused before, and not served since."""
+        """Return whether `at_once` requests at once were refused before, and not served since."""
         return at_once >= self._refused
 
     def suspect(self, granted_at: float, at_once: int, now: float) -> int:

@@ -4,8 +4,8 @@ Everything goes through one `Screen`, so that lines stay whole. The region is dr
 cursor returns to the first row of the region. Therefore erasing from the cursor to the end of the screen removes the
 region, also after a resize, when the terminal may have wrapped, cut or scrolled its rows. Wrapping is off while the
 region is drawn: a character that is wider than computed costs the end of a line, not the number of rows. A terminal
-that becomes much narrower can wrap the region into so many rows that the first ones leave the screen, where no program
-can erase them: so a region has at most half of the rows, and survives a terminal that becomes half as wide.
+that becomes much narrower can wrap the region into more rows than the screen has: the first ones leave it, and no
+program can erase them. So a region has at most half of the rows, and survives a terminal that becomes half as wide.
 
 While a region is shown, lines for the same terminal are written together with it: at once if nothing was drawn for
 `TICK_SECONDS`, else with the next tick. Each line alone would erase the region, which flickers at a few lines a second.
