@@ -111,6 +111,14 @@ def test_reload_replaces_a_key_for_the_next_items(folder: Folder) -> None:
     assert "rotated-key" not in output
 
 
+def test_refused_second_process_leaves_the_run_reachable(folder: Folder) -> None:
+    with folder.run() as process:
+        eventually(lambda: folder.started() == ["a secret-of-a"])
+        assert "is in use by another process" in folder.agentos("resume", "r").stderr
+        assert folder.agentos("keys", "reload", "r").stdout == "run r: nothing has changed\n"
+        folder.finish(process)
+
+
 def test_bad_file_changes_nothing_and_says_why(folder: Folder) -> None:
     with folder.run() as process:
         eventually(lambda: folder.started() == ["a secret-of-a"])

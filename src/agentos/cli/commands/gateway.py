@@ -156,7 +156,9 @@ def _make(keys_file: str | None, key_env: str | None, address: tuple[str, int], 
     reload.listeners.append(lambda new: gateway.use_addresses(known_addresses(new.base_urls)))
     inbox = ReloadInbox(f"gateway-{os.getpid()}", GATEWAY)
     watch = KeysWatch(pool, reload, inbox, _say_if_possible)
-    return gateway, click.get_current_context().with_resource(watch)
+    context = click.get_current_context()
+    context.with_resource(inbox)
+    return gateway, context.with_resource(watch)
 
 
 def _check_secrets(keys: Keys) -> None:

@@ -21,7 +21,7 @@ from agentos.runs.options import MAX_RUN_ID_LENGTH, new_run_id
 from .. import options
 from ..completion import files, run_ids
 from ..console import SUCCEEDED, Command
-from ..find import find_run
+from ..find import LAST, find_run
 
 if TYPE_CHECKING:
     from ..launch.reporter import OutputMode
@@ -241,6 +241,10 @@ def _run_id(name: str | None) -> str:
         sanitize_identifier(name)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--run-id") from None
+    if name == LAST:
+        raise click.BadParameter(
+            f"{LAST!r} names the newest run in other commands: choose another id", param_hint="--run-id"
+        )
     if len(name) > MAX_RUN_ID_LENGTH:
         raise click.BadParameter(f"at most {MAX_RUN_ID_LENGTH} characters", param_hint="--run-id")
     return name

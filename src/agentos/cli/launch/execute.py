@@ -74,7 +74,7 @@ def execute(
         inbox = None if run.pool is None else ReloadInbox(folder.run_id)
         watch = KeysWatch(run.pool, run.reload, inbox, reporter.screen.message)
         with watch, confirmation as reporter.listener, on_hang_up(run.coordinator.request_shutdown, watch):
-            status = _consume(folder, spec, run, reporter, retry_failed=retry_failed)
+            status = _consume(folder, spec, run, reporter, inbox, retry_failed=retry_failed)
         if status in (SUCCEEDED, SOME_FAILED) and not run.items.is_whole:
             return STOPPED  # the part of stdin that was never read is left to do
     if status == STOPPED and run.pool is not None:
@@ -132,7 +132,15 @@ def _warn_of_older_ledger(folder: RunFolder, reporter: RunReporter) -> None:
         )
 
 
-def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunReporter, *, retry_failed: bool) -> int:
+def _consume(
+    folder: RunFolder,
+    spec: RunSpec,
+    run: PreparedRun,
+    reporter: RunReporter,
+    inbox: ReloadInbox | None,
+    *,
+    retry_failed: bool,
+) -> int:
     """Take all results of the run, record how it ended, and return the exit status."""
     try:
         stream = run.coordinator.stream(
@@ -143,7 +151,8 @@ def _consume(folder: RunFolder, spec: RunSpec, run: PreparedRun, reporter: RunRe
             retry_failed=retry_failed,
             tokens_func=run.tokens_func,
         )
-        with stream:
+        # Not before: a second process is refused the ledger, and must not take the place of the one that owns the run.
+        with stream, contextlib.nullcontext() if inbox is None else inbox:
             reporter.start(stream)
             try:
                 damaged = sum(result.metadata.get("error_type") == DAMAGED_RECORD for result in stream)

@@ -98,8 +98,6 @@ class KeysWatch:
 
     def __enter__(self) -> KeysWatch:
         if self._pool is not None:
-            if self._inbox is not None:
-                self._inbox.__enter__()
             self._thread.start()
         return self
 
@@ -107,8 +105,6 @@ class KeysWatch:
         if self._pool is not None:
             self._wishes.put(False)
             self._thread.join(1.0)
-            if self._inbox is not None:
-                self._inbox.__exit__(kind, exc, tb)
 
     @property
     def can_reload(self) -> bool:
