@@ -6,6 +6,7 @@ from . import Mutant, tests_of
 
 OUTPUTS = "providers/test_client_outputs"
 HTTP = "providers/test_http_clients"
+INTRODUCTIONS = "providers/test_error_introductions"
 TALK = "providers/test_successful_transcripts"
 
 MUTANTS = (
@@ -40,7 +41,7 @@ MUTANTS = (
     Mutant(
         "Terminal codes hide the words of an error",
         "providers/_command_output.py",
-        'plain_text = _TERMINAL_CODE.sub("", tail)',
+        'plain_text = _TERMINAL_CODE.sub("", error_lines.with_marks(tail))',
         "plain_text = tail",
         tests_of(OUTPUTS, "test_recorded_output_gets_accepted_verdict"),
     ),
@@ -71,6 +72,34 @@ MUTANTS = (
         "first = 0 if is_error else agent_talk.end_of_talk(self.other_lines)",
         "first = 0",
         tests_of(TALK, "test_failed_agent_is_seldom_misread"),
+    ),
+    Mutant(
+        "A mark before a message does not make it an error",
+        "providers/_error_lines.py",
+        "if not (is_marked(line) or _OWN_LABEL.match(line))",
+        "if not _OWN_LABEL.match(line)",
+        tests_of(INTRODUCTIONS, "test_message_after_an_introduction_is_understood"),
+    ),
+    Mutant(
+        "A red label of an agent is not told from other labels",
+        "providers/_command_output.py",
+        "error_lines.with_marks(tail)",
+        "tail",
+        tests_of(INTRODUCTIONS, "test_message_after_an_introduction_is_understood"),
+    ),
+    Mutant(
+        "The name of a failed test is an error of the agent",
+        "providers/_error_lines.py",
+        "or _OF_TESTS.search(line) is not None:\n",
+        "or False:\n",
+        tests_of(INTRODUCTIONS, "test_line_of_another_program_takes_no_key_out_of_use"),
+    ),
+    Mutant(
+        "A stack about another host is blamed on the key",
+        "providers/_command_output.py",
+        "                    self._forget()  # the class",
+        "                    pass  # the class",
+        tests_of(INTRODUCTIONS, "test_refusal_by_another_host_after_a_stack_does_not_count"),
     ),
     Mutant(
         "The user's patterns are not tried with exit status 0",

@@ -14,7 +14,9 @@ from agentos.verdict import AUTH_FAILED
 
 NOW = 1794772800.0  # Sunday, 2026-11-15 20:00:00 UTC
 DATA = Path(__file__).parents[1] / "data"
-ROWS = [json.loads(line) for line in (DATA / "client_outputs.jsonl").read_text().split("\n") if line]
+# Recorded with simulated providers, and as people reported them.
+FILES = ("client_outputs.jsonl", "reported_outputs.jsonl")
+ROWS = [json.loads(line) for name in FILES for line in (DATA / name).read_text().split("\n") if line]
 
 # Labels that name what the simulated provider did, where the client prints something else.
 DISPUTED = {

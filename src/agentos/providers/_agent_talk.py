@@ -20,7 +20,9 @@ _FIRST_PERSON = re.compile(
 )
 _SENTENCE = re.compile(r"^\W{0,4}[A-Z][\w'\u2019,;()-]*(?: [^\s]+){5,}[.!?:]$")
 _ADVICE = re.compile(
-    r"\b(?:error|fail|retry|retried|try|check|please|visit|see|refer|support|api key|quota)", re.IGNORECASE
+    r"\b(?:error|fail|retry|retried|try|check|please|visit|see|refer|support|api key|quota"
+    r"|to authenticate|be authenticated|environment variable|upgrade)",
+    re.IGNORECASE,
 )
 _LISTING = re.compile(
     r"\s*(?:[|>#+]|//|@@|```|[-*] (?!Closing|The requested)|\d+\. |\d+ +[-+] |- {2,}|[-+](?:\S|$)"  # diffs, lists
@@ -30,7 +32,7 @@ _LISTING = re.compile(
     r"|(?:\"|')?[\w.-]+(?:\"|')?: ?[{\[\"']|(?:if|raise|return|throw|case|const|let|var|log|match|import|def)\b)"
     r"|.{0,200}(?:;|=>|\) \{|:=.*)$|.{0,200}\b(?:raise|throw|return|case) [\w&(]|.*(?:\bok|PASSED|PASS|✓).{0,20}$"
 )
-_QUOTED = re.compile(r"\s*(?:\*\*|[\"\u201c`>|#]|\+ |- )")
+_QUOTED = re.compile(r"\s*(?:\*\*|\* |[\"\u201c`>|#]|\+ |- )")
 _OUTCOME = re.compile(
     r"\b(?:error|failed|returned|responded|answered|indicate|exceeded|rejected|refused)\b", re.IGNORECASE
 )

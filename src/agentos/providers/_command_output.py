@@ -7,20 +7,21 @@ output ends in the failure of a known agent (`_silent_failures`) or is nothing b
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from typing import Any, NamedTuple
 
-from agentos.verdict import AUTH_FAILED, NO_VERDICT, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
+from agentos.verdict import AUTH_FAILED, NO_VERDICT, QUOTA_EXHAUSTED, RATE_LIMITED, RETRY_ON_OTHER_KEY, Verdict
 
 from . import _agent_talk as agent_talk
 from . import _bodies as bodies
 from . import _error_lines as error_lines
 from . import _evidence as evidence
 from . import _phrases as phrases
+from . import _printed_objects as printed_objects
 from . import _silent_failures as silent_failures
 from ._dates import wait_of
+from ._http_lines import names_other_host
 
 # Characters, and lines, at the end of the output that are read: errors come last.
 _MAX_TEXT = 256 * 1024
@@ -31,8 +32,6 @@ _MAX_OF_LINE = 20
 _LINES_TOGETHER = 3
 # Lines of an exception of an SDK, whose message may be broken at the width of the terminal.
 _LINES_OF_EXCEPTION = 8
-# Characters of a body that Python printed.
-_MAX_PRINTED = 20_000
 # Characters of a message.
 _MAX_MESSAGE = 4000
 
@@ -77,12 +76,12 @@ def _with_exit_status(verdict: Verdict, exit_status: int | None, provider: str, 
 
 def _read_text(text: str, exit_status: int | None, provider: str, now: float) -> Verdict:
     tail = text[-_MAX_TEXT:]
-    plain_text = _TERMINAL_CODE.sub("", tail)
+    plain_text = _TERMINAL_CODE.sub("", error_lines.with_marks(tail))
     reader = _Reader(provider, now)
     if exit_status != 0:
         reader.read(plain_text)
         return reader.verdict
-    failure = silent_failures.find(tail, plain_text)
+    failure = silent_failures.find(plain_text)
     if failure is not None:
         return reader.read_message(failure)
     reader.read(plain_text, is_success=True)
@@ -97,6 +96,7 @@ class _Piece(NamedTuple):
     line: str
     prefix: str  # before the object
     events: list[dict[str, Any]]
+    end: int  # of the last object
 
     @property
     def is_event_of_agent(self) -> bool:
@@ -115,7 +115,9 @@ def _pieces_of(text: str) -> list[_Piece]:
                 break  # inside an object that spans lines
             line = text[position:end_of_line]
             events, prefix, end = _events_in(text, position, line)
-            pieces.append(_Piece(position, line, prefix, events))
+            pieces.append(_Piece(position, line, prefix, events, end))
+            if error_lines.is_frame(prefix):
+                end = end_of_line  # lines of this object count, too: they may have the error that caused it
             position = end if events and text[end:end_of_line].strip(" ,]") else max(end, end_of_line + 1)
     return pieces
 
@@ -139,8 +141,15 @@ class _Reader:
         pieces = _pieces_of(text)
         self.other_lines = ["" if each.events and not each.prefix.strip() else each.line for each in pieces]
         first = 0 if is_error else agent_talk.end_of_talk(self.other_lines)
+        end_of_other = 0
         for at, piece in enumerate(pieces):
-            if piece.events:
+            if piece.start < end_of_other:
+                continue
+            if piece.events and error_lines.is_frame(piece.prefix) and self._is_of_other_host(piece.events[0]):
+                end_of_other = piece.end
+                if self.verdict.is_loose and self.verdict.kind in (AUTH_FAILED, QUOTA_EXHAUSTED):
+                    self._forget()  # the class and message before the stack named no host
+            elif piece.events:
                 is_talk = (at < first and not piece.is_event_of_agent) or agent_talk.is_listing(piece.prefix)
                 if not (is_talk or error_lines.is_about_errors(piece.prefix)):
                     for event in piece.events:
@@ -171,7 +180,9 @@ class _Reader:
             self._forget()
         elif not (isinstance(kind, str) and (kind in _TOOLS or (kind in _TALK and not event.get("error")))):
             status = phrases.status(prefix)
-            self._take_object(event, status, is_error=status is not None or _ENDS_IN_ERROR.search(prefix) is not None)
+            is_error = status is not None or _ENDS_IN_ERROR.search(prefix) is not None
+            is_error = is_error or error_lines.introduces(prefix) or _is_of_request(event, prefix)
+            self._take_object(event, status, is_error=is_error)
         return self.verdict
 
     def _read_result(self, event: dict[str, Any]) -> None:
@@ -203,6 +214,9 @@ class _Reader:
     def _of_text(self, line: str, rest: str, *, is_error: bool) -> Verdict:
         """Return the verdict of a line. `rest` is the text from the line on."""
         line = line[:_MAX_MESSAGE]
+        message = error_lines.introduced_message(line)
+        if message is not None:  # in the form of other errors, in which a number at the beginning is a status
+            line, rest, is_error = f"Error: {message}", f"Error: {rest[rest.find(message) :]}", True
         of_exception = self._of_exception(line, rest) if is_error or error_lines.is_of_api(line) else NO_VERDICT
         if of_exception.kind in RETRY_ON_OTHER_KEY:
             return of_exception
@@ -249,17 +263,12 @@ class _Reader:
         self.verdict = verdict
         self._is_structured = is_structured
 
+    def _is_of_other_host(self, event: dict[str, Any]) -> bool:
+        return names_other_host(_address(event), self._provider)
+
     def _forget(self) -> None:
         self.verdict = NO_VERDICT
         self._is_structured = False
-
-
-def _printed_object(text: str) -> Any:
-    """Return the Python literal at the beginning of a text, as exceptions of SDKs print a body; None if it is none."""
-    try:
-        return ast.literal_eval(text[: text.rfind("}") + 1][:_MAX_PRINTED])
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
 
 
 def _events_in(text: str, start: int, line: str) -> tuple[list[dict[str, Any]], str, int]:
@@ -272,8 +281,8 @@ def _events_in(text: str, start: int, line: str) -> tuple[list[dict[str, Any]], 
     if brace < 0:
         return [], "", start
     value, end = _decoded(text, start + brace)
-    if value is None and error_lines.is_of_api(line[:brace]):
-        value = _printed_object(line[brace:])
+    if value is None and error_lines.has_object(line[:brace], line[brace:]):
+        value, end = printed_objects.read(text, start + brace)
     return ([value] if isinstance(value, dict) else []), line[:brace], end
 
 
@@ -283,6 +292,20 @@ def _decoded(text: str, start: int) -> tuple[Any, int]:
         return _decoder.raw_decode(text, start)
     except (ValueError, RecursionError):
         return None, start
+
+
+def _is_of_request(event: dict[str, Any], prefix: str) -> bool:
+    """Return whether the fields that Node prints after a stack are those of a failed request, with its answer."""
+    if not error_lines.is_frame(prefix) or not any(name in event for name in ("response", "responseBody", "data")):
+        return False
+    return any(isinstance(status := event.get(name), int) and status >= 400 for name in ("status", "statusCode"))
+
+
+def _address(event: dict[str, Any]) -> str:
+    """Return the address of the request of an error that Node printed; "" if it names none."""
+    settings = event.get("config")  # of axios
+    holders = (event, settings if isinstance(settings, dict) else {})
+    return " ".join(str(holder[name]) for holder in holders for name in ("url", "baseURL") if name in holder)
 
 
 def _status_of(event: dict[str, Any]) -> int | None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 
+from agentos.verdict import AUTH_FAILED
+
 from . import _agent_talk as agent_talk
 from . import _http_lines as http_lines
+from . import _phrases as phrases
 
 _MAX_LINE = 4000
 # Before a message, loggers and agents print times, levels and their names.
@@ -55,10 +58,52 @@ _SENTENCES = (
     r"|authentication failed with provider at \S+|model stream ended without"
     r"|(?:api )?rate limit exceeded(?=\W*$|[.,:;(]| for )|too many requests\W*$"
 )
+# Marks that agents print before their own errors, in the first column. Test runners indent theirs, or add a duration.
+_MARKS = "✘✗✖✕\u2a2f\u00d7"
+_MARK = re.compile(rf"[{_MARKS}]\ufe0f? ?(?=[A-Z\d{{\[])")
+_OF_TESTS = re.compile(r"\(\d+(?:\.\d+)? ?m?s\)\s*$|\D [\u203a>] |\d+ problems?\b|\[(?:ERROR|WARNING)\]")
+# What agents print between the mark and the message.
+_LABEL = (
+    r"(?:(?:API |last )?error|execution failed|model call failed|error from provider(?: \([^)\n]{1,60}\))?"
+    r"|provider returned error|ran into this error|upstream error from [\w.-]+)"
+)
+_INTRODUCTION = re.compile(rf"(?:[{_MARKS}]\ufe0f? ?)?(?:\[?{_LABEL}: ){{0,3}}", re.IGNORECASE)
+# A label that no other program prints. `Error: ` is one of every program.
+_OWN_LABEL = re.compile(
+    r"(?:Error: )?(?:\[?API Error: |Execution failed: |Model call failed: |Error from provider \("
+    r"|Provider returned error: |Ran into this error: |Upstream error from [\w.-]+: )",
+    re.IGNORECASE,
+)
+# The word "Error: " alone in red, as opencode prints it. Compilers colour "error" without the colon.
+_RED_LABEL = re.compile(
+    r"^(?:\x1b\[[\d;]*m)*\x1b\[(?:[\d;]*;)?(?:31|91)(?:;[\d;]*)?m(?:\x1b\[[\d;]*m)*E(?:rror|RROR): *\x1b\[[\d;]*m *",
+    re.MULTILINE,
+)
+# The last line of a stack of JavaScript, after which Node prints the fields of the error.
+_FRAME = re.compile(r"\s+at .{1,400} $|\s*\.\.\. \d+ lines matching cause stack trace \.\.\.$")
 _NOTICE = re.compile(rf"{_START}(?:{_SENTENCES})", re.IGNORECASE)
+# Statements about the user's account, key or limits, and about the provider's service, in the words of any provider
+# (`phrases`). They begin with words of a few kinds. Other programs speak of a disk, a function, a password or a host,
+# and compilers and tools of Unix write "error" in small letters.
+_OF_ACCOUNT = (
+    r"sorry|please|you|your|you.(?:ve|re)|we|our|the|this|that|an?|all|any|of|to|its|is|are|was|has|have|been|being|do|does"
+    r"|did|not|must|be|currently|temporarily|reached|hit|exceeded|sending|making|max(?:imum)?|number"
+    r"|admin(?:istrator)?|organi[sz]ation|enterprise|account|workspace|team|user|project|owner|plan|subscription"
+    r"|free|paid|trial|prepaid|monthly|weekly|daily|included|premium|session|login|token|access|authentication|api|key|oauth"
+    r"|requests?|model|openai|anthropic|claude|code|codex|copilot|gemini|google|qwen|openrouter|org-\S+"
+)
+_OF_SERVICE = r"the|our|this|that|(?:server|service|system|engine|model)s?|may|is|are|be|currently|temporarily|too"
+_STATEMENT = re.compile(
+    rf"(?!\W*(?-i:error|fatal|warning)\b){_START}(?=(?-i:[A-Z]))(?:(?:(?:{_OF_ACCOUNT})[\s,:]+){{0,8}}"
+    rf"(?!authentication \w+ (?:for|to|on|by|with)\b)(?:{phrases.STATEMENTS})"
+    rf"|(?:(?:{_OF_SERVICE}|\S+ is)\s+){{1,6}}(?:overloaded|busy)\b|no capacity available)",
+    re.IGNORECASE,
+)
 # With a status before it: the messages of the SDKs for JavaScript.
 _NUMBERED = re.compile(
-    rf"{_START}[45]\d\d (?:\{{|{_SENTENCES}|(?:api )?rate limit|your |you |invalid |incorrect )", re.IGNORECASE
+    rf"{_START}[45]\d\d (?:\{{|{_SENTENCES}|(?:api )?rate limit|your |you |invalid |incorrect )"
+    rf"|{_START}(?<=error: )[45]\d\d (?-i:[A-Z])(?!lient |erver |nauthori|orbidden)",
+    re.IGNORECASE,
 )
 # What SDKs raise, as tracebacks and loggers print it.
 _SDKS = (
@@ -69,9 +114,10 @@ _RAISED = re.compile(
     _BEFORE + rf"(?:{_SDKS}\.(?:\w+\.)*(\w+): "
     r"|((?:RateLimit|Overloaded|APIStatus|APIConnection|APITimeout|CAPI|AI_\w{1,40})Error): "
     r"|(?:.{1,300}?\s)?((?:Terminal|Retryable)QuotaError|_?ApiError): "
-    r"|\[?API Error(?:: ?| ?\(?\d{3}\b)|API error occurred: "
+    r"|.{0,80}?\[(AI_\w{1,40}Error|GoogleGenerativeAI Error)\]: |\[?API Error(?:: ?| ?\(?\d{3}\b)|API error occurred: "
     r"|(?:\w+: )?An error occurred \((\w+)\) when calling the (?:Converse|InvokeModel)\w* operation"
-    r"|(?:\w*Error: |Error code: )[45]\d\d\b(?: -| \{| status code| incorrect api| invalid))",
+    r"|(?:uncaught )?(?:\(in promise\) )?(?:\w*Error: |Error code: )[45]\d\d\b"
+    r"(?: -| \{| status code| incorrect api| invalid))",
     re.IGNORECASE,
 )  # fmt: skip
 _RPC = re.compile(r"\b(?:rpc error: code = |status ?= ?StatusCode\.|RpcError: .{0,40}StatusCode\.)(\w{1,40})")
@@ -87,6 +133,44 @@ _URL = re.compile(r"https?://\S+")
 def is_about_errors(text: str) -> bool:
     """Return whether a text is part of a test, of code or of a description. Its addresses do not count."""
     return _ABOUT_ERRORS.search(_URL.sub("", text[:_MAX_LINE])) is not None
+
+
+def with_marks(text: str) -> str:
+    """Return a text in which red labels of errors are marks: their colour is what tells them from other labels."""
+    return _RED_LABEL.sub("✘ ", text) if "\x1b[" in text else text
+
+
+def is_marked(line: str) -> bool:
+    """Return whether a line begins with the mark of an agent's error."""
+    return _MARK.match(line) is not None and _OF_TESTS.search(line[:_MAX_LINE]) is None
+
+
+def introduces(prefix: str) -> bool:
+    """Return whether the text before an object says that the object is an error of an agent or an SDK."""
+    return introduced_message(f"{prefix}{{") is not None or is_of_api(prefix)
+
+
+def introduced_message(line: str) -> str | None:
+    """Return the message of an agent's own error: whatever follows its mark or label; None if the line has neither."""
+    if not (is_marked(line) or _OWN_LABEL.match(line)) or is_about_errors(_first_sentence(line)):
+        return None
+    introduction = _INTRODUCTION.match(line)
+    assert introduction is not None  # it may be empty
+    return line[introduction.end() :]
+
+
+def _first_sentence(line: str) -> str:
+    return line.partition(". ")[0]
+
+
+def has_object(prefix: str, rest: str) -> bool:
+    """Return whether the object after `prefix` is an error: of an SDK, of an agent, or after a stack of Node."""
+    return introduces(prefix) or (rest.strip() == "{" and is_frame(prefix))
+
+
+def is_frame(prefix: str) -> bool:
+    """Return whether a text is the end of a stack of JavaScript."""
+    return _FRAME.match(prefix) is not None
 
 
 def is_of_api(line: str) -> bool:
@@ -110,4 +194,15 @@ def error_class(line: str) -> str | None:
 def is_believed(line: str, kind: str, provider: str) -> bool:
     """Return whether a line that reads like `kind` is an error of an API."""
     line = line[:_MAX_LINE]
-    return is_of_api(line) or (not is_about_errors(line) and http_lines.is_believed(line, kind, provider))
+    if is_of_api(line) or _is_statement(line, kind, provider):
+        return True
+    return not is_about_errors(line) and http_lines.is_believed(line, kind, provider)
+
+
+def _is_statement(line: str, kind: str, provider: str) -> bool:
+    is_quoted = line.startswith("  ") or agent_talk.is_quoted(line)
+    if is_quoted or _STATEMENT.match(line) is None or _OF_TESTS.search(line) is not None:
+        return False
+    if is_about_errors(_first_sentence(line)):
+        return False
+    return kind != AUTH_FAILED or not http_lines.names_other_host(line, provider)

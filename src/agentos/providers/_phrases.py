@@ -84,14 +84,22 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 _BUSY = (
     r"\boverload|high demand|\b(?:at|no|insufficient|out of|exceeded|tier|reached|lack of) (?:\w+ )?capacity\b"
     r"|capacity (?:is |has been |was )?(?:exceeded|exhausted|reached|constrain|limit)|peak load|heavy load"
-    r"|temporarily limiting requests|not your usage limit|server (?:is )?(?:too |currently )?busy"
+    r"|temporarily limiting requests|not your usage limit"
+    r"|(?:server|service|system|engine|model)s? (?:(?:is|are|currently|too|very) ){0,3}busy"
 )
 _MONEY = (
     r"credit balance|insufficient (?:account )?(?:balance|credit|fund|quota)"
     r"|(?:credits?|balance) (?:\w+ ){0,4}?(?:depleted|exhausted|used up|too low|run out|ran out)"
-    r"|(?:out of|no (?:remaining |more |available )?|all (?:available |your |of your )*) ?credits?\b"
+    # What is missing, was used, or does not suffice.
+    r"|\b(?:(?:(?:run|ran) )?out of|no|zero|not enough|all (?:available|(?:of )?your)"
+    r"|(?:used|used up|depleted|exhausted|exceeded) (?:(?:all|of) )*your) *(?:[\w-]+ ){0,2}?"
+    r"(?:credits?\b|balance\b(?! sheet)|premium requests?\b|allowance\b|funds\b|payment method)"
+    r"|\b(?:no|zero) (?:\w+ )?quota\b|(?:credits?|balance) (?:(?:is|are|has|have|been) ){1,2}"
+    r"(?:insufficient|not enough|expired|empty|zero)|requires? (?:more|additional) credits|can only afford"
+    r"|tokens? limit exceeded: \d+ > \d+"
     r"|spend(?:ing)? (?:limit|cap)|spend reached|purchase (?:more |additional )?credits"
-    r"|billing (?:hard )?limit|payment (?:is )?required|\b(?:arrears|unpaid|overdue|past due)\b|regain access"
+    r"|billing (?:hard )?limit|payment (?:is )?required|regain access"
+    r"|\b(?:arrears|(?:unpaid|overdue|past due)(?! \w+s\b))\b"
     r"|(?:budget|key) (?:limit )?(?:has been |was )?(?:exceeded|reached|exhausted)|billing (?:is )?not active"
     r"|(?:add|buy) credits to (?:continue|your)"
     r"|(?:n.?t|not|without) (?:\w+ )?(?:have )?(?:any |enough |sufficient )credits?\b"
@@ -108,6 +116,9 @@ _LIMITED = (
     r"|(?:hit|reached|exceed(?:s|ed|ing)?) (?:a|the|your|our) (?:[\w'-]+ ){0,2}?rate[ -]?limit"
     r"|too many (?:requests|tokens)|(?<!_)throttl(?:ed|ing)(?!_)|weekly (?:usage |rate )?limit"
     r"|resource (?:has been )?exhausted|model stream ended without"  # Gemini CLI hides why
+    r"|requests? too (?:quickly|fast|frequently|often)|per (?:second|minute) (?:limit )?(?:was |is )?exceeded"
+    r"|concurrency limit (?:was |is )?(?:exceeded|reached)|reached (?:[\w-]+ )?max(?:imum)? (?:[\w-]+ ){0,2}?"
+    r"(?:concurrency|[RT]P[MS])\b"
 )
 _KEY = (
     r"(?:api|access)[ _-]?(?:key|token)\b[^.\n]{0,60}?\b(?:invalid|not valid|expired|incorrect|revoked|disabled|leaked"
@@ -115,12 +126,23 @@ _KEY = (
     r"(?:x-)?(?:api|access|auth(?:entication|orization)?|bearer|security|oauth)[ _-]?(?:key|token|credential|header)"
     r"|(?:invalid|bad|expired|missing) (?:authentication )?credentials|authentication (?:fail|error|required)"
     r"|(?:security|oauth|access|refresh|auth) token (?:\w+ ){0,6}?(?:expired|invalid|revoked|could not be refreshed)"
-    r"|unregistered callers"
+    r"|\byour (?:[\w-]+ )?(?:session|token|login) (?:has |is |was )?(?:been )?(?:expired|invalid|revoked|ended)"
+    r"|\btoken expired or incorrect|^(?:error: )?(?:invalid|expired) token\W*$"
+    r"|unregistered callers|reported as leaked|api[ _-]?key (?:is )?(?:missing|required)\b"
+    # Nothing was sent, or no person has logged in.
+    r"|\bno (?:[\w-]+ ){0,2}?(?:api[ _-]?key|credentials\b(?! \w*(?:helper|server|store))"
+    r"|auth(?:entication)? (?:information|method))"
+    r"|did(?:n.t| not) provide an? api key|set an auth method"
+    r"|(?:invalid|missing|bad) (?:bearer|authentication|api token)\b"
+    r"|run /login|\b(?:not|n.t) (?:authenticated|(?:logged|signed) in)\b|must be (?:logged|signed) in|login required"
+    r"|(?:sign|log) ?in (?:again|first)|(?:fail(?:ed|ure)|un?able|not able) to authenticate"
+    r"|\b401 unauthorized|\berror: unauthori[sz]ed\W*$"
+    # An administrator or the provider withdrew the access.
     r"|(?:account|organization) (?:\S+ )?(?:is |has been |was )?(?:suspended|deactivated|disabled|on hold)"
-    r"|not logged in|run /login|log ?in again|login required|\b401 unauthorized|\berror: unauthori[sz]ed\W*$"
-    r"|(?:fail(?:ed|ure)|un?able|not able) to authenticate|\bno (?:auth(?:entication)? credentials|api[ _-]?key)\b"
-    r"|(?:invalid|missing|bad) (?:bearer|authentication|api token)\b|reported as leaked"
-    r"|api[ _-]?key (?:is )?(?:missing|required)\b"
+    r"|(?:organi[sz]ation|enterprise|admin(?:istrator)?|owner) has (?:disabled|blocked|revoked|suspended)\b"
+    r"|disabled by (?:your|its|an?|the) (?:\w+ )?(?:organi[sz]ation|admin|owner)"
+    r"|(?:n.t|not) have access to (?:claude(?: code)?|copilot|codex|gemini(?: cli)?)\W*(?:$|please|run)"
+    r"|not (?:currently )?(?:allowed|supported) for this organi[sz]ation"
 )
 # What a 403 can be about instead of the key.
 _RESOURCE = (
@@ -135,9 +157,13 @@ _PLAN = (
     r"(?:hit|reached|exceeded) (?:your|the) (?!rate)(?:[\w-]+ ){0,3}?limits?\b(?! of)"
     r"|(?:usage|session|weekly|hour|opus|sonnet) (?:rate )?limit reached"
     r"|weekly (?:rate |usage )?limit|exhausted your|quota will reset|quota exceeded"
-    r"|exceeded your (?:current |monthly |daily )?quota|out of (?:extra )?usage"
+    r"|exceeded your (?:current |monthly |daily )?quota|out of (?:\w+ )?(?:usage|messages)\b"
     r"|usage limit has been reached|limit reached\|\d{10}"
+    r"|quota (?:(?:is|has|was|been) ){0,2}(?:exhausted|used up|depleted|reached)"
+    r"|\b(?:free|your) (?:[\w-]+ )?usage exceeded|exceeded your (?:[\w-]+ ){0,2}?usage\b"
 )
+# Statements about an account, its key or its limits.
+STATEMENTS = f"(?:{_MONEY}|{_LIMITED}|{_KEY}|{_PLAN})"
 _BROKEN = (
     r"connection (?:error|reset|refused|closed|aborted|timed out)|stream disconnected|timed out|ECONNRESET|ECONNREFUSED"
     r"|ETIMEDOUT|ENOTFOUND|EAI_AGAIN|socket hang up|fetch failed|network error|internal server error|bad gateway"

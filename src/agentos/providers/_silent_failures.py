@@ -31,8 +31,6 @@ _AIDER_GOES_ON = re.compile(r"Tokens: |Applied edit|Commit [0-9a-f]{7}|Added |>|
 _CUT = re.compile(r"\[ERROR\] Model stream (?:ended|completed) with")
 _BRACKETS = re.compile(r"\W{0,3}\[API Error: ")
 _ADVICE = re.compile(r"(?:possible quota|please wait|to (?:increase|request)|an unexpected|.{0,300}\]$)", re.IGNORECASE)
-_MARKED = re.compile(r"[✗✕✖\u00d7] ")
-_RED = "\x1b[91m\x1b[1mError: \x1b[0m"  # of opencode
 _ALONE = re.compile(
     r"\W*(?:(?:you.ve (?:hit|reached) your (?:[\w-]+ ){0,3}limits?|you.re out of (?:extra )?usage"
     r"|(?:claude (?:ai )?usage|(?:5|five)-hour) limit reached)\W*(?:$|[·∙•|] ?|resets |.{0,200}\btry again (?:at|in) )"
@@ -52,14 +50,14 @@ def is_noise(line: str) -> bool:
     return _NOISE.match(line[:500]) is not None
 
 
-def find(text: str, plain_text: str) -> str | None:
-    """Return the failure at the end of an output; None if it ends otherwise. `plain_text` has no terminal codes."""
-    lines = [line.rstrip() for line in plain_text.split("\n")]
+def find(text: str) -> str | None:
+    """Return the failure at the end of an output without terminal codes; None if it ends otherwise."""
+    lines = [line.rstrip() for line in text.split("\n")]
     last_lines = [line for line in lines[-_MAX_LINES:] if not is_noise(line)]
     if not last_lines:
         return None
     cut = next((line for line in reversed(last_lines) if _CUT.match(line)), None)
-    return cut or _of_aider(lines) or _at_end(last_lines) or _alone(text, lines)
+    return cut or _of_aider(lines) or _at_end(last_lines) or _alone(lines)
 
 
 def _of_aider(lines: list[str]) -> str | None:
@@ -82,7 +80,7 @@ def _of_aider(lines: list[str]) -> str | None:
 
 def _at_end(lines: list[str]) -> str | None:
     """Return a failure in the last lines, which are no noise, if nothing but advice follows."""
-    if _MARKED.match(lines[-1]) and error_lines.is_of_api(lines[-1]):
+    if error_lines.is_marked(lines[-1]) and error_lines.is_of_api(lines[-1]):
         return lines[-1]
     for at in range(len(lines) - 1, max(len(lines) - 6, -1), -1):
         if _BRACKETS.match(lines[at]):
@@ -92,10 +90,9 @@ def _at_end(lines: list[str]) -> str | None:
     return None
 
 
-def _alone(text: str, lines: list[str]) -> str | None:
+def _alone(lines: list[str]) -> str | None:
     """Return the output if it is nothing but a notice of an agent."""
-    notice = "\n".join(line for line in lines if not is_noise(line)).strip()
+    notice = "\n".join(line for line in lines if not is_noise(line)).strip("\n")
     if len(notice) > _MAX_NOTICE or not error_lines.is_of_api(notice.partition("\n")[0]):
         return None
-    is_red = _RED in text
-    return notice if is_red or (_ALONE.match(notice) and not _ANSWER.search(notice)) else None
+    return notice if error_lines.is_marked(notice) or (_ALONE.match(notice) and not _ANSWER.search(notice)) else None
