@@ -103,6 +103,11 @@ STATEMENTS: list[tuple[str, set[str]]] = [
     ("Your organization does not have access to Claude. Please login again or contact your administrator.", KEY),
     ("OAuth authentication is currently not allowed for this organization.", KEY),
     ("This organization has been disabled.", KEY),
+    (
+        "Your ANTHROPIC_API_KEY belongs to a disabled organization · Unset the environment variable to use your subscription instead",
+        KEY,
+    ),
+    ("You've hit your org's monthly spend limit · run /extra-usage to ask your admin to increase it", QUOTA),
     ("Your organization has been disabled.", KEY),
     ("Your account has been suspended.", KEY),
     ("Your account has been disabled by its administrator", KEY),
@@ -161,6 +166,7 @@ STATEMENTS: list[tuple[str, set[str]]] = [
 ]
 
 INTRODUCED_ONLY: list[tuple[str, set[str]]] = [
+    ("Token refresh failed: 401", KEY),
     ("Invalid token", KEY),
     ("Unauthorized", KEY),
     ("401 User not found.", KEY),

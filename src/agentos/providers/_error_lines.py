@@ -88,13 +88,13 @@ _NOTICE = re.compile(rf"{_START}(?:{_SENTENCES})", re.IGNORECASE)
 _OF_ACCOUNT = (
     r"sorry|please|you|your|you.(?:ve|re)|we|our|the|this|that|an?|all|any|of|to|its|is|are|was|has|have|been|being|do|does"
     r"|did|not|must|be|currently|temporarily|reached|hit|exceeded|sending|making|max(?:imum)?|number"
-    r"|admin(?:istrator)?|organi[sz]ation|enterprise|account|workspace|team|user|project|owner|plan|subscription"
-    r"|free|paid|trial|prepaid|monthly|weekly|daily|included|premium|session|login|token|access|authentication|api|key|oauth"
+    r"|admin(?:istrator)?|organi[sz]ation|org|enterprise|account|workspace|team|user|project|owner|plan|subscription"
+    r"|free|paid|trial|prepaid|monthly|weekly|daily|included|premium|session|login|token|access|authentication|api|key|\w+_api_key|belongs|oauth"
     r"|requests?|model|openai|anthropic|claude|code|codex|copilot|gemini|google|qwen|openrouter|org-\S+"
 )
 _OF_SERVICE = r"the|our|this|that|(?:server|service|system|engine|model)s?|may|is|are|be|currently|temporarily|too"
 _STATEMENT = re.compile(
-    rf"(?!\W*(?-i:error|fatal|warning)\b){_START}(?=(?-i:[A-Z]))(?:(?:(?:{_OF_ACCOUNT})[\s,:]+){{0,8}}"
+    rf"(?!\W*(?-i:error|fatal|warning)\b){_START}(?=(?-i:[A-Z]))(?:(?:(?:{_OF_ACCOUNT})(?:['\u2019]s)?[\s,:]+){{0,8}}"
     rf"(?!authentication \w+ (?:for|to|on|by|with)\b)(?:{phrases.STATEMENTS})"
     rf"|(?:(?:{_OF_SERVICE}|\S+ is)\s+){{1,6}}(?:overloaded|busy)\b|no capacity available)",
     re.IGNORECASE,

@@ -139,6 +139,7 @@ _KEY = (
     r"|\b401 unauthorized|\berror: unauthori[sz]ed\W*$"
     # An administrator or the provider withdrew the access.
     r"|(?:account|organization) (?:\S+ )?(?:is |has been |was )?(?:suspended|deactivated|disabled|on hold)"
+    r"|(?:disabled|suspended|deactivated) (?:organi[sz]ation|account|workspace)\b"
     r"|(?:organi[sz]ation|enterprise|admin(?:istrator)?|owner) has (?:disabled|blocked|revoked|suspended)\b"
     r"|disabled by (?:your|its|an?|the) (?:\w+ )?(?:organi[sz]ation|admin|owner)"
     r"|(?:n.t|not) have access to (?:claude(?: code)?|copilot|codex|gemini(?: cli)?)\W*(?:$|please|run)"
@@ -187,7 +188,7 @@ _HTTP_STATUS = (
 # Also in the forms of messages that are known to be errors.
 _STATUS = _HTTP_STATUS + (
     r"|(?:\bAPI error|error(?: code)?|\brejected|\brepeated|\bcode)\"?:?\s*[(\[]?([45]\d\d)\b"
-    r"|^\W*([45]\d\d) (?-i:[A-Z])"
+    r"|^\W*([45]\d\d) (?-i:[A-Z])|\b(?:failed|error): ([45]\d\d)\W*$"
 )
 _WINDOWS: tuple[tuple[str, str], ...] = (
     ("month", r"per[ _-]?month|/ ?month|\bmonthly\b|ByMonth|this month"),
