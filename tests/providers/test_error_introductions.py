@@ -478,3 +478,13 @@ def test_deep_or_long_object_is_read_without_an_error() -> None:
         value, end = printed_objects.read(text, 0)
         assert isinstance(value, dict)
         assert end <= len(text)
+
+
+def test_many_stacks_without_an_end_are_read_in_bounded_time() -> None:
+    """Of 400 stacks, each of which seems to contain those below it, objects of twice the text's length are read."""
+    reads: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        read = printed_objects.read
+        patch.setattr(printed_objects, "read", lambda text, start: (reads.append(start), read(text, start))[1])
+        from_output(("    at x (file:///a:1:2) {\n" + "  a: 'b', c: [1, 2], " * 25 + "\n") * 400, 1, now=NOW)
+    assert 0 < len(reads) < 40

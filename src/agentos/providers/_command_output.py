@@ -106,6 +106,7 @@ class _Piece(NamedTuple):
 def _pieces_of(text: str) -> list[_Piece]:
     pieces = []
     position = 0
+    unread = 2 * _MAX_TEXT  # characters of objects after stacks that may still be read: these objects may overlap
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
     for start in starts[-_MAX_LINES:]:
         end_of_line = _end_of_line(text, start)
@@ -114,9 +115,13 @@ def _pieces_of(text: str) -> list[_Piece]:
             if position > end_of_line:
                 break  # inside an object that spans lines
             line = text[position:end_of_line]
-            events, prefix, end = _events_in(text, position, line)
+            is_frame = line.endswith("{") and error_lines.is_frame(line[:-1])
+            events, prefix, end = (
+                _events_in(text, position, line) if unread > 0 or not is_frame else ([], line, position)
+            )
             pieces.append(_Piece(position, line, prefix, events, end))
-            if error_lines.is_frame(prefix):
+            if is_frame:
+                unread -= end - position
                 end = end_of_line  # lines of this object count, too: they may have the error that caused it
             position = end if events and text[end:end_of_line].strip(" ,]") else max(end, end_of_line + 1)
     return pieces
