@@ -111,9 +111,16 @@ MUTANTS = (
     Mutant(
         "The end of Copilot's events makes its error a success",
         "providers/_command_output.py",
-        'if not (is_failure or event.get("exitCode")):',
+        'if has_own_limit or not (is_failure or event.get("exitCode")):',
         "if not is_failure:",
         tests_of(OUTPUTS, "test_variation_of_family_gets_accepted_verdict"),
+    ),
+    Mutant(
+        "A run that its own limit of turns ended is blamed on a refusal that it recovered from",
+        "providers/_command_output.py",
+        "if has_own_limit or not (is_failure",
+        "if not (is_failure",
+        tests_of(OUTPUTS, "test_limit_of_turns_takes_back_an_absorbed_refusal"),
     ),
     Mutant(
         "A verdict from free text is taken for a known format",

@@ -366,3 +366,23 @@ def test_verdict_tells_loose_text_from_known_formats(text: str, is_loose: bool) 
     verdict = from_output(text, 75, now=NOW)
     assert verdict.kind is not None
     assert verdict.is_loose is is_loose
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"message": "Requests rate limit exceeded"}, "rate_limited"),
+        ({"message": "API rate limit exceeded", "request_id": "r-1"}, "rate_limited"),
+        ({"message": "I handled the 429: the rate limit was exceeded twice"}, None),
+        ({"message": "Rate limit exceeded", "answer": "the text of the notice"}, None),
+        ({"message": "Reviewed the code that waits when the rate limit is exceeded"}, None),
+    ],
+)
+def test_body_that_is_a_message_alone_is_read(body: dict[str, str], kind: str | None) -> None:
+    assert from_output(json.dumps(body), 0, now=NOW).kind == kind
+
+
+def test_limit_of_turns_takes_back_an_absorbed_refusal() -> None:
+    refused = {"type": "assistant", "message": {"content": []}, "error": "rate_limit"}
+    ended = {**CLAUDE, "subtype": "error_max_turns", "errors": ["Reached maximum number of turns (3)"]}
+    assert from_output("\n".join(map(json.dumps, (refused, ended))), 1, now=NOW).kind is None

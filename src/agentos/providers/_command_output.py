@@ -84,6 +84,10 @@ def _read_text(text: str, exit_status: int | None, provider: str, now: float) ->
     failure = silent_failures.find(plain_text)
     if failure is not None:
         return reader.read_message(failure)
+    message = silent_failures.lone_message(plain_text)
+    if message is not None:
+        reader.read(message)
+        return reader.verdict
     reader.read(plain_text, is_success=True)
     is_only_events = all(silent_failures.is_noise(line) for line in reader.other_lines)
     return reader.verdict if is_only_events and reader.verdict.kind in RETRY_ON_OTHER_KEY else NO_VERDICT
@@ -192,7 +196,8 @@ class _Reader:
 
     def _read_result(self, event: dict[str, Any]) -> None:
         is_failure = event.get("is_error") or event.get("error") or event.get("status") == "error"
-        if not (is_failure or event.get("exitCode")):
+        has_own_limit = str(event.get("subtype", "")).startswith("error_max_")  # of its turns, of its budget
+        if has_own_limit or not (is_failure or event.get("exitCode")):
             self._forget()  # an earlier error was retried with success
             return
         if event.get("error"):

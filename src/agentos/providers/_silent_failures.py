@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from . import _agent_talk as agent_talk
+from . import _bodies as bodies
 from . import _error_lines as error_lines
 
 # Lines at the end that can be a failure, and characters of an output that is nothing but a notice.
@@ -26,7 +27,8 @@ _NOISE = re.compile(
 )
 _AIDER = re.compile(r"(?:^|\s{2})(litellm\.\w+: .*)")
 _OF_AIDER = re.compile(r"^(?:Aider v\d|The API provider\b|Retrying in \d+(?:\.\d+)? seconds\.\.\.$)", re.MULTILINE)
-_AFTER_AIDER = re.compile(r"(?:The API provider\b|Warning: |https?://\S+$|\s*$)")
+# An address in a line of its own is that of a page about the error; in the message it has quotation marks behind it.
+_AFTER_AIDER = re.compile(r"(?:The API provider\b|Warning: |https?://[^\s\"',]+$|\s*$)")
 _AIDER_GOES_ON = re.compile(r"Tokens: |Applied edit|Commit [0-9a-f]{7}|Added |>|```")
 _CUT = re.compile(r"\[ERROR\] Model stream (?:ended|completed) with")
 _BRACKETS = re.compile(r"\W{0,3}\[API Error: ")
@@ -43,6 +45,22 @@ _ALONE = re.compile(
 _ANSWER = re.compile(
     r"\b(?:I|we|now|means?|handled|retried|returns?|tests?|functions?|client|because|thrown|mapped|shown)\b|[`*#]"
 )
+
+
+# The fields of a body that is nothing but an error.
+_BODY_FIELDS = frozenset(
+    {"message", "detail", "code", "status", "type", "request_id", "requestId", "documentation_url"}
+)
+
+
+def lone_message(plain_text: str) -> str | None:
+    """Return the message of a body that is nothing but a message, as `curl` prints it; None for any other output."""
+    text = plain_text.strip()
+    body = bodies.from_json(text) if text[:1] == "{" and len(text) <= _MAX_NOTICE else None
+    if not isinstance(body, dict) or not body.keys() <= _BODY_FIELDS:
+        return None
+    message = body.get("message", body.get("detail"))
+    return message if isinstance(message, str) else None
 
 
 def is_noise(line: str) -> bool:
