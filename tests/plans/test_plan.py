@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from agentos.pool._rules.allocator import Allocator
+from agentos.pool._rules.records import LeaseRecord
 from agentos.pool.simulation import Simulation, Work, simulate
 from agentos.pool.states import CredentialForecast
+from agentos.pool.states import forecast as forecast_of
 from agentos.testing import FakeClock
 from agentos.verdict import QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 from agentos.workflows.parallel import Credential, CredentialCoordinator, Limits, ParallelCoordinator, RateLimited
@@ -198,3 +200,18 @@ def test_change_that_changes_nothing_is_not_offered() -> None:
     plan = ParallelCoordinator(20, pool, reporter=None).plan(3, item_seconds=2)
     assert list(plan.changes) == ["one more credential"]
     assert str(ParallelCoordinator(2, pool, reporter=None).plan(0, item_seconds=2)) == "0 items: nothing to do"
+
+
+def test_plan_uses_a_learned_limit_that_another_process_adopted() -> None:
+    """Items behind a gateway lease without a model; their requests name one, for which the limit was learned."""
+    allocator = Allocator()
+    allocator.add("a", "a", None, frozenset(), Limits(max_concurrent=4), 0.0)
+    pace = allocator.credentials["a"].group.pace
+    for scope in (None, None, "model"):
+        record = LeaseRecord(scope=scope)
+        assert allocator.request(record, 0.0)
+        allocator.lease_end.end(record, 0.0, None)
+    pace.start_with("model", 2.0, 0.0)
+    assert pace.learned_limits() == {"model": 120.0}
+    assert pace.newly_learned("model") is None  # announced by the process that learned it
+    assert forecast_of(allocator.credentials["a"], 0.0).learned == 120.0

@@ -42,6 +42,7 @@ class RateEstimator:
     """Knowledge about one group's limit in one scope, and the rate at which that admits requests."""
 
     __slots__ = (
+        "_adopted",
         "_begin_at",
         "_cut_at",
         "_has_minute_period",
@@ -104,6 +105,7 @@ class RateEstimator:
         self._limited_share = 0.0  # of the last requests had waited for the rate
         self._search = RateSearch()
         self._probes = RateProbes()
+        self._adopted: float | None = None  # the rate that was learned elsewhere: it is known until the search moves on
 
     # --- admission ------------------------------------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ class RateEstimator:
     @property
     def requests_per_minute(self) -> float | None:
         """Return the limit if it is known well enough to be announced."""
-        if self.estimate is not None and self._search.is_known:
+        if self.estimate is not None and (self._search.is_known or self.estimate == self._adopted):
             return self.estimate * 60.0
         if self._snapshot_at > -math.inf and self._has_minute_period and self._max_rate is not None:
             return self._max_rate * 60.0
@@ -178,9 +180,10 @@ class RateEstimator:
         self._begin_at, self._mark_count = since, self.sent - sent
 
     def start_with(self, rate: float, now: float) -> None:
-        """Adopt a rate that was learned elsewhere, to be refined."""
+        """Adopt a rate that was learned, and announced, elsewhere, to be refined."""
         self.slow_start = None
-        self.estimate = rate
+        self.estimate = self._adopted = rate
+        self.is_announced = True
         self._mark(now, self.sent, is_refusal=False)
         self._search.start(rate)
         self._set_rate(now, level=0.0)

@@ -362,10 +362,13 @@ class Pace:
 
     @property
     def main_scope(self) -> str | None:
-        """The scope of a request that names none, for a plan: the one with most requests so far."""
+        """The scope of a request that names none, for a plan: the one with most requests so far. If these named none,
+        a scope with a learned limit comes first: items behind a gateway lease without one, and their requests do."""
         if not self.estimators:
             return None
-        return max(self.estimators, key=lambda scope: (self.estimators[scope].sent, scope is None))
+        main = max(self.estimators, key=lambda scope: (self.estimators[scope].sent, scope is None))
+        learned = {} if main is not None else self.learned_limits()
+        return max(learned, key=lambda scope: self.estimators[scope].sent, default=main)
 
     def _estimator(self, scope: str | None, now: float, *, starts_full: bool = True) -> RateEstimator:
         """Return the estimator of a scope; create it if there is none."""
