@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from agentos.items.parallelism import POOL, ParallelBound
+from agentos.items.parallelism import ParallelBound
 from agentos.limits.amounts import Detail, detail_of
 from agentos.plans.plan import RunPlan, make_plan, with_cost
 from agentos.pool.lease_pool import LeasePool
@@ -48,8 +48,7 @@ def forecast(
             whole_number(name, amount, 0)
     needs = tuple(max(need, (input_tokens or 0) + (output_tokens or 0)) for need in needs)
     detail = _detail(needs, input_tokens, output_tokens, item_cost)
-    bound = None if at_most is None or at_most.by == POOL else at_most
-    at_once = workers or (MAX_AUTO_WORKERS if bound is None else bound.at_once)
+    at_once = workers or (MAX_AUTO_WORKERS if at_most is None else at_most.at_once)
     work = Work(
         count,
         at_once,
@@ -58,8 +57,8 @@ def forecast(
         workers is None,
         detail,
         scope,
-        workers_by=None if bound is None else bound.by,
-        workers_detail=None if bound is None else bound.resource,
+        workers_by=None if at_most is None else at_most.by,
+        workers_detail=None if at_most is None else at_most.resource,
     )
     plan = make_plan(None if pool is None else pool.forecasts(), work, requests_per_item)
     return replace(with_cost(plan, item_cost, budget), starts_at=starts_at)

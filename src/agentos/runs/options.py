@@ -190,18 +190,17 @@ def auto_option(max_parallelism: Any) -> Auto:
     return Auto(whole_number("max_parallelism", max_parallelism, 1), f"a maximum of {max_parallelism}")
 
 
-def expected_bound(pool: LeasePool | None, auto: Auto, *, is_command: bool, has_gateway: bool = False) -> ParallelBound:
-    """Return what would bound a run on this machine, for a plan: by what items are assumed to take."""
+def expected_bound(pool: LeasePool | None, auto: Auto, *, is_command: bool) -> ParallelBound:
+    """Return what would bound a run on this machine beside its credentials, for a plan: by what items are assumed to
+    take."""
     from agentos.workers.machine import Machine
 
     from ._rules.auto_parallel import AutoParallel
 
-    machine = Machine().use() if is_command else None
-    admitted = None if pool is None else max(1, pool.admitted())
-    if machine is None and admitted is None:
+    if not is_command and pool is None:
         return ParallelBound(auto_workers(None, auto.cap), CORES, cores=os.cpu_count() or 1)
-    found = AutoParallel(machine, admitted=admitted, has_leases=not has_gateway, cap=auto.cap, cap_name=auto.cap_name)
-    return found.expected()
+    machine = Machine().use() if is_command else None
+    return AutoParallel(machine, cap=auto.cap, cap_name=auto.cap_name).expected()
 
 
 def check_max_workers(max_workers: Any) -> int:

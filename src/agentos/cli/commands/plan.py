@@ -86,8 +86,7 @@ def _forecast(items: Any, run_options: dict[str, Any], cwd: str, facts: dict[str
         tokens, tokens_func = tokens_func(None), None
     bound = None
     if is_auto(run_options, pool) and run_options.get("on", LOCAL) == LOCAL:
-        has_gateway = bool(run_options.get("gateway"))
-        bound = bound_at_once(run_options, pool, is_command=is_command, has_gateway=has_gateway)
+        bound = bound_at_once(run_options, pool, is_command=is_command)
     arguments = facts | {"tokens": tokens, "tokens_func": tokens_func, "budget": run_options.get("budget")}
     return plan_run(items, coordinator, bound, **arguments)
 

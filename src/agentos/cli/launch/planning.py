@@ -15,12 +15,9 @@ from agentos.runs.options import auto_option, expected_bound
 from agentos.workflows.parallel import CredentialCoordinator, ParallelCoordinator
 
 
-def bound_at_once(
-    options: Mapping[str, Any], pool: CredentialCoordinator | None, *, is_command: bool, has_gateway: bool
-) -> ParallelBound:
-    """Return what would bound the items at once of a run that finds their number by itself."""
-    auto = auto_option(options.get("max_parallelism"))
-    return expected_bound(pool, auto, is_command=is_command, has_gateway=has_gateway)
+def bound_at_once(options: Mapping[str, Any], pool: CredentialCoordinator | None, *, is_command: bool) -> ParallelBound:
+    """Return what would bound the items at once, beside the keys, of a run that finds their number by itself."""
+    return expected_bound(pool, auto_option(options.get("max_parallelism")), is_command=is_command)
 
 
 def plan_run(items: Any, coordinator: ParallelCoordinator, bound: ParallelBound | None, **arguments: Any) -> RunPlan:

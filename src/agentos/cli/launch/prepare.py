@@ -117,7 +117,7 @@ def prepare_run(
     )
     bound = None
     if is_auto(options, pool, engine):
-        bound = bound_at_once(options, pool, is_command=spec.command is not None, has_gateway=has_gateway)
+        bound = bound_at_once(options, pool, is_command=spec.command is not None)
     coordinator = make(options)
     if keep and engine is None:
         coordinator = _within_limits(coordinator, spec, make, reporter, is_fixed=bound is None)

@@ -84,14 +84,16 @@ class AutoParallel:
         self._limit, self.bound = self._decide()
 
     def expected(self) -> ParallelBound:
-        """Return the bound that would hold once the first items are known, for a plan."""
-        return self._decide(without=FIRST_ITEMS)[1]
+        """Return the smallest bound beside the credentials once the first items are known: for a plan, which simulates
+        the credentials."""
+        bounds = [self._cap, *([] if self._machine is None else self._machine_bounds(self._machine))]
+        return min((bound for bound in bounds if bound.by != FIRST_ITEMS), key=lambda bound: bound.at_once)
 
     def _is_known(self, machine: MachineUse) -> bool:
         """Return whether something is known about the items: one has ended, or they have run for a while."""
         return bool(self._ended) or sum(use.seconds for use in machine.running) >= MIN_SECONDS
 
-    def _decide(self, without: str = "") -> tuple[int, ParallelBound]:
+    def _decide(self) -> tuple[int, ParallelBound]:
         """Return the number and the smallest of all bounds, which is that of the pool where leases bound the run.
 
         At least one item runs: else the run would never end.
@@ -101,7 +103,7 @@ class AutoParallel:
             bounds += self._machine_bounds(self._machine)
         if self._admitted is not None and not self._has_leases:
             bounds.append(ParallelBound(self._through_gateway, POOL))
-        bound = min((bound for bound in bounds if bound.by != without), key=lambda bound: bound.at_once)
+        bound = min(bounds, key=lambda bound: bound.at_once)
         if self._has_leases and self._admitted is not None and self._admitted <= bound.at_once:
             return bound.at_once, ParallelBound(self._admitted, POOL)
         return bound.at_once, bound
