@@ -129,6 +129,19 @@ def files_with(secret: str, folder: Path) -> list[Path]:
     return [path for path in paths if any(form in path.read_bytes() for form in written)]
 
 
+def test_run_bound_by_a_learned_limit_needs_no_declaration(sandbox: Sandbox) -> None:
+    """The key serves 5 requests a second, which no header states."""
+    sandbox.write("client.py", CLIENTS["openai"] + "for number in range(30):\n    ask(str(number))\n")
+    with provider_of() as provider:
+        write_keys(sandbox, provider.url, LIMITED)
+        done = sandbox.agentos(
+            "run", "--keys", "keys.toml", "--gateway", "--parallel", "2", *items(2), "--", sys.executable, "client.py"
+        )
+    assert done.returncode == 0, done.stderr
+    assert "Bound by: the requests per minute learned from answers on key-1" in done.stderr
+    assert "nothing has to be declared in the keys file.\n" in done.stderr
+
+
 @pytest.mark.parametrize("sdk", ["openai", "anthropic"])
 def test_unmodified_clients_never_see_a_limit_or_a_key(sandbox: Sandbox, sdk: str) -> None:
     """One key is rate-limited, one refused, one out of credit, and one overloaded for a while."""

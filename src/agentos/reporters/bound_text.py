@@ -15,7 +15,8 @@ from .format import clock_time, escape_controls
 from .sentences import CHECK_ADDRESS, unreachable_address, verdict_text
 
 # What `limits` calls a limit that was learned -> how a sentence begins with it.
-_LEARNED = {name: f"the {declared} learned from answers" for name, declared in DECLARED_AS.items()}
+LEARNED = "learned from answers"
+_LEARNED = {name: f"the {declared} {LEARNED}" for name, declared in DECLARED_AS.items()}
 
 _FITS = "the next request fits at"
 
@@ -42,7 +43,7 @@ def _limit(bound: Bound) -> tuple[str, str]:
     name = bound.name or "a limit"
     subject = escape_controls(_LEARNED.get(name, name))
     facts = [] if bound.amount is None else [_amount(bound.amount) + ("" if bound.groups <= 1 else " together")]
-    facts += ["in part learned from answers"] if bound.learned else []
+    facts += [f"in part {LEARNED}"] if bound.learned else []
     amount = f" ({', '.join(facts)})" if facts else ""
     return f"{subject} on {_keys(bound)}{amount}", _FITS
 

@@ -14,6 +14,7 @@ from agentos.items.sources import DAMAGED_RECORD
 from agentos.keys.reload_requests import ReloadInbox
 from agentos.ledger.reader import Ledger
 from agentos.plurals import plural
+from agentos.reporters.bound_text import LEARNED
 from agentos.reporters.format import shorten
 from agentos.terminal.screen import PATIENCE_SECONDS, Screen
 from agentos.workers.command.command import Command
@@ -31,6 +32,11 @@ from .prepare import PreparedRun, prepare_run
 from .reporter import OutputMode, RunReporter
 from .selection import pilot_text
 
+# Printed after a run that learned limits have bound.
+LEARNED_HINT = (
+    "The limits were learned from answers, and the next run with the same store starts with them: nothing has to be "
+    "declared in the keys file."
+)
 # What Python says if the system refuses a thread.
 NO_THREAD = "can't start new thread"
 # Commands that a dry run shows, and characters of each.
@@ -80,6 +86,9 @@ def execute(
     if status == STOPPED and run.pool is not None:
         for message in _advice_on_keys(reporter, spec, run):
             reporter.screen.message(message)
+    bound_by = None if reporter.run_ended is None else reporter.run_ended.bound_by
+    if bound_by is not None and LEARNED in bound_by and not mode.as_json and not mode.quiet:
+        reporter.screen.message(LEARNED_HINT)
     if spec.total is None and run.items.rest_count:
         spec.total = run.items.total  # stdin was read to its end
         folder.write_spec(spec)
