@@ -12,6 +12,13 @@ FREE = "pool/test_free_leases"
 
 MUTANTS = (
     Mutant(
+        "A refusal in flight replaces the reason of a quarantine",
+        "pool/_rules/feedback.py",
+        "if credential.removed or credential.quarantine is not None:",
+        "if credential.removed:",
+        tests_of("pool/test_allocator", "test_later_refusals_leave_the_reason_of_a_quarantine"),
+    ),
+    Mutant(
         "A key with which every item fails is never benched",
         BREAKER,
         "len(health.failed_items) >= MIN_FAILURES and",

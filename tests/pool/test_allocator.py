@@ -242,6 +242,17 @@ def test_refusals_of_two_requesters_quarantine() -> None:
     assert any(isinstance(event, CredentialQuarantined) for event in pool.events)
 
 
+@pytest.mark.parametrize("reason", ["refused by the provider 2 times in a row", "disabled: by hand"])
+def test_later_refusals_leave_the_reason_of_a_quarantine(reason: str) -> None:
+    """They answer requests that were in flight; the count of the announced reason is that of all other processes."""
+    pool = make_pool("a", max_concurrent=4)
+    a = pool.credentials["a"]
+    pool.quarantine("a", reason, NOW)
+    for number in range(4):
+        pool.feedback.apply(a, LeaseRecord(f"item-{number}"), Verdict(AUTH_FAILED, message="bad key"), NOW)
+    assert a.quarantine == reason
+
+
 def test_success_between_refusals_prevents_quarantine() -> None:
     pool = make_pool("a")
     a = pool.credentials["a"]

@@ -181,8 +181,9 @@ class ProviderFeedback:
     def _auth_failed(self, credential: CredentialRecord, requester: str | None, verdict: Verdict, now: float) -> None:
         """Cool a refused credential; quarantine it after a refusal of a second requester, or after MAX_AUTH_FAILURES.
 
-        One refusal may be a blip, or the fault of the item itself."""
-        if credential.removed:
+        One refusal may be a blip, or the fault of the item itself. A quarantine keeps its reason and its count, which
+        were announced: requests that are in flight are refused, too."""
+        if credential.removed or credential.quarantine is not None:
             return
         credential.is_healthy = False
         credential.auth_failures += 1
