@@ -55,6 +55,15 @@ def test_export_writes_a_row_per_item() -> None:
     assert {row["id"]: row["value"] for row in table}["b"] == ""
 
 
+def test_export_takes_the_format_from_the_name_of_the_file(tmp_path: Path) -> None:
+    make_failures()
+    for name, first in (("r.csv", "id,outcome,"), ("r.CSV", "id,outcome,"), ("r.jsonl", '{"id": '), ("r", '{"id": ')):
+        program("export", "mixed", "--output", str(tmp_path / name))
+        assert (tmp_path / name).read_text().startswith(first)
+    program("export", "mixed", "--format", "jsonl", "--output", str(tmp_path / "r.csv"))
+    assert (tmp_path / "r.csv").read_text().startswith('{"id": ')
+
+
 def test_export_filters_by_outcome() -> None:
     make_failures()
     make_interrupted("half")

@@ -331,6 +331,17 @@ def test_reset_enables_all_or_declared_keys(agentos: Agentos, keys_file: Callabl
     assert agentos("reset").stdout == "No credential was disabled or quarantined.\n"
 
 
+def test_known_key_is_disabled_without_its_file(agentos: Agentos, store: str) -> None:
+    """The keys file has an error, or is on another machine: the store knows the ids."""
+    with CredentialCoordinator([Credential("env:TEST_CANARY", id="team-a")], store=store):
+        assert agentos("disable", "team-a").exit_code == 0
+        assert disabled() == {"team-a": "by hand"}
+        for command in ("disable", "enable"):
+            result = agentos(command, CANARY)
+            assert result.exit_code == 2
+            assert "no credential has this id; there are team-a" in result.stderr
+
+
 def test_unknown_id_is_not_repeated_in_message(agentos: Agentos, keys_file: Callable[[str], str]) -> None:
     for command in ("disable", "enable"):
         result = agentos(command, CANARY, "--keys", keys_file(TWO))

@@ -19,6 +19,7 @@ from .cli_runs import (
     agentos,
     failing_on,
     live_run,
+    make_failures,
     make_interrupted,
     make_run,
     prepare,
@@ -165,3 +166,12 @@ def test_resume_warns_of_a_ledger_older_than_its_folder() -> None:
     assert b"older than its folder" not in program("resume", "r").stderr
     ledger.write_bytes(copy)
     assert b"launch 2 has ended, the ledger ends with launch 1" in program("resume", "r").stderr
+
+
+def test_resume_of_a_finished_run_says_that_nothing_is_left() -> None:
+    make_run("done", ["a", "b"], same)
+    assert agentos("resume", "done").stderr == "Nothing to resume: 2 items of run done ended, all with success\n"
+    make_failures()
+    assert agentos("resume", "mixed", status=1).stderr == (
+        "Nothing to resume: 6 items of run mixed ended, 4 as failures. To try these again: agentos retry mixed\n"
+    )

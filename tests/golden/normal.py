@@ -25,7 +25,7 @@ _MASKS = [
     (re.compile(r"\b\d\.\d s\b"), "#.# s"),
     (re.compile(r"\b\d:\d\d\b(?!:)"), "#:##"),
     (re.compile(r"\babout \d+ s to go\b"), "about # s to go"),
-    (re.compile(r"\busable in \d+ s\b"), "usable in ### s"),
+    (re.compile(r"\busable in \d+(\.\d)? s\b"), "usable in ### s"),
     (re.compile(r"\brate-limited for \d+ s\b"), "rate-limited for ## s"),
     (re.compile(r"\b(at|by) \d\d:\d\d(?::\d\d)?(?: tomorrow| on [A-Z][a-z]{2} \d\d(?: \d{4})?)?"), r"\1 hh:mm"),
     # What binds a run depends on how its time was spent.

@@ -59,7 +59,7 @@ def test_spent_window_of_cost_stops_a_run() -> None:
     pool = CredentialCoordinator([Credential(KEYS[0], limits=limits)], reporter=lambda _: None)
     stats, results = quiet(1, pool, max_wait=0.0).execute_parallel(ITEMS, reporting(0.1))
     assert len(results) == 3
-    assert "the next credential is usable in 3600 s" in (stats.stopped or "")
+    assert "the next credential is usable in 60.0 minutes" in (stats.stopped or "")
 
 
 # --- the budget of a run ----------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def _attempt_ended(event: AttemptEnded) -> str | None:
             return None  # said with the first key; the line of the item's failure counts the keys
         other = "so the item is tried with other keys; this does not count as a retry"
         return f"[COORDINATOR] {item}: attempt {event.attempt}: {error}; {escape_controls(event.suspicion)}, {other}"
-    pause = f"in {event.retry_in:.1f} s" if event.retry_in else "now"
+    pause = f"in {format_duration(event.retry_in)}" if event.retry_in else "now"
     if event.verdict in ("transient", "auth_failed", "quota_exhausted", "worker_died"):
         return f"[COORDINATOR] {item}: attempt {event.attempt}: {verdict_text(event.verdict)}, retry {pause}: {error}"
     # A rate limit or an overload has its own event: a cool-down. Its attempts are not counted here, because most of

@@ -46,9 +46,7 @@ MAX_FIELDS = 1000
     "--format",
     "row_format",
     type=click.Choice(["jsonl", "csv"]),
-    default="jsonl",
-    show_default=True,
-    help="Format of the rows.",
+    help="Format of the rows. [default: csv for an --output that ends in .csv, else jsonl]",
 )
 @click.option(
     "--output", metavar="FILE", shell_complete=files, help="Write to this file, not to stdout; replaced when complete."
@@ -56,7 +54,7 @@ MAX_FIELDS = 1000
 @click.option(
     "--only", type=click.Choice(["succeeded", "failed", "unfinished", "damaged"]), help="Only items with this outcome."
 )
-def export(run_id: str, row_format: str, output: str | None, only: str | None) -> None:
+def export(run_id: str, row_format: str | None, output: str | None, only: str | None) -> None:
     """Export the results of a run, a row for each started item: id, the fields of the item, outcome, output, value,
     error, attempts, duration, ended_at, credential_id, tokens, cost. The output is plain text: what a command printed
     on stdout, or what a function returned. The value has everything; in CSV it is JSON text. In CSV each field of the
@@ -70,6 +68,8 @@ def export(run_id: str, row_format: str, output: str | None, only: str | None) -
       agentos export 20261116-093012-1f3a5c --only failed --format csv --output failed.csv
     """
     folder = find_run(run_id)
+    if row_format is None:
+        row_format = "csv" if output is not None and output.lower().endswith(".csv") else "jsonl"
     with open_ledger(folder) as ledger, _open_output(output) as file:
         write = _jsonl(file) if row_format == "jsonl" else _csv(file, _input_columns(ledger, only))
         damaged = 0

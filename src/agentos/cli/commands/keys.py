@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -183,9 +183,12 @@ def disable(id_: str, reason: str, keys_file: Path | None, key_env: str | None, 
     Example:
       agentos keys disable team-a --reason "the budget is used up" --keys keys.toml
     """
-    declared, store = _require_keys(keys_file, key_env, store)
-    _check_id(declared, id_)
+    declared, store = _keys_or_newest(keys_file, key_env, store)
     store_choice = choose_store(store, declared)
+    known = _known_ids(declared, store_choice)
+    if not known:
+        raise _no_keys()
+    _check_ids(known, [id_])
     disabled_keys.disable(id_, reason)
     _set_quarantine(store_choice, {id_: DISABLED + reason})
     click.echo(f"{id_} is disabled, also in executing runs. To undo: agentos keys enable {shlex.quote(id_)}")
@@ -205,8 +208,8 @@ def enable(id_: str, keys_file: Path | None, key_env: str | None, store: str | N
     declared = _read_keys(keys_file, key_env)
     store_choice = choose_store(store, declared)
     changed_ids = [*disabled_keys.enable([id_]), *_set_quarantine(store_choice, {id_: None})]
-    if not changed_ids and declared is not None:
-        _check_id(declared, id_)
+    if not changed_ids:
+        _check_ids(_known_ids(declared, store_choice), [id_])
     click.echo(f"{id_} is enabled." if changed_ids else "No credential with this id was disabled or quarantined.")
 
 
@@ -231,8 +234,8 @@ def clear(id_: str, keys_file: Path | None, key_env: str | None, store: str | No
         is_cleared = shared_state.clear(store_choice.url, id_)
     except StoreError as error:
         raise store_failure(error) from None
-    if not is_cleared and declared is not None:
-        _check_id(declared, id_)
+    if not is_cleared:
+        _check_ids(_known_ids(declared, store_choice), [id_])
     click.echo(f"{id_} is usable again." if is_cleared else "No credential with this id cools down or is quarantined.")
 
 
@@ -354,10 +357,15 @@ def _ids(keys: Keys) -> list[str]:
     return [credential.id for credential in keys.credentials]
 
 
-def _check_id(keys: Keys, id_: str) -> None:
-    """Raise for an unknown id. The message does not repeat it: it may be the key itself."""
-    if id_ not in _ids(keys):
-        raise click.UsageError(f"no credential has this id; there are {', '.join(_ids(keys))}")
+def _known_ids(keys: Keys | None, store: StoreChoice) -> list[str]:
+    """Return the ids of the declared credentials; without any, of all that the store knows."""
+    return [state.key_id for state in _read_store(store).states] if keys is None else _ids(keys)
+
+
+def _check_ids(known: list[str], ids: Iterable[str]) -> None:
+    """Raise for an unknown id, if any are known. The message does not repeat it: it may be the key itself."""
+    if known and not set(ids) <= set(known):
+        raise click.UsageError(f"no credential has this id; there are {', '.join(known)}")
 
 
 # --- the store that runs share ----------------------------------------------------------------------------------------

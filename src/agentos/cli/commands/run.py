@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentos.home.run_folder import SPEC_VERSION, RunFolder, RunSpec
-from agentos.home.run_status import open_ledger, read_status
+from agentos.home.run_status import FINISHED, open_ledger, read_status
 from agentos.identifiers import sanitize_identifier
 from agentos.ledger.reader import DAMAGED
 from agentos.plurals import plural
@@ -20,7 +20,7 @@ from agentos.runs.options import MAX_RUN_ID_LENGTH, new_run_id
 
 from .. import options
 from ..completion import files, run_ids
-from ..console import SUCCEEDED, Command
+from ..console import SOME_FAILED, SUCCEEDED, Command
 from ..find import LAST, find_run
 
 if TYPE_CHECKING:
@@ -180,6 +180,10 @@ def _relaunch(run_id: str, values: dict[str, Any], *, retry_failed: bool, only: 
     if retry_failed and only is None and (text := _nothing_to_retry(folder)) is not None:
         click.echo(text, err=True)
         return SUCCEEDED
+    if not retry_failed and not values["as_json"] and (ended := _nothing_to_resume(folder)) is not None:
+        text, status = ended
+        click.echo(text, err=True)
+        return status
     was_limited = spec.options.pop("limit", None) is not None
     spec.options |= _recorded_options(values)
     if retry_failed and was_limited and read_status(folder).remaining:
@@ -204,6 +208,21 @@ def _nothing_to_retry(folder: RunFolder) -> str | None:
             return None
     left = "" if not status.remaining else f"; {plural(status.remaining, 'item')} not started: agentos resume "
     return f"Nothing to retry: no item of run {folder.run_id} has failed{left}{folder.run_id if left else ''}"
+
+
+def _nothing_to_resume(folder: RunFolder) -> tuple[str, int] | None:
+    """Return why a resume of the run would start nothing, and its exit status; None if it would start something, or
+    that cannot be known."""
+    from ..launch.item_input import changed_files
+
+    status = read_status(folder)
+    if status.state != FINISHED or status.spec is None or status.remaining != 0 or changed_files(status.spec):
+        return None
+    failed = status.counts.failed
+    ended = f"Nothing to resume: {plural(status.counts.succeeded + failed, 'item')} of run {folder.run_id} ended"
+    if not failed:
+        return f"{ended}, all with success", SUCCEEDED
+    return f"{ended}, {failed} as failures. To try these again: agentos retry {folder.run_id}", SOME_FAILED
 
 
 def _spec(worker: tuple[str, ...], values: dict[str, Any]) -> RunSpec:

@@ -92,7 +92,8 @@ def execute(
     if spec.total is None and run.items.rest_count:
         spec.total = run.items.total  # stdin was read to its end
         folder.write_spec(spec)
-    reporter.suggest_next_command(folder, status, pilot_text(run.items, folder.run_id))
+    is_stopped = status not in (SUCCEEDED, SOME_FAILED)
+    reporter.suggest_next_command(folder, status, pilot_text(run.items, folder.run_id, is_stopped=is_stopped))
     reporter.screen.flush(PATIENCE_SECONDS)
     return FAILED if status in (SUCCEEDED, SOME_FAILED) and reporter.is_output_incomplete() else status
 

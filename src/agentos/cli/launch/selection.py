@@ -117,9 +117,12 @@ def class_names(option: str | None) -> list[str]:
     return names
 
 
-def pilot_text(items: Items, run_id: str) -> str | None:
-    """Return how to continue after `--limit`; None if no item is left."""
+def pilot_text(items: Items, run_id: str, *, is_stopped: bool = False) -> str | None:
+    """Return how to continue after `--limit`; None if no item is left. `is_stopped`: the summary names the command that
+    continues the run."""
     if not items.rest_count:
         return None
-    rest = f"{plural(items.rest_count, 'item')} of {items.total}"
-    return f"{rest} are left after --limit. To run them: agentos resume {run_id}"
+    rest = f"{plural(items.rest_count, 'item')} of {items.total} are left after --limit"
+    if is_stopped:
+        return f"{rest}. The resume runs these, too; with --limit N only N items"
+    return f"{rest}. To run them: agentos resume {run_id}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from agentos.durations import format_duration
 from agentos.verdict import RATE_LIMITED
 
 from .._parts.messages import MaxWaitOver, StallDue
@@ -64,7 +65,7 @@ class MaxWait:
             # If one is in use, the lease of this item may be on its way from a shared store, whose owner counts it as
             # in flight and names the pause before the next one.
             if waiting.reason == RATE_LIMITED and not waiting.in_use and start_in > self._seconds:
-                usable_in = f"the next credential is usable in {waiting.usable_in:.0f} s"
+                usable_in = f"the next credential is usable in {format_duration(waiting.usable_in)}"
                 self._drain(f"nothing can start within {self._seconds:g} s: {usable_in}")
                 return
         self.watch_pause()
