@@ -9,6 +9,7 @@ import pytest
 from agentos import bounds
 from agentos.bounds import Bound, BoundTimes, RunFacts, bound_of_pool, decide
 from agentos.events import EXHAUSTED, STORE_LOST, PoolWaiting
+from agentos.items.parallelism import FIRST_ITEMS
 from agentos.reporters.bound_text import bound_text
 from agentos.verdict import OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED
 
@@ -42,6 +43,7 @@ def facts(running: int = 4, *, has_more: bool = True, **more: object) -> RunFact
         (facts(is_ledger_slow=True), bounds.LEDGER),
         (facts(waiting=AT_LIMIT, is_reader_slow=True), bounds.READER),  # nothing would start
         (facts(1, is_over_budget=True), bounds.BUDGET),
+        (facts(1, is_over_budget=True, is_cost_unknown=True), bounds.COST),
         (facts(1, is_input_slow=True), bounds.INPUT),
         (facts(1, is_refused=True, is_pausing=True), bounds.REFUSALS),
         (facts(1, is_pausing=True), bounds.PAUSES),
@@ -133,6 +135,30 @@ def test_sentence_names_no_instant_that_is_over() -> None:
     assert "fits" not in bound_text(bound, NOW + 21)
     assert "fits" not in bound_text(bound._replace(until=float("inf")), NOW)
     assert "fits" not in bound_text(bound)
+
+
+@pytest.mark.parametrize(("seconds", "has_instant"), [(0.4, False), (1.5, True)])
+def test_instant_of_less_than_a_second_is_left_out(seconds: float, has_instant: bool) -> None:
+    """Such an instant is over when the line is read."""
+    assert ("fits" in bound_text(bound_of_pool(AT_LIMIT._replace(usable_in=seconds), NOW), NOW)) is has_instant
+
+
+@pytest.mark.parametrize(
+    ("seconds", "instant"),
+    [(20.0, ""), (1800.0, ""), (MIDNIGHT - NOW, "; it ends at 00:00 on Nov 19"), (9e4, "; it ends at 15:03 on Nov 19")],
+)
+def test_ended_run_names_only_instants_far_ahead(seconds: float, instant: str) -> None:
+    """The text is kept, and read hours later: an instant needs its date."""
+    bound = bound_of_pool(OUT_OF_QUOTA._replace(verdict=OVERLOADED, credentials=1, groups=1, usable_in=seconds), NOW)
+    assert bound_text(bound, NOW, is_over=True) == f"the cool-down of the key (overloaded){instant}"
+
+
+@pytest.mark.parametrize("count", [4, 64])
+def test_ended_run_of_first_items_says_what_to_do(count: int) -> None:
+    bound = Bound(bounds.WORKERS, FIRST_ITEMS, amount=count, detail="the first items, until their use is known")
+    assert bound_text(bound) == f"the first items, until their use is known: room for {count} items at once"
+    text = f"the careful start of the run, which ended at {count} items at once; --parallel N starts N at once"
+    assert bound_text(bound, NOW, is_over=True) == text
 
 
 def test_names_in_sentences_cannot_move_the_cursor() -> None:

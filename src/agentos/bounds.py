@@ -21,6 +21,7 @@ STORE = "store"
 WORKERS = "workers"
 RAMP = "ramp"  # a run with a gateway, which adds items while no request waits for a credential
 BUDGET = "budget"
+COST = "cost"  # a run with a budget, in which a cost is not known
 INPUT = "input"
 READER = "reader"
 LEDGER = "ledger"
@@ -69,7 +70,8 @@ class RunFacts(NamedTuple):
     has_gateway: bool = False  # items hold no lease: each of their requests has one
     is_reader_slow: bool = False  # the results wait for the code that reads them
     is_ledger_slow: bool = False  # the results wait for the disk
-    is_over_budget: bool = False  # the next item does not fit into the budget
+    is_over_budget: bool = False  # the next item does not fit into the budget, or that is not known
+    is_cost_unknown: bool = False  # the reason: the cost of a request or an item is not known
     is_input_slow: bool = False  # items were requested from the input and have not come
     is_refused: bool = False  # items wait whose last attempt a provider refused
     is_pausing: bool = False  # items pause before their next attempt
@@ -97,7 +99,7 @@ def decide(facts: RunFacts, now: float) -> Bound | None:
         detail = facts.workers_detail
         return Bound(WORKERS, facts.workers_by, amount=facts.workers, has_keys=facts.has_keys, detail=detail)
     if facts.is_over_budget:
-        return Bound(BUDGET)
+        return Bound(COST if facts.is_cost_unknown else BUDGET)
     if facts.is_input_slow:
         return Bound(INPUT)
     if facts.is_refused:

@@ -15,6 +15,7 @@ from agentos.workflows.parallel import (
     CredentialCoordinator,
     Ledger,
     Limits,
+    ParallelCoordinator,
     Price,
     Window,
     current_item,
@@ -259,6 +260,13 @@ def test_success_without_a_report_stops_the_run() -> None:
     stats, results = quiet(1, budget=Budget(5, is_reported=True)).execute_parallel(ITEMS, lambda item, _: item)
     assert len(results) == 1
     assert "has not reported what it spent" in (stats.stopped or "")
+
+
+def test_run_stopped_by_a_missing_report_is_bound_by_it() -> None:
+    events: list[Any] = []
+    coordinator = ParallelCoordinator(1, budget=Budget(5, is_reported=True), reporter=events.append)
+    coordinator.execute_parallel(ITEMS, lambda item, _: item)
+    assert events[-1].bound_by == "the budget: what a request or an item has cost is not known"
 
 
 @pytest.mark.parametrize(

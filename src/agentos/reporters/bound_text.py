@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from agentos import bounds
 from agentos.bounds import Bound
+from agentos.items.parallelism import FIRST_ITEMS
 from agentos.limits.declaration import DECLARED_AS, SLOW_START
 from agentos.plurals import plural
 from agentos.verdict import QUOTA_EXHAUSTED
@@ -19,21 +20,28 @@ LEARNED = "learned from answers"
 _LEARNED = {name: f"the {declared} {LEARNED}" for name, declared in DECLARED_AS.items()}
 
 _FITS = "the next request fits at"
+# Seconds. A bound that ends sooner is over when its text is read: the text of a run in progress, and of one that has
+# ended.
+MIN_AHEAD = 1.0
+MIN_AHEAD_OF_END = 3600.0
 
 
 def bound_text(bound: Bound | None, now: float | None = None, is_over: bool = False) -> str:
     """Return what binds a run, as the end of a sentence that begins with "Bound by".
 
-    `now`: epoch seconds; without it, or if the bound has ended, the sentence names no instant. `is_over`: the run has
-    ended: what other keys waited for is not said.
+    `now`: epoch seconds; without it, or if the bound ends soon or has ended, the sentence names no instant. `is_over`:
+    the run has ended: what other keys waited for is not said, and an instant has its date.
     """
     if bound is None:
         return "nothing: there is little to do"
+    if is_over and bound.name == FIRST_ITEMS:
+        return _first_items_of_ended(bound)
     text, when = _TEXTS[bound.kind](bound)
     text += "" if is_over else _others(bound)
-    if not when or now is None or bound.until is None or not now < bound.until < math.inf:
+    ahead = MIN_AHEAD_OF_END if is_over else MIN_AHEAD
+    if not when or now is None or bound.until is None or not now + ahead <= bound.until < math.inf:
         return text
-    return f"{text}; {when} {clock_time(bound.until, now)}"
+    return f"{text}; {when} {clock_time(bound.until, now, has_date=is_over)}"
 
 
 def _limit(bound: Bound) -> tuple[str, str]:
@@ -108,6 +116,11 @@ def _workers(bound: Bound) -> tuple[str, str]:
     return f"{escape_controls(bound.detail or bound.name)}: room for {plural(count, 'item')} at once", ""
 
 
+def _first_items_of_ended(bound: Bound) -> str:
+    count = plural(int(bound.amount or 0), "item")
+    return f"the careful start of the run, which ended at {count} at once; --parallel N starts N at once"
+
+
 def _ramp(bound: Bound) -> tuple[str, str]:
     count = plural(int(bound.amount or 0), "item")
     return f"the number of items at once: {count} so far, more while no request waits for a key", ""
@@ -136,6 +149,7 @@ _TEXTS: dict[str, Callable[[Bound], tuple[str, str]]] = {
     bounds.WORKERS: _workers,
     bounds.RAMP: _ramp,
     bounds.BUDGET: _fixed("the budget: the next item may cost more than is left"),
+    bounds.COST: _fixed("the budget: what a request or an item has cost is not known"),
     bounds.INPUT: _fixed("the input: items arrive more slowly than they run"),
     bounds.READER: _fixed("the code that reads the results"),
     bounds.LEDGER: _fixed("the ledger: the disk writes results more slowly than they arrive"),

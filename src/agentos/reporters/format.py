@@ -5,6 +5,7 @@ No result moves the cursor of a terminal.
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Iterable, Sequence
@@ -49,10 +50,11 @@ def local_time(epoch: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch))
 
 
-def clock_time(epoch: float, now: float) -> str:
-    """Return an instant as people say it: `14:03:20`, `03:40 tomorrow`, `22:15 on Nov 20`; seconds within an hour."""
+def clock_time(epoch: float, now: float, *, has_date: bool = False) -> str:
+    """Return an instant as people say it: `14:03:20`, `03:40 tomorrow`, `22:15 on Nov 20`; seconds within an hour.
+    `has_date`: always with the date, for a text that is read on another day."""
     then, today = time.localtime(epoch), time.localtime(now)
-    days = date(*then[:3]).toordinal() - date(*today[:3]).toordinal()
+    days = math.inf if has_date else date(*then[:3]).toordinal() - date(*today[:3]).toordinal()
     if not days:
         return time.strftime("%H:%M:%S" if epoch - now < 3600 else "%H:%M", then)
     if days == 1:

@@ -137,6 +137,7 @@ class BoundProbe:
             has_keys=self._parts.pool is not None,
             has_gateway=self._has_gateway,
             is_over_budget=scheduler.ready > 0 and not self._parts.spending.admits_item(),
+            is_cost_unknown=self._parts.spending.is_cost_unknown(),
             is_input_slow=requested > 0,
             is_refused=scheduler.sent_back > 0,
             is_pausing=scheduler.waiting() > 0,

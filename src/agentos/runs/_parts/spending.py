@@ -62,6 +62,11 @@ class RunSpending:
         with self._lock:
             return self._unpriced is None and self._money.admits_item() and self._tokens.admits_item()
 
+    def is_cost_unknown(self) -> bool:
+        """Return whether nothing starts because the cost of a request or an item is not known."""
+        with self._lock:
+            return self._unpriced is not None
+
     def start(self, item: Item) -> None:
         """Reserve what the item is expected to spend."""
         with self._lock:
