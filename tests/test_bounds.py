@@ -7,7 +7,7 @@ import time
 import pytest
 
 from agentos import bounds
-from agentos.bounds import Bound, BoundTimes, RunFacts, bound_of_pool, decide
+from agentos.bounds import TRIAL, Bound, BoundTimes, RunFacts, bound_of_pool, decide
 from agentos.events import EXHAUSTED, STORE_LOST, PoolWaiting
 from agentos.items.parallelism import FIRST_ITEMS
 from agentos.reporters.bound_text import bound_text
@@ -97,8 +97,20 @@ def test_each_situation_has_one_bound(of_run: RunFacts, kind: str | None) -> Non
         ),
         (ALL_IN_USE, "max_concurrent: 12 requests at once on 3 keys, all in use"),
         (
-            ALL_IN_USE._replace(cooling=2, is_learned=True),
+            ALL_IN_USE._replace(cooling=2, paused=2, is_learned=True),
             "the learned max_concurrent: 12 requests at once on 1 key, all in use; 2 more are paused",
+        ),
+        (
+            ALL_IN_USE._replace(credentials=40, cooling=34, paused=2),
+            "max_concurrent: 12 requests at once on 6 keys, all in use; 32 more wait for a limit, 2 are paused",
+        ),
+        (
+            PoolWaiting(RATE_LIMITED, 3, 3, 3, 9.0, verdict=TRIAL, groups=3, held=3),
+            "the trial of all 3 keys after failures: one item each, before more use them",
+        ),
+        (
+            PoolWaiting(RATE_LIMITED, 1, 1, 1, 9.0, verdict=TRIAL, on="credential a", groups=1, held=1),
+            "the trial of a after failures: one item, before more use it",
         ),
         (ALL_IN_USE._replace(leases=3), "the first answers of 3 new keys, before more requests use them"),
         (

@@ -32,6 +32,8 @@ POOL_KINDS = frozenset({LIMIT, COOL_DOWN, AT_ONCE, PROBE, NO_CREDENTIAL, STORE})
 
 # Seconds: a bound that held a run for less is not reported.
 MIN_SECONDS = 1.0
+# In place of the kind of a verdict: a credential with which attempts failed is tried by one item.
+TRIAL = "tried by one item"
 # Share of the time that counts in which both a limit and the number of leases hold up the next request.
 SHARE_OF_UNSURE = 0.01
 
@@ -48,7 +50,8 @@ class Bound(NamedTuple):
     at_once: int | None = None  # of LIMIT and COOL_DOWN, if the credentials also have all leases that they may have
     is_learned: bool = False  # the number of leases at once
     has_keys: bool = False  # of WORKERS: the run has credentials, which have room
-    paused: int = 0  # of AT_ONCE: further credentials that cool down or are at a limit
+    paced: int = 0  # of AT_ONCE: further credentials that wait for their next request
+    paused: int = 0  # of AT_ONCE: further credentials that are paused
     quarantined: int = 0  # of NO_CREDENTIAL
     disabled: int = 0  # of NO_CREDENTIAL: taken out of use by a person
     detail: str | None = None  # of WORKERS: the resource with its figures
@@ -119,7 +122,10 @@ def bound_of_pool(waiting: PoolWaiting, now: float) -> Bound:
         kind = PROBE if waiting.at_once is not None and waiting.leases < waiting.at_once else AT_ONCE
         is_one = waiting.credentials == 1
         return Bound(kind, on=waiting.on if is_one else None, credentials=waiting.credentials - waiting.cooling,
-                     amount=waiting.at_once, is_learned=waiting.is_learned, paused=waiting.cooling)  # fmt: skip
+                     amount=waiting.at_once, is_learned=waiting.is_learned,
+                     paced=waiting.cooling - waiting.paused, paused=waiting.paused)  # fmt: skip
+    if waiting.verdict == TRIAL:
+        return Bound(PROBE, TRIAL, waiting.on, waiting.groups, waiting.credentials, held=waiting.held)
     kind, name = (COOL_DOWN, waiting.verdict) if waiting.limit is None else (LIMIT, waiting.limit)
     at_once = waiting.at_once if waiting.at_once is not None and waiting.leases >= waiting.at_once else None
     learned = waiting.learned if waiting.learned < waiting.groups else 0

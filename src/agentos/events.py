@@ -41,6 +41,7 @@ class PoolWaiting(NamedTuple):
     disabled: int = 0  # of them, by a person
     held: int = 0  # credentials that wait for the same
     learned: int = 0  # of `groups`, those whose limit was learned
+    paused: int = 0  # of `cooling`: for a minute or more, or by a cool-down and without a lease. The others are paced
 
 
 class CoolDownStarted(NamedTuple):

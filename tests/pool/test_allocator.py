@@ -10,7 +10,7 @@ from agentos.limits.declaration import Limits
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.lease_states import ENDED, LIVE, REFUSED, WAITING
 from agentos.pool._rules.records import LeaseRecord
-from agentos.pool._rules.wait_reasons import reasons
+from agentos.pool._rules.wait_reasons import explain, reasons
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED, Verdict
 
 NOW = 1000.0
@@ -436,3 +436,19 @@ def test_grant_costs_one_step_with_100000_waiters() -> None:  # invariant 18
         holders.append(record)
     assert [record.state for record in waiters].count(LIVE) == 10
     assert len(pool.queue) == 0
+
+
+def test_wait_tells_paused_credentials_from_paced_ones() -> None:
+    """Of five credentials one is in use, one admits its next request in a second, one after minutes, one was refused,
+    and one cools down for a moment while it serves a request."""
+    pool = make_pool("busy", "refused", "serving")
+    for id_, rate in (("paced", 60), ("slow", 0.2)):
+        pool.add(id_, id_, None, frozenset(), Limits(requests_per_minute=rate, burst=1, max_concurrent=2), NOW)
+        assert credential_of(ask(pool, prefer=id_)) == id_
+        pool.lease_end.end(next(iter(pool.credentials[id_].leases.values())), NOW)
+    for id_ in ("busy", "serving"):
+        assert credential_of(ask(pool, prefer=id_)) == id_
+    pool.cool(pool.credentials["refused"].cooldown_scopes[0], None, 5.0, AUTH_FAILED, NOW)
+    pool.cool(pool.credentials["serving"].cooldown_scopes[0], None, 5.0, RATE_LIMITED, NOW)
+    waiting = explain(pool, None, NOW)
+    assert (waiting.reason, waiting.credentials, waiting.cooling, waiting.paused) == (EXHAUSTED, 5, 4, 2)

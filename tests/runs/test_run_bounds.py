@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from agentos import bounds
+from agentos.bounds import TRIAL
 from agentos.events import RunEnded
+from agentos.items.item import Item
 from agentos.pool.states import CredentialState
 from agentos.reporters.bound_text import bound_text
+from agentos.runs._rules.circuit_breaker import CircuitBreaker
 from agentos.runs.run_snapshot import matching_states, with_rests
 from agentos.testing import FakeClock
+from agentos.verdict import RATE_LIMITED, Verdict
 from agentos.workflows.parallel import (
     Command,
     Credential,
@@ -127,3 +131,18 @@ def test_credential_resting_in_the_run_is_shown_as_paused() -> None:
     a, b = with_rests(states, {"a": (30.0, "auth_failed"), "b": (30.0, "auth_failed")}, 100.0)
     assert (a.cooled_until, a.cooled_by) == (130.0, {"": "auth_failed"})
     assert b == states[1]
+
+
+def test_credential_on_trial_is_not_shown_as_paused() -> None:
+    states = [CredentialState("a", in_use=True, live_leases=1)]
+    assert with_rests(states, {"a": (9.0, TRIAL)}, 100.0) == tuple(states)
+
+
+def test_trial_after_a_rest_is_named_as_such() -> None:
+    """The rest of a second is over: the ten seconds that the trial may take are no rest."""
+    breaker = CircuitBreaker()
+    item = Item("item-0", "item-0")
+    breaker.refused(item, "a", Verdict(RATE_LIMITED, retry_after=0.4), 0.0, 1.0, 0.5)
+    assert breaker.rests(1.25) == {"a": (0.75, RATE_LIMITED)}
+    breaker.started(item, "a", 2.0)
+    assert breaker.rests(3.0) == {"a": (9.0, TRIAL)}

@@ -249,3 +249,14 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase
+
+
+def test_ready_item_does_not_count_as_pausing() -> None:
+    scheduler = make_scheduler()
+    item = start(scheduler)
+    scheduler.add(Item("ready", None))
+    assert not scheduler.is_pausing
+    scheduler.fail_attempt(item, TRANSIENT, NOW, 0.5, None)
+    assert scheduler.is_pausing
+    scheduler.wake(NOW + 1e6)
+    assert not scheduler.is_pausing

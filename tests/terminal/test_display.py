@@ -57,8 +57,8 @@ def busy_run(items: int = 1000, keys: int = 20) -> ScriptedRun:
         keys=tuple(
             CredentialState(
                 f"key-{n}",
-                in_use=True,
-                live_leases=2,
+                in_use=n != 1,
+                live_leases=2 * (n != 1),
                 max_concurrent=4,
                 used=LIMITS,
                 rate_limited_until=NOW + 11.5 if n == 1 else None,
@@ -103,7 +103,7 @@ SMALL = ScriptedRun(
         CredentialState("key-4", quarantined="refused by the provider: no such key"),
         CredentialState("key-5"),
     ),
-    pool_waiting=PoolWaiting(EXHAUSTED, 4, 2, 1, 11.2, at_once=5, leases=5),
+    pool_waiting=PoolWaiting(EXHAUSTED, 4, 2, 1, 11.2, at_once=5, leases=5, paused=1),
 )
 
 
@@ -217,11 +217,11 @@ def test_recorded_items_do_not_count_for_rate() -> None:
 def test_bound_drops_its_instant_where_it_does_not_fit() -> None:
     run = busy_run()
     assert run.pool_waiting is not None
-    run.pool_waiting = run.pool_waiting._replace(usable_in=0.4)
+    run.pool_waiting = run.pool_waiting._replace(usable_in=1.4)
     wide = next(line for line in display_of(run).frame(160, 30) if "Bound by" in line)
     assert "; the next request fits at " in wide
-    narrow = next(line for line in display_of(run).frame(80, 30) if "Bound by" in line)
-    assert narrow == "Bound by tokens per minute on all 20 keys (800,000 together)"
+    narrow = next(line for line in display_of(run).frame(90, 30) if "Bound by" in line)
+    assert narrow == "nothing starts for 2 s. Bound by tokens per minute on all 20 keys (800,000 together)"
 
 
 def test_countdown_continues_between_pool_snapshots() -> None:
@@ -493,6 +493,14 @@ def test_keys_that_need_a_person_come_first() -> None:
         (CredentialState("a", limited_until=NOW + 0.3, is_available=False), "paced: next request in 1 s"),
         (CredentialState("a", is_available=False), "paced: next request in 1 s"),
         (CredentialState("a", limited_until=NOW + 1.5, in_use=True), "in use"),
+        (
+            CredentialState("a", cooled_until=NOW + 9, cooled_by={"": RATE_LIMITED}, in_use=True),
+            "in use, rate-limited for 9 s",
+        ),
+        (
+            CredentialState("a", cooled_until=NOW + 90, cooled_by={"": RATE_LIMITED}, in_use=True),
+            "rate-limited for 90 s",
+        ),
         (CredentialState("a", cooled_until=NOW + 0.4, cooled_by={"": AUTH_FAILED}), "key refused for 1 s"),
         (CredentialState("a", limited_until=NOW + 90, waits_for="requests per day"), "next request in 90 s (requests"),
     ],
@@ -508,3 +516,12 @@ def test_running_items_that_wait_for_a_key_are_counted() -> None:
     assert "running 20 (5 wait for a key), 54 to go" in display_of(run).frame(80, 9)
     run = ScriptedRun(figures=stats(None, 46, running=20))
     assert "running 20" in display_of(run).frame(80, 9)
+
+
+def test_keys_and_sentence_belong_to_one_instant() -> None:
+    """A cool-down that ends between the snapshot and the frame: the sentence names it, so the table has it, too."""
+    key = CredentialState("a", cooled_until=NOW + 0.1, cooled_by={"": RATE_LIMITED}, is_available=False)
+    run = ScriptedRun(keys=(key,), pool_waiting=PoolWaiting(RATE_LIMITED, 1, 0, 1, 0.1, verdict=RATE_LIMITED, groups=1))
+    frame = display_of(run, clock=lambda: NOW + 0.2).frame(80, 12)
+    assert "Bound by the cool-down of the key (rate-limited)" in " ".join(frame)
+    assert frame[-2:] == ["credentials 1: 1 paused", "  a  rate-limited for 1 s"]

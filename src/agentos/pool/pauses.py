@@ -11,6 +11,7 @@ from agentos.events import STORE_LOST
 from agentos.reporters.sentences import unreachable_address, verdict_text
 from agentos.verdict import RATE_LIMITED
 
+from ._rules.wait_reasons import is_paused
 from .states import CredentialState
 
 # Seconds. A shorter pause is counted down; a longer one ends at a time of day.
@@ -51,6 +52,11 @@ def longest_pause(state: CredentialState, now: float, shortest: float = 0.0) -> 
     seconds."""
     lasting = [pause for pause in pauses(state) if pause.until - now >= shortest]
     return max(lasting, key=lambda pause: (pause.scope is None, pause.until), default=None)
+
+
+def is_pause(pause: Pause, state: CredentialState, now: float) -> bool:
+    """Return whether a credential counts as paused, and not as paced or in use."""
+    return is_paused(pause.until - now, is_cool_down=bool(pause.reason), in_use=state.in_use)
 
 
 def when_text(until: float, now: float, short: str = "in", long: str = "at") -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from agentos import bounds
-from agentos.bounds import Bound
+from agentos.bounds import TRIAL, Bound
 from agentos.items.parallelism import FIRST_ITEMS
 from agentos.limits.declaration import DECLARED_AS, SLOW_START
 from agentos.plurals import plural
@@ -79,7 +79,9 @@ def _keys(bound: Bound) -> str:
 
 
 def _others(bound: Bound) -> str:
-    """Return that other keys are held up by something else, and for longer."""
+    """Return what the other keys wait for: by AT_ONCE, or by something else, and for longer."""
+    if bound.kind == bounds.AT_ONCE:
+        return _other_keys_of_at_once(bound)
     if not 0 < bound.held < bound.credentials:
         return ""
     rest = bound.credentials - bound.held
@@ -93,11 +95,22 @@ def _at_once(bound: Bound) -> tuple[str, str]:
         holder = f" on {escape_controls(bound.on)}"
     else:
         holder = f" on {plural(bound.credentials, 'key')}" if bound.credentials else " over all keys"
-    paused = "" if not bound.paused else f"; {bound.paused} more {'is' if bound.paused == 1 else 'are'} paused"
-    return f"{limit}: {plural(count, 'request')} at once{holder}, all in use{paused}", ""
+    return f"{limit}: {plural(count, 'request')} at once{holder}, all in use", ""
+
+
+def _other_keys_of_at_once(bound: Bound) -> str:
+    """Return what the keys do that could have more requests at once. Display and sentence count paused keys alike."""
+    paced = "" if not bound.paced else f"{bound.paced} more {'waits' if bound.paced == 1 else 'wait'} for a limit"
+    more = "" if paced else " more"
+    paused = "" if not bound.paused else f"{bound.paused}{more} {'is' if bound.paused == 1 else 'are'} paused"
+    others = ", ".join(text for text in (paced, paused) if text)
+    return f"; {others}" if others else ""
 
 
 def _probe(bound: Bound) -> tuple[str, str]:
+    if bound.name == TRIAL:
+        each, them = ("one item", "it") if bound.held == 1 else ("one item each", "them")
+        return f"the trial of {_keys(bound)} after failures: {each}, before more use {them}", ""
     if bound.credentials == 1:
         return "the first answer of a new key, before more requests use it", ""
     return f"the first answers of {bound.credentials} new keys, before more requests use them", ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from agentos.bounds import Bound
+from agentos.bounds import TRIAL, Bound
 from agentos.items.results import ProgressStats, RunningItem
 from agentos.pool.states import CredentialState
 
@@ -37,11 +37,10 @@ def _with_leases(state: CredentialState, attempts: int) -> CredentialState:
 
 def with_rests(states: Sequence[CredentialState], rests: Mapping[str, tuple[float, str]], now: float
                ) -> tuple[CredentialState, ...]:  # fmt: skip
-    """Return the states with what rests in this run only: for how many seconds, and why. `now`: epoch seconds."""
-    return tuple(
-        state if state.key_id not in rests else _with_rest(state, now + rests[state.key_id][0], rests[state.key_id][1])
-        for state in states
-    )
+    """Return the states with what rests in this run only: for how many seconds, and why. `now`: epoch seconds. A
+    credential on trial serves an item: it does not rest."""
+    ends = {id_: (now + seconds, reason) for id_, (seconds, reason) in rests.items() if reason != TRIAL}
+    return tuple(_with_rest(state, *ends[state.key_id]) if state.key_id in ends else state for state in states)
 
 
 def _with_rest(state: CredentialState, until: float, reason: str) -> CredentialState:

@@ -16,7 +16,7 @@ from agentos.durations import format_duration
 from agentos.events import ItemEnded, RunEnded, RunStopping, StoreReached, StoreUnreachable
 from agentos.items.results import MIN_ITEMS_FOR_RATE, ProgressStats, seconds_to_go
 from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, short_name
-from agentos.pool.pauses import longest_pause
+from agentos.pool.pauses import is_pause, longest_pause
 from agentos.pool.states import CredentialState
 from agentos.reporters.bound_text import bound_text
 from agentos.reporters.sentences import cost_facts, error_text
@@ -39,8 +39,6 @@ MAX_CHARACTERS = 500
 SHORT_WAIT = 1.0
 # Seconds. The end of a shorter wait is not shown: it is over before the next frame.
 TINY_WAIT = 0.05
-# Seconds from which on a credential that waits for a limit is called paused, and no longer paced.
-LONG_SPACING = 60.0
 # Cells. In a narrower terminal, running items are shown without their credentials.
 MIN_WIDTH_FOR_KEYS = 40
 # Rows. In a lower terminal the bound of a run is shown only while nothing starts.
@@ -191,7 +189,8 @@ class Display:
 
     def _lists(self, run: RunSnapshot, now: float, width: int, height: int) -> list[list[Segment]]:
         """Return the rows of the lists: titles first, then a sixth of the rows for failures; running items and
-        credentials share the others."""
+        credentials share the others. Credentials are shown as at the instant of the snapshot, which the sentence about
+        the bound has, too."""
         stats, states = run.stats, run.credentials
         has_running = stats.running > 0 and height > 0
         has_credentials = bool(states) and height > has_running
@@ -205,8 +204,8 @@ class Display:
             rows.append([("running", "bold"), (f" {stats.running}{_other_counts(run)}", "")])
             rows += self._running(run, running, now, width)
         if has_credentials:
-            rows.append([("credentials", "bold"), (f" {len(states)}: {_state_counts(states, now)}", "")])
-            rows += self._credentials(states, credentials, now, width)
+            rows.append([("credentials", "bold"), (f" {len(states)}: {_state_counts(states, run.at)}", "")])
+            rows += self._credentials(states, credentials, run.at, width)
         return rows + self._failed(failures, width)
 
     def _running(self, run: RunSnapshot, rows: int, now: float, width: int) -> list[list[Segment]]:
@@ -283,6 +282,9 @@ class Display:
             return f"free{learned}", "dim"
         leases = f" {state.live_leases}/{state.max_concurrent}" if state.max_concurrent > 1 else ""
         leases += " at once (learned)" if state.is_concurrency_learned and leases else ""
+        pause = longest_pause(state, now, SHORT_WAIT)
+        if pause is not None and pause.reason:  # it serves items, and gets no new ones for a moment
+            return f"in use{leases}, {self._safe(pause.text(now))}", "yellow"
         return f"in use{leases}{learned}", ""
 
     def _failed(self, rows: int, width: int) -> list[list[Segment]]:
@@ -352,7 +354,7 @@ def _state_of(state: CredentialState, now: float) -> str:
     if state.quarantined is not None:
         return QUARANTINED
     pause = longest_pause(state, now, TINY_WAIT)
-    if pause is not None and (pause.reason or pause.until - now >= LONG_SPACING):
+    if pause is not None and is_pause(pause, state, now):
         return PAUSED
     if state.in_use:
         return IN_USE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from agentos.bounds import TRIAL
 from agentos.events import DISABLED, EXHAUSTED, PoolWaiting
 from agentos.limits.amounts import Binding, Detail
 from agentos.limits.declaration import DECLARED_AS
@@ -20,6 +21,14 @@ Need: TypeAlias = tuple[int, int, Detail | None]
 Rests: TypeAlias = Mapping[str, tuple[float, str]]
 NO_RESTS: Rests = {}
 _NO_REST = (0.0, "")
+# Seconds. A credential that admits its next request sooner is paced: requests are spaced. Others are paused.
+LONG_SPACING = 60.0
+
+
+def is_paused(seconds: float, *, is_cool_down: bool, in_use: bool) -> bool:
+    """Return whether a credential that admits its next request in some seconds counts as paused: not if requests are
+    spaced, or if it serves items meanwhile."""
+    return seconds >= LONG_SPACING or (is_cool_down and not in_use)
 
 
 def explain(pool: Allocator, request_class: RequestClass, now: float, need: Need | None = None,
@@ -44,6 +53,7 @@ def explain(pool: Allocator, request_class: RequestClass, now: float, need: Need
         None,
         quarantined=len(serving) - len(candidates),
         disabled=sum(1 for c in serving if (c.quarantine or "").startswith(DISABLED)),
+        paused=sum(1 for hold in ends if hold.is_pause(now)),
     )
     if ends:
         waiting = _with_first(waiting, ends, now)
@@ -70,6 +80,10 @@ class _Hold(NamedTuple):
     @property
     def kind_of_limit(self) -> str | None:
         return None if self.limit is None else DECLARED_AS.get(self.limit, self.limit)
+
+    def is_pause(self, now: float) -> bool:
+        is_cool_down = self.limit is None and self.verdict != TRIAL
+        return is_paused(self.at - now, is_cool_down=is_cool_down, in_use=bool(self.credential.leases))
 
 
 def _hold_of(credential: CredentialRecord, binding: Binding, scope: str | None, now: float, rests: Rests) -> _Hold:

@@ -140,5 +140,5 @@ class BoundProbe:
             is_cost_unknown=self._parts.spending.is_cost_unknown(),
             is_input_slow=requested > 0,
             is_refused=scheduler.sent_back > 0,
-            is_pausing=scheduler.waiting() > 0,
+            is_pausing=scheduler.is_pausing,
         )

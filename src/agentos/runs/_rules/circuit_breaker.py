@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection
 from math import inf
 from typing import Any, NamedTuple
 
+from agentos.bounds import TRIAL
 from agentos.events import CredentialBenched, CredentialRecovered, CredentialRested
 from agentos.items.item import Item
 from agentos.limits import backoff
@@ -243,8 +244,8 @@ class CircuitBreaker:
         return frozenset(id_ for id_, health in unwell.items() if now < max(health.rest_until, health.probe_until))
 
     def rests(self, now: float, scopes: Collection[str | None] | None = None) -> dict[str, tuple[float, str]]:
-        """Return the credentials that rest in one of these scopes, or in any: for how many seconds, and why. Called
-        from any thread."""
+        """Return the credentials that rest in one of these scopes, or in any: for how many seconds, and why; TRIAL
+        and the seconds at most for those that one item tries after a rest. Called from any thread."""
         rests: dict[str, tuple[float, str]] = {}
         for scope, unwell in tuple(self._unwell.items()):
             if scopes is not None and scope not in scopes:
@@ -252,7 +253,7 @@ class CircuitBreaker:
             for id_, health in tuple(unwell.items()):
                 seconds = max(health.rest_until, health.probe_until) - now
                 if seconds > rests.get(id_, (0.0, ""))[0]:
-                    rests[id_] = seconds, health.kind
+                    rests[id_] = seconds, health.kind if now < health.rest_until else TRIAL
         return rests
 
     def preferred(self, item: Item) -> str | None:

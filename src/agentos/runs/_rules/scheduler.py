@@ -249,6 +249,11 @@ class Scheduler:
     def is_halted(self) -> bool:
         return self.halt is not None and self.halt.is_reached(self.failed, self.completed, self.total)
 
+    @property
+    def is_pausing(self) -> bool:
+        """Whether an item pauses before its next attempt. Read from any thread."""
+        return bool(self._pausing)
+
     def waiting(self) -> int:
         """Return the number of items that are ready, requesting or pausing."""
         return len(self.unfinished) - self.running
