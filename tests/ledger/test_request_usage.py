@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentos.ledger.reader import CredentialTotals, RequestUsage
+from agentos.ledger.recorded import CredentialTotals, RequestUsage
 from agentos.limits import backoff
 from agentos.testing import FakeClock
 from agentos.verdict import QUOTA_EXHAUSTED, Verdict

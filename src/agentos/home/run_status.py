@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from agentos.errors import HomeError, LedgerError
 from agentos.items.results import Counts
 from agentos.ledger.ownership import Owner, owner_of, stop_of
-from agentos.ledger.reader import Launch, Ledger, RecordedItem
+from agentos.ledger.reader import Ledger
+from agentos.ledger.recorded import Launch, RecordedItem
 from agentos.reporters.format import first_line
 from agentos.reporters.sentences import BUDGET_USED_UP
 from agentos.reporters.unusable_text import NO_USABLE

@@ -10,7 +10,7 @@ from typing import Any
 from agentos.durations import format_duration
 from agentos.home.run_folder import RunFolder
 from agentos.items.file_names import log_name
-from agentos.ledger.reader import DAMAGED, RecordedAttempt, RecordedItem
+from agentos.ledger.recorded import DAMAGED, RecordedAttempt, RecordedItem
 from agentos.plurals import plural
 from agentos.reporters.format import escape_controls, shell_argument, shorten, size, table
 

@@ -14,7 +14,8 @@ import click
 
 from agentos.home.run_status import open_ledger
 from agentos.items.fields import WHOLE, field_text
-from agentos.ledger.reader import DAMAGED, Ledger, RecordedItem
+from agentos.ledger.reader import Ledger
+from agentos.ledger.recorded import DAMAGED, RecordedItem
 from agentos.plurals import plural
 
 from ..completion import files, run_ids

@@ -13,7 +13,8 @@ from agentos.errors import LedgerError
 from agentos.home.run_folder import RunFolder
 from agentos.home.run_status import open_ledger, run_owner
 from agentos.items.file_names import log_name
-from agentos.ledger.reader import UNFINISHED, Ledger
+from agentos.ledger.reader import Ledger
+from agentos.ledger.recorded import UNFINISHED
 from agentos.reporters.format import escape_controls, shorten, size
 from agentos.terminal.safe_output import safe_output
 

@@ -13,7 +13,7 @@ import click
 from agentos.home.run_folder import SPEC_VERSION, RunFolder, RunSpec
 from agentos.home.run_status import FINISHED, open_ledger, read_status
 from agentos.identifiers import sanitize_identifier
-from agentos.ledger.reader import DAMAGED
+from agentos.ledger.recorded import DAMAGED
 from agentos.plurals import plural
 from agentos.pool.store_url import absolute
 from agentos.runs.options import MAX_RUN_ID_LENGTH, new_run_id

@@ -16,7 +16,8 @@ from agentos.home.run_folder import RunFolder
 from agentos.home.run_status import FINISHED, RUNNING, RunStatus, failures_by_cause, open_ledger, read_status
 from agentos.items.file_names import log_name
 from agentos.items.results import ProgressStats, Spent
-from agentos.ledger.reader import DAMAGED, UNFINISHED, Launch, Ledger
+from agentos.ledger.reader import Ledger
+from agentos.ledger.recorded import DAMAGED, UNFINISHED, Launch
 from agentos.plurals import plural
 from agentos.reporters.format import escape_controls, first_line, local_time, shell_argument, shorten, table
 from agentos.reporters.sentences import larger_budget

@@ -15,7 +15,8 @@ import click
 from agentos.home.run_folder import RunFolder
 from agentos.home.run_status import failure_classes, open_ledger
 from agentos.items.fields import field_of
-from agentos.ledger.reader import UNFINISHED, Ledger
+from agentos.ledger.reader import Ledger
+from agentos.ledger.recorded import UNFINISHED
 from agentos.plurals import plural
 
 from ._item_formats import listed

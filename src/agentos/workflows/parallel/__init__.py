@@ -42,7 +42,8 @@ if _typing.TYPE_CHECKING:
     from agentos.identifiers import sanitize_identifier
     from agentos.items.context import CurrentItem, current_item
     from agentos.items.results import ProgressStats, WorkflowResult
-    from agentos.ledger.reader import Ledger, RecordedItem
+    from agentos.ledger.reader import Ledger
+    from agentos.ledger.recorded import RecordedItem
     from agentos.limits.declaration import Limits, Window
     from agentos.output.prefix import OutputPrefixer
     from agentos.plans.plan import RunPlan
@@ -131,7 +132,8 @@ _NAMES = {
     ),
     "agentos.identifiers": "sanitize_identifier",
     "agentos.pool.lease": "Lease",
-    "agentos.ledger.reader": "Ledger RecordedItem",
+    "agentos.ledger.reader": "Ledger",
+    "agentos.ledger.recorded": "RecordedItem",
     "agentos.plans.plan": "RunPlan",
     "agentos.output.prefix": "OutputPrefixer",
     "agentos.reporters.writers": "JsonReporter PlainReporter Reporter",
