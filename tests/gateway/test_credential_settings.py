@@ -43,3 +43,25 @@ def test_two_azure_resources_are_one_pool() -> None:
     assert all(key == f"{CANARY}-{name}" and header == name for name, key, header, _ in seen)
     assert {target for *_, target in seen} == {PATH}
     assert (usage.requests, usage.refusals) == (6, 1)
+
+
+def test_two_azure_deployments_are_one_pool() -> None:
+    """Each has a name of its own, in its address. It takes the place of the one that the client names."""
+
+    async def handler(call: Call) -> None:
+        await call.answer(200, chat_answer())
+
+    with Upstream(handler) as upstream:
+        pool = [
+            Credential(
+                f"{CANARY}-{name}", id=name, provider="azure", base_url=f"{upstream.url}/openai/deployments/gpt-{name}",
+                limits=Limits(max_concurrent=1),
+            )
+            for name in ("eu", "us")
+        ]  # fmt: skip
+        with running_gateway(pool) as (gateway, token), httpx.Client(headers={"api-key": token}) as client:
+            for _ in range(4):
+                assert client.post(gateway.url + PATH, content=chat_body()).status_code == 200
+    assert {(call.headers["api-key"], call.target) for call in upstream.calls} == {
+        (f"{CANARY}-{name}", PATH.replace("gpt", f"gpt-{name}")) for name in ("eu", "us")
+    }

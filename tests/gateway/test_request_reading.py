@@ -87,6 +87,12 @@ def test_model_is_read_from_the_path() -> None:
         ("https://api.groq.com/openai/v1", "/openai/v1/models", "https://api.groq.com/openai/v1/models"),
         ("https://x.example/v1beta", "/v1/models", "https://x.example/v1beta/v1/models"),
         ("https://x.example/a/v1", "/v1/v1/x", "https://x.example/a/v1/v1/x"),
+        (
+            "https://x.example/openai/deployments/a",
+            "/openai/deployments/m/x",
+            "https://x.example/openai/deployments/a/x",
+        ),
+        ("https://x.example/openai/deployments/a", "/x", "https://x.example/openai/deployments/a/x"),
     ],
 )
 def test_version_stands_once_in_the_url(base: str, path: str, url: str) -> None:

@@ -52,10 +52,13 @@ def address_of(name: str, base_url: str | None = None) -> ProviderAddress:
 @lru_cache(maxsize=256)
 def join_url(base_url: str, path: str) -> str:
     """Return the URL of a path. A part that the end of the base and the begin of the path have in common, such as
-    `/v1`, stands in it once: clients and providers differ in whether a base URL has the version."""
+    `/v1`, stands in it once: clients and providers differ in whether a base URL has the version. A deployment of Azure
+    in the base takes the place of the one in the path."""
     scheme, separator, rest = base_url.partition("://")
     host, _, base_path = rest.partition("/")
     base, segments = base_path.split("/") if base_path else [], path.removeprefix("/").split("/")
+    if base[-3:-1] == segments[:2] == ["openai", "deployments"]:
+        segments = segments[3:]
     for shared in range(min(len(base), len(segments)), 0, -1):
         if base[-shared:] == segments[:shared]:
             segments = segments[shared:]
