@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -119,9 +120,10 @@ Handler = Callable[[Call], Awaitable[None]]
 class Upstream:
     """A server on a thread of its own; `handler` answers each request. Keeps all requests."""
 
-    def __init__(self, handler: Handler, host: str = "127.0.0.1") -> None:
+    def __init__(self, handler: Handler, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         self.handler = handler
         self._host = host
+        self._tls = tls
         self.calls: list[Call] = []
         self.loop = asyncio.new_event_loop()
         self._started = threading.Event()
@@ -142,9 +144,9 @@ class Upstream:
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._connected, self._host, 0, limit=2**20)
+        server = await asyncio.start_server(self._connected, self._host, 0, limit=2**20, ssl=self._tls)
         host = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"http://{host}:{server.sockets[0].getsockname()[1]}"
+        self.url = f"http{'' if self._tls is None else 's'}://{host}:{server.sockets[0].getsockname()[1]}"
         self._started.set()
         await self._stop.wait()
         server.close()

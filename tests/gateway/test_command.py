@@ -8,6 +8,7 @@ import fcntl
 import os
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import pytest
 
 from tests.cli.cli_runs import INTERRUPTIBLE
 from tests.conftest import eventually
+from tests.support.tls import write_certificate
 
 from .support import CANARY, Call, Upstream, chat_answer, chat_body
 
@@ -111,6 +113,21 @@ def test_program_serves_and_writes_no_secret(tmp_path: Path, store: str | None) 
         token = program.token.encode()
         assert sum(token in content for content in written) == 1  # the file that was announced
         assert f"{program.home}/gateway/default.token" in program.output.read_text()
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_certificate_of_the_provider_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_trusted: bool
+) -> None:
+    certificate, key = write_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    if is_trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with Upstream(answer, tls=context) as upstream, running(tmp_path, upstream.url, "--store", "memory:") as program:
+        answered = ask(program)
+        assert (answered.status_code, len(upstream.calls)) == ((200, 1) if is_trusted else (502, 0))
+        assert is_trusted or "SSL_CERT_FILE" in answered.json()["error"]["message"]
 
 
 def test_hang_up_drains_however_often_it_comes(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from agentos.gateway import _exchange
+from agentos.gateway._joined_requests import LINGER_SECONDS
 from agentos.pool.credential import Credential
 from agentos.pool.lease_pool import LeasePool
 from agentos.verdict import AUTH_FAILED, OVERLOADED, QUOTA_EXHAUSTED, RATE_LIMITED
@@ -387,6 +388,8 @@ def test_other_request_does_not_join(difference: str) -> None:
 
 
 def test_request_ends_if_no_retry_joins_it() -> None:
+    """Within a second of the disconnect."""
+
     async def handler(call: Call) -> None:
         await call.wait_for_disconnect()
 
@@ -394,6 +397,7 @@ def test_request_ends_if_no_retry_joins_it() -> None:
         with RawClient(gateway) as client:
             client.post(token, chat_body(), "x-stainless-retry-count: 0")
             eventually(lambda: upstream.calls)
+        assert LINGER_SECONDS < 1.0
         assert upstream.calls[0].is_cancelled.wait(10)
         eventually(lambda: at_rest(gateway.pool))
 
@@ -409,7 +413,13 @@ def test_stop_lets_running_requests_finish() -> None:
         await release[0].wait()
         await call.answer(200, chat_answer("finished"))
 
-    with Upstream(handler) as upstream, running_gateway(credentials(upstream.url, "a")) as (gateway, token):
+    with (
+        Upstream(handler) as upstream,
+        running_gateway(credentials(upstream.url, "a")) as (gateway, token),
+        RawClient(gateway) as earlier,
+    ):
+        earlier.send(f"HEAD / HTTP/1.1\r\nHost: {earlier.host}\r\n\r\n".encode())
+        earlier.read_until(b"\r\n\r\n")
         results: list[httpx.Response] = []
         request = threading.Thread(target=lambda: results.append(post(gateway, token)))
         request.start()
@@ -417,6 +427,9 @@ def test_stop_lets_running_requests_finish() -> None:
         stopping = threading.Thread(target=gateway.stop)
         stopping.start()
         eventually(lambda: _is_closed(gateway))
+        earlier.post(token, chat_body())
+        assert earlier.read_all().startswith(b"HTTP/1.1 503")
+        assert len(upstream.calls) == 1
         upstream.signal(release[0])
         request.join()
         stopping.join()

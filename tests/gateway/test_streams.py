@@ -26,13 +26,17 @@ OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": 
 
 
 def test_event_arrives_before_the_next_is_sent() -> None:
-    """The provider waits for the test's signal before each further event: a gateway that buffers would stand still."""
+    """The provider waits for the test's signal before each further event: a gateway that buffers would stand still, and
+    one that sends what it has at intervals would take longer than 50 ms for the fastest of them, too."""
     gate: list[asyncio.Event] = []
+    sent_at: list[float] = []
+    delays = []
 
     async def handler(call: Call) -> None:
         await call.begin_stream()
-        for number in range(3):
-            await call.event(chat_chunk(f"part {number}"))
+        for number in range(20):
+            sent_at.append(time.monotonic())
+            await call.event(chat_chunk(f"part {number}."))
             gate.append(asyncio.Event())
             await gate[-1].wait()
         await call.event("[DONE]")
@@ -41,11 +45,13 @@ def test_event_arrives_before_the_next_is_sent() -> None:
     with Upstream(handler) as upstream, running_gateway(credentials(upstream.url, "a")) as (gateway, token):
         with RawClient(gateway) as client:
             client.post(token, chat_body(stream=True))
-            for number in range(3):
-                client.read_until(f"part {number}".encode())
+            for number in range(20):
+                client.read_until(f"part {number}.".encode())
+                delays.append(time.monotonic() - sent_at[number])
                 eventually(lambda number=number: len(gate) > number)
                 upstream.signal(gate[number])
             assert client.read_until(b"0\r\n\r\n").count(b"[DONE]") == 1
+        assert min(delays) < 0.05
         assert at_rest(gateway.pool)
 
 

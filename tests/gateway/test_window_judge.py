@@ -12,11 +12,12 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from agentos.workflows.parallel import Credential, Limits, Window
 
-from .support import running_gateway
+from .support import Call, Upstream, chat_answer, chat_body, credentials, running_gateway
 
 SECONDS = 5.0
 WORDS = 20
@@ -112,3 +113,20 @@ def test_provider_log_shows_no_window_exceeded(provider: dict[str, Any]) -> None
     for window in WINDOWS:
         debt = in_flight if window.of in ("output_tokens", "tokens") else 0
         assert most_used(records, window, 0.1) <= window.amount + debt, window
+
+
+def test_estimate_above_every_limit_refuses_no_request() -> None:
+    """The text alone is estimated at 2,000 tokens, and each key may use 100 a minute."""
+
+    async def handler(call: Call) -> None:
+        await call.answer(200, chat_answer(prompt_tokens=70, completion_tokens=10))
+
+    with Upstream(handler) as upstream:
+        keys = credentials(upstream.url, "a", "b", tokens_per_minute=100)
+        with running_gateway(keys, hold=1.0) as (gateway, token):
+            headers = {"authorization": f"Bearer {token}"}
+            statuses = [
+                httpx.post(f"{gateway.url}/v1/chat/completions", headers=headers, content=chat_body("x" * 8_000))
+                for _ in range(3)
+            ]
+            assert [answer.status_code for answer in statuses] == [200, 200, 429]  # the last one by what was used

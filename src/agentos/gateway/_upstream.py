@@ -110,7 +110,9 @@ class Upstream:
                 if connection.protocol is None or not connection.protocol.should_close:
                     return connection
                 connection.close()
-        except (aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL) as error:
+        except aiohttp.ClientConnectorCertificateError:
+            raise Untrusted("its certificate is not trusted; SSL_CERT_FILE names a file with authorities") from None
+        except aiohttp.InvalidURL as error:
             raise Untrusted(_name(error)) from None
         except (aiohttp.ClientError, TimeoutError, OSError):
             raise NotConnected(origin.address) from None
