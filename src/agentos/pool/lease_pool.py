@@ -64,7 +64,6 @@ class LeasePool(PoolCredentials):
         # The steps of a lease are the store's own methods: one call less for each request.
         self.make_handle = self._store.make_handle
         self.request = self._store.request
-        self._request_now = self._store.request_now
         self.confirm = self._store.confirm
         self.withdraw = self._store.withdraw
         self.expire = self._store.expire
@@ -72,7 +71,6 @@ class LeasePool(PoolCredentials):
         self.settle = self._store.settle
         self.use_more = self._store.use_more
         self.cool_and_end = self._store.cool_and_end
-        self._end = self._store.end
         for credential in credentials:
             self.add(credential)
         if not self._credentials:
@@ -150,7 +148,7 @@ class LeasePool(PoolCredentials):
     def request_now(self, handle: LeaseHandle, timeout: float | None = None) -> bool:
         """Return True if the lease is live at once; else nothing has changed. `timeout`: how long the caller would wait
         for it after that; a store may return False if that is not 0 (`Store.request_now`)."""
-        return self._request_now(handle, timeout)
+        return self._store.request_now(handle, timeout)
 
     def end(self, handle: LeaseHandle, verdict: Verdict | None = None, success: bool = False) -> None:
         """End a lease together with the verdict on the provider's answer; no-op if it is not live.
@@ -165,7 +163,7 @@ class LeasePool(PoolCredentials):
     def end_after(self, handle: LeaseHandle, exc: BaseException | None) -> None:
         """End a lease whose block was left, normally or by an exception, which is read as the provider's answer."""
         if exc is None:
-            self._end(handle, None, True)
+            self._store.end(handle, None, True)
         else:
             self._store.end(handle, self._redacted(_weakened(self._verdict_of(exc, handle.provider))))
 

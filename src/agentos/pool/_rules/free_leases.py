@@ -6,12 +6,13 @@ nothing else happens then: no request waits, no time has come, no limit counts. 
 
 from __future__ import annotations
 
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from agentos.limits.pace import IDLE_SECONDS
 
 from .lease_states import ENDED, LIVE
+from .ready_heaps import MAX_STALE_ENTRIES
 from .records import LeaseRecord
 
 if TYPE_CHECKING:
@@ -74,8 +75,15 @@ class FreeLeases:
         record.state = ENDED
         del leases[record.fence]
         allocator = self._allocator
-        allocator.sequence = credential.last_used = allocator.sequence + 1
+        allocator.sequence = credential.last_used = last_used = allocator.sequence + 1
         credential.used_requests += record.requests
         if len(leases) < credential.max_concurrent:
-            self._ready.offer(credential)
+            # `ReadyHeaps.offer`, without its call and its look for a valid hint: `last_used` is new.
+            load = len(leases) / credential.max_concurrent if leases else 0.0
+            offered = credential.offered
+            for request_class, heap in self._by_class.items():
+                heappush(heap, (load, last_used, credential))
+                offered[request_class] = last_used
+                if len(heap) > MAX_STALE_ENTRIES:
+                    self._ready.remove_stale(heap)
         return True

@@ -59,7 +59,7 @@ class ReadyHeaps:
                 heappush(heap, (load, last_used, credential))
                 offered[request_class] = last_used
                 if len(heap) > MAX_STALE_ENTRIES:
-                    self._remove_stale(heap)
+                    self.remove_stale(heap)
 
     def _push_where_usable(self, credential: CredentialRecord, now: float) -> None:
         """`push` for a credential or classes with restrictions."""
@@ -86,9 +86,9 @@ class ReadyHeaps:
                 heappush(heap, entry)
                 credential.offered[request_class] = last_used
                 if len(heap) > MAX_STALE_ENTRIES:
-                    self._remove_stale(heap)
+                    self.remove_stale(heap)
 
-    def _remove_stale(self, heap: list[Entry]) -> None:
+    def remove_stale(self, heap: list[Entry]) -> None:
         """Remove stale hints if there are many."""
         if len(heap) > self.max_entries:
             heap[:] = [entry for entry in heap if entry[1] == entry[2].last_used]

@@ -152,7 +152,7 @@ class CredentialCoordinator(LeasePool):
         handle = self.make_handle()
         if len(os.environ) != self._environment_size:  # not `request_now`: one call less for each lease
             self._simulate_429()
-        return self.key_of(handle) if self._request_now(handle, timeout) or wait(self, handle, timeout) else None
+        return self.key_of(handle) if self._store.request_now(handle, timeout) or wait(self, handle, timeout) else None
 
     def reserve_credential(self, requester_id: str | None = None) -> LeasedKey | None:
         """Return a key if one is usable now, else None. Never waits."""
@@ -179,7 +179,7 @@ class CredentialCoordinator(LeasePool):
             # The caller's word, not a provider's answer: the group cools, and no limit is learned.
             self._store.cool_and_end(handle, _seconds(backoff_seconds) or self.RATE_LIMIT_BACKOFF_SECONDS)
         else:
-            self._end(handle, None, True)
+            self._store.end(handle, None, True)
 
     def release_credential(self, key: str) -> None:
         """Call `release`: the name that some programs use."""
@@ -226,7 +226,7 @@ class CredentialCoordinator(LeasePool):
         # if it is set while another variable is deleted, or if only its value changes.
         if len(os.environ) != self._environment_size:
             self._simulate_429()
-        return self._request_now(handle, timeout)
+        return self._store.request_now(handle, timeout)
 
     def _handle_of(self, key: str) -> LeaseHandle | None:
         """Return the lease behind a key; None if it has ended. For a plain string: the credential's only live one."""
