@@ -69,6 +69,8 @@ class OwnedPool:
         self._to_send: dict[str, Session] = {}  # sessions to which a frame is due
         self._unkept: dict[str, Session] = {}  # sessions whose last messages the journal does not hold yet
         self._strangers: dict[Hashable, list[wire.Reply]] = {}  # replies to connections without a session
+        self.message: wire.Message | None = None  # that is being carried out
+        self.dismissed: dict[str, str] = {}  # by session: the mistake of the rules that its greeting led to
         self._check_at = inf  # when a session expires, at the earliest
         self._ends_after = ends_after
         self._jitter = jitter

@@ -70,6 +70,7 @@ class Owner(LeaseMessages):
 
     def take(self, connection: Hashable, number: int, message: wire.Message, now: float) -> None:
         """Carry out one message. Raises only what the rules raise by mistake."""
+        self.message = message
         session = self._links.get(connection)
         handler = _HANDLERS.get(type(message))
         if handler is None:
@@ -118,6 +119,7 @@ class Owner(LeaseMessages):
 
     def advance(self, now: float) -> None:
         """Let time act: end silent sessions and cool-downs that are over."""
+        self.message = None
         if now >= self._check_at:
             expired = [session for session in self.sessions.values() if session.expires_at <= now]
             for session in expired:  # first: none of them must be granted what another one gives back
@@ -171,6 +173,9 @@ class Owner(LeaseMessages):
         if abs(hello.protocol - wire.PROTOCOL) > 1:
             self._reply_to(connection, wire.Dismissed(_other_version(hello.protocol)))
             return
+        if hello.session in self.dismissed:
+            self._reply_to(connection, wire.Dismissed(self.dismissed[hello.session]))
+            return
         try:
             for declaration in hello.declarations:
                 self._check_zone(values.limits_of(declaration.limits), now)
@@ -184,6 +189,7 @@ class Owner(LeaseMessages):
             self._drop(session, wire.Drop(id_), now)
         self._welcome(session, hello, now)
         for request in hello.waiting:
+            self.message = request
             record = session.leases.get(request.lease)
             if record is None:
                 self._request(session, request, now)

@@ -223,21 +223,24 @@ class OwnerLoop:
     def _start_over(self, connection: object, error: Exception) -> None:
         """Restore the owner from the journal after a mistake in the rules: their state is not to be trusted.
 
-        The message that led to it is rejected, so that its member does not repeat it. All links are closed; the members
-        greet the restored owner.
+        The message that led to it is rejected, so that its member does not repeat it; a session whose greeting led to
+        it is dismissed each time. All links are closed; the members greet the restored owner.
         """
         reason = f"the pool could not carry this out: {type(error).__name__}: {error}"
+        dismissed, message = self._owner.dismissed, self._owner.message
         session = next((s for s in self._owner.sessions.values() if s.connection == connection), None)
-        # Without a session it was a greeting, which would be repeated for ever.
-        reply = wire.Dismissed(reason) if session is None else wire.Rejected(session.heard, reason)
-        rejected = wire.encode_alone(reply)
-        if connection is not None:
-            self._endpoint.send([(connection, rejected)])
+        if isinstance(message, wire.Hello):
+            dismissed[message.session] = reason
+            self._endpoint.send([(connection, wire.encode_alone(wire.Dismissed(reason)))])
+        elif session is not None and message is not None:
+            rejected = wire.Rejected(session.heard, reason, getattr(message, "lease", None))
+            self._endpoint.send([(connection, wire.encode_alone(rejected))])
         for other in list(self._owner.sessions.values()):
             if other.connection is not None:
                 self._endpoint.disconnect(other.connection)
         self._entries_since_snapshot = 0
         self._owner = self._restored(self._endpoint.load())
+        self._owner.dismissed = dismissed
 
 
 def serve(endpoint: Endpoint) -> None:
