@@ -194,6 +194,28 @@ def test_client_that_leaves_after_last_event_has_not_cancelled() -> None:
         upstream.signal(release[0])
 
 
+def test_disconnect_settles_what_the_stream_has_stated() -> None:
+    """Input that was larger than its estimate counts in the windows of the key, although the end is missing."""
+
+    async def handler(call: Call) -> None:
+        await call.begin_stream()
+        usage = {"input_tokens": 50_000, "output_tokens": 1}
+        await call.event({"type": "message_start", "message": {"type": "message", "usage": usage}}, "message_start")
+        await call.event({"type": "content_block_delta", "index": 0}, "content_block_delta")
+        await call.wait_for_disconnect()
+
+    with Upstream(handler) as upstream:
+        creds = credentials(upstream.url, "a", provider="anthropic")
+        with running_gateway(creds) as (gateway, token):
+            with RawClient(gateway) as client:
+                client.post(token, chat_body(stream=True, max_tokens=300), path="/v1/messages")
+                client.read_until(b"content_block_delta")
+            eventually(lambda: at_rest(gateway.pool))
+            usage = gateway.usage(token)
+            assert (usage.input_tokens, usage.output_tokens) == (50_000, 300)  # the estimate of its output
+            assert gateway.pool.states()[0].tokens == 50_300
+
+
 @pytest.mark.parametrize("framing", ["chunked", "length", "to the end of the connection in HTTP/1.0"])
 def test_cut_upstream_is_passed_on_as_a_cut(framing: str) -> None:
     async def handler(call: Call) -> None:

@@ -321,12 +321,13 @@ class Exchange:
         pool = self.state.pool
         self.state.stall.answered(pool.clock.now())
         shape = self.request.route.shape
-        stated = None if reader is None else reader.usage()
-        if reader is not None and stated is not None and is_complete and shape is not None:
+        stated = self._account.stated()
+        if stated is not None and shape is not None:
             input_tokens, output_tokens = limit_tokens(shape, stated)
             cost = self._account.cost(stated) or 0.0
             pool.settle(handle, None, input_tokens + output_tokens, Detail(input_tokens, output_tokens, cost))
-            self.state.estimates.learn(self.request.model, self.request.facts.text_bytes, stated)
+            if is_complete:
+                self.state.estimates.learn(self.request.model, self.request.facts.text_bytes, stated)
         elif self._account.is_open or self.error_body is not None:
             pool.settle(handle, None, None)
         else:

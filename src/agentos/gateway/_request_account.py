@@ -96,7 +96,7 @@ class RequestAccount:
                 return
             self._is_counted = True
             client.unsettled.discard(self)
-            usage = self._usage()
+            usage = self.stated() or self._expected[0]
             cost = self.cost(usage)
             _add(client.usage, usage, cost)
             _add(client.usage.of(self._credential_id), usage, cost)
@@ -109,12 +109,11 @@ class RequestAccount:
         _add(total, *self._expected)
         _add(total.of(self._credential_id), *self._expected)
 
-    def _usage(self) -> TokenUsage:
+    def stated(self) -> TokenUsage | None:
+        """Return the usage in the answer; None if it states none. Output of one whose end is missing is estimated."""
         reader = self.reader
         stated = None if reader is None else reader.usage()
-        if reader is None or stated is None:
-            return self._expected[0]
-        if reader.is_complete:
+        if reader is None or stated is None or reader.is_complete:
             return stated
         return stated._replace(output_tokens=max(stated.output_tokens, self._expected[0].output_tokens))
 
