@@ -44,7 +44,6 @@ class Route(NamedTuple):
     family: str  # format of errors: "openai", "anthropic" or "gemini"
     shape: str | None = None  # of `providers.usage`; None: the answer states no usage
     model: str | None = None  # where the path names it
-    is_stream: bool = False  # the path asks for a stream
     plain_path: str = ""  # that rules look at: as a provider may understand the path
 
     def is_open_to_every_key(self, method: str) -> bool:
@@ -124,12 +123,12 @@ def _describe(provider: str, path: str, family: str) -> Route:
     if family == "gemini" and "/openai/" not in lower:
         model = name if "/models/" in plain and name else None
         shape = "gemini" if verb.lower() in _GENERATE else None
-        return Route(provider, path, family, shape, model, verb.startswith("stream"), plain)
+        return Route(provider, path, family, shape, model, plain)
     shape = next((shape for ending, shape in _ENDINGS if lower.endswith(ending)), None)
     if shape is not None:
         family = "anthropic" if shape == "anthropic" else "openai"
     deployment = _DEPLOYMENT.search(plain) if provider == "azure" else None
-    return Route(provider, path, family, shape, None if deployment is None else deployment[1], False, plain)
+    return Route(provider, path, family, shape, None if deployment is None else deployment[1], plain)
 
 
 def _plain(path: str) -> str:
