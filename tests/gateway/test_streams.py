@@ -260,6 +260,7 @@ def test_reset_of_a_body_without_length_is_a_cut() -> None:
         with RawClient(gateway) as client:
             client.post(token, chat_body(stream=True))
             client.read_until(b"part")
+            eventually(lambda: sent)
             upstream.signal(sent[0])
             assert not client.read_all().endswith(b"0\r\n\r\n")
         eventually(lambda: at_rest(gateway.pool))
