@@ -70,12 +70,12 @@ def test_each_situation_has_one_bound(of_run: RunFacts, kind: str | None) -> Non
         ),
         (
             AT_LIMIT._replace(credentials=3, held=1),
-            "input tokens per minute on team-a (200,000), while 2 more keys wait longer for something else; the next "
+            "input tokens per minute on team-a (200,000), while 2 more keys wait longer; the next "
             "request fits at 14:03:20",
         ),
         (
             AT_LIMIT._replace(on=None, groups=2, credentials=5, held=4),
-            "input tokens per minute on 4 keys (200,000 together), while 1 more key waits longer for something else; "
+            "input tokens per minute on 4 keys (200,000 together), while 1 more key waits longer; "
             "the next request fits at 14:03:20",
         ),
         (

@@ -79,13 +79,13 @@ def _keys(bound: Bound) -> str:
 
 
 def _others(bound: Bound) -> str:
-    """Return what the other keys wait for: by AT_ONCE, or by something else, and for longer."""
+    """Return what the other keys do: for AT_ONCE by what they wait for, else how many wait longer."""
     if bound.kind == bounds.AT_ONCE:
         return _other_keys_of_at_once(bound)
     if not 0 < bound.held < bound.credentials:
         return ""
     rest = bound.credentials - bound.held
-    return f", while {rest} more {'key waits' if rest == 1 else 'keys wait'} longer for something else"
+    return f", while {rest} more {'key waits' if rest == 1 else 'keys wait'} longer"
 
 
 def _at_once(bound: Bound) -> tuple[str, str]:

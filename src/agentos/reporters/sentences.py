@@ -212,8 +212,8 @@ def _cool_down_started(event: CoolDownStarted) -> str | None:
 
 def _limit_learned(event: LimitLearned) -> str:
     scope = f" for {event.scope}" if event.scope is not None else ""
-    line = f"requests_per_minute = {math.floor(event.requests_per_minute)}"
-    return f"[COORDINATOR] Learned the limit of {_target_text(event)}{scope}: {line} (declare it to skip learning)"
+    line = f"requests_per_minute = {math.floor(event.requests_per_minute)} (declared, it is known from the start)"
+    return f"[COORDINATOR] Learned the limit of {_target_text(event)}{scope}: {line}"
 
 
 def _target_text(event: CoolDownStarted | LimitLearned) -> str:
