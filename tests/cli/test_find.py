@@ -6,7 +6,9 @@ import os
 
 import pytest
 
-from .cli_runs import agentos, make_interrupted, make_run, prepare, same, write_log
+from agentos.home.run_folder import RunFolder
+
+from .cli_runs import agentos, execute, failing_on, make_interrupted, make_run, prepare, same, write_log
 
 
 def _make_runs() -> None:
@@ -29,6 +31,21 @@ def test_commands_accept_last_and_prefixes(name: str) -> None:
 def test_resume_accepts_a_prefix() -> None:
     make_interrupted("nightly-1")
     assert "there is no program './agent'" in agentos("resume", "night", status=2).stderr
+
+
+@pytest.mark.parametrize("command", ["resume", "retry"])
+def test_demo_is_not_continued(command: str) -> None:
+    """Its provider has ended; a run of a user whose id begins alike is continued."""
+    run_id = "demo-20261116-093012-1f3a"
+    keys_file = RunFolder(run_id).path / "keys.toml"
+    demo = prepare(run_id, ["a", "b"], total=2, options={"keys": str(keys_file)})
+    execute(demo, ["a", "b"], failing_on("a"))
+    assert (
+        "was a demo: its keys and its provider existed only while it ran" in agentos(command, "demo", status=2).stderr
+    )
+    assert "agentos retry" not in agentos("show", "demo").stdout
+    make_interrupted("demo-of-mine")
+    assert "there is no program './agent'" in agentos(command, "demo-of", status=2).stderr
 
 
 def test_ambiguous_prefix_is_an_error_naming_runs() -> None:

@@ -51,6 +51,7 @@ REFUSALS = [
         agentos run --item a --run-id ../up -- echo {id}
         agentos run --item a --timeout -1 -- echo {id}
         agentos run --item a --on moon -- echo {id}
+        agentos run --item a workers:ask --retries 0
         """,
         starts_nothing=True,
     ),

@@ -66,6 +66,13 @@ class Command(click.Command):
             raise Failure(str(error)) from None
 
 
+def write_default_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """List the options of the command that a group carries out if none is named."""
+    with formatter.section(f"Options without a command ({command.name})"):
+        records = (parameter.get_help_record(ctx) for parameter in command.params)
+        formatter.write_dl([record for record in records if record is not None])
+
+
 def say(text: str, *, err: bool = False) -> None:
     """Print a line on stdout, or stderr. Characters that its encoding lacks are printed as escapes."""
     encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"

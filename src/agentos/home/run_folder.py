@@ -26,6 +26,11 @@ SPEC_VERSION = 1
 CHECKSUM = "checksum"
 
 
+# The beginning of the ids of demos, and the name of a demo's keys file in its folder.
+DEMO = "demo-"
+DEMO_KEYS_FILE = "keys.toml"
+
+
 class ItemSource(msgspec.Struct, omit_defaults=True):
     """A source of items: a file (with its hash, to detect changes), `--item`, or stdin (kept in the folder)."""
 
@@ -49,6 +54,12 @@ class RunSpec(msgspec.Struct, omit_defaults=True):
     function: str | None = None  # "module:function"
     options: dict[str, Any] = {}  # of `agentos run`, by their names
     total: int | None = None  # number of items, if it was known when the run was created
+
+
+def is_demo(spec: RunSpec) -> bool:
+    """Return whether the run is one of `agentos demo`: its provider and its keys existed only while it ran."""
+    keys_file = RunFolder(spec.run_id).path / DEMO_KEYS_FILE
+    return spec.run_id.startswith(DEMO) and spec.options.get("keys") == str(keys_file)
 
 
 class LaunchEnd(msgspec.Struct, omit_defaults=True):

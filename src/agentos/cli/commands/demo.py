@@ -18,7 +18,7 @@ import click
 
 from agentos.errors import GatewayError
 from agentos.gateway.gateway import check_installed
-from agentos.home.run_folder import SPEC_VERSION, ItemSource, RunFolder, RunSpec
+from agentos.home.run_folder import DEMO, DEMO_KEYS_FILE, SPEC_VERSION, ItemSource, RunFolder, RunSpec
 from agentos.plurals import plural
 from agentos.testing import SimulatedProvider
 from agentos.testing.answers import LogEntry
@@ -153,10 +153,10 @@ def _legal_minimum(good_keys: list[str], requests: int) -> float:
 
 
 def _describe_run(base_url: str, *, has_gateway: bool) -> tuple[RunFolder, RunSpec]:
-    run_id = time.strftime("demo-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
+    run_id = DEMO + time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     folder = RunFolder(run_id)
     folder.make()
-    keys_file = folder.path / "keys.toml"
+    keys_file = folder.path / DEMO_KEYS_FILE
     text = _KEYS_FILE.format(base_url=base_url)
     keys_file.write_text(text + "".join(_UNDECLARED.format(number=number) for number in range(2, KEYS + 1)))
     host = _demo_item.GATEWAY if has_gateway else base_url.removeprefix("http://")

@@ -18,7 +18,7 @@ from agentos.home.paths import home, make_private
 from agentos.keys.keys_file import Keys
 from agentos.keys.reload_requests import GATEWAY, ReloadInbox
 
-from ..console import Command, Failure, say
+from ..console import Command, Failure, say, write_default_options
 from ..duration_type import Duration
 from ..options import option
 from .gateway_env import env
@@ -48,9 +48,7 @@ class _ServeByDefault(click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the options of the default command, too."""
         super().format_options(ctx, formatter)
-        with formatter.section("Options without a command (serve)"):
-            records = (parameter.get_help_record(ctx) for parameter in serve.params)
-            formatter.write_dl([record for record in records if record is not None])
+        write_default_options(serve, ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
         return super().shell_complete(ctx, incomplete) + (

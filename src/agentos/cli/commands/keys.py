@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from agentos.errors import HomeError, KeysFileError, StoreError
 from agentos.events import DISABLED
-from agentos.home.run_folder import RunSpec, run_folders
+from agentos.home.run_folder import DEMO, RunSpec, run_folders
 from agentos.keys import disabled_keys
 from agentos.keys.keys_file import Keys, keys_from_environment, load_keys
 from agentos.plurals import plural
@@ -24,15 +24,13 @@ from agentos.pool.shared_state import PoolView
 from agentos.reporters.format import table
 
 from ..completion import credential_ids
-from ..console import Command, Failure
+from ..console import Command, Failure, write_default_options
 from ..launch.pool_setup import StoreChoice, choose_store, read_keys, store_failure
 from ..options import option, several
 from ._key_tables import EMPTY, declared_record, key_lines, lease_lines, member_lines, pool_record
 from .keys_reload import reload
 
 DEFAULT_REASON = "by hand"
-# The beginning of the ids of demos.
-DEMO = "demo-"
 # Options that are followed by a value.
 _WITH_VALUE = ("--keys", "--key-env", "--store", "--reason")
 
@@ -52,6 +50,11 @@ class _StatusByDefault(click.Group):
         elif is_value or not (ctx.resilient_parsing or (args and args[0] in ctx.help_option_names)):
             args = ["status", *args]  # not while a shell completes: the name of a command may still be typed
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the options of the default command, too."""
+        super().format_options(ctx, formatter)
+        write_default_options(status, ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
         return super().shell_complete(ctx, incomplete) + (

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentos.home.run_folder import SPEC_VERSION, RunFolder, RunSpec
+from agentos.home.run_folder import SPEC_VERSION, RunFolder, RunSpec, is_demo
 from agentos.home.run_status import FINISHED, open_ledger, read_status
 from agentos.identifiers import sanitize_identifier
 from agentos.ledger.recorded import DAMAGED
@@ -177,6 +179,11 @@ def _relaunch(run_id: str, values: dict[str, Any], *, retry_failed: bool, only: 
 
     folder = find_run(run_id)
     spec = folder.read_spec()
+    if is_demo(spec):
+        raise click.UsageError(
+            f"run {folder.run_id} was a demo: its keys and its provider existed only while it ran; agentos demo starts "
+            "another one"
+        )
     if retry_failed and only is None and (text := _nothing_to_retry(folder)) is not None:
         click.echo(text, err=True)
         return SUCCEEDED
@@ -233,6 +240,11 @@ def _spec(worker: tuple[str, ...], values: dict[str, Any]) -> RunSpec:
     if len(worker) == 1 and (in_file := _FUNCTION_IN_FILE.fullmatch(worker[0])):
         module = in_file["path"].removeprefix("./").replace("/", ".")
         raise click.UsageError(f"a function is named by its module, not by its file: write {module}:{in_file['name']}")
+    if len(worker) > 1 and _FUNCTION.fullmatch(worker[0]) and shutil.which(worker[0]) is None:
+        raise click.UsageError(
+            f"there is no program {worker[0]!r}; if it is a function, options stand before it: "
+            f"agentos run … {shlex.join(worker[1:])} {worker[0]}"
+        )
     items = options.sources(values)
     if not items:
         raise click.UsageError("no items given: use --items FILE, --items - for stdin, or --item X")

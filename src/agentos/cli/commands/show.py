@@ -12,8 +12,8 @@ import click
 from agentos.costs.amounts import larger_amount, spent_text
 from agentos.durations import format_duration
 from agentos.errors import BudgetExceeded
-from agentos.home.run_folder import RunFolder
-from agentos.home.run_status import FINISHED, RUNNING, RunStatus, failures_by_cause, open_ledger, read_status
+from agentos.home.run_folder import RunFolder, is_demo
+from agentos.home.run_status import RUNNING, RunStatus, failures_by_cause, open_ledger, read_status
 from agentos.items.file_names import log_name
 from agentos.items.results import ProgressStats, Spent
 from agentos.ledger.reader import Ledger
@@ -221,13 +221,13 @@ def _next_commands(status: RunStatus, record: dict[str, Any]) -> list[str]:
         running_id = next(filter(None, map(shell_argument, record["unfinished_ids"])), None)
         if running_id is not None:
             commands.append(f"agentos logs {run_id} --follow {running_id}")
-    elif status.is_resumable:
+    elif status.is_resumable and not _is_demo(status):
         commands += enabling_commands(record["stopped"], status.spec)
         commands.append(f"agentos resume {run_id}{_larger_budget(status, record)}")
     failed_id = next(
         filter(None, (shell_argument(item_id) for cause in record["failures"] for item_id in cause["ids"])), None
     )
-    if status.state == FINISHED and (failed_id is not None or record["damaged_ids"]):
+    if status.state != RUNNING and not _is_demo(status) and (failed_id is not None or record["damaged_ids"]):
         commands.append(f"agentos retry {run_id}{_larger_item_budget(record)}")
     if failed_id is not None:
         commands.append(f"agentos show {run_id} {failed_id}")
@@ -239,6 +239,10 @@ def _next_commands(status: RunStatus, record: dict[str, Any]) -> list[str]:
     if status.counts.succeeded:
         commands.append(f"agentos export {run_id} --format jsonl")
     return commands
+
+
+def _is_demo(status: RunStatus) -> bool:
+    return status.spec is not None and is_demo(status.spec)
 
 
 def _larger_budget(status: RunStatus, record: dict[str, Any]) -> str:

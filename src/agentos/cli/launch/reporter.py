@@ -26,7 +26,7 @@ from agentos.events import (
     StoreReached,
     StoreUnreachable,
 )
-from agentos.home.run_folder import RunFolder
+from agentos.home.run_folder import RunFolder, is_demo
 from agentos.output.capture import OutputCapture
 from agentos.output.descriptors import DescriptorCapture
 from agentos.output.prefix import prefix_lines
@@ -226,7 +226,8 @@ class RunReporter:
         if status == SOME_FAILED:
             # A command has a line of its own: a narrow terminal would break it, and it could not be copied.
             self.screen.message(f"Details:    agentos show {folder.run_id}")
-            self.screen.message(f"Try again:  agentos retry {folder.run_id}")
+            if not is_demo(folder.read_spec()):
+                self.screen.message(f"Try again:  agentos retry {folder.run_id}")
         elif self.run_ended is None:  # else the last line of the run has the command
             self.screen.message(f"Continue with: agentos resume {folder.run_id}")
 
