@@ -85,7 +85,7 @@ def test_copy_of_a_run_is_named_like_its_folder() -> None:
     shutil.copytree(RunFolder("r").path, RunFolder("copy").path)
     text = program("resume", "copy", "--limit", "1").stderr.decode()
     assert "Run copy in " in text
-    assert "To run them: agentos resume copy" in text
+    assert "To run it: agentos resume copy" in text
 
 
 def test_limit_counts_new_items_of_a_changed_file() -> None:
@@ -111,6 +111,13 @@ def test_retry_of_a_pilot_starts_no_further_items() -> None:
     run("--item", "bad", "--item", "a", "--item", "b", "--limit", "2", "pilot_workers:fail", status=1)
     assert program("retry", "r").returncode == 1
     assert sorted(ended_ids()) == ["a", "bad"]
+
+
+def test_pilot_that_failed_names_resume_and_retry() -> None:
+    text = run("--item", "bad", "--item", "good", "--limit", "1", "pilot_workers:fail", status=1)
+    assert "1 item of 2 is left after --limit. To run it: agentos resume r" in text
+    shown = agentos("show", "r").stdout
+    assert "Next:\n  agentos resume r\n  agentos retry r\n" in shown
 
 
 def test_limit_above_the_number_of_items_is_a_whole_run() -> None:
@@ -224,14 +231,16 @@ def test_retry_by_class_runs_only_those_failures() -> None:
     ("function", "message"),
     [
         ("pilot_workers:sane", "the module 'pilot_workers' has no function 'sane': did you mean same?"),
+        ("failing_module:one", "cannot be imported: RuntimeError: no settings ({folder}/failing_module.py, line 1)"),
         ("short_worker:one", "the worker one(item) cannot be called with (item, credential): too many positional"),
     ],
 )
 def test_function_that_cannot_work_is_refused(function: str, message: str) -> None:
     Path("short_worker.py").write_text("def one(item):\n    return item\n")
+    Path("failing_module.py").write_text("raise RuntimeError('no settings')\n")
     done = program("run", "--item", "a", function)
     assert done.returncode == 2
-    assert message in done.stderr.decode()
+    assert message.format(folder=Path.cwd()) in done.stderr.decode()
     assert "Traceback" not in done.stderr.decode()
 
 

@@ -211,7 +211,8 @@ def test_unknown_item_is_refused_with_suggestions() -> None:
         message = agentos(command, "docs", "document01", status=2).stderr
         assert "run docs has no item 'document01': did you mean 'document-0" in message
         assert "'letter'?" in agentos(command, "docs", "LETT", status=2).stderr
-        assert "it has not started, or has another id" in agentos(command, "docs", "xyz", status=2).stderr
+        hint = "it has not started, or has another id (agentos export docs lists those that have)"
+        assert hint in agentos(command, "docs", "xyz", status=2).stderr
 
 
 def damage(folder: RunFolder, text: bytes) -> None:

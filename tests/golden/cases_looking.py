@@ -15,6 +15,7 @@ KEYS_AND_PLANS = [
         agentos plan
         agentos run --dry-run --items issues.jsonl --keys keys.toml --item-seconds 50 -- echo {id} {title}
         agentos run --dry-run --json --item a -- echo {id}
+        agentos run --dry-run --item a --item b -- echo
         agentos runs
         """,
         {

@@ -54,7 +54,11 @@ def _newest() -> RunFolder:
 def unknown_item(ledger: Ledger, item_id: str) -> click.UsageError:
     """Return the error for an id that the run does not have, with suggestions."""
     suggestions = ", ".join(repr(suggestion)[:80] for suggestion in similar_ids(ledger, item_id))
-    hint = f": did you mean {suggestions}?" if suggestions else ": it has not started, or has another id"
+    hint = (
+        f": did you mean {suggestions}?"
+        if suggestions
+        else f": it has not started, or has another id (agentos export {ledger.run_id} lists those that have)"
+    )
     return click.UsageError(f"run {ledger.run_id} has no item {repr(item_id)[:80]}{hint}")
 
 

@@ -14,6 +14,7 @@ from agentos.items.sources import DAMAGED_RECORD
 from agentos.keys.reload_requests import ReloadInbox
 from agentos.ledger.reader import Ledger
 from agentos.plurals import plural
+from agentos.pool.store import MEMORY
 from agentos.reporters.bound_text import LEARNED
 from agentos.reporters.format import shorten
 from agentos.terminal.screen import PATIENCE_SECONDS, Screen
@@ -87,7 +88,8 @@ def execute(
         for message in _advice_on_keys(reporter, spec, run):
             reporter.screen.message(message)
     bound_by = None if reporter.run_ended is None else reporter.run_ended.bound_by
-    if bound_by is not None and LEARNED in bound_by and not mode.as_json and not mode.quiet:
+    is_kept = run.store.url != MEMORY  # what was learned
+    if bound_by is not None and LEARNED in bound_by and is_kept and not mode.as_json and not mode.quiet:
         reporter.screen.message(LEARNED_HINT)
     if spec.total is None and run.items.rest_count:
         spec.total = run.items.total  # stdin was read to its end
@@ -104,7 +106,7 @@ def _advice_on_keys(reporter: RunReporter, spec: RunSpec, run: PreparedRun) -> l
     commands = enabling_commands(stopped, spec)
     if commands:
         return ["Before the run is resumed:", *(f"  {command}" for command in commands)]
-    return [] if run.pool is None else list(quarantine_messages(run.pool, run.store))
+    return [] if run.pool is None else [f"Warning: {text}" for text in quarantine_messages(run.pool, run.store)]
 
 
 def _record_budget(folder: RunFolder, spec: RunSpec) -> None:
@@ -231,3 +233,5 @@ def _first_commands(items: list[Item], run: PreparedRun, spec: RunSpec) -> Itera
         yield f"  {shorten(text, MAX_COMMAND)}"
     if len(items) > SHOWN_COMMANDS:
         yield f"  … and {len(items) - SHOWN_COMMANDS} more"
+    if isinstance(run.worker, Command) and len(items) > 1 and not run.worker.has_placeholders:
+        yield "  The command has no placeholder such as {}: its item is in the variable AGENTOS_ITEM only."

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from pathlib import Path
@@ -46,6 +47,8 @@ from .selection import filtered, limited, only_failed, shuffled
 
 # Default of `--retries` for a function. A command has 0: a second attempt could repeat half of its side effects.
 FUNCTION_RETRIES = 2
+# What an item without fields is, and how to give one with fields.
+_TEXT_ITEM = "the item is a text: write {}, or give items with fields (JSON, or a table with --format csv)"
 
 
 class PreparedRun(NamedTuple):
@@ -283,8 +286,10 @@ def _load_function(spec: RunSpec) -> Callable[..., Any]:
             raise click.UsageError(f"no module {module_name!r} in {spec.cwd} or installed") from None
         raise click.UsageError(f"the module {module_name!r} cannot be imported: {error}") from error
     except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if isinstance(error, SyntaxError) else f" ({frame.filename}, line {frame.lineno})"
         raise click.UsageError(
-            f"the module {module_name!r} cannot be imported: {type(error).__name__}: {error}"
+            f"the module {module_name!r} cannot be imported: {type(error).__name__}: {error}{place}"
         ) from error
     for attribute in name.split("."):
         if not hasattr(function, attribute):
@@ -316,7 +321,7 @@ def _check_fields(items: Items, known_items: list[Item], worker: Any, tokens_fun
         name = f"item {number} ({escape_controls(items.id_of(item))[:60]})"
         missing = worker.missing(item) if isinstance(worker, Command) else None
         if missing is not None:
-            has = f"it has {', '.join(item)}" if isinstance(item, dict) else "the item is a string: write {}"
+            has = f"it has {', '.join(item)}" if isinstance(item, dict) else _TEXT_ITEM
             brace = "" if missing == worker.stdin else f"; literal braces are written {{{{{missing}}}}}"
             raise click.UsageError(f"{name} has no field {missing!r}, but the command needs it: {has}{brace}")
         try:

@@ -123,7 +123,8 @@ def pilot_text(items: Items, run_id: str, *, is_stopped: bool = False) -> str | 
     continues the run."""
     if not items.rest_count:
         return None
-    rest = f"{plural(items.rest_count, 'item')} of {items.total} are left after --limit"
+    verb, them = ("is", "it") if items.rest_count == 1 else ("are", "them")
+    rest = f"{plural(items.rest_count, 'item')} of {items.total} {verb} left after --limit"
     if is_stopped:
         return f"{rest}. The resume runs these, too; with --limit N only N items"
-    return f"{rest}. To run them: agentos resume {run_id}"
+    return f"{rest}. To run {them}: agentos resume {run_id}"

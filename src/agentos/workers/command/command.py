@@ -75,6 +75,11 @@ class Command:
             names[self.stdin] = None
         return [name for name in names if name not in ("id", WHOLE) and name not in _AWK_PROGRAMS]
 
+    @property
+    def has_placeholders(self) -> bool:
+        """Return whether an argument, or stdin, depends on the item."""
+        return self.stdin is not None or any(is_placeholder for part in self._templates for is_placeholder, _ in part)
+
     def missing(self, item: Any) -> str | None:
         """Return the first required field that an item lacks, or None."""
         return next((name for name in self.fields if field_of(item, name) is None), None)
