@@ -374,6 +374,17 @@ def test_cmd_without_output_raises_credential_error() -> None:
     assert message == "credential team: the output of its command is not set or empty"
 
 
+@pytest.mark.parametrize("character", ["\0", "\x1b", "\t", "\x7f"])
+def test_key_with_control_character_is_refused(key_file: Callable[..., Path], character: str) -> None:
+    """No command can have a variable with NUL, and no request a header with another: all items would fail."""
+    key = f"{SECRET}{character}{SECRET}"
+    sources = [key, f"file:{key_file(content=key)}", command(f"print({key!r})")]
+    for message in (str(error_of(Credential(source, id="team"))) for source in sources):
+        assert message.startswith("credential team: ")
+        assert message.endswith(" has a control character; a key has none")
+        assert SECRET not in message
+
+
 def test_cmd_with_binary_output_raises_credential_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAK", SECRET)
     program = r"import os, sys; sys.stdout.buffer.write(os.environ['LEAK'].encode() + b'\xff')"

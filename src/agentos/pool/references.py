@@ -43,7 +43,7 @@ def resolve(source: str, credential_id: str) -> str:
 
 def _resolve(source: str, credential_id: str) -> str:
     if not is_reference(source):
-        return source
+        return _without_controls(source, credential_id, "its key")
     kind, _, rest = source.partition(":")
     if kind == "env":
         secret = _environment_variable(rest)
@@ -59,6 +59,14 @@ def _resolve(source: str, credential_id: str) -> str:
         raise CredentialError(f"credential {credential_id}: {origin} is not set or empty")
     if len(secret.splitlines()) > 1:
         raise CredentialError(f"credential {credential_id}: {origin} has several lines; a key has one")
+    return _without_controls(secret, credential_id, origin)
+
+
+def _without_controls(secret: str, credential_id: str, origin: str) -> str:
+    """Return the secret. Raise `CredentialError` if it has a character that can be in no variable of a command (NUL) or
+    in no header: every item that got the key would fail."""
+    if any(character < " " or character == "\x7f" for character in secret):
+        raise CredentialError(f"credential {credential_id}: {origin} has a control character; a key has none")
     return secret
 
 
