@@ -50,6 +50,21 @@ def test_domain_error_becomes_message_and_exit_status(error: AgentosError, statu
     assert result.stderr == f"Error: {error}\n"
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_machine_without_room_becomes_one_line(error: Exception) -> None:
+    """The system may refuse memory or a thread at any point of a run."""
+
+    @click.command(cls=Command)
+    def failing() -> None:
+        raise error
+
+    result = CliRunner().invoke(failing, prog_name="agentos failing")
+    assert result.exit_code == 3
+    assert result.stderr.startswith("Error: ")
+    assert "raise ulimit" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_usage_is_shown_for_wrong_arguments_only() -> None:
     """Not for what a command finds out while it works: `--help` does not help there."""
 

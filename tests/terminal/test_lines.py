@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -181,3 +182,16 @@ def test_summary_names_the_larger_budget_that_continues() -> None:
     figures.stopped, figures.budget_tokens = "the budget of 500 tokens is used up: 600 spent", 500
     figures.tokens = 600
     assert "--budget-tokens 1200 continues" in (lines._event_text(RunEnded(figures, 2, "1 worker")) or "")
+
+
+def test_reporter_whose_thread_was_refused_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of `start` must not be replaced by one of `stop`."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    reporter = LinesReporter(io.StringIO(), StandingRun(stats()))
+    with pytest.raises(RuntimeError, match="new thread"):
+        reporter.start()
+    reporter.stop()

@@ -16,6 +16,8 @@ import click
 from agentos.errors import EngineUnavailable, HomeError, KeysFileError, LedgerError, UnknownRun
 
 SUCCEEDED, SOME_FAILED, WRONG_USAGE, FAILED, STOPPED = 0, 1, 2, 3, 4
+# What Python says if the system refuses a thread.
+NO_THREAD = "can't start new thread"
 # Exit status of a command that a signal ended: this plus the number of the signal.
 SIGNALLED = 128
 INTERRUPTED = SIGNALLED + 2
@@ -64,6 +66,17 @@ class Command(click.Command):
             raise Refusal(str(error)) from None
         except _FAILURES as error:
             raise Failure(str(error)) from None
+        except MemoryError:
+            raise Failure(
+                "there is no memory left: end other programs, raise ulimit -v, or lower --parallel. agentos resume "
+                "continues a run"
+            ) from None
+        except RuntimeError as error:
+            if NO_THREAD not in str(error):
+                raise
+            raise Failure(
+                f"the run has no room for its threads ({error}): raise ulimit -u or ulimit -v, or lower --parallel"
+            ) from None
 
 
 def write_default_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -83,8 +83,9 @@ class LinesReporter(TextReporter):
 
     def start(self) -> None:
         if not self._quiet and self._results is not None and self._ticker is None:
-            self._ticker = threading.Thread(target=self._run, name="agentos-lines", daemon=True)
-            self._ticker.start()
+            ticker = threading.Thread(target=self._run, name="agentos-lines", daemon=True)
+            ticker.start()  # raises if the system has no room for a thread
+            self._ticker = ticker
 
     def stop(self) -> None:
         self._is_over.set()

@@ -155,8 +155,9 @@ class Screen:
         atexit.register(self.stop)
         self._guard_cursor()
         self.tick()
-        self._ticker = threading.Thread(target=self._run, args=(self._is_over,), name="agentos-screen", daemon=True)
-        self._ticker.start()
+        ticker = threading.Thread(target=self._run, args=(self._is_over,), name="agentos-screen", daemon=True)
+        ticker.start()  # raises if the system has no room for a thread
+        self._ticker = ticker
         return self._frame is not None
 
     def stop(self) -> None:

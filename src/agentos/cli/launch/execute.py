@@ -38,8 +38,6 @@ LEARNED_HINT = (
     "The limits were learned from answers, and the next run with the same store starts with them: nothing has to be "
     "declared in the keys file."
 )
-# What Python says if the system refuses a thread.
-NO_THREAD = "can't start new thread"
 # Commands that a dry run shows, and characters of each.
 SHOWN_COMMANDS = 3
 MAX_COMMAND = 500
@@ -183,12 +181,6 @@ def _consume(
         status = WRONG_USAGE
     except (LedgerError, WorkerStartError, OSError) as error:  # errors of workers are results, and not raised here
         raise Failure(str(error)) from None
-    except RuntimeError as error:
-        if NO_THREAD not in str(error):
-            raise
-        raise Failure(
-            f"the run has no room for its threads ({error}): raise ulimit -u or ulimit -v, or lower --parallel"
-        ) from None
     if (event := reporter.run_ended) is not None:
         with Ledger.open(folder.ledger) as ledger:
             launch = len(ledger.launches())
