@@ -95,6 +95,24 @@ def test_run_that_others_could_have_written_is_not_executed(home: Path, place: s
     assert made.read_text() == "x\n"
 
 
+@pytest.mark.parametrize("place", ["runs", "runs/r"])
+def test_run_that_others_could_have_written_is_not_shown(home: Path, place: str) -> None:
+    make_run(home)
+    (home / place).chmod(0o777)
+    for command in (["show", "r"], ["logs", "last", "a"], ["export", "r"], ["stop", "r"]):
+        status, output = agentos(*command)
+        assert (status, f"other users can write to {home / place}" in output) == (3, True)
+
+
+@pytest.mark.usefixtures("umask")
+def test_folders_of_a_run_are_private_without_umask(home: Path) -> None:
+    command = ("sh", "-c", "echo a; echo b > $AGENTOS_WORKFLOW_DB; echo c > $AGENTOS_CHECKPOINT_DIR/c; false")
+    assert agentos("run", "--run-id", "r", "--item", "a", "--", *command)[0] == 1
+    folders = [path for path in home.rglob("*") if path.is_dir()]
+    assert {path.name for path in folders} >= {"logs", "checkpoints", "ledger.db-files"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
+
+
 @pytest.mark.parametrize("place", [".", "runs", "runs/r", "runs/r/run.json"])
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_run_of_another_user_is_not_executed(home: Path, place: str) -> None:

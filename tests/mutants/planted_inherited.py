@@ -213,8 +213,8 @@ MUTANTS = (
     Mutant(
         "The folder of an attempt has the mode that the umask gives",
         "workers/command/_files.py",
-        "os.mkdir(files.folder, 0o700)",
-        "os.mkdir(files.folder, 0o777)",
+        "    try:\n        os.mkdir(files.folder, 0o700)",
+        "    try:\n        os.mkdir(files.folder, 0o777)",
         tests_of("workers/test_commands", "test_folder_passes_no_mode_link_or_descriptor_to_later_items"),
     ),
     Mutant(

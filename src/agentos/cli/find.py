@@ -23,7 +23,14 @@ MIN_SIMILARITY = 0.6
 
 def find_run(name: str | None) -> RunFolder:
     """Return the folder of the run that `name` names: its id, an unambiguous prefix of its id, or `last` (and None) for
-    the newest run. An id that equals `name` wins. Raise `UsageError` or `UnknownRun` if there is none."""
+    the newest run. An id that equals `name` wins. Raise `UsageError` or `UnknownRun` if there is none, and `HomeError`
+    if another user may have written what is in it."""
+    folder = _find(name)
+    folder.check()
+    return folder
+
+
+def _find(name: str | None) -> RunFolder:
     if name is None:
         return _newest()
     try:

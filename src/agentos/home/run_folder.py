@@ -99,6 +99,11 @@ class RunFolder:
                 f"{self.path} cannot be created: {error.strerror}; set $AGENTOS_HOME to use another folder"
             ) from None
 
+    def check(self) -> None:
+        """Raise `HomeError` if another user may have written what is in the folder. No-op if there is none."""
+        for path in (self.path.parent, self.path, self._spec):
+            check_private(path)
+
     def discard_unused(self) -> None:
         """Remove the folder if no run was ever started in it: the first items of stdin may have been refused."""
         if not self.exists():
@@ -109,8 +114,7 @@ class RunFolder:
     def read_spec(self) -> RunSpec:
         """Raise `UnknownRun` if there is no such run, `HomeError` if its description cannot be read or is damaged, or
         another user may have written it."""
-        for path in (self.path.parent, self.path, self._spec):
-            check_private(path)
+        self.check()
         try:
             fields = json.loads(read_regular(self._spec))
             checksum = fields.pop(CHECKSUM, None) if isinstance(fields, dict) else None

@@ -90,7 +90,7 @@ class OutputCapture:
             redactor = redactor.with_secret(token)
         if item_id != NO_ITEM:
             with contextlib.suppress(OSError):  # without the folder the log cannot be opened, which is reported
-                self._folder.mkdir(parents=True, exist_ok=True)
+                self._folder.mkdir(0o700, parents=True, exist_ok=True)
             log = Log(self._folder, item_id, attempt, self._on_log_error, self._close_logs)
         outputs = {name: Output(item_id, name, redactor, log, self._show) for name in ("stdout", "stderr")}
         return _AttemptOutput(attempt, log, outputs)

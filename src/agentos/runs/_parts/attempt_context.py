@@ -164,7 +164,7 @@ class RunContext:
         path = Path(self.database_path(item_id))
         self.has_files = True
         if self.run_record is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(0o700, parents=True, exist_ok=True)
             self.run_record.file_requested(item_id, path.name)
         return path
 

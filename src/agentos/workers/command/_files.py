@@ -52,14 +52,17 @@ def create_files(attempt: Attempt) -> AttemptFiles:
 
 
 def _make_folders(files: AttemptFiles) -> bool:
-    """Return whether the folder of the attempt is new. Raise `OSError`."""
+    """Return whether the folder of the attempt is new. Raise `OSError`. A call for each level, because `makedirs` gives
+    the mode to the last one only."""
     database_folder = os.path.dirname(files.database)
     if not os.path.isdir(database_folder):
+        os.makedirs(os.path.dirname(database_folder), 0o700, exist_ok=True)
         os.makedirs(database_folder, 0o700, exist_ok=True)
     try:
         os.mkdir(files.folder, 0o700)
     except FileNotFoundError:
-        os.makedirs(files.folder, 0o700)
+        os.makedirs(os.path.dirname(files.folder), 0o700, exist_ok=True)
+        os.mkdir(files.folder, 0o700)
     except FileExistsError:
         return False
     return True

@@ -78,7 +78,7 @@ class CommandWorkers(Workers):
         if self._thread is None:
             if self._command.folder is not None:
                 with contextlib.suppress(OSError):  # the first log that cannot be written reports it
-                    (self._command.folder / "logs").mkdir(parents=True, exist_ok=True)
+                    (self._command.folder / "logs").mkdir(0o700, parents=True, exist_ok=True)
             self._guard = Guard()
             self._room = room_for_commands()
             self._thread = threading.Thread(target=self._run_loop, name="agentos-commands", daemon=True)

@@ -48,7 +48,7 @@ class ChildAttempt(SentAttempt):
 
     @property
     def workflow_db(self) -> Path:
-        self._workflow_db.parent.mkdir(parents=True, exist_ok=True)
+        self._workflow_db.parent.mkdir(0o700, parents=True, exist_ok=True)
         _send(self._pipe, pickle.dumps(("file", None)))
         return self._workflow_db
 
