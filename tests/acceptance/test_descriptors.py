@@ -18,7 +18,7 @@ from .program import Sandbox
 from .test_cli_secrets import CANARY
 
 WORKERS = """
-import ctypes, os, subprocess, sys, time
+import ctypes, os, subprocess, sys, threading, time
 
 def program(key):
     subprocess.run(["sh", "-c", 'echo "out $0"; echo "err $0" >&2', key], check=True)
@@ -52,6 +52,13 @@ def work(item, credential):
 
 def leaves(item, credential):
     subprocess.Popen(["sh", "-c", "echo $$ > pids; echo started; exec sleep 600"])
+
+def outlives(item, credential):
+    def print_late():
+        threading.main_thread().join()
+        print("late", credential)
+        os.write(1, f"late {credential}\\n".encode())
+    threading.Thread(target=print_late, daemon=False).start()
 
 def reads(item, credential):
     subprocess.run(["sh", "-c", "[ /dev/stdin -ef /dev/null ]"], check=True)
@@ -96,6 +103,17 @@ def test_json_output_stays_json_whatever_prints(sandbox: Sandbox) -> None:
     events = [json.loads(line) for line in stdout.splitlines()]
     printed = [event["line"] for event in events if event["event"] == "Output"]
     assert {line for lines in WAYS.values() for line in lines} <= set(printed)
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_thread_that_outlives_the_run_shows_no_key(sandbox: Sandbox, options: tuple[str, ...]) -> None:  # invariant 29
+    """So does an attempt that its time-out has abandoned: it prints until the program ends."""
+    done = sandbox.agentos("run", *options, "--key-env", "SOME_KEY", "--item", "a", "workers:outlives")
+    assert done.returncode == 0, done.stderr
+    assert "Succeeded: 1" in done.stderr or options
+    assert CANARY not in done.stdout + done.stderr
+    if options:
+        assert [json.loads(line) for line in done.stdout.splitlines()][-1]["event"] == "RunEnded"
 
 
 def test_child_of_a_worker_leaves_the_items_on_stdin(sandbox: Sandbox) -> None:

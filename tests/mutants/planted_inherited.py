@@ -169,6 +169,13 @@ MUTANTS = (
         tests_of(DESCRIPTORS, "test_no_way_of_printing_shows_the_key"),
     ),
     Mutant(
+        "The capture ends with the run although an abandoned attempt goes on printing",
+        "cli/launch/reporter.py",
+        "            if self._has_threads_of_workers():\n",
+        "            if False:\n",
+        tests_of(DESCRIPTORS, "test_thread_that_outlives_the_run_shows_no_key"),
+    ),
+    Mutant(
         "The descriptors stay redirected after a run",
         "output/descriptors.py",
         "                os.dup2(copy, descriptor)\n",

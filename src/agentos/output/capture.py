@@ -109,6 +109,10 @@ class OutputCapture:
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         sys.stdout, sys.stderr = self._original_streams
+        self.flush()
+
+    def flush(self) -> None:
+        """Show the last lines of all items, and close their logs."""
         # A worker that writes to a pipe without a reader holds the lock for ever: the program must end anyway.
         if self._lock.acquire(timeout=EXIT_SECONDS):
             attempts, self._attempts = self._attempts, {}

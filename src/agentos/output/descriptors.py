@@ -39,31 +39,47 @@ class DescriptorCapture:
 
     def __enter__(self) -> DescriptorCapture:
         """Raise `OSError` if the system has no more descriptors; nothing is redirected then."""
+        try:
+            for descriptor in _NAMES:
+                self._saved_descriptors[descriptor] = _copy_of(descriptor)
+            self._redirect()
+        except OSError:
+            for copy in self._saved_descriptors.values():
+                if copy is not None:
+                    os.close(copy)
+            self._saved_descriptors.clear()
+            raise
+        return self
+
+    def flush(self) -> None:
+        """Block until all that was written is shown, for at most EXIT_SECONDS. Raise `OSError` as `__enter__` does."""
+        reader = self._reader
+        self._redirect()  # to other pipes: the reader of the former ones comes to their end
+        if reader is not None:
+            reader.join(EXIT_SECONDS)
+
+    def _redirect(self) -> None:
         pipes: dict[int, tuple[int, int]] = {}
         try:
             for descriptor in _NAMES:
                 pipes[descriptor] = os.pipe()
-                self._saved_descriptors[descriptor] = _copy_of(descriptor)
         except OSError:
             for end in (end for pipe in pipes.values() for end in pipe):
                 os.close(end)
-            self._saved_descriptors.clear()
             raise
-        _flush_buffers()
-        for descriptor, (_, writing) in pipes.items():
-            os.dup2(writing, descriptor)
-            os.close(writing)
         outputs = {
             pipes[descriptor][0]: Output(
                 NO_ITEM, name, None if self._redactor is None else self._redactor(), None, self._show
             )
             for descriptor, name in _NAMES.items()
         }
-        self._reader = threading.Thread(
-            target=_read, args=(outputs, self._redactor), name="agentos-descriptors", daemon=True
-        )
-        self._reader.start()
-        return self
+        reader = threading.Thread(target=_read, args=(outputs, self._redactor), name="agentos-descriptors", daemon=True)
+        reader.start()  # before the descriptors change: the system may have no room for it
+        self._reader = reader
+        _flush_buffers()
+        for descriptor, (_, writing) in pipes.items():
+            os.dup2(writing, descriptor)
+            os.close(writing)
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         """Restore the descriptors. Block until all that was written is shown, for at most EXIT_SECONDS."""

@@ -48,6 +48,8 @@ _ABOVE_DISPLAY = (
     AttemptAbandoned, KeysReloaded,
 )  # fmt: skip
 
+# Beginnings of the names of threads in which workers run.
+_WORKERS = ("agentos-worker", "agentos-loop")
 # Seconds after which a person is told that items are being read.
 READING_SECONDS = 1.0
 
@@ -76,6 +78,8 @@ class RunReporter:
         screen.on_lost = self._on_stdout_lost
         self._capture: OutputCapture | None = None
         self._descriptors: DescriptorCapture | None = None
+        self._earlier_threads: set[threading.Thread] = set()  # those that ran before workers could start any
+        self._is_over = False  # the run, or its preparation, has ended
         self._mode = mode
         self._folder = folder
         self._lock = threading.Lock()  # guards _report until `start` has chosen it
@@ -102,6 +106,7 @@ class RunReporter:
     def capture_output(self, logs: Path, redactor: Callable[[], Redactor] | None) -> None:
         """Show and log what Python code prints, and show what its children print, until `stop`. Raise `OSError` if the
         system has no more descriptors."""
+        self._earlier_threads = set(threading.enumerate())
         capture = OutputCapture(logs, redactor, self.show_output)
         self._descriptors = DescriptorCapture(redactor, self.show_output).__enter__()
         self._capture = capture.__enter__()
@@ -153,16 +158,27 @@ class RunReporter:
         self._is_live = self.screen.start(display.frame)
 
     def stop(self) -> None:
-        """End display, ticker and capture. Idempotent."""
+        """End display, ticker and capture. Idempotent.
+
+        While a thread of a worker goes on (its attempt was abandoned, or has started it), the capture stays until the
+        program ends: the thread may print its key."""
         self.screen.stop()
         if self._lines is not None:
             self._lines.stop()
-        if self._capture is not None:
-            self._capture.__exit__(None, None, None)
-            self._capture = None
-        if self._descriptors is not None:
-            self._descriptors.__exit__(None, None, None)
-            self._descriptors = None
+        if self._capture is not None and self._descriptors is not None:
+            if self._has_threads_of_workers():
+                self._capture.flush()
+                self._descriptors.flush()
+            else:
+                self._capture.__exit__(None, None, None)
+                self._descriptors.__exit__(None, None, None)
+            self._capture = self._descriptors = None
+        self._is_over = True
+
+    def _has_threads_of_workers(self) -> bool:
+        threads = set(threading.enumerate()) - self._earlier_threads
+        names = [thread.name for thread in threads]
+        return any(name.startswith(_WORKERS) or not name.startswith("agentos-") for name in names)
 
     def __enter__(self) -> RunReporter:
         return self
@@ -198,8 +214,11 @@ class RunReporter:
             )
 
     def show_output(self, item_id: str, stream: str, data: bytes) -> None:
-        """Print whole lines of an item's output, each with the item's id before it. "" is no item: printed as it is."""
-        if self._mode.as_json:
+        """Print whole lines of an item's output, each with the item's id before it. "" is no item: printed as it is.
+        After the end of the run what is left of it, and errors of this program, go to stderr in place of JSON lines."""
+        if self._mode.as_json and self._is_over:
+            stream = "stderr"
+        elif self._mode.as_json:
             self.screen.write_output(json_output(item_id, stream, data), "stdout")
             return
         name: Stream = "stderr" if stream == "stderr" else "stdout"
