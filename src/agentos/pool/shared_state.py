@@ -106,9 +106,11 @@ def _read_journal(gate: Gate) -> PoolView:
     loaded = gate.look()
     if loaded is None:
         return EMPTY_VIEW
-    credentials = owner_of(loaded).allocator.credentials.values()
+    owner = owner_of(loaded)
+    owner.end_absent(gate.has_ended, loaded.now)
     epoch = SYSTEM_CLOCK.epoch()
-    return PoolView([credential_state(credential, loaded.now, epoch) for credential in credentials], None, [])
+    states = [credential_state(credential, loaded.now, epoch) for credential in owner.allocator.credentials.values()]
+    return PoolView(states, None, [])
 
 
 def set_quarantine(url: str, reasons: Mapping[str, str | None]) -> list[str]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 
 import pytest
 
 from agentos import errors
 from agentos.pool.shared_state import look
+from agentos.pool.states import Holder
 from agentos.workflows.parallel import CredentialCoordinator
 from tests.conftest import eventually
+
+from .members import Processes, keys
 
 KEY = "sk-closing-000000"
 
@@ -62,3 +67,25 @@ def test_close_ends_session_and_threads(shared_store: str) -> None:
     second.close()
     eventually(lambda: look(shared_store).owner is None)
     eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("agentos-pool")])
+
+
+def test_journal_without_owner_shows_leases_of_living_processes(processes: Processes, shared_store: str) -> None:
+    """A stopped process holds its lease; one that was killed together with the owner holds none."""
+    stopped, killed = (processes.open(shared_store, keys(2), ttl=300) for _ in range(2))
+    for name, member in (("a", stopped), ("b", killed)):
+        member.lease(name)
+        member.granted(name)
+    owner = stopped.do("owner_pid")
+    os.kill(owner, signal.SIGSTOP)  # it notices nothing
+    stopped.pause()
+    killed.kill()
+    os.kill(owner, signal.SIGKILL)
+    if shared_store.startswith("sqlite"):  # over a server it is not known which of several members has ended
+        eventually(lambda: [holder.pid for holder in holders(shared_store)] == [stopped.pid])
+    assert stopped.pid in [holder.pid for holder in holders(shared_store)]
+    stopped.kill()
+    eventually(lambda: holders(shared_store) == [])
+
+
+def holders(store: str) -> list[Holder]:
+    return [holder for state in look(store).states for holder in state.held_by]

@@ -141,6 +141,9 @@ class Gate(Protocol):
     def look(self) -> Loaded | None:
         """Return what the journal holds, without changing anything; None if there is no pool."""
 
+    def has_ended(self, session_id: str) -> bool:
+        """Return whether the process of a session in a journal without an owner has ended. Called after `look`."""
+
     def close(self) -> None:
         """End the session, if there is one."""
 

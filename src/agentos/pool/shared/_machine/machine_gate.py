@@ -24,7 +24,7 @@ from ..messages import is_text
 from ..transport import Loaded, StoreLost, StoreRefused
 from . import journal_file, owner_lock, pool_file
 from .frames import FrameStream
-from .member_lock import MemberLock
+from .member_lock import MemberLock, has_ended
 from .owner_lock import Note
 from .poller import READABLE, WRITABLE, Poller
 
@@ -212,6 +212,9 @@ class MachineGate:
 
     def look(self) -> Loaded | None:
         return journal_file.read(self.path)
+
+    def has_ended(self, session_id: str) -> bool:
+        return has_ended(self.path, session_id)
 
     def close(self) -> None:
         if self._member_lock is not None:

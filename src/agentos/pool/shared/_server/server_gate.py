@@ -141,6 +141,7 @@ class ServerGate:
         self._line: Line | None = None
         self._missed_at: float | None = None  # since when an owner is waited for that may come back
         self._is_closed = False
+        self._listeners = 0  # on the channel on which owners say that they listen
 
     def connect(self, seconds: float) -> PubSubLink:
         end = time.monotonic() + seconds
@@ -217,11 +218,16 @@ class ServerGate:
         client: PoolClient = self.server.connect()
         try:
             content = read_content(client)
+            self._listeners = client.count_listeners([self.server.up])[0]
         finally:
             client.close()
         if content.is_new:
             return None
         return Loaded(content.identity, content.position, content.snapshot, content.batches, content.pool_time())
+
+    def has_ended(self, _session_id: str) -> bool:
+        """Return whether no member listens for a new owner but this process, if it has visited one."""
+        return self._listeners <= (self._line is not None)
 
     def drop(self, line: Line) -> None:
         """Close connections that are of no use any more."""
