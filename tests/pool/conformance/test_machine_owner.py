@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ JUDGE = Path(__file__).with_name("judge.py")
 MEMBERS = 8
 TTL = 0.6
 SILENCE = 0.6  # seconds after which members of these tests replace an owner that does not answer
+MIN_LIMITED = 40  # leases of the key with 60 requests a minute, of which the judge finds one too many
 IN_TIME = 3.0 + BUSY  # seconds until the next lease after a take-over
 
 
@@ -155,7 +156,7 @@ def check_many_take_overs(pool: Pool, **options: Any) -> None:
     eventually(lambda: len(pool.faults()) >= 20)
     pool.end()
     counts = pool.judgement()
-    assert counts["key-0"] > 0  # the judge counts its requests in each minute
+    assert counts["key-0"] >= MIN_LIMITED
     assert counts["key-1"] > 20
     assert counts["key-2"] > 20
 
@@ -164,13 +165,13 @@ def test_many_take_overs_pass_no_limit_and_lose_nothing(pool: Pool) -> None:  # 
     check_many_take_overs(pool, steps=",".join(STEPS), signals="SIGKILL")
 
 
-def test_killed_and_stopped_processes_pass_no_limit(pool: Pool) -> None:  # invariants 1, 2, 12, 13, 14, 47
+def check_killed_and_stopped_processes(pool: Pool, steps: Iterable[str], ttl: float) -> None:
+    """Kill and stop members while owners kill and stop themselves."""
     chance = random.Random(7)
-    steps = ",".join(step for step in STEPS if step != "in journal")  # stopped there, it holds the journal
-    options = {"steps": steps, "signals": "SIGKILL,SIGSTOP", "grants": 60}
+    options = {"steps": ",".join(steps), "signals": "SIGKILL,SIGSTOP", "grants": 60, "ttl": ttl}
     for _ in range(MEMBERS):
         pool.work(pool.open(**options))
-    with in_background(resume_later, pool, 2 * TTL):
+    with in_background(resume_later, pool, 2 * ttl):
         for n in range(4):
             count = len(pool.faults())
             victim = chance.choice([member for member in pool.members if member.is_alive])
@@ -180,13 +181,18 @@ def test_killed_and_stopped_processes_pass_no_limit(pool: Pool) -> None:  # inva
             else:
                 victim.pause()
                 stopped_at = time.monotonic()
-                eventually(lambda at=stopped_at: time.monotonic() - at > 2 * TTL)
+                eventually(lambda at=stopped_at: time.monotonic() - at > 2 * ttl)
                 victim.resume()
             eventually(lambda count=count: len(pool.faults()) > count)
         pool.end()
         stopped = {pid for pid, name in pool.faults() if name == "SIGSTOP"}
         eventually(lambda: not any(map(is_running, stopped)))  # a replaced owner ends when it continues
-    assert pool.judgement()["key-0"] > 0
+    assert pool.judgement()["key-0"] >= MIN_LIMITED
+
+
+def test_killed_and_stopped_processes_pass_no_limit(pool: Pool) -> None:  # invariants 1, 2, 12, 13, 14, 47
+    # An owner that is stopped in its journal holds it: that has a test of its own.
+    check_killed_and_stopped_processes(pool, (step for step in STEPS if step != "in journal"), TTL)
 
 
 def check_fault_at_step(pool: Pool, step: str, signal_name: str) -> None:

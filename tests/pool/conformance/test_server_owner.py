@@ -12,7 +12,13 @@ from tests.support.valkey import Valkey
 from .conftest import in_redis
 from .faulty_owner import SERVER_STEPS
 from .members import Processes
-from .test_machine_owner import Pool, check_fault_at_step, check_many_take_overs
+from .test_machine_owner import (
+    TTL,
+    Pool,
+    check_fault_at_step,
+    check_killed_and_stopped_processes,
+    check_many_take_overs,
+)
 
 
 @pytest.fixture
@@ -25,6 +31,11 @@ def pool(processes: Processes, tmp_path: Path, common_server: Valkey) -> Iterato
 
 def test_many_take_overs_over_server_pass_no_limit(pool: Pool) -> None:  # invariants 1, 2, 13, 16, 47
     check_many_take_overs(pool, ttl=5, steps=",".join(SERVER_STEPS))
+
+
+def test_killed_and_stopped_processes_over_server_pass_no_limit(pool: Pool) -> None:
+    """invariants 1, 2, 12, 13, 14, 47"""
+    check_killed_and_stopped_processes(pool, SERVER_STEPS, TTL)
 
 
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGSTOP"])
