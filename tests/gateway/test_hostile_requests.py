@@ -81,6 +81,8 @@ REFUSED = {
     "length of underscores": (head("Content-Length: 1_0") + BODY, 400),
     "unknown transfer encoding": (head("Transfer-Encoding: identity") + CHUNKED, 400),
     "chunked twice": (head("Transfer-Encoding: chunked, chunked") + CHUNKED, 400),
+    "compressed and chunked": (head("Transfer-Encoding: gzip, chunked") + CHUNKED, 501),
+    "chunks in HTTP/1.0": (head("Transfer-Encoding: chunked", first="POST /v1/responses HTTP/1.0") + CHUNKED, 400),
     "space before the colon": (head("Transfer-Encoding : chunked") + CHUNKED, 400),
     "bad chunk size": (head("Transfer-Encoding: chunked") + b"zz\r\nabc\r\n0\r\n\r\n", 400),
     "negative chunk size": (head("Transfer-Encoding: chunked") + b"-1\r\nabc\r\n0\r\n\r\n", 400),
@@ -122,6 +124,8 @@ REFUSED = {
     "dot segments": (head(first="GET /v1/../admin HTTP/1.1"), 400),
     "escaped dot segments": (head(first="GET /v1/%2e%2e/admin HTTP/1.1"), 400),
     "dot segment after an escaped slash": (head(first="GET /v1/x%2f..%2fadmin HTTP/1.1"), 400),
+    "dot segment with a parameter": (head(first="GET /v1/..;x=y/admin HTTP/1.1"), 400),
+    "escaped dot segment with a parameter": (head(first="GET /v1/%2e%2e%3b/admin HTTP/1.1"), 400),
     "dot segments escaped twice": (head(first="GET /v1/%252e%252e/admin HTTP/1.1"), 400),
     "backslash in the path": (head(first="GET /v1/..\\admin HTTP/1.1"), 400),
     "fragment": (head(first="GET /v1/models#x HTTP/1.1"), 400),
@@ -224,9 +228,11 @@ def test_expectation_is_met_after_the_token_was_checked(target: Target) -> None:
     assert refused.startswith(b"HTTP/1.1 401")
 
 
-def test_http_1_0_is_answered_and_closed(target: Target) -> None:
+@pytest.mark.parametrize("line", ["X: y", "Expect: 100-continue"])
+def test_http_1_0_is_answered_and_closed(target: Target, line: str) -> None:
+    """Such a client knows no interim answer: it would take one for the answer."""
     first = "POST /v1/chat/completions HTTP/1.0"
-    data = head(with_length(), first=first, close=False).replace(b"Host: HOST\r\n", b"") + BODY
+    data = head(line, with_length(), first=first, close=False).replace(b"Host: HOST\r\n", b"") + BODY
     answer = target.answer(data)
     assert answer.startswith(b"HTTP/1.0 200")
     assert b"transfer-encoding" not in answer.lower()
@@ -258,8 +264,10 @@ def test_private_headers_of_the_client_are_not_sent_upstream(target: Target) -> 
         "Cookie: a=b", "X-Api-Key: other", "api-key: other", "OpenAI-Organization: org", "OpenAI-Project: p",
         "X-Forwarded-For: 1.2.3.4", "Forwarded: for=1.2.3.4", "Via: 1.1 x", "TE: trailers", "Keep-Alive: timeout=5",
         "Proxy-Authorization: Basic x", "X-Named: dropped", "Referer: http://x/", "Accept-Encoding: gzip",
+        "X_Api_Key: other", "Content_Length: 5",
     ]  # fmt: skip
     kept = [
+        "session_id: zero",
         "OpenAI-Beta: one",
         "anthropic-beta: two",
         "X-Own: three",

@@ -43,7 +43,8 @@ class Body:
         web_request = self._web_request
         length = web_request.content_length or 0
         self._check(length, self._state.buffered + length)
-        if "Expect" in web_request.headers and web_request.transport is not None:
+        is_waiting = "Expect" in web_request.headers and web_request.version >= (1, 1)
+        if is_waiting and web_request.transport is not None:
             web_request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not web_request.body_exists:
             return

@@ -116,7 +116,7 @@ def passed_headers(headers: Iterable[tuple[str, str]], connection: str) -> list[
 @lru_cache(maxsize=1024)  # clients send the same names again and again
 def is_passed(name: str) -> bool:
     """Return whether a header of a request is passed on."""
-    lower = name.lower()
+    lower = name.lower().replace("_", "-")  # which servers that pass headers on as variables do not tell apart
     return lower not in _REPLACED and not lower.startswith(_REPLACED_PREFIXES)
 
 

@@ -69,7 +69,7 @@ def check_target(target: str) -> str | None:
     path = unquote_to_bytes(target.partition("?")[0])
     if _CONTROL.search(unquote_to_bytes(target)):
         return "the target must not have escaped control characters"
-    segments = re.split(rb"[/\\]", path)
+    segments = {segment.partition(b";")[0] for segment in re.split(rb"[/\\]", path)}  # some servers read `..;` as `..`
     if b"." in segments or b".." in segments or b"\\" in path or b"%" in path:
         return "the path must not have dot segments, backslashes or text that is escaped twice"
     return None

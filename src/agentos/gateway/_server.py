@@ -287,6 +287,12 @@ class GatewayServer:
             answer = error(shape, "invalid_request", "upgrades are not supported: use plain HTTP/1.1", status=426)
             answer.headers |= {"upgrade": "HTTP/1.1", "connection": "close"}
             raise answer
+        if (encoding := headers.get("Transfer-Encoding")) is not None:
+            if web_request.version < (1, 1):
+                raise error(shape, "invalid_request", "HTTP/1.0 has no transfer encodings", is_final=True)
+            if encoding.lower() != "chunked":
+                raise error(shape, "invalid_request", "chunked is the only transfer encoding that is understood",
+                            status=501, is_final=True)  # fmt: skip
         if headers.get("Expect", "100-continue").lower() != "100-continue":
             raise error(shape, "invalid_request", "this expectation cannot be met", status=417, is_final=True)
 
