@@ -14,6 +14,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
 demo: setup
 	$(BIN)/agentos demo
+	@echo "In this clone the command agentos is $(BIN)/agentos." >&2
 
 # More processes than processors: a test spends half of its time on waiting for programs, leases and servers.
 test: setup

@@ -171,7 +171,7 @@ class Reader:
             path = self.folder / detail
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-            path.chmod(0o755 if text.startswith("#!") else 0o600)
+            path.chmod(0o600)
         elif kind == "server":
             self._serve(text.removeprefix("$ ").splitlines()[0], block)
         elif kind == "killed after":
