@@ -22,6 +22,10 @@ async def handler(call: Call) -> None:
     owner = call.key[-1]
     if call.method == "POST" and call.target.endswith("/files"):
         await call.answer(200, {"id": f"file-{owner}1", "object": "file"})
+    elif call.method == "POST" and call.target.endswith("/batches"):
+        await call.answer(200, {"id": f"batch_{owner}1", "output_file_id": None})
+    elif "/batches/" in call.target:
+        await call.answer(200, {"id": f"batch_{owner}1", "output_file_id": f"file-{owner}2"})
     elif call.target.endswith("/responses"):
         text = call.body.decode()
         assert "resp_" not in text or f"resp_{owner}1" in text
@@ -59,6 +63,17 @@ def test_file_is_used_with_the_key_that_made_it() -> None:
         body = {"model": "m", "input": [{"type": "input_file", "file_id": ids[2]}]}
         assert send(gateway, token, "/v1/chat/completions", body).status_code == 200
         assert upstream.calls[-1].key[-1] == ids[2][5]
+
+
+def test_output_of_a_batch_is_read_with_its_key() -> None:
+    """The file is made long after the batch, and named in the answer to a look at it."""
+    with Upstream(handler) as upstream, running_gateway(credentials(upstream.url, *IDS)) as (gateway, token):
+        batches = [send(gateway, token, "/v1/batches", {"endpoint": "/v1/responses"}).json()["id"] for _ in range(4)]
+        assert len(set(batches)) == 4
+        for batch in batches:
+            file_id = send(gateway, token, f"/v1/batches/{batch}", method="GET").json()["output_file_id"]
+            answer = send(gateway, token, f"/v1/files/{file_id}/content", method="GET")
+            assert answer.json() == {"owner": batch[6]}
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

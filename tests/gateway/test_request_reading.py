@@ -13,7 +13,9 @@ import zstandard
 from agentos.gateway import _request
 from agentos.gateway._estimates import DEFAULT_OUTPUT, Estimates
 from agentos.gateway._hold import hold_of
+from agentos.gateway._masking import Masks
 from agentos.gateway._owned_objects import OwnedObjects, named_objects
+from agentos.gateway._reader import AnswerReader
 from agentos.gateway._request import (
     ClientRequest,
     decoded,
@@ -196,6 +198,31 @@ def test_answer_names_the_objects_that_it_made(answer: dict[str, Any], ids: list
     objects.read(route, json.dumps(answer).encode(), "key-1")
     owners = {id_ for id_ in ("resp_1", "msg_1", "rs_1", "ci_1", "cntr_1") if _owner(objects, id_) == "key-1"}
     assert owners == set(ids)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "answer", "ids"),
+    [
+        ("POST", "/v1/files", {"object": "file", "id": "file-1", "filename": '"output_file_id": "file-2"'}, ["file-1"]),
+        ("POST", "/v1/uploads/upload_1/complete", {"id": "upload_1", "file": {"id": "file-1"}}, ["file-1", "upload_1"]),
+        ("GET", "/v1/batches/b1", {"id": "b1", "output_file_id": "file-1", "error_file_id": "file-2"},
+         ["b1", "file-1", "file-2"]),
+        ("GET", "/v1/fine_tuning/jobs/j1", {"id": "j1", "result_files": ["file-1", "file-2"]},
+         ["file-1", "file-2", "j1"]),
+        ("GET", "/v1beta/batches/b1", {"name": "batches/b1", "response": {"responsesFile": "files/f1"}}, ["b1", "f1"]),
+        ("GET", "/v1/files/file-1/content", {"id": "file-2", "output_file_id": "file-3"}, []),
+        ("DELETE", "/v1/files/file-1", {"id": "file-1"}, []),
+    ],
+)  # fmt: skip
+def test_answer_about_an_object_names_its_files(method: str, path: str, answer: dict[str, Any], ids: list[str]) -> None:
+    """But not the content of a file, which a client has written."""
+    objects = OwnedObjects()
+    route = find_route(path, {}, known_addresses(environ={}))
+    assert route is not None
+    request = ClientRequest(method, route, "", [], b"")
+    reader = AnswerReader(request, "key-1", Masks(()), objects, False, True)
+    reader.feed(json.dumps(answer).encode())
+    assert sorted(objects._owners) == ids
 
 
 def _owner(objects: OwnedObjects, id_: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
+from collections.abc import Iterator
 from functools import lru_cache
 
 from ._request import ClientRequest
@@ -18,6 +19,12 @@ _COLLECTIONS = frozenset({
     "containers", "cachedContents", "fine_tuning", "jobs", "skills", "videos", "corpora", "tunedModels",
 })  # fmt: skip
 _ID = re.compile(rb'"(?:id|name)"\s*:\s*"([^"\\]{1,300})"')
+# Files that an object has: the outputs of a batch, the file of an upload, those of a fine-tuning.
+_FILES = re.compile(
+    rb'"(?:output_file_id|error_file_id|responsesFile)"\s*:\s*"(?P<one>[^"\\]{1,300})"'
+    rb'|"file"\s*:\s*\{\s*"id"\s*:\s*"(?P<whole>[^"\\]{1,300})"'
+    rb'|"result_files"\s*:\s*\[(?P<several>[^\]\\]{1,10000})\]'
+)
 # A response, one of its items, or the container of its code.
 _RESPONSE_ID = re.compile(rb'"(?:id|container_id)"\s*:\s*"([a-z]{2,8}_[^"\\]{1,300})"')
 _ENCRYPTED = re.compile(rb'"encrypted_content"\s*:\s*"([^"]+)"')
@@ -62,16 +69,19 @@ class OwnedObjects:
             for found in _ENCRYPTED.findall(answer):
                 self.remember(encrypted_id(found), credential_id)
         elif (found_id := _ID.search(answer)) is not None:
-            self.remember(_plain(found_id[1].decode("utf-8", "replace")), credential_id)
+            for made in (found_id[1], *_files_in(answer)):
+                self.remember(_plain(made.decode("utf-8", "replace")), credential_id)
 
 
 def makes_objects(request: ClientRequest) -> bool:
-    """Return whether the answer to a request may name a new object."""
-    if request.route.shape == "openai-responses":
-        return True
-    return (
-        request.method == "POST" and request.route.shape is None and _collection(request.route.plain_path) is not None
-    )
+    """Return whether the answer to a request may name a new object. One that is looked at may have got files since it
+    was made; the content of a file is what a client has written."""
+    path = request.route.plain_path
+    if request.route.shape is not None:
+        return request.route.shape == "openai-responses"
+    if request.method == "GET":
+        return _object_in_path(path) == path.rpartition("/")[2]
+    return request.method == "POST" and _collection(path) is not None
 
 
 def lists_objects(request: ClientRequest) -> bool:
@@ -97,6 +107,14 @@ def named_objects(request: ClientRequest) -> list[str]:
 def encrypted_id(content: bytes) -> str:
     """Return the name under which encrypted content is remembered."""
     return "encrypted:" + hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _files_in(answer: bytes) -> Iterator[bytes]:
+    for match in _FILES.finditer(answer):
+        if match["several"] is not None:
+            yield from match["several"].split(b'"')[1::2]
+        else:
+            yield match["one"] or match["whole"]
 
 
 def _collection(path: str) -> int | None:
