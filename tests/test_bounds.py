@@ -196,6 +196,17 @@ def test_learned_and_declared_limit_count_as_one() -> None:
     assert times.longest() == Bound(bounds.LIMIT, "learned requests per minute", "a", 1)
 
 
+def test_leases_at_once_have_the_numbers_that_held_longest() -> None:
+    """For a second at the end the other key waits for its next request."""
+    both = Bound(bounds.AT_ONCE, credentials=2, amount=4)
+    times = BoundTimes(0.0)
+    for second in (0.0, 10.0):
+        times.note(both, second)
+        times.note(both._replace(credentials=1, amount=2, paced=1), second + 9.0)
+    times.note(None, 20.0)
+    assert times.longest() == both
+
+
 @pytest.mark.parametrize(("seconds", "is_reported"), [(0.9, False), (3.0, True)])
 def test_bound_of_less_than_a_second_is_not_reported(seconds: float, is_reported: bool) -> None:
     times = BoundTimes(0.0)

@@ -151,6 +151,7 @@ class BoundTimes:
         self.present: Bound | None = None
         self.seconds: dict[_Cause, float] = {}
         self._last: dict[_Cause, Bound] = {}
+        self._at_once: dict[Bound, float] = {}  # seconds for which declared numbers of leases held with their figures
         self._since = now
         self._final: Bound | None = None
 
@@ -176,6 +177,8 @@ class BoundTimes:
         cause = bound[:4]
         self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
         self._last[cause] = bound
+        if bound.kind == AT_ONCE and not bound.is_learned:
+            self._at_once[bound] = self._at_once.get(bound, 0.0) + seconds
 
     def stop(self, bound: Bound | None) -> None:
         """Note the bound that ended the run: it counts, for however short a time it held. The first one stays."""
@@ -192,7 +195,12 @@ class BoundTimes:
         longest = max(sums, key=sums.__getitem__, default=None)
         if longest is None or sums[longest] < min_seconds:
             return None
-        return self._last[max((c for c in self.seconds if _subject(c) == longest), key=self.seconds.__getitem__)]
+        cause = max((c for c in self.seconds if _subject(c) == longest), key=self.seconds.__getitem__)
+        # Not the last figures of leases: how many keys are paced changes within each second.
+        figures = [bound for bound in self._at_once if bound[:4] == cause]
+        if self._last[cause].is_learned or not figures:
+            return self._last[cause]
+        return max(figures, key=self._at_once.__getitem__)
 
 
 def _subject(cause: _Cause) -> tuple[str, str | None]:
