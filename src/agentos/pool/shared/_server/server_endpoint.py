@@ -70,9 +70,7 @@ class ServerEndpoint:
 
     def _listen(self) -> None:
         """Subscribe, then let the members know. Raises `StoreLost` and `Deposed`."""
-        if self._subscription is not None:
-            self._subscription.close()
-            self._subscription = None
+        self._close_subscription()
         subscription = self._client.subscribe(self._server.ask)
         self._heard_at = time.monotonic()
         if self._client.run("announce", self._token, LOCK_MS, self._server.up, self._nonce) == b"deposed":
@@ -123,13 +121,10 @@ class ServerEndpoint:
     def _listen_again(self) -> None:
         """Subscribe after a break. Members whose messages were missed notice it by their counters."""
         self._journal.note_server()
-        self._listen_or_depose()
-        for link in self._links.values():
-            link.absent_since = None  # they have to connect again, too
-
-    def _listen_or_depose(self) -> None:
         self._journal.renew(self._server.ask, self._nonce)  # raises Deposed if another owner has the pool
         self._listen()
+        for link in self._links.values():
+            link.absent_since = None  # they have to connect again, too
 
     def _close_subscription(self) -> None:
         if self._subscription is not None:
@@ -168,12 +163,18 @@ class ServerEndpoint:
     # --- journal and replies --------------------------------------------------------------------------------------
 
     def commit(self, at: float, entries: bytes | None, frames: list[tuple[Hashable, bytes]]) -> None:
-        if self._repeated[0] is frames:  # with the same counters: what was delivered already is ignored
-            envelopes_ = self._repeated[1]
-        else:
-            envelopes_ = self._pack(frames)
-            self._repeated = (frames, envelopes_)
-        self._commit(at, entries, envelopes_)
+        if self._repeated[0] is not frames:  # else with the same counters: what was delivered already is ignored
+            self._repeated = (frames, self._pack(frames))
+        packed = self._repeated[1]
+        if entries is not None or packed:
+            messages = [(self._channel(link.key), envelope) for link, envelope in packed]
+            try:
+                receivers = self._journal.commit(at, entries, messages)
+            except StoreRefused as error:
+                raise StoreLost(str(error)) from None
+            for (link, _), count in zip(packed, receivers, strict=True):
+                if count == 0 and link.absent_since is None:
+                    link.absent_since = time.monotonic()
         self._repeated = (None, [])
 
     def _pack(self, frames: list[tuple[Hashable, bytes]]) -> list[tuple[_Link, bytes]]:
@@ -185,18 +186,6 @@ class ServerEndpoint:
                 link.sent += 1
                 packed.append((link, envelopes.pack_tell(key, self._nonce, link.sent, frame)))
         return packed
-
-    def _commit(self, at: float, entries: bytes | None, packed: list[tuple[_Link, bytes]]) -> None:
-        if entries is None and not packed:
-            return
-        messages = [(self._channel(link.key), envelope) for link, envelope in packed]
-        try:
-            receivers = self._journal.commit(at, entries, messages)
-        except StoreRefused as error:
-            raise StoreLost(str(error)) from None
-        for (link, _), count in zip(packed, receivers, strict=True):
-            if count == 0 and link.absent_since is None:
-                link.absent_since = time.monotonic()
 
     def send(self, frames: list[tuple[Hashable, bytes]]) -> None:
         """Send frames if the server can be reached. A frame that is lost leaves a gap in the counters."""
