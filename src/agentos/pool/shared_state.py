@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from .store import MEMORY, make_gate
 from .store_url import FILE
 
 if TYPE_CHECKING:
+    from .shared.shared_store import SharedStore
     from .shared.transport import Gate
 
 # Seconds to wait for the answer of an owner. After that the journal is read.
@@ -80,7 +82,7 @@ def _ask_owner(gate: Gate) -> PoolView | None:
         return None
     answers: dict[int, Any] = {}
     try:
-        queries = [(n, wire.Query(n, what, [], wire.PROTOCOL)) for n, what in ((1, "states"), (2, "members"))]
+        queries = [(n, wire.Query(n, what)) for n, what in ((1, "states"), (2, "members"))]
         link.send(wire.encode(queries))
         end = time.monotonic() + ANSWER_SECONDS
         while len(answers) < 2 and (left := end - time.monotonic()) > 0:
@@ -122,16 +124,9 @@ def set_quarantine(url: str, reasons: Mapping[str, str | None]) -> list[str]:
     quarantines = {state.key_id: state.quarantined for state in look(url).states}
     changed = [id_ for id_, reason in reasons.items() if id_ in quarantines and quarantines[id_] != reason]
     if changed:
-        from .shared.shared_store import SharedStore
-
-        store = SharedStore(make_gate(url), SYSTEM_CLOCK, _ignore, SESSION_TTL, str)  # `str`: no secret is known here
-        store.open()
-        try:
+        with _joined(url) as store:
             for id_ in changed:
                 store.set_quarantine(id_, reasons[id_])
-            store.arrive()
-        finally:
-            store.close()
     return changed
 
 
@@ -142,16 +137,23 @@ def clear(url: str, id_: str) -> bool:
     state = states.get(id_)
     if state is None or not (state.quarantined or state.cooled_by):
         return False
+    with _joined(url) as store:
+        store.clear(id_)
+    return True
+
+
+@contextlib.contextmanager
+def _joined(url: str) -> Iterator[SharedStore]:
+    """Join a pool for a block. At its end all members know what it has changed."""
     from .shared.shared_store import SharedStore
 
-    store = SharedStore(make_gate(url), SYSTEM_CLOCK, _ignore, SESSION_TTL, str)
+    store = SharedStore(make_gate(url), SYSTEM_CLOCK, _ignore, SESSION_TTL, str)  # `str`: no secret is known here
     store.open()
     try:
-        store.clear(id_)
+        yield store
         store.arrive()
     finally:
         store.close()
-    return True
 
 
 def repair(url: str) -> Path:
