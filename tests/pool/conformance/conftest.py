@@ -38,22 +38,7 @@ def in_redis(base: str) -> str:
     return url
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Return the URL of a store that processes share."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'pool.db'}"
-    elif GIVEN_URL:
-        yield in_redis(GIVEN_URL)
-    else:
-        server: Valkey = request.getfixturevalue("common_server")
-        yield in_redis(f"unix://{server.socket}")
-    member.close_all()
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Return the URL of any store."""
+def url_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "memory":
         yield "memory:"
     elif request.param == "sqlite":
@@ -64,6 +49,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         server: Valkey = request.getfixturevalue("common_server")
         yield in_redis(f"unix://{server.socket}")
     member.close_all()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return the URL of a store that processes share."""
+    yield from url_of(request, tmp_path)
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return the URL of any store."""
+    yield from url_of(request, tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -74,9 +74,6 @@ class FakeEndpoint:
     def is_current(self) -> bool:
         return True
 
-    def pause(self, seconds: float) -> None:
-        self.pass_time(seconds)
-
     def has_ended(self, session_id: str) -> bool:
         return session_id in self.ended
 
