@@ -384,4 +384,32 @@ MUTANTS = (
         "self.waits, front, self.excluded, self.later, None, self.only,",
         tests_of(RESTRICTED, "test_request_gets_credentials_of_its_provider_only"),
     ),
+    Mutant(
+        "A request is refused because of its estimate",
+        "gateway/_leasing.py",
+        "            wanted.lower()\n            continue\n",
+        '            raise error(wanted.shape, "too_large", "its estimate is above every limit") from None\n',
+        tests_of("gateway/test_window_judge", "test_estimate_above_every_limit_refuses_no_request"),
+    ),
+    Mutant(
+        "Input that a cut answer has stated is missing in the windows of its key",
+        EXCHANGE,
+        "if stated is not None and shape is not None:",
+        "if stated is not None and is_complete and shape is not None:",
+        tests_of(STREAMS, "test_disconnect_settles_what_the_stream_has_stated"),
+    ),
+    Mutant(
+        "The output of a batch is unknown",
+        "gateway/_owned_objects.py",
+        'return _object_in_path(path) == path.rpartition("/")[2]',
+        "return False",
+        tests_of(OBJECTS, "test_output_of_a_batch_is_read_with_its_key"),
+    ),
+    Mutant(
+        "A body in another transfer encoding than chunked is passed on without it",
+        SERVER,
+        'if encoding.lower() != "chunked":',
+        "if False:",
+        tests_of(HOSTILE, "test_hostile_request_is_refused"),
+    ),
 )
