@@ -105,8 +105,8 @@ MUTANTS = (
     Mutant(
         "A lease that nothing restricts ends without returning its credential",
         "pool/_rules/free_leases.py",
-        "            self._ready.offer(credential)\n",
-        "            pass\n",
+        "                heappush(heap, (load, last_used, credential))\n",
+        "                pass\n",
         tests_of(FREE, "test_short_way_decides_as_the_long_way"),
     ),
 )  # fmt: skip
