@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -200,6 +202,46 @@ def test_closed_descriptors_let_the_pool_owner_start(closed: str, sandbox: Sandb
     program = shlex.join([*AGENTOS, "run", "--item", "a", "--key-env", "OPENAI_API_KEY", "--", "true"])
     done = sandbox.run(["sh", "-c", f"{program} {closed}"])
     assert done.returncode == 0
+
+
+def non_blocking_pipe(*, writes: bool) -> tuple[int, int]:
+    """Return the two ends of a pipe; that of the program, which `writes` or reads, does not block."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing if writes else reading, False)
+    return reading, writing
+
+
+def test_items_of_a_non_blocking_stdin_are_waited_for(sandbox: Sandbox) -> None:
+    reading, writing = non_blocking_pipe(writes=False)
+    with sandbox.start("run", "--items", "-", "--", "touch", "{}", stdin=reading) as program:
+        os.close(reading)
+        with open(writing, "wb", buffering=0) as items:  # noqa: PTH123
+            items.write(b"first\n")
+            eventually(lambda: (sandbox.path / "first").exists() or program.poll() is not None, PATIENCE)
+            items.write(b"second\n")
+        _, messages = program.communicate(timeout=PATIENCE)
+    assert program.returncode == 0, messages
+    assert (sandbox.path / "second").exists()
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_results_reach_a_non_blocking_stdout_whole(sandbox: Sandbox, unbuffered: str) -> None:
+    """With PYTHONUNBUFFERED, as in many containers, a short write was no error."""
+    sandbox.environ["PYTHONUNBUFFERED"] = unbuffered
+    items = [word for number in range(5) for word in ("--item", str(number))]
+    sandbox.agentos("run", "--run-id", "r", *items, "--", "sh", "-c", "head -c 60000 /dev/zero | tr '\\0' x")
+    expected = sandbox.agentos("export", "r").stdout
+    reading, writing = non_blocking_pipe(writes=True)
+    with sandbox.start("export", "r", stdout=writing) as program, open(reading, "rb") as pipe:  # noqa: PTH123
+        os.close(writing)
+        eventually(lambda: bytes_in(reading) >= 60000 or program.poll() is not None, PATIENCE)
+        assert pipe.read().decode() == expected
+        assert program.wait(PATIENCE) == 0
+
+
+def bytes_in(pipe: int) -> int:
+    """Return how many bytes can be read from a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 # --- limits -------------------------------------------------------------------------------------------------------

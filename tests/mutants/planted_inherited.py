@@ -57,6 +57,13 @@ MUTANTS = (
         tests_of(INHERITED, "test_closed_descriptors_let_the_pool_owner_start"),
     ),
     Mutant(
+        "What a non-blocking stdout does not take at once is lost",
+        "cli/__init__.py",
+        "        _make_descriptors_blocking()\n",
+        "",
+        tests_of(INHERITED, "test_results_reach_a_non_blocking_stdout_whole"),
+    ),
+    Mutant(
         "The command that prints a key inherits stdin, and may read the items of the run",
         "pool/references.py",
         "        stdin=subprocess.DEVNULL,\n",

@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import os
 import signal
+import stat
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,7 @@ class LazyGroup(click.Group):
             leave_init()
         _restore_signals()
         _open_closed_descriptors()
+        _make_descriptors_blocking()
         return super().main(*args, **options)
 
     def list_commands(self, _context: click.Context) -> list[str]:
@@ -164,6 +166,23 @@ def _open_closed_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
+
+
+def _make_descriptors_blocking() -> None:
+    """Replace descriptors 0 to 2 that the parent process has left non-blocking: items that have not come yet would be
+    an error, and what a full pipe does not take would be lost. A pipe or a terminal is opened again, because the parent
+    shares the flag of its own descriptor; a socket cannot be."""
+    for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        if os.get_blocking(descriptor) or stat.S_ISREG(os.fstat(descriptor).st_mode):
+            continue
+        try:  # without blocking, because the other end of a pipe may be closed
+            own = os.open(f"/dev/fd/{descriptor}", flags | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError:
+            os.set_blocking(descriptor, True)
+        else:
+            os.set_blocking(own, True)
+            os.dup2(own, descriptor)
+            os.close(own)
 
 
 def _version_text() -> str:
