@@ -101,6 +101,7 @@ def test_prune_removes_finished_runs_after_confirmation() -> None:
     make_interrupted("half")
     prepare("waiting", ["a"])
     refused = agentos("runs", "--prune", input="n\n", status=1)
+    assert refused.stdout.splitlines()[0].split()[:3] == ["Run", "Created", "Done"]
     assert "done" in refused.stdout
     assert "half" not in refused.stdout
     assert "Remove 1 run (" in refused.stderr

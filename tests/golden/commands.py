@@ -71,7 +71,7 @@ _SHOWN_PATTERNS = (
     "failed .*failing",
     "limited.* other",
     "1 in use, 1 paused",
-    " in use 1/4 at once .learned.",
+    " in use 1/4 at once .so far.",
     "to go",
 )
 _SHOWN_FILES = {"keys.toml": TWO_KEYS, "shown": SHOWN}

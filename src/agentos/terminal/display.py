@@ -281,7 +281,7 @@ class Display:
         if kind == FREE:
             return f"free{learned}", "dim"
         leases = f" {state.live_leases}/{state.max_concurrent}" if state.max_concurrent > 1 else ""
-        leases += " at once (learned)" if state.is_concurrency_learned and leases else ""
+        leases += " at once (so far)" if state.is_concurrency_learned and leases else ""
         pause = longest_pause(state, now, SHORT_WAIT)
         if pause is not None and pause.reason:  # it serves items, and gets no new ones for a moment
             return f"in use{leases}, {self._safe(pause.text(now))}", "yellow"

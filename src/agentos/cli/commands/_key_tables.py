@@ -57,7 +57,7 @@ def _key_row(
     at_once = (
         state.max_concurrent if state is not None else None if credential is None else credential.limits.max_concurrent
     )
-    learned = " (learned)" if state is not None and state.is_concurrency_learned else ""
+    origin = " (so far)" if state is not None and state.is_concurrency_learned else ""
     limits = EMPTY if state is None else _usage_text(state)
     if limits == EMPTY and credential is not None:
         limits = _limits_text(credential.limits)
@@ -65,7 +65,7 @@ def _key_row(
         shorten(id_, MAX_CELL),
         shorten(provider or EMPTY, MAX_CELL),
         shorten(group or EMPTY, MAX_CELL),
-        EMPTY if at_once is None else f"{0 if state is None else state.live_leases} of {at_once}{learned}",
+        EMPTY if at_once is None else f"{0 if state is None else state.live_leases} of {at_once}{origin}",
         limits,
         shorten(_key_state(id_, credential, state, keys, disabled), MAX_LAST_CELL),
     )

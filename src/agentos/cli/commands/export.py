@@ -57,11 +57,12 @@ MAX_FIELDS = 1000
 )
 def export(run_id: str, row_format: str | None, output: str | None, only: str | None) -> None:
     """Export the results of a run, a row for each started item: id, the fields of the item, outcome, output, value,
-    error, attempts, duration, ended_at, credential_id, tokens, cost. The output is plain text: what a command printed
-    on stdout, or what a function returned. The value has everything; in CSV it is JSON text. In CSV each field of the
-    items has a column of its name (input.NAME where a name is taken); in JSON lines the item is the field input. A run
-    with a gateway has further columns: requests, input_tokens, output_tokens, cached_tokens, held_seconds (requests
-    waited for a key) and refusals (of providers, which the item did not see).
+    error, attempts, duration (in seconds), ended_at (epoch seconds), credential_id, tokens, cost. The output is plain
+    text: what a command printed on stdout, or what a function returned. The value has everything; in CSV it is JSON
+    text. In CSV each field of the items has a column of its name (input.NAME where a name is taken); in JSON lines the
+    item is the field input. Further columns have a value after a run with a gateway: requests, input_tokens,
+    output_tokens, cached_tokens, held_seconds (requests waited for a key) and refusals (of providers, which the item
+    did not see).
 
     \b
     Examples:

@@ -60,8 +60,11 @@ def runs(as_json: bool, prune: bool, older_than: float | None, everything: bool,
     if not rows:
         say(f"There is no run in {escape_controls(str(home() / 'runs'))}.", err=True)
         return
-    heading = ("Run", "Created", "Done", "Failed", "Left", "Command", "State")
-    for line in table([heading, *rows], right=_RIGHT_ALIGNED):
+    _say_table(rows)
+
+
+def _say_table(rows: list[tuple[str, ...]]) -> None:
+    for line in table([("Run", "Created", "Done", "Failed", "Left", "Command", "State"), *rows], right=_RIGHT_ALIGNED):
         say(line)
 
 
@@ -92,8 +95,7 @@ def _prune(older_than: float | None, *, everything: bool, is_confirmed: bool) ->
     if not selected:
         say("There is nothing to remove.")
         return
-    for line in table([_row(status) for status in selected], right=_RIGHT_ALIGNED):
-        say(line)
+    _say_table([_row(status) for status in selected])
     total_size = size(sum(_folder_bytes(status.folder.path) for status in selected))
     if not is_confirmed:
         click.confirm(
