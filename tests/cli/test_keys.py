@@ -594,19 +594,24 @@ def test_check_does_not_follow_redirect(
     assert hostile_provider[1] == ["/moved/models"]
 
 
-@pytest.mark.parametrize("tail", ["\x01", "é€"])
+@pytest.mark.parametrize(
+    ("tail", "answer"),
+    [("\x01", "cannot be read: credential a: the environment variable TEST_CANARY"), ("é€", "refused")],
+)
 def test_key_invalid_in_header_is_not_printed(
     agentos: Agentos,
     keys_file: Callable[[str], str],
     hostile_provider: tuple[str, list[str]],
     monkeypatch: pytest.MonkeyPatch,
     tail: str,
+    answer: str,
 ) -> None:
     monkeypatch.setenv("TEST_CANARY", CANARY + tail)
     text = '[[credential]]\nid = "a"\nprovider = "openai"\nsecret = "env:TEST_CANARY"\n'
     result = agentos("check", "--keys", keys_file(text + f'[provider.openai]\nbase_url = "{hostile_provider[0]}"\n'))
     assert result.exit_code == 1
-    assert answers_of(result)["a"].startswith("refused")
+    assert answers_of(result)["a"].startswith(answer)
+    assert CANARY not in result.output
 
 
 # --- the program itself -----------------------------------------------------------------------------------------------
