@@ -107,8 +107,7 @@ class SharedStore:
     def _end(self, handle: MemberHandle, message: wire.End) -> None:
         member = self._member
         with member.lock:
-            if handle.state == LIVE and member.has(handle):
-                member.forget(handle, ENDED)
+            if member.end(handle):
                 member.release(handle, message)
 
     def use_more(self, handle: MemberHandle, requests: int, tokens: int, detail: Detail | None = None) -> None:

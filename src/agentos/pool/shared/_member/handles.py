@@ -65,7 +65,8 @@ class MemberHandle(Struct, eq=False):
         """Return the message that requests this lease."""
         return Request(
             self.id, self.requester, self.requests, self.tokens, self.scope, self.prefer, self.waits_for_probe,
-            self.waits, front, self.excluded, self.later, self.for_provider, self.only, detail_fields(self.detail),
+            self.waits, front, self.excluded, self.later, self.for_provider, self.only,
+            None if self.detail is None else detail_fields(self.detail),
         )  # fmt: skip
 
     def held(self) -> HeldLease:

@@ -36,6 +36,8 @@ LEAVE_SECONDS = 0.25
 class Member(Receiving):
     """A session with a thread."""
 
+    __slots__ = ("__weakref__",)
+
     def __init__(self, *what: Any) -> None:
         """`what`: the arguments of `Receiving`."""
         super().__init__(*what)

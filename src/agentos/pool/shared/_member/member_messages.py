@@ -31,6 +31,16 @@ class MemberMessages:
     """The state of one session, and its output. `clock` is that of the pool that uses it; `now` measures how long the
     owner is silent."""
 
+    # Slots, as in the classes that extend it: an object with more than thirty attributes keeps them in a dict of its
+    # own, in which Python finds values, and the methods beside them, slowly.
+    __slots__ = (
+        "_asked_at", "_beat_at", "_beat_idle", "_beat_waiting", "_beaten_at", "_calls", "_clock", "_greeted_at",
+        "_handles", "_has_joined", "_heard_at", "_is_closing", "_kept", "_lazy", "_lease_numbers", "_link", "_now",
+        "_numbers", "_on_event", "_position", "_queries", "_receiver", "_seen_journal", "_seen_owner",
+        "_seen_position", "_timed_at", "_timed_number", "_unkept", "_wants_usage", "declared", "name", "order",
+        "outage", "owner", "run", "session_id", "ttl", "used", "waiting",
+    )  # fmt: skip
+
     def __init__(self, name: str, clock: Clock, on_event: Callable[[Any], None], ttl: float, run: str | None,
                  now: Callable[[], float], order: str = "") -> None:  # fmt: skip
         self.name = name  # of the store, for people
@@ -93,11 +103,6 @@ class MemberMessages:
         if self._link is not None:
             self._lazy.append(self._unkept[-1])
 
-    def flush(self) -> None:
-        """Send the messages that waited for another one."""
-        if self._lazy:
-            self._send_lazy()
-
     def leave(self) -> None:
         """Send the last message: the leases of this process end."""
         self._is_closing = True
@@ -111,14 +116,16 @@ class MemberMessages:
             self._join_soon()  # the greeting says it, or it is repeated with the greeting
         else:
             self._lazy.append((self._numbers, message))
-            self._send_lazy(is_flushed)
+            self.flush(is_flushed)
 
     def _join_soon(self) -> None:
         """No-op: a session without a thread is told when it has a link."""
 
-    def _send_lazy(self, is_flushed: bool = False) -> None:
+    def flush(self, is_flushed: bool = False) -> None:
+        """Send the messages that wait, as one frame. `is_flushed`: the caller flushes the link."""
         link, messages = self._link, self._lazy
-        assert link is not None
+        if link is None or not messages:
+            return
         frame = wire.encode(messages)
         if not self._timed_number:
             self._timed_number, self._timed_at = messages[-1][0], self._now()

@@ -25,6 +25,8 @@ from .member_messages import MemberMessages
 class MemberSession(MemberMessages):
     """One session. Callbacks (deliveries and events) are collected; `take_calls` returns them."""
 
+    __slots__ = ()
+
     # --- what callers do ------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
@@ -70,6 +72,14 @@ class MemberSession(MemberMessages):
             self.waiting -= 1
         handle.state = state
         self._handles.pop(handle.id, None)
+
+    def end(self, handle: MemberHandle) -> bool:
+        """Take a live lease out of the session; return False if it is not live, or not of this session."""
+        if handle.state != LIVE or self._handles.get(handle.id) is not handle:
+            return False
+        handle.state = ENDED
+        del self._handles[handle.id]
+        return True
 
     def has(self, handle: MemberHandle) -> bool:
         """Return whether a handle belongs to this session: not to another one, nor to the parent of a fork."""

@@ -37,6 +37,12 @@ class NoAnswer(Exception):
 class Receiving(MemberSession):
     """A session whose replies arrive on a link. The methods of `MemberSession` are called with the lock held."""
 
+    __slots__ = (
+        "_alarm", "_caller_receipts", "_caller_received_at", "_caller_receives", "_failure", "_is_parked",
+        "_is_quick", "_is_stopping_callers", "_may_linger", "_park_seconds", "_query_numbers", "_released_at",
+        "_thread", "_thread_receives", "changed", "gate", "lock",
+    )  # fmt: skip
+
     def __init__(self, gate: Gate, clock: Clock, on_event: Callable[[Any], None], ttl: float, run: str | None,
                  order: str = "") -> None:  # fmt: skip
         self.gate = gate
@@ -251,8 +257,9 @@ class Receiving(MemberSession):
         with self.lock:
             for data in frames:
                 self.take(wire.decode_replies(data))
-            self.beat()
-            calls = self.take_calls()
+            if self._now() >= self._beat_at:
+                self.beat()
+            calls = self.take_calls() if self._calls else ()
         for call, arguments in calls:
             call(*arguments)
         return True
