@@ -186,10 +186,7 @@ class ProviderFeedback:
         if credential.removed or credential.quarantine is not None:
             return
         credential.is_healthy = False
-        credential.auth_failures += 1
-        by_another = credential.auth_failures > 1 and (requester is None or requester != credential.auth_failed_by)
-        credential.auth_failed_by = requester
-        if by_another or credential.auth_failures >= MAX_AUTH_FAILURES:
+        if credential.count_refusal(requester, now) or credential.auth_failures >= MAX_AUTH_FAILURES:
             reason = f"refused by the provider {credential.auth_failures} times in a row"
             self._allocator.quarantine(
                 credential.id, f"{reason}: {verdict.message}" if verdict.message else reason, now

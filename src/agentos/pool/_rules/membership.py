@@ -72,6 +72,7 @@ class Membership:
             record.credential = credential
         credential.quarantine, credential.is_proven = old.quarantine, old.is_proven
         credential.auth_failures, credential.auth_failed_by = old.auth_failures, old.auth_failed_by
+        credential.auth_failed_at = old.auth_failed_at
         credential.used_requests, credential.used_tokens = old.used_requests, old.used_tokens
         if credential.concurrency is not None and old.concurrency is not None:
             credential.concurrency, credential.max_concurrent = old.concurrency, old.max_concurrent

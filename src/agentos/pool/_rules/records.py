@@ -12,6 +12,9 @@ from agentos.limits.pace import Charge
 from .cooldown_scope import CooldownScope
 from .lease_states import WAITING
 
+# Seconds after which a refusal of a key does not confirm an earlier one any more.
+MAX_REFUSALS_APART = 86_400.0
+
 
 class RestrictedScope(NamedTuple):
     """A scope for requests that only some of the pool's credentials may serve."""
@@ -141,6 +144,7 @@ class CredentialRecord:
     """One credential: what is declared, its leases, and its health."""
 
     __slots__ = (
+        "auth_failed_at",
         "auth_failed_by",
         "auth_failures",
         "concurrency",
@@ -190,8 +194,18 @@ class CredentialRecord:
         # Proven, in use, and without a failure since: nothing forbids a grant, and a further success changes nothing.
         self.is_healthy = False
         self.auth_failures = 0  # in a row
-        self.auth_failed_by: str | None = None
+        self.auth_failed_by: str | None = None  # requester of the last one
+        self.auth_failed_at = 0.0
         self.used_requests = self.used_tokens = 0  # by ended leases
+
+    def count_refusal(self, requester: str | None, now: float) -> bool:
+        """Count a refusal of the key. Return whether it follows one of another requester."""
+        if now - self.auth_failed_at >= MAX_REFUSALS_APART:
+            self.auth_failures = 0
+        by_another = self.auth_failures > 0 and (requester is None or requester != self.auth_failed_by)
+        self.auth_failures += 1
+        self.auth_failed_by, self.auth_failed_at = requester, now
+        return by_another
 
     def follow_concurrency(self) -> None:
         """Apply a change of the learned number of leases at once."""

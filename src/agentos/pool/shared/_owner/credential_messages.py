@@ -175,6 +175,8 @@ class CredentialMessages(OwnedPool):
         credential.fence = max(credential.fence, row.fence)
         credential.quarantine, credential.is_proven = row.quarantine, row.is_proven
         credential.used_requests, credential.used_tokens = row.used_requests, row.used_tokens
+        credential.auth_failures, credential.auth_failed_by = row.auth_failures, row.auth_failed_by
+        credential.auth_failed_at = row.auth_failed_at
         self.fingerprints[row.id], self.seen_at[row.id] = row.fingerprint, row.seen_at
 
     def find_scope(self, kind: str, name: str | None) -> CooldownScope | None:

@@ -21,7 +21,7 @@ LEAVE: Final = 1  # session
 DECLARE: Final = 2  # session, id, group, provider, scopes, limits, fingerprint
 DROP: Final = 3  # session, id
 GRANT: Final = 4  # session, lease, credential, fence, requests, tokens, scope, requester, [detail]
-END: Final = 5  # credential, fence, [whether it was the credential's first success, when its success was known]
+END: Final = 5  # credential, fence, [whether it was its first success, or after refusals; when its success was known]
 CORRECT: Final = 6  # credential, fence, requests, tokens, [detail]: what a live lease has used
 DEBT: Final = 7  # credential, requests, tokens, instant, [scope, detail]: usage that no lease stands for
 COOL: Final = 8  # kind, name, scope, instant of its end, verdict
@@ -64,6 +64,9 @@ class CredentialRow(Struct, array_like=True):
     is_proven: bool
     used_requests: int
     used_tokens: int
+    auth_failures: int = 0  # in a row
+    auth_failed_by: str | None = None
+    auth_failed_at: float = 0.0
 
 
 class LeaseRow(Struct, array_like=True):

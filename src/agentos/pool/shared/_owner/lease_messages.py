@@ -96,7 +96,7 @@ class LeaseMessages(CredentialMessages):
         assert record.credential is not None
         session.leases.pop(record.id, None)
         self.seen_at[record.credential_id] = now
-        is_first = proves and not record.credential.is_proven
+        is_first = proves and (not record.credential.is_proven or record.credential.auth_failures > 0)
         limiter = record.credential.group.pace.limiter
         if arrived and limiter is not None and limiter.has_first_use:
             news: tuple[float, ...] = (is_first, now)

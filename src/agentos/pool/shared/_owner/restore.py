@@ -9,6 +9,7 @@ import msgspec
 
 from agentos.limits.amounts import Detail
 from agentos.limits.usage_state import LeaseShare, UsageRow, UsageState
+from agentos.verdict import AUTH_FAILED
 
 from ..._rules.cooldown_scope import CooldownScope
 from ..._rules.lease_states import LIVE
@@ -60,7 +61,8 @@ def _credential_row(owner: Owner, credential: Any) -> CredentialRow:
         credential.id, credential.group.name, credential.provider.name, sorted(credential.scopes),
         values.limits_fields(credential.limits), credential.fence, owner.fingerprints.get(credential.id, ""),
         owner.seen_at.get(credential.id, 0.0), credential.quarantine, credential.is_proven,
-        min(credential.used_requests, MAX_TOTAL), min(credential.used_tokens, MAX_TOTAL),
+        min(credential.used_requests, MAX_TOTAL), min(credential.used_tokens, MAX_TOTAL), credential.auth_failures,
+        credential.auth_failed_by, credential.auth_failed_at,
     )  # fmt: skip
 
 
@@ -214,6 +216,7 @@ def _end(owner: Owner, at: float, credential_id: str, fence: int, is_first_succe
             group.pace.confirm(charge, record, arrived)
         if is_first_success and record.credential is not None:
             record.credential.is_proven = True
+            record.credential.auth_failures = 0
         record.owner.leases.pop(record.id, None)
         owner.allocator.feedback.mark_answered(record)  # nothing is learned from it again
         owner.allocator.lease_end.end(record, at)
@@ -237,6 +240,14 @@ def _cool(owner: Owner, at: float, kind: str, name: str | None, scope: str | Non
     cooldown_scope = owner.find_scope(kind, name)
     if cooldown_scope is not None:
         owner.allocator.cool(cooldown_scope, scope, until - at, verdict, at)
+
+
+def _cool_and_count(owner: Owner, at: float, kind: str, name: str | None, *what: Any) -> None:
+    """Cool, and count the refusal that led to it. Its requester is not known: the next one counts as another."""
+    _cool(owner, at, kind, name, *what)
+    credential = owner.allocator.credentials.get(name or "")
+    if kind == "credential" and what[-1] == AUTH_FAILED and credential is not None:
+        credential.count_refusal(None, at)
 
 
 def _quarantine(owner: Owner, at: float, id_: str, reason: str | None) -> None:
@@ -272,7 +283,7 @@ _REPLAY: dict[int, Callable[..., None]] = {
     kinds.END: _end,
     kinds.CORRECT: _correct,
     kinds.DEBT: _debt,
-    kinds.COOL: _cool,
+    kinds.COOL: _cool_and_count,
     kinds.QUARANTINE: _quarantine,
     kinds.HEARD: _heard,
     kinds.LEARNED: _learned,
