@@ -102,6 +102,30 @@ def test_encrypted_content_goes_to_its_key() -> None:
             assert upstream.calls[-1].key[-1] == owner
 
 
+def test_request_waits_for_the_key_of_its_object() -> None:
+    """Other keys are free, and would not know the object."""
+    refusals: list[tuple[str, str]] = []
+
+    async def refusing(call: Call) -> None:
+        if refusals and refusals[0][0] == call.key[-1]:
+            error = {"message": "Rate limit reached.", "code": "rate_limit_exceeded"}
+            await call.answer(429, {"error": error}, f"retry-after: {refusals.pop()[1]}")
+        else:
+            await handler(call)
+
+    with Upstream(refusing) as upstream, running_gateway(credentials(upstream.url, *IDS)) as (gateway, token):
+        assert send(gateway, token, "/v1/responses", {"model": "m", "input": "first"}).status_code == 200
+        owner = upstream.calls[-1].key[-1]
+        body = {"model": "m", "input": "second", "previous_response_id": f"resp_{owner}1"}
+        for seconds, status in (("0.2", 200), ("600", 429)):
+            refusals.append((owner, seconds))
+            answer = send(gateway, token, "/v1/responses", body)
+            assert answer.status_code == status
+        message = answer.json()["error"]["message"]
+        assert message.startswith("the credential for openai is cooling down or at a limit; retry after ")
+        assert [call.key[-1] for call in upstream.calls] == [owner] * 4
+
+
 @pytest.mark.parametrize(
     ("path", "body", "method"),
     [

@@ -323,7 +323,8 @@ def test_overloaded_provider_is_no_rate_limit() -> None:
     with Upstream(busy) as upstream, running_gateway(credentials(upstream.url, "a", "b"), hold=5.0) as (gateway, token):
         answer = post(gateway, token)
         assert answer.status_code == 429
-        assert "rest because the provider is overloaded" in answer.json()["error"]["message"]
+        message = answer.json()["error"]["message"]
+        assert message.startswith("all 2 credentials for openai are resting because the provider is overloaded;")
         assert [state.cooled_by for state in gateway.pool.states()] == [{"m": OVERLOADED}] * 2
         verdict = gateway.close(token).verdict
         assert verdict is not None

@@ -134,16 +134,18 @@ async def _explain(pool: LeasePool, handle: LeaseHandle) -> PoolWaiting:
 def _too_long(wanted: Wanted, waiting: PoolWaiting) -> LocalAnswer:
     """Return the refusal for a request that no credential can serve within its hold."""
     seconds = waiting.usable_in if waiting.reason == RATE_LIMITED and waiting.usable_in is not None else BUSY_SECONDS
-    what, kind = "are in use", RATE_LIMITED
+    state, kind = "in use", RATE_LIMITED
     if waiting.reason == RATE_LIMITED:
         if (address := unreachable_address(waiting.verdict)) is not None:
             return unreachable(wanted.shape, address, seconds)
-        what = "cool down or are at a limit"
+        state = "cooling down or at a limit"
         if waiting.verdict == OVERLOADED:
-            what, kind = "rest because the provider is overloaded", OVERLOADED
+            state, kind = "resting because the provider is overloaded", OVERLOADED
         elif seconds >= LONG_WAIT:
             kind = QUOTA_EXHAUSTED
-    message = f"all {waiting.credentials} credentials for {wanted.provider} {what}; retry after {seconds:.0f} s"
+    count, provider = waiting.credentials, wanted.provider
+    which = f"the credential for {provider} is" if count == 1 else f"all {count} credentials for {provider} are"
+    message = f"{which} {state}; retry after {seconds:.0f} s"
     verdict = Verdict(kind, retry_after=seconds, message=message)
     # "rate_limited" for clients in any case: at a quota some of them give up for good.
     return error(wanted.shape, "rate_limited", message, retry_after=seconds, verdict=verdict)
