@@ -44,7 +44,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Build in a copy: a build writes beside the source."""
     folder = tmp_path_factory.mktemp("dist")
     source = tmp_path_factory.mktemp("source") / "agentos-parallel"
-    ignored = shutil.ignore_patterns(".git", ".venv", ".tools", ".*_cache", "__pycache__", "dist")
+    ignored = shutil.ignore_patterns(".git", ".venv", "venv", ".tools", ".*_cache", "__pycache__", "dist")
     shutil.copytree(ROOT, source, ignore=ignored)
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
@@ -66,7 +66,7 @@ def test_sdist_holds_source_tests_and_licence_only(distributions: dict[str, Path
     with tarfile.open(distributions["sdist"]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "src/agentos/__init__.py", "PKG-INFO"} <= names
-    assert not [name for name in names if name.startswith((".tools", ".venv", "dist"))]
+    assert not [name for name in names if name.startswith((".tools", ".venv", "venv", "dist"))]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
