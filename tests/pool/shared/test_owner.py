@@ -486,6 +486,14 @@ def test_rejected_message_is_not_repeated(pool: OwnedPool) -> None:
     assert client.heard == client.numbers
 
 
+@pytest.mark.parametrize("query", [wire.Query(2, "unheard of"), wire.Query(2, "explain", [{}, 5, [], ""])])
+def test_rejected_query_names_no_message(pool: OwnedPool, query: wire.Query) -> None:
+    """Queries have numbers of their own: a message with the same number would not be repeated after a take-over."""
+    client = pool.client("m", declaration())
+    client.send(query)
+    assert [rejected.number for rejected in client.of(wire.Rejected)] == [0]
+
+
 @pytest.mark.parametrize("is_saved", [False, True], ids=["entries", "snapshot"])
 def test_begun_window_ends_in_time_after_a_take_over(pool: OwnedPool, is_saved: bool) -> None:  # invariants 39, 47
     window = Window("requests", 2, "2h", "first-use")

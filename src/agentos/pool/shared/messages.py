@@ -297,7 +297,7 @@ class Answer(_Message, tag="answer"):
 
 
 class Rejected(_Message, tag="rejected"):
-    """A message was invalid, or the owner could not carry it out. `number` is that of the message or query."""
+    """A message was invalid, or the owner could not carry it out. `number` is that of the message; 0: of a query."""
 
     number: int
     reason: str

@@ -153,7 +153,7 @@ class Owner(LeaseMessages):
     def _query(self, connection: Hashable, session: Session | None, query: wire.Query, now: float) -> None:
         answer = ANSWERS.get(query.what)
         if answer is None:
-            self._reply_to(connection, wire.Rejected(query.number, f"unknown query {query.what}"))
+            self._reply_to(connection, wire.Rejected(0, f"unknown query {query.what}"))
             return
         if session is not None:
             session.expires_at = now + session.ttl
@@ -163,7 +163,7 @@ class Owner(LeaseMessages):
                 value = as_known_before(query.what, value, query.protocol)
             reply: wire.Reply = wire.Answer(query.number, value)
         except Exception as error:  # arguments are of any type; a query changes nothing
-            reply = wire.Rejected(query.number, f"invalid query: {type(error).__name__}"[: wire.MAX_TEXT])
+            reply = wire.Rejected(0, f"invalid query: {type(error).__name__}")
         self._reply_to(connection, reply)
 
     # --- sessions -------------------------------------------------------------------------------------------------
