@@ -16,7 +16,7 @@ NUMBERS = st.integers(0, 2**32 - 1)
 def test_frames_of_a_member_arrive_as_sent(gate_id: bytes, number: int, counter: int, frames: list[bytes]) -> None:
     data = envelopes.pack_ask(gate_id, number, counter, frames)
     link = gate_id + number.to_bytes(4, "big")
-    assert envelopes.unpack_ask(data) == envelopes.Ask(link, number, counter, frames)
+    assert envelopes.unpack_ask(data) == envelopes.Ask(link, counter, frames)
 
 
 @given(IDS, NUMBERS, IDS, NUMBERS, st.binary(max_size=50))

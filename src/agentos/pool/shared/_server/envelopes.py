@@ -29,7 +29,6 @@ class Ask(NamedTuple):
     """An envelope of a member."""
 
     link: bytes
-    number: int
     counter: int
     frames: list[bytes]
 
@@ -53,8 +52,8 @@ def pack_ask(gate_id: bytes, number: int, counter: int, frames: list[bytes]) -> 
 def unpack_ask(data: bytes) -> Ask | None:
     """Return an envelope of a member; None if it is none."""
     try:
-        _, number, counter = _ASK.unpack_from(data)
-        return Ask(data[:LINK_BYTES], number, counter, list(_split(data)))
+        _, _, counter = _ASK.unpack_from(data)
+        return Ask(data[:LINK_BYTES], counter, list(_split(data)))
     except (struct.error, ValueError):
         return None
 
