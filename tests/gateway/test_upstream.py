@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ssl
 import threading
+from pathlib import Path
 
 import httpx
 import pytest
 
+from agentos.gateway import _upstream
 from agentos.gateway.gateway import Gateway
-from agentos.limits.declaration import Limits
-from agentos.pool.credential import Credential
 from tests.conftest import eventually
+from tests.support.tls import write_certificate
 
 from .support import CANARY, Call, Upstream, at_rest, chat_answer, chat_body, credentials, running_gateway
 
@@ -66,14 +68,25 @@ def test_host_without_a_proxy_is_called_directly(monkeypatch: pytest.MonkeyPatch
         assert post(gateway, token).status_code == 200
 
 
-def test_key_with_a_line_break_is_not_sent() -> None:
-    with Upstream(succeed) as upstream:
-        key = f"{CANARY}\r\nx-injected: yes"
-        credential = Credential(key, id="a", provider="openai", base_url=upstream.url, limits=Limits(max_concurrent=5))
-        with running_gateway([credential]) as (gateway, token):
-            answer = post(gateway, token)
-            eventually(lambda: at_rest(gateway.pool))
-    assert answer.status_code == 502
+@pytest.mark.parametrize("value", ["a\r\nx-injected: yes", "a\nb", "a\rb", "a\0b"])
+def test_head_with_a_line_break_is_not_sent(value: str) -> None:
+    """Keys and headers of a credential are checked where they are read; this is the last check of all lines."""
+    lines = ["POST /v1/chat/completions HTTP/1.1", f"Authorization: Bearer {value}"]
+    with pytest.raises(_upstream.Untrusted, match="a header has a line break"):
+        _upstream._encoded(lines, 0)
+
+
+def test_request_that_cannot_be_sent_gives_its_lease_back(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)  # which the gateway does not trust
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with (
+        Upstream(succeed, tls=context) as upstream,
+        running_gateway(credentials(upstream.url, "a")) as (gateway, token),
+    ):
+        assert post(gateway, token).status_code == 502
+        eventually(lambda: at_rest(gateway.pool))
+        assert (gateway.usage(token).requests, gateway.pool.states()[0].requests) == (0, 0)
     assert not upstream.calls
 
 
