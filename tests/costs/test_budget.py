@@ -59,7 +59,13 @@ def test_mean_counts_all_attempts_of_an_item() -> None:
 
 def test_spending_of_earlier_launches_counts() -> None:
     assert not BudgetCounter(1.0, spent=1.0, ended=4).admits_item()
-    assert BudgetCounter(1.0, spent=0.4, ended=4).expected_item() == 0.1
+    assert BudgetCounter(1.0, spent=0.4, ended=4, ended_spent=0.4).expected_item() == 0.1
+
+
+def test_unfinished_items_of_earlier_launches_change_no_mean() -> None:
+    budget = BudgetCounter(10.0, spent=8.0, ended=1, ended_spent=1.0)
+    assert budget.expected_item() == 1.0
+    assert budget.admits_item()
 
 
 def test_late_spending_of_an_ended_item_counts() -> None:

@@ -156,6 +156,27 @@ def test_usage_of_killed_attempt_is_recorded(path: Path, access: FakeAccess) -> 
         ]
 
 
+def test_usage_of_ended_items_is_told_apart(path: Path, access: FakeAccess) -> None:
+    """What an item takes is known of those that have ended: a plan of a killed run counted the others, too."""
+    gate = threading.Event()
+
+    def worker(item: str, _: Any) -> None:
+        use(access, requests=3 if item == "ended" else 7)
+        if item == "killed":
+            gate.wait(60)
+
+    run = coordinator(path, access, grace_seconds=0.01)
+    with run.stream(["ended", "killed"], worker) as results:
+        assert next(results).success
+        eventually(lambda: len(access.tokens) == 2 and access.usage(access.token_of("killed")).requests)
+        run.request_shutdown()
+        assert list(results) == []
+    gate.set()
+    with Ledger.open(path) as ledger:
+        usage, of_ended = ledger.usage(), ledger.usage(of_ended=True)
+    assert (usage and usage.requests, of_ended and of_ended.requests) == (10, 3)
+
+
 def test_usage_of_running_attempt_is_recorded(path: Path, access: FakeAccess) -> None:
     """A launch that is killed leaves what it had recorded, a few seconds old at most."""
     gate, clock = threading.Event(), FakeClock()

@@ -150,6 +150,36 @@ def test_resume_counts_what_earlier_launches_spent(tmp_path: Path) -> None:
         assert ledger.spent()[:3] == (20.0, 200, 20)
 
 
+def test_resume_expects_what_ended_items_have_spent(tmp_path: Path) -> None:
+    """The item that was unfinished spent most: it must not raise what each further item is expected to spend."""
+
+    def worker(item: str, _: Any) -> None:
+        current_item().report_usage(tokens=10, cost=1.0)
+        if item == "b" and len(results) == 0:
+            raise ConnectionError("reset")
+
+    results: list[Any] = []
+    for money, count in ((6, 1), (7, 2)):
+        coordinator = quiet(1, ledger=tmp_path / "ledger.db", retries=9, budget=Budget(money, is_reported=True))
+        stats, results = coordinator.execute_parallel(["a", "b"], worker)
+        assert len(results) == count
+    assert stats.cost == 7.0
+
+
+def test_spent_by_ended_items_is_told_apart(tmp_path: Path) -> None:
+    def worker(item: str, _: Any) -> None:
+        current_item().report_usage(tokens=10, cost=1.0)
+        if item == "b":
+            raise ConnectionError("reset")
+
+    coordinator = quiet(1, ledger=tmp_path / "ledger.db", retries=9, budget=Budget(6, is_reported=True))
+    coordinator.execute_parallel(["a", "b"], worker)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        spent = ledger.spent()
+    assert (spent.cost, spent.ended, spent.item_cost) == (6.0, 1, 1.0)
+    assert (spent.tokens, spent.ended_tokens) == (60, 10)
+
+
 def test_run_that_stays_within_its_budget_ends_normally() -> None:
     stats, results = quiet(2, budget=Budget(20, is_reported=True)).execute_parallel(ITEMS, reporting())
     assert (len(results), stats.stopped, stats.expected_cost) == (20, None, 20.0)

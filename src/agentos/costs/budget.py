@@ -66,14 +66,16 @@ class BudgetCounter:
         "limit",
     )
 
-    def __init__(self, limit: float, *, spent: float = 0.0, ended: int = 0, estimate: float = 0.0) -> None:
-        """`spent`: by earlier launches of the run, of which `ended` items have ended. `estimate`: of one item, used
-        until an item has ended."""
+    def __init__(
+        self, limit: float, *, spent: float = 0.0, ended: int = 0, ended_spent: float = 0.0, estimate: float = 0.0
+    ) -> None:
+        """`spent`: by earlier launches of the run, of which `ended` items have ended that spent `ended_spent`.
+        `estimate`: of one item, used until an item has ended."""
         self.limit = limit
         self._limit_units = units(limit) if limit < math.inf else math.inf
         self._spent_units = units(spent)
         self._ended = ended
-        self._ended_units = self._spent_units if ended else 0
+        self._ended_units = units(ended_spent)
         self._estimate = units(estimate)
         self._running: dict[Hashable, tuple[int, int]] = {}  # item -> units spent by it, rest that is expected
         self._reserved = 0  # sum of these rests

@@ -61,6 +61,13 @@ class Spent(NamedTuple):
     tokens: int = 0  # input and output, without what was read from a prompt cache
     ended: int = 0  # items that have ended
     by_item: Mapping[str, float] = MappingProxyType({})  # cost of the items that have not succeeded, by id
+    ended_cost: float = 0.0  # of the items that have ended: others have spent a part of what they will
+    ended_tokens: int = 0
+
+    @property
+    def item_cost(self) -> float | None:
+        """Return what an item costs, by those that have ended; None if that is not known."""
+        return self.ended_cost / self.ended if self.cost and self.ended else None
 
 
 class RunningItem(NamedTuple):

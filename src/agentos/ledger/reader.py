@@ -155,11 +155,13 @@ class Ledger:
         ]
         return sorted(totals, key=lambda total: (-total.attempts, -total.requests, total.credential_id))
 
-    def usage(self) -> RequestUsage | None:
-        """Return what all requests of the run have used; None if it has no gateway."""
+    def usage(self, *, of_ended: bool = False) -> RequestUsage | None:
+        """Return what all requests of the run have used; None if it has no gateway. `of_ended`: those of items that
+        have ended."""
         if not self._has_request_usage():
             return None
-        return _request_usage(self._all(f"SELECT {_REQUEST_USAGE}", self._run)[0])
+        items = " AND u.item_id IN (SELECT id FROM items WHERE run = u.run AND outcome IS NOT NULL)" if of_ended else ""
+        return _request_usage(self._all(f"SELECT {_REQUEST_USAGE}{items}", self._run)[0])
 
     def spent(self) -> Spent:
         """Return what all launches of the run have spent."""

@@ -159,8 +159,8 @@ def _spent_record(status: RunStatus, ledger: Ledger | None) -> dict[str, Any]:
         record["max_item_cost"] = max(spent.by_item.values(), default=0.0)
     if spent.cost or record["budget"] is not None or record["budget_tokens"] is not None:
         record["cost"], record["tokens"] = spent.cost, spent.tokens
-        if spent.cost and spent.ended and status.remaining is not None:
-            record["expected_cost"] = spent.cost + status.remaining * spent.cost / spent.ended
+        if spent.cost and spent.item_cost is not None and status.remaining is not None:
+            record["expected_cost"] = spent.cost + status.remaining * spent.item_cost
     return record
 
 

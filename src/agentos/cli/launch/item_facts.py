@@ -44,10 +44,9 @@ def recorded_facts(folder: RunFolder) -> ItemFacts:
         return ItemFacts()
     with Ledger.open(folder.ledger) as ledger:
         durations = [item.duration for item in ledger.items("succeeded") if item.duration]
-        usage, counts, spent = ledger.usage(), ledger.counts(), ledger.spent()
+        usage, spent = ledger.usage(of_ended=True), ledger.spent()
     seconds = statistics.median(durations) if durations else None
-    cost = spent.cost / spent.ended if spent.cost and spent.ended else None
-    ended = counts.succeeded + counts.failed
+    cost, ended = spent.item_cost, spent.ended
     if usage is None or not ended or not usage.requests:
         return ItemFacts(seconds, item_cost=cost)
     if seconds is not None:  # the plan adds the time for which requests wait for a key

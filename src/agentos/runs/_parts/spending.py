@@ -44,8 +44,13 @@ class RunSpending:
             tokens = math.inf if budget.tokens is None else budget.tokens
             item_cost, item_tokens = budget.item_cost, budget.item_tokens
         self._lock = threading.Lock()
-        self._money = BudgetCounter(money_limit, spent=before.cost or 0.0, ended=before.ended, estimate=item_cost)
-        self._tokens = BudgetCounter(tokens, spent=before.tokens, ended=before.ended, estimate=item_tokens)
+        ended = before.ended
+        self._money = BudgetCounter(
+            money_limit, spent=before.cost or 0.0, ended=ended, ended_spent=before.ended_cost, estimate=item_cost
+        )
+        self._tokens = BudgetCounter(
+            tokens, spent=before.tokens, ended=ended, ended_spent=before.ended_tokens, estimate=item_tokens
+        )
         self._has_unknown_cost = before.cost is None
         # Cost of unfinished items, if each has a budget, in units: sums are exact.
         self._by_item = {item: units(cost) for item, cost in before.by_item.items()}
