@@ -271,6 +271,23 @@ def test_unknown_price_stops_the_run_before_a_request(access: FakeAccess) -> Non
     assert 'add [price."a-model"]' in (stats.stopped or "")
 
 
+@pytest.mark.parametrize(
+    ("budget", "cost", "bound_by"),
+    [
+        (100, None, "the budget: what a request or an item has cost is not known"),
+        (Budget(3, is_hard=True), 1.0, "the budget: the next item may cost more than is left"),
+    ],
+)
+def test_refused_request_that_ends_a_run_names_the_budget(
+    access: FakeAccess, budget: Any, cost: float | None, bound_by: str
+) -> None:
+    """Its worker is busy until then: that did not end the run."""
+    events: list[Any] = []
+    coordinator = ParallelCoordinator(1, make_pool(), gateway=access, budget=budget, reporter=events.append)
+    coordinator.execute_parallel(ITEMS, asking(access, cost=cost, count=5))
+    assert events[-1].bound_by == bound_by
+
+
 def test_refusal_that_a_worker_hides_is_no_success(access: FakeAccess) -> None:
     def worker(_item: str, token: Any) -> str:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from agentos import foreign_exceptions
+from agentos.bounds import BUDGET, COST, Bound
 from agentos.errors import BudgetExceeded, ExecutorBroken, WorkerStartError
 from agentos.events import AttemptAbandoned, AttemptEnded
 from agentos.items.attempt import Attempt
@@ -50,6 +51,7 @@ class Attempts:
         self._scheduler = parts.scheduler
         self._breaker = parts.breaker
         self._spending = parts.spending if parts.spending.is_tracked else None
+        self._bound_times = parts.progress.bound_times
         self._admission = parts.admission
         self._workers = parts.workers
         self._recorder = parts.recorder
@@ -122,6 +124,8 @@ class Attempts:
         if isinstance(exc, ExecutorBroken):
             self._shutdown.drain(self._context.redact(foreign_exceptions.text(exc)))
         elif isinstance(exc, BudgetExceeded) and exc.is_of_run:
+            is_cost_unknown = self._spending is not None and self._spending.is_cost_unknown()
+            self._bound_times.stop(Bound(COST if is_cost_unknown else BUDGET))
             self._shutdown.drain(str(exc))
         error = self.timeouts.error() if attempt.is_timed_out else exc
         self._fail(attempt, error, message.kind, message.verdict)
