@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.limits._limiter import RateLimiter
+from agentos.limits._limiter import FIRST_ARRIVAL_SECONDS, RateLimiter
 from agentos.limits._periods import CalendarPeriod
 from agentos.limits._windows import ARRIVAL_JITTER_SECONDS, JITTER_SECONDS, Bucket, Rolling
 from agentos.limits.amounts import NO_BINDING
@@ -18,6 +18,7 @@ from agentos.limits.declaration import REQUESTS_PER_DAY, REQUESTS_PER_MINUTE, TO
 from agentos.pool._rules.allocator import Allocator
 from agentos.pool._rules.lease_states import LIVE
 from agentos.pool._rules.records import LeaseRecord
+from agentos.testing import SlidingWindow
 from agentos.verdict import OVERLOADED, Verdict
 from agentos.workflows.parallel import Limits
 
@@ -102,6 +103,33 @@ def test_late_request_and_an_early_one_share_no_window() -> None:
     assert short.ready_at(1, NOW + 1) == pytest.approx(NOW + 2.05)  # a fortieth of a short window at most
 
 
+def test_late_first_request_causes_no_refusal() -> None:
+    """The first request of a process arrives a second late: its client is imported, and it connects. The judge is the
+    window of the simulated provider."""
+    limiter, provider, now = make_limiter(tokens_per_minute=1_000), SlidingWindow(1_000, counts="tokens"), NOW
+    for number in range(40):
+        now = max(now, limiter.ready_at(1, 100, now))
+        taken = limiter.take(1, 100, now)
+        now += 1.0 if number == 0 else 0.01
+        assert provider.fits_at(now, 100) == now
+        provider.admit(now, 100)
+        limiter.end(taken, has_arrived=True, now=now + 0.1)
+        now += 0.1
+    assert now - NOW < 3 * MINUTE + 4
+
+
+def test_slow_first_answer_delays_usage_by_its_arrival() -> None:
+    limiter = make_limiter(tokens_per_minute=100)
+    taken = limiter.take(1, 100, NOW)
+    assert limiter.ready_at(1, 100, NOW) == NOW + FIRST_ARRIVAL_SECONDS + MINUTE
+    limiter.end(taken, has_arrived=False, now=NOW + 1)  # no success: it may still be on its way
+    limiter.end(taken, has_arrived=True, now=NOW + 30)
+    again = NOW + FIRST_ARRIVAL_SECONDS + MINUTE
+    assert limiter.ready_at(1, 100, NOW + 30) == again
+    limiter.take(1, 100, again)
+    assert limiter.ready_at(1, 100, again) == again + MINUTE
+
+
 def test_correction_counts_overshoot_from_now_and_frees_surplus() -> None:
     window = Rolling(100)
     entry = window.take(50, NOW)
@@ -131,6 +159,7 @@ def test_day_usage_resets_when_the_day_ends() -> None:
 
 def test_restored_usage_counts_until_it_expires() -> None:  # invariant 2
     old = make_limiter(requests_per_minute=10, burst=10, tokens_per_minute=1000, requests_per_day=30)
+    old.confirm(old.take(0, 0, NOW), NOW)
     old.take(6, 600, NOW)
     live = old.take(2, 200, NOW + 5)
     state, occupied = old.state([live], NOW + 10), old.occupied_by(live)
@@ -302,9 +331,17 @@ def test_no_window_of_a_group_exceeds_its_limit(
     assert not waiting
 
 
+def succeed(pool: Allocator) -> None:
+    """Send a first request: until it succeeds, usage counts longer."""
+    record = LeaseRecord()
+    assert pool.request(record, NOW)
+    pool.lease_end.end(record, NOW, success=True)
+
+
 def test_large_head_request_is_served_before_small_ones() -> None:  # invariant 6
     pool = Allocator()
     pool.add("key", "key", None, frozenset(), Limits(tokens_per_minute=100, max_concurrent=9), NOW)
+    succeed(pool)
     assert pool.request(LeaseRecord(tokens=60), NOW)
     large, small = LeaseRecord(tokens=90), LeaseRecord(tokens=10)
     assert not pool.request(large, NOW)
@@ -368,6 +405,7 @@ def test_groups_with_room_serve_while_others_are_limited() -> None:
 def test_small_requests_of_other_scopes_starve_no_large_one() -> None:  # invariant 6
     pool = Allocator()
     pool.add("key", "key", None, frozenset(), Limits(tokens_per_minute=100, max_concurrent=99), NOW)
+    succeed(pool)
     assert pool.request(LeaseRecord(tokens=50, scope="small"), NOW)
     large = LeaseRecord(tokens=90, scope="large")
     assert not pool.request(large, NOW)

@@ -6,13 +6,14 @@ All windows that count a request are checked first and charged together: a reque
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from . import _reports, _usage_rows
 from ._periods import CalendarPeriod, FirstUsePeriod, Period
 from ._window_table import Taken, WindowSet, WindowTable
-from ._windows import Entry, PacedRolling
+from ._windows import Entry, PacedRolling, Rolling
 from .amounts import NO_BINDING, Binding, Detail, amount_of, amounts_of
 from .declaration import REQUESTS, Calendar, Limits
 from .usage_state import LeaseShare, UsageState
@@ -22,16 +23,23 @@ if TYPE_CHECKING:
 
 # Seconds from which a window is a long one, whose quota is worth using before it resets.
 LONG_SECONDS = 3_600.0
+# Seconds by which the first request of a process may reach the provider late: it imports a client and connects. A
+# journal does not tell which usage was dated later by it: a restored owner may count that much longer.
+FIRST_ARRIVAL_SECONDS = 1.0
+# Entries before the first answer that are dated again by it; earlier ones count FIRST_ARRIVAL_SECONDS longer.
+MAX_EARLY = 1_000
 
 
 class RateLimiter(WindowTable):
     """The declared limits of one quota group, over all its credentials and scopes."""
 
-    __slots__ = ("_has_reports",)
+    __slots__ = ("_early", "_has_reports")
 
     def __init__(self, limits: Limits, calendar: Calendar, now: float) -> None:
         self._has_reports = False
+        self._early: deque[Entry] | None = deque(maxlen=MAX_EARLY)  # None: a request has been answered
         super().__init__(limits, calendar, now)
+        self.looks_at_ends = True
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
@@ -132,7 +140,21 @@ class RateLimiter(WindowTable):
             amounts = amounts_of(requests, tokens, detail)
             for position, counter in windows.details:
                 entries.append(counter.take(amounts[position], now))
-        return Taken(windows.windows, entries)
+        taken = Taken(windows.windows, entries)
+        if self._early is not None:
+            self._date_early(taken, self._early)
+        return taken
+
+    @staticmethod
+    def _date_early(taken: Taken, early: deque[Entry]) -> None:
+        """Count tokens and money that are taken before the first answer of the group as used later.
+
+        The provider would count a first request that arrives late in one window with requests that are granted when it
+        has left the window here."""
+        for counted, entry in zip(*taken, strict=True):
+            if type(counted.counter) is Rolling:  # buckets and slots allow for more jitter
+                entry.at += FIRST_ARRIVAL_SECONDS
+                early.append(entry)
 
     def correct(
         self, taken: Taken, before: tuple[int, int, Detail | None], after: tuple[int, int, Detail | None], now: float,
@@ -141,6 +163,8 @@ class RateLimiter(WindowTable):
         """Replace what a lease took (`before`: requests, tokens, detail) by what it used. Where nothing was counted,
         because no limit existed then, only the excess counts."""
         self._version += 1
+        if self._early is not None and any(after[:2]):  # its answer is known
+            self._end_early(self._early, now)
         old, new = amounts_of(*before), amounts_of(*after)
         for counted, entry in zip(*taken, strict=True):
             amount = new[counted.position]
@@ -154,8 +178,17 @@ class RateLimiter(WindowTable):
                 if more > 0 and counted not in taken.windows:
                     counted.counter.take(more, now)
 
+    def _end_early(self, early: Collection[Entry], now: float) -> None:
+        """Note that a first request of the group has arrived: no usage counts from later than now."""
+        for entry in early:
+            entry.at = min(entry.at, now)
+        self._early = None
+        self.looks_at_ends = self.has_first_use or self._has_reports
+
     def confirm(self, taken: Taken, now: float) -> None:
         """Note that the request of a lease has succeeded: periods that begin with their first use have begun."""
+        if self._early is not None:
+            self._end_early(self._early, now)
         windows, entries = taken
         for index, counted in enumerate(windows):
             if counted.is_first_use:

@@ -64,7 +64,7 @@ def restore_lease(table: WindowTable, shares: Sequence[LeaseShare], at: float) -
     for share in shares:
         counted = table.counted(_window_of(*share[:3], table.limits))
         if isinstance(counted.counter, Rolling):
-            entry = counted.counter.restore(at, counted.in_units(share.amount))
+            entry = counted.counter.restore(max(at, share.period), counted.in_units(share.amount))
             entry.more = counted.in_units(share.more)
         else:  # its rows include it
             entry = Entry(share.period, counted.in_units(share.amount))

@@ -40,4 +40,4 @@ class LeaseShare(NamedTuple):
     seconds: float
     amount: float
     more: float  # counted in entries of their own, because they were used later
-    period: float  # the period in which it was taken, for a window that is not rolling
+    period: float  # the period in which it was taken; of a rolling window the instant from which it counts
