@@ -6,7 +6,7 @@ nothing else happens then: no request waits, no time has come, no limit counts. 
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 from agentos.limits.pace import IDLE_SECONDS
@@ -42,9 +42,8 @@ class FreeLeases:
             return False
         if self._due and self._due[0][0] <= now:
             return False
-        heappop(heap)
-        allocator, leases = self._allocator, credential.leases
-        allocator.sequence = credential.last_used = allocator.sequence + 1
+        allocator, leases, ready = self._allocator, credential.leases, self._ready
+        allocator.sequence = credential.last_used = last_used = allocator.sequence + 1
         allocator.announced = None
         credential.fence = record.fence = fence = credential.fence + 1
         leases[fence] = record
@@ -58,8 +57,14 @@ class FreeLeases:
         else:  # the same, without a call
             pace.last_at = now
             pace.sent += record.requests
-        if at_once < credential.max_concurrent:
-            self._ready.push(credential, now)
+        if at_once >= credential.max_concurrent:
+            heappop(heap)
+        elif len(self._by_class) == 1 and not credential.scopes and not ready.has_ranks:
+            heapreplace(heap, (at_once / credential.max_concurrent, last_used, credential))
+            credential.offered[record.request_class] = last_used
+        else:
+            heappop(heap)
+            ready.push(credential, now)
         return True
 
     def end(self, record: LeaseRecord) -> bool:
