@@ -113,6 +113,15 @@ def test_retry_of_a_pilot_starts_no_further_items() -> None:
     assert sorted(ended_ids()) == ["a", "bad"]
 
 
+def test_retry_of_a_halted_run_starts_its_other_items() -> None:
+    """As the help says: it is a resume that tries the failed items, too."""
+    items = ["--item", "bad", "--item", "a", "--item", "b"]
+    run(*items, "--parallel", "1", "--halt", "now,fail=1", "pilot_workers:fail", status=1)
+    assert ended_ids() == ["bad"]
+    assert program("retry", "r", "--halt", "now,fail=9").returncode == 1
+    assert sorted(ended_ids()) == ["a", "b", "bad"]
+
+
 def test_pilot_that_failed_names_resume_and_retry() -> None:
     text = run("--item", "bad", "--item", "good", "--limit", "1", "pilot_workers:fail", status=1)
     assert "1 item of 2 is left after --limit. To run it: agentos resume r" in text

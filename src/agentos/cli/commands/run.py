@@ -161,7 +161,8 @@ def resume(context: click.Context, /, run_id: str, **values: Any) -> None:
 @_RESUME_PARAMETERS
 @click.pass_context
 def retry(context: click.Context, /, run_id: str, only: str | None, **values: Any) -> None:
-    """Retry the failed items of RUN, and continue those that were started and have not finished.
+    """Retry the failed items of RUN, and continue its unfinished ones; after a run with --limit only those that were
+    started.
 
     With --only, retry the items that failed with these classes of failure, and nothing else.
 
