@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from agentos.cli.launch.item_facts import recorded_facts
 from agentos.home.run_folder import LaunchEnd, RunFolder
 from agentos.workflows.parallel import Credential, CredentialCoordinator, RateLimited, current_item
 from tests.support.fake_access import FakeAccess
@@ -84,12 +85,15 @@ def test_show_of_gateway_run_has_keys_with_refusals() -> None:
     access = FakeAccess()
 
     def worker(_item: str, token: str) -> None:
-        access.use(token, "good", requests=2, input_tokens=30, cost=0.5)
+        access.use(token, "good", requests=2, input_tokens=30, cached_tokens=7, cost=0.5, held_seconds=4.0)
         access.use(token, "dead", refusals=3)
 
     pool = CredentialCoordinator([Credential("sk-secret-one", id="good")])
-    make_run("gated", ["a", "b"], worker, pool=pool, gateway=access)
+    folder = make_run("gated", ["a", "b"], worker, pool=pool, gateway=access)
     out = agentos("show", "gated").stdout
+    used = "Requests: 4; tokens: 60 input, 0 output, 14 cached; cost 1; held for 8.0 s; 6 refusals that no item saw"
+    assert used in out
+    assert recorded_facts(folder).requests_per_item == 2.0  # from which the plan of a next run is made
     assert re.search(
         r"Credential +attempts +succeeded +requests +tokens +cost +refusals\ngood +2 +2 +4 +60 +1 +0\n", out
     )

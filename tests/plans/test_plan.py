@@ -54,6 +54,15 @@ def test_plan_bound_by_tokens_per_minute() -> None:
     assert plan.bound_by == "tokens per minute on key-0 (1,000)"
 
 
+def test_plan_counts_requests_of_each_item() -> None:
+    """Ten requests of 0.1 s and ten tokens each: limits count requests, and the plan items."""
+    rules = Limits(requests_per_minute=600, burst=10, tokens_per_minute=1_000_000, max_concurrent=10)
+    plan = coordinator(10, rules).plan(60, item_seconds=1.0, tokens=100, requests_per_item=10)
+    assert plan.seconds == pytest.approx(59.0, rel=0.02)
+    assert (plan.items, sum(plan.requests.values())) == (60, 600)
+    assert plan.bound_by == "requests per minute on key-0 (600)"
+
+
 def test_plan_counts_tokens_of_each_item() -> None:
     planner = coordinator(10, Limits(tokens_per_minute=1000, max_concurrent=10))
     plan = planner.plan([100, 900, 1000], item_seconds=0.1, tokens_func=lambda item: item)
